@@ -1,0 +1,97 @@
+// Package backend opens what every service works on: the connection to NATS, the
+// log, and the session registry.
+package backend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// Config says where NATS is.
+type Config struct {
+	// NATSURL is one URL of a NATS server, or several with commas between them.
+	NATSURL string `name:"nats-url" help:"URL of the NATS server; several with commas between them." default:"nats://127.0.0.1:4222" placeholder:"URL"`
+	// NATSCreds is a credentials file; empty means none.
+	NATSCreds string `name:"nats-creds" help:"Credentials file for NATS." type:"path" placeholder:"FILE"`
+}
+
+// Backend is what a service works on. It is safe for concurrent use.
+type Backend struct {
+	Conn     *nats.Conn
+	Log      *eventlog.Log
+	Sessions *session.Registry
+}
+
+// Open connects and opens the log and the registry, and waits until both exist or
+// ctx ends. name is shown in NATS's monitoring. Errors are those of
+// [eventlog.Open] and [session.OpenRegistry].
+func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
+	return open(ctx, cfg, name, log, opts, func(nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
+		l, err := eventlog.Open(ctx, nc, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		r, err := session.OpenRegistry(ctx, nc, log)
+		return l, r, err
+	})
+}
+
+// Create is Open for the one service that creates what is missing. It waits for
+// NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create].
+func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
+	return open(ctx, cfg, name, log, opts, func(nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
+		if err := eventlog.WaitForJetStream(ctx, nc, log); err != nil {
+			return nil, nil, err
+		}
+		l, err := eventlog.Create(ctx, nc, settings, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		r, err := session.Create(ctx, nc, l.Settings().Replicas, log)
+		return l, r, err
+	})
+}
+
+func open(_ context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
+	parts func(*nats.Conn) (*eventlog.Log, *session.Registry, error),
+) (*Backend, error) {
+	if cfg.NATSCreds != "" {
+		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
+	}
+	nc, err := eventlog.Connect(cfg.NATSURL, name, log, opts...)
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{Conn: nc}
+	b.Log, b.Sessions, err = parts(nc)
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// Close ends the following of log and registry and closes the connection.
+func (b *Backend) Close() {
+	if b.Sessions != nil {
+		b.Sessions.Close()
+	}
+	if b.Log != nil {
+		b.Log.Close()
+	}
+	b.Conn.Close()
+}
+
+// Connected returns an error while there is no connection to NATS: a readiness check.
+func (b *Backend) Connected() error {
+	if !b.Conn.IsConnected() {
+		return errors.New("not connected to NATS")
+	}
+	return nil
+}

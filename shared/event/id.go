@@ -1,0 +1,219 @@
+package event
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Generation is one life of a partition. A new one starts when the partition is
+// created and whenever the server that holds it was started anew, since what was
+// stored last before that may be gone.
+type Generation struct {
+	// ID is random text without spaces, commas or colons.
+	ID string
+	// Start is the first sequence that belongs to the generation.
+	Start uint64
+}
+
+// Place is what an event ID's tag binds a sequence to.
+type Place struct {
+	// Birth is the ID of the partition's first generation.
+	Birth string
+	// Generation is the ID of the generation that the event ID was made in.
+	Generation string
+	// Session is the session's name.
+	Session string
+	// Incarnation is the session's incarnation; empty while the session is not registered.
+	Incarnation string
+	// Stream is the stream's name, or empty for the flow of the whole session.
+	Stream string
+}
+
+// A tag is placeLen characters that name the place, without the generation, and
+// generationLen that name it with the generation. The first part alone tells an
+// ID of this place but of a lost generation (the log was rolled back) from a
+// foreign one; a foreign ID has to match both.
+const (
+	placeLen      = 3
+	generationLen = 4
+	tagLen        = placeLen + generationLen
+)
+
+// Tag returns the seven base-36 characters that an event ID of the place carries.
+func (p Place) Tag() string {
+	kind := "stream"
+	if p.Stream == "" {
+		kind = "flow"
+	}
+	var b [tagLen]byte
+	base36(b[:placeLen], digest("place", p.Birth, p.Session, p.Incarnation, kind, p.Stream))
+	base36(b[placeLen:], digest("generation", p.Birth, p.Generation, p.Session, p.Incarnation, kind, p.Stream))
+	return string(b[:])
+}
+
+// digest hashes length-prefixed fields, so that no two lists of fields collide.
+func digest(fields ...string) uint64 {
+	var buf [512]byte
+	b := buf[:0]
+	for _, f := range fields {
+		b = binary.AppendUvarint(b, uint64(len(f)))
+		b = append(b, f...)
+	}
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+func base36(dst []byte, v uint64) {
+	for i := len(dst) - 1; i >= 0; i-- {
+		dst[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[v%36]
+		v /= 36
+	}
+}
+
+// ID is an event ID: a position in a stream, or in the flow of a session.
+type ID struct {
+	// Stream is the stream's name, or empty for the flow of a whole session.
+	Stream string
+	// Tag is the seven characters of [Place.Tag].
+	Tag string
+	// Sequence is the partition sequence up to which everything was delivered.
+	Sequence uint64
+}
+
+// String returns "<stream>_<tag>_<sequence>", where <stream> is the token, or a
+// bare "*" for the flow of a session.
+func (id ID) String() string {
+	return string(id.Append(nil))
+}
+
+// Append appends the text of the ID to b.
+func (id ID) Append(b []byte) []byte {
+	b = AppendIDPrefix(b, id.Stream, id.Tag)
+	return strconv.AppendUint(b, id.Sequence, 10)
+}
+
+// AppendIDPrefix appends all of an ID but its sequence, for callers that write
+// many IDs of one place.
+func AppendIDPrefix(b []byte, stream, tag string) []byte {
+	if stream == "" {
+		b = append(b, Flow...)
+	} else {
+		b = append(b, Token(stream)...)
+	}
+	b = append(b, '_')
+	b = append(b, tag...)
+	return append(b, '_')
+}
+
+// maxIDLen bounds what ParseID looks at: a token of 128 escaped bytes, the tag,
+// two numbers and the separators.
+const maxIDLen = 3*MaxNameLen + tagLen + 2*20 + 3
+
+// ParseID reads an event ID from the right: the sequence, with an optional ".<n>"
+// that is ignored, the tag, the stream's token. The error wraps [ErrInvalidID].
+// That an ID can be read says nothing about what it points at: see [Resolve].
+func ParseID(text string) (ID, error) {
+	bad := func(why string) (ID, error) { return ID{}, fmt.Errorf("%w: %s", ErrInvalidID, why) }
+	if len(text) > maxIDLen {
+		return bad("it is too long")
+	}
+	i := strings.LastIndexByte(text, '_')
+	if i < 0 {
+		return bad("it has no sequence")
+	}
+	number := text[i+1:]
+	if n, suffix, ok := strings.Cut(number, "."); ok {
+		if !digits(suffix) {
+			return bad("the part behind the sequence is not a number")
+		}
+		number = n
+	}
+	if !digits(number) || len(number) > 1 && number[0] == '0' {
+		return bad("the sequence is not a number")
+	}
+	sequence, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return bad("the sequence is too large")
+	}
+	rest := text[:i]
+	i = strings.LastIndexByte(rest, '_')
+	if i < 0 {
+		return bad("it has no tag")
+	}
+	id := ID{Tag: rest[i+1:], Sequence: sequence}
+	if len(id.Tag) != tagLen || strings.Trim(id.Tag, "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
+		return bad("the tag is malformed")
+	}
+	if token := rest[:i]; token != Flow {
+		if id.Stream, err = StreamName(token); err != nil {
+			return bad("the stream is malformed")
+		}
+	}
+	return id, nil
+}
+
+func digits(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// Verdict says what an event ID means to a partition as it is now.
+type Verdict uint8
+
+const (
+	// Good means that the ID's sequence is a position in the partition's history.
+	Good Verdict = iota
+	// Unknown means that the ID belongs to another stream, session, incarnation or log.
+	Unknown
+	// RolledBack means that the ID belongs to this place, but to events that the
+	// partition has lost and since replaced.
+	RolledBack
+)
+
+// Resolve checks an ID against a place and the partition's generations, oldest
+// first; place.Generation is ignored. IDs made before the session was registered,
+// which carry no incarnation, are as good as those made after. For RolledBack it
+// also returns the newest sequence that the ID's holder and the partition have
+// in common, or 0 when that is not known.
+func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
+	if id.Stream != place.Stream {
+		return Unknown, 0
+	}
+	verdict := Unknown
+	for i := len(generations) - 1; i >= 0; i-- {
+		for _, incarnation := range incarnations(place.Incarnation) {
+			p := place
+			p.Generation, p.Incarnation = generations[i].ID, incarnation
+			tag := p.Tag()
+			if tag == id.Tag {
+				if end := end(generations[i+1:]); id.Sequence >= end {
+					return RolledBack, end - 1
+				}
+				return Good, 0
+			}
+			if tag[:placeLen] == id.Tag[:placeLen] {
+				verdict = RolledBack
+			}
+		}
+	}
+	return verdict, 0
+}
+
+// end returns the first sequence that a generation does not share with the later ones.
+func end(later []Generation) uint64 {
+	end := uint64(math.MaxUint64)
+	for _, g := range later {
+		end = min(end, g.Start)
+	}
+	return end
+}
+
+func incarnations(current string) []string {
+	if current == "" {
+		return []string{""}
+	}
+	return []string{current, ""}
+}

@@ -1,0 +1,134 @@
+package event_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+)
+
+func TestEventIDText(t *testing.T) {
+	for text, id := range map[string]event.ID{
+		"tools_a1b2c3d_42":    {Stream: "tools", Tag: "a1b2c3d", Sequence: 42},
+		"*_0000000_0":         {Tag: "0000000"},
+		"=2A_zzzzzzz_1":       {Stream: "*", Tag: "zzzzzzz", Sequence: 1},
+		"a_b_c_a1b2c3d_7":     {Stream: "a_b_c", Tag: "a1b2c3d", Sequence: 7},
+		"_______a1b2c3d_7":    {Stream: "______", Tag: "a1b2c3d", Sequence: 7},
+		"a=2Eb_a1b2c3d_10000": {Stream: "a.b", Tag: "a1b2c3d", Sequence: 10000},
+	} {
+		if got := id.String(); got != text {
+			t.Errorf("%+v.String() = %q, want %q", id, got, text)
+		}
+		if got, err := event.ParseID(text); err != nil || got != id {
+			t.Errorf("ParseID(%q) = %+v, %v, want %+v", text, got, err, id)
+		}
+	}
+	if got, err := event.ParseID("tools_a1b2c3d_42.7"); err != nil || got.Sequence != 42 {
+		t.Errorf("a suffix behind the sequence must be ignored: %+v, %v", got, err)
+	}
+	for _, text := range []string{
+		"", "_", "__", "42", "tools_42", "tools_a1b2c3d_", "tools_a1b2c3d_x", "tools_a1b2c3d_-1", "tools_a1b2c3d_042",
+		"tools_a1b2c3d_42.", "tools_a1b2c3d_42.x", "tools_a1b2c3d_42.1.2", "tools_A1B2C3D_42", "tools_a1b2c3_42",
+		"tools_a1b2c3d4_42", "_a1b2c3d_42", "a.b_a1b2c3d_42", "**_a1b2c3d_42", "tools_a1b2c3d_99999999999999999999",
+		"tools_a1b2c3d_42 ", "tools_a1b2c3d_+42", strings.Repeat("x", 600) + "_a1b2c3d_1", "=2a_a1b2c3d_1",
+	} {
+		if id, err := event.ParseID(text); !errors.Is(err, event.ErrInvalidID) {
+			t.Errorf("ParseID(%q) = %+v, %v, want ErrInvalidID", text, id, err)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	gens := []event.Generation{{ID: "g1", Start: 1}, {ID: "g2", Start: 100}, {ID: "g3", Start: 90}}
+	place := event.Place{Birth: "g1", Session: "s", Incarnation: "i1", Stream: "tools"}
+	make := func(change func(*event.Place), sequence uint64) event.ID {
+		p := place
+		p.Generation = "g3"
+		change(&p)
+		return event.ID{Stream: p.Stream, Tag: p.Tag(), Sequence: sequence}
+	}
+	generation := func(g string) func(*event.Place) { return func(p *event.Place) { p.Generation = g } }
+	tests := []struct {
+		name   string
+		id     event.ID
+		want   event.Verdict
+		common uint64
+	}{
+		{"current", make(func(*event.Place) {}, 500), event.Good, 0},
+		{"before_the_session_was_registered", make(func(p *event.Place) { p.Incarnation = "" }, 500), event.Good, 0},
+		{"older_generation_before_every_later_start", make(generation("g1"), 89), event.Good, 0},
+		{"older_generation_at_a_later_start", make(generation("g1"), 90), event.RolledBack, 89},
+		{"middle_generation_at_the_next_start", make(generation("g2"), 101), event.RolledBack, 89},
+		{"lost_generation_of_this_place", make(generation("lost"), 10), event.RolledBack, 0},
+		{"another_session", make(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
+		{"another_incarnation", make(func(p *event.Place) { p.Incarnation = "i0" }, 10), event.Unknown, 0},
+		{"another_stream", make(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
+		{"the_flow_of_the_session", make(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
+		{"another_log", make(func(p *event.Place) { p.Birth, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, common := event.Resolve(tt.id, place, gens)
+			if got != tt.want || common != tt.common {
+				t.Errorf("Resolve = %v, %d, want %v, %d", got, common, tt.want, tt.common)
+			}
+		})
+	}
+}
+
+// A stream that is named like the flow of a session must not be taken for it.
+func TestFlowAndStreamNamedStarHaveOtherIDs(t *testing.T) {
+	flow := event.Place{Birth: "g", Generation: "g", Session: "s"}
+	star := flow
+	star.Stream = "*"
+	if flow.Tag() == star.Tag() {
+		t.Error("the tags are the same")
+	}
+	if a, b := (event.ID{Tag: flow.Tag()}).String(), (event.ID{Stream: "*", Tag: flow.Tag()}).String(); a == b {
+		t.Errorf("the texts are the same: %s", a)
+	}
+}
+
+// Length prefixes keep fields apart that would read the same when joined.
+func TestTagsDifferForShiftedFields(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-z]{2,20}`).Draw(t, "name")
+		cut := rapid.IntRange(1, len(name)-1).Draw(t, "cut")
+		a := event.Place{Birth: "g", Generation: "g", Session: name[:cut], Stream: name[cut:]}
+		b := event.Place{Birth: "g", Generation: "g", Session: name, Stream: "x"}
+		if a.Tag() == b.Tag() {
+			t.Fatalf("%+v and %+v have the same tag", a, b)
+		}
+	})
+}
+
+func FuzzParseID(f *testing.F) {
+	for _, s := range []string{"tools_a1b2c3d_42", "*_0000000_0", "=2A_zzzzzzz_1.5", "__", "a_b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		id, err := event.ParseID(text)
+		if err != nil {
+			return
+		}
+		again, err := event.ParseID(id.String())
+		if err != nil || again != id {
+			t.Fatalf("ParseID(%q) = %+v, which prints as %q and reads back as %+v, %v", text, id, id.String(), again, err)
+		}
+		if bare, _, _ := strings.Cut(text, "."); bare != id.String() && text != id.String() {
+			t.Fatalf("ParseID(%q) prints as %q", text, id.String())
+		}
+	})
+}
+
+func BenchmarkParseID(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := event.ParseID("tools_a1b2c3d_1234567"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

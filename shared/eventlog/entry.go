@@ -1,0 +1,91 @@
+package eventlog
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// Headers of an event in the log.
+const (
+	// HeaderType holds the SSE event type when it is not "message".
+	HeaderType = "Rejoin-Type"
+	// HeaderFinal marks a stream's last event.
+	HeaderFinal = "Rejoin-Final"
+	// HeaderTrace is the W3C trace context of the publisher.
+	HeaderTrace = "traceparent"
+)
+
+// Entry is an event or a marker as it lies in the log.
+type Entry struct {
+	// Subject is what RawSubject says, when Valid.
+	Subject event.Subject
+	// RawSubject is the NATS subject, as it is.
+	RawSubject string
+	// Valid says that RawSubject names an event or marker of this log and lies in
+	// the partition of its session. What is not valid is to be ignored.
+	Valid bool
+	// Sequence is the entry's sequence in its partition.
+	Sequence uint64
+	// Time is when the server stored the entry.
+	Time time.Time
+	// Type is the SSE event type, "message" when the publisher gave none or one
+	// that it may not use.
+	Type string
+	// Final says that this is the stream's last event.
+	Final bool
+	// Data is the message; nil when the tail is headers-only.
+	Data []byte
+	// Size is the number of bytes of the message, also when the tail is headers-only.
+	Size int
+	// Pending is the number of entries behind this one when the server sent it.
+	Pending uint64
+}
+
+func (l *Log) entryFrom(msg jetstream.Msg, p int, headersOnly bool) (Entry, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return Entry{}, err
+	}
+	e := Entry{RawSubject: msg.Subject(), Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data(), Size: len(msg.Data())}
+	e.fill(msg.Headers())
+	e.Valid = e.Valid && e.Subject.Partition == p && l.Partition(e.Subject.Session) == p
+	if headersOnly {
+		e.Data, e.Size = nil, sizeHeader(msg.Headers())
+	}
+	return e, nil
+}
+
+// sizeHeader reads Nats-Msg-Size. The server appends its own last; a publisher
+// may have written one before it.
+func sizeHeader(h nats.Header) int {
+	values := h["Nats-Msg-Size"]
+	if len(values) == 0 {
+		return 0
+	}
+	n, err := strconv.Atoi(values[len(values)-1])
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+func entryFromRaw(msg *jetstream.RawStreamMsg) Entry {
+	e := Entry{RawSubject: msg.Subject, Sequence: msg.Sequence, Time: msg.Time, Data: msg.Data, Size: len(msg.Data)}
+	e.fill(msg.Header)
+	return e
+}
+
+func (e *Entry) fill(h nats.Header) {
+	subject, err := event.ParseSubject(e.RawSubject)
+	e.Subject, e.Valid = subject, err == nil
+	e.Type = event.DefaultType
+	if t := h.Get(HeaderType); t != "" && event.CheckType(t) == nil {
+		e.Type = t
+	}
+	e.Final = h.Get(HeaderFinal) != ""
+}

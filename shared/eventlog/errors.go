@@ -1,0 +1,40 @@
+package eventlog
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	// ErrNotFound is returned when the log, or an event of it, is not there.
+	ErrNotFound = errors.New("not found in the log")
+
+	// ErrMismatch is returned when what is stored is not a log of this program's
+	// version and layout.
+	ErrMismatch = errors.New("the stored log does not match")
+
+	// ErrInvalidSettings is returned when a log's settings make no sense.
+	ErrInvalidSettings = errors.New("invalid log settings")
+
+	// ErrUnavailable is returned when the log could not be reached and nothing was done.
+	ErrUnavailable = errors.New("the log cannot be reached")
+
+	// ErrUnknown is returned when the answer to a publish did not come: it may be
+	// stored now or later, or not.
+	ErrUnknown = errors.New("the log did not answer")
+
+	// ErrFull is returned when the log refused an event for lack of space.
+	ErrFull = errors.New("the log is full")
+
+	// ErrTooLarge is returned when an event is larger than the log allows.
+	ErrTooLarge = errors.New("the event is too large for the log")
+)
+
+// gone reports whether JetStream says that a message is not there to be deleted:
+// "no message found" (10037), or a store that has no such sequence (10057).
+func gone(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == 10037 || api.ErrorCode == 10057 && strings.Contains(api.Description, "no message found"))
+}

@@ -1,0 +1,116 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// maxGenerations bounds the list in a partition's metadata. An ID of a generation
+// that fell off the list is answered with a gap, never with a wrong place.
+const maxGenerations = 128
+
+func newGenerationID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}
+
+// formatGenerations writes "id:start,id:start".
+func formatGenerations(gens []event.Generation) string {
+	var b strings.Builder
+	for i, g := range gens {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(g.ID)
+		b.WriteByte(':')
+		b.WriteString(strconv.FormatUint(g.Start, 10))
+	}
+	return b.String()
+}
+
+func parseGenerations(s string) ([]event.Generation, error) {
+	var gens []event.Generation
+	for item := range strings.SplitSeq(s, ",") {
+		id, number, ok := strings.Cut(item, ":")
+		start, err := strconv.ParseUint(number, 10, 64)
+		if !ok || err != nil || id == "" {
+			return nil, fmt.Errorf("%w: its generations are %q", ErrMismatch, s)
+		}
+		gens = append(gens, event.Generation{ID: id, Start: start})
+	}
+	return gens, nil
+}
+
+// BeginGeneration makes sure that partition p has a generation for the server
+// that holds it now, and reports whether it had to start one. Only the acting
+// janitor may call it.
+//
+// A server that was started anew may have lost what it stored last (a power cut,
+// an older copy of its files), so IDs made before may name events that are gone.
+// In a cluster the loss of one server loses nothing and no generation is begun.
+func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
+	server := l.nc.ConnectedServerId()
+	if server == "" {
+		return false, ErrUnavailable
+	}
+	if l.clustered() {
+		return false, nil
+	}
+	stream, err := l.js.Stream(ctx, streamName(p))
+	if err != nil {
+		return false, apiError(err)
+	}
+	info := stream.CachedInfo()
+	if info.Config.Metadata[metaServer] == server {
+		return false, nil
+	}
+	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	if err != nil {
+		return false, err
+	}
+	gens = append(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
+	if len(gens) > maxGenerations {
+		gens = gens[len(gens)-maxGenerations:]
+	}
+	cfg := info.Config
+	cfg.Metadata = ownMetadata(cfg.Metadata)
+	cfg.Metadata[metaGenerations] = formatGenerations(gens)
+	cfg.Metadata[metaServer] = server
+	if _, err := l.js.UpdateStream(ctx, cfg); err != nil {
+		return false, apiError(err)
+	}
+	if err := l.refresh(ctx, p); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// ownMetadata returns what is ours: the server adds entries of its own, which an
+// update must not send back.
+func ownMetadata(meta map[string]string) map[string]string {
+	own := make(map[string]string, len(meta))
+	for k, v := range meta {
+		if strings.HasPrefix(k, "rejoin.") {
+			own[k] = v
+		}
+	}
+	return own
+}
+
+func newPartitionMetadata(cfg jetstream.StreamConfig, server string) map[string]string {
+	birth := newGenerationID()
+	meta := ownMetadata(cfg.Metadata)
+	meta[metaBirth] = birth
+	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
+	meta[metaServer] = server
+	return meta
+}

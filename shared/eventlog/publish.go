@@ -1,0 +1,122 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// Event is what a publisher gives the log.
+type Event struct {
+	// Session and Stream are names that were checked.
+	Session, Stream string
+	// Type is the SSE event type; empty and "message" are the same.
+	Type string
+	// Data is the message, stored unchanged.
+	Data []byte
+	// Key is an idempotency key: a second event with the same session, stream and
+	// key within the log's duplicate window (2 min) is not stored. Empty means none.
+	Key string
+	// Final marks the stream's last event.
+	Final bool
+	// Trace is the W3C traceparent of the publisher, or empty.
+	Trace string
+}
+
+// Ack says where an event was stored.
+type Ack struct {
+	Partition int
+	Sequence  uint64
+	// Duplicate says that the event was stored before, at Sequence, and not again.
+	Duplicate bool
+}
+
+// Publish stores an event and returns when JetStream has acknowledged it. It
+// never tries twice.
+//
+// Errors wrap [ErrUnavailable], [ErrFull] or [ErrTooLarge] when the event was not
+// stored, and [ErrUnknown] when that is not known, as when ctx ends first.
+func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
+	p := l.Partition(e.Session)
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Stream: e.Stream}.String())
+	msg.Data = e.Data
+	if e.Type != "" && e.Type != event.DefaultType {
+		msg.Header.Set(HeaderType, e.Type)
+	}
+	if e.Key != "" {
+		msg.Header.Set(jetstream.MsgIDHeader, MessageID(e.Session, e.Stream, e.Key, 0))
+	}
+	if e.Final {
+		msg.Header.Set(HeaderFinal, "1")
+	}
+	if e.Trace != "" {
+		msg.Header.Set(HeaderTrace, e.Trace)
+	}
+	return l.publish(ctx, p, msg)
+}
+
+// Mark writes a close or clear marker for a stream, or for the whole session when
+// stream is empty. Errors are those of [Log.Publish].
+func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string) (Ack, error) {
+	p := l.Partition(session)
+	return l.publish(ctx, p, nats.NewMsg(event.Subject{Partition: p, Session: session, Stream: stream, Kind: kind}.String()))
+}
+
+func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
+	if len(msg.Data) > l.settings.MaxMessageBytes {
+		return Ack{}, ErrTooLarge
+	}
+	if _, err := l.settle(ctx, p); err != nil {
+		return Ack{}, err
+	}
+	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return Ack{}, publishError(err)
+	}
+	if ack.Stream != streamName(p) {
+		return Ack{}, fmt.Errorf("%w: %s is stored in %s", ErrMismatch, msg.Subject, ack.Stream)
+	}
+	return Ack{Partition: p, Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
+}
+
+// publishError tells what is known of an event whose publish failed. Only what
+// surely was not stored is said not to be.
+func publishError(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &api) && insufficient(api.ErrorCode):
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.As(err, &api):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded),
+		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionReconnecting):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	default:
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+}
+
+// MessageID returns the Nats-Msg-Id of an event with an idempotency key: a hash
+// over the length-prefixed session, stream and key, and the index in the request.
+// JetStream's duplicate window spans a partition, so the key alone would not do.
+func MessageID(session, stream, key string, index uint64) string {
+	var b []byte
+	for _, f := range []string{session, stream, key} {
+		b = binary.AppendUvarint(b, uint64(len(f)))
+		b = append(b, f...)
+	}
+	sum := sha256.Sum256(binary.AppendUvarint(b, index))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}

@@ -1,0 +1,192 @@
+package eventlog
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Version is the version of the log's layout.
+const Version = "1"
+
+// The largest values that a setting may have.
+const (
+	maxPartitions   = 1024
+	maxMessageBytes = 64 << 20
+)
+
+// Settings are the properties of a log, set once by whoever creates it. Every
+// service reads them from the log, so that none that starts with other defaults
+// can delete anything. -1 switches a limit off; zero means the default.
+type Settings struct {
+	// Partitions is the number of partitions. Default 16.
+	Partitions int
+	// Replicas is the number of servers that hold each partition. Default 1.
+	Replicas int
+	// MaxAge is how long an event is retained. Default 1 h.
+	MaxAge time.Duration
+	// MaxEventsPerStream is how many events of one stream are retained. Default 10,000.
+	MaxEventsPerStream int64
+	// MaxBytes is how many bytes the whole log may hold. Default 8 GiB.
+	MaxBytes int64
+	// MaxMessageBytes is the largest event. Default 1 MiB.
+	MaxMessageBytes int
+	// MaxEventsPerSession is how many events of one session the janitor retains. Default 10,000.
+	MaxEventsPerSession int64
+	// MaxBytesPerSession is how many bytes of one session the janitor retains. Default 10 MiB.
+	MaxBytesPerSession int64
+	// Compression stores blocks compressed with S2.
+	Compression bool
+}
+
+// DefaultSettings returns the settings of a log that nobody configured.
+func DefaultSettings() Settings {
+	return Settings{Compression: true}.withDefaults()
+}
+
+func (s Settings) withDefaults() Settings {
+	return Settings{
+		Partitions:          orDefault(s.Partitions, 16),
+		Replicas:            orDefault(s.Replicas, 1),
+		MaxAge:              orDefault(s.MaxAge, time.Hour),
+		MaxEventsPerStream:  orDefault(s.MaxEventsPerStream, 10_000),
+		MaxBytes:            orDefault(s.MaxBytes, 8<<30),
+		MaxMessageBytes:     orDefault(s.MaxMessageBytes, 1<<20),
+		MaxEventsPerSession: orDefault(s.MaxEventsPerSession, 10_000),
+		MaxBytesPerSession:  orDefault(s.MaxBytesPerSession, 10<<20),
+		Compression:         s.Compression,
+	}
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// Validate returns an error that wraps [ErrInvalidSettings] when a log cannot be
+// created with these settings.
+func (s Settings) Validate() error {
+	s = s.withDefaults()
+	bad := func(why string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrInvalidSettings, fmt.Sprintf(why, args...))
+	}
+	switch {
+	case s.Partitions < 1 || s.Partitions > maxPartitions:
+		return bad("partitions must be 1 to %d", maxPartitions)
+	case s.Replicas < 1 || s.Replicas > 5:
+		return bad("replicas must be 1 to 5")
+	case s.MaxAge != -1 && s.MaxAge < 100*time.Millisecond:
+		return bad("the maximum age must be at least 100ms, or -1 for none")
+	case s.MaxEventsPerStream < -1, s.MaxEventsPerSession < -1, s.MaxBytesPerSession < -1, s.MaxBytes < -1:
+		return bad("a limit must be positive, or -1 for none")
+	case s.MaxMessageBytes < 1 || s.MaxMessageBytes > maxMessageBytes:
+		return bad("the largest message must be 1 to %d bytes", maxMessageBytes)
+	}
+	return nil
+}
+
+const (
+	metaVersion     = "rejoin.version"
+	metaBirth       = "rejoin.birth"
+	metaGenerations = "rejoin.generations"
+	metaServer      = "rejoin.server"
+)
+
+// field is one setting as metadata of MCP_0.
+type field struct {
+	key string
+	get func(*Settings) int64
+	set func(*Settings, int64)
+}
+
+func fields() []field {
+	return []field{
+		{"rejoin.partitions", func(s *Settings) int64 { return int64(s.Partitions) }, func(s *Settings, v int64) { s.Partitions = int(v) }},
+		{"rejoin.replicas", func(s *Settings) int64 { return int64(s.Replicas) }, func(s *Settings, v int64) { s.Replicas = int(v) }},
+		{"rejoin.max_age_ms", func(s *Settings) int64 {
+			if s.MaxAge < 0 {
+				return -1
+			}
+			return s.MaxAge.Milliseconds()
+		}, func(s *Settings, v int64) {
+			if s.MaxAge = time.Duration(v) * time.Millisecond; v < 0 {
+				s.MaxAge = -1
+			}
+		}},
+		{"rejoin.max_events_per_stream", func(s *Settings) int64 { return s.MaxEventsPerStream }, func(s *Settings, v int64) { s.MaxEventsPerStream = v }},
+		{"rejoin.max_bytes", func(s *Settings) int64 { return s.MaxBytes }, func(s *Settings, v int64) { s.MaxBytes = v }},
+		{"rejoin.max_message_bytes", func(s *Settings) int64 { return int64(s.MaxMessageBytes) }, func(s *Settings, v int64) { s.MaxMessageBytes = int(v) }},
+		{"rejoin.max_events_per_session", func(s *Settings) int64 { return s.MaxEventsPerSession }, func(s *Settings, v int64) { s.MaxEventsPerSession = v }},
+		{"rejoin.max_bytes_per_session", func(s *Settings) int64 { return s.MaxBytesPerSession }, func(s *Settings, v int64) { s.MaxBytesPerSession = v }},
+	}
+}
+
+func (s Settings) metadata() map[string]string {
+	m := map[string]string{metaVersion: Version, "rejoin.compression": strconv.FormatBool(s.Compression)}
+	for _, f := range fields() {
+		m[f.key] = strconv.FormatInt(f.get(&s), 10)
+	}
+	return m
+}
+
+func settingsFrom(meta map[string]string) (Settings, error) {
+	if v := meta[metaVersion]; v != Version {
+		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or another data folder", ErrMismatch, v, Version)
+	}
+	s := Settings{Compression: meta["rejoin.compression"] == "true"}
+	for _, f := range fields() {
+		v, err := strconv.ParseInt(meta[f.key], 10, 64)
+		if err != nil {
+			return Settings{}, fmt.Errorf("%w: its %s is %q", ErrMismatch, f.key, meta[f.key])
+		}
+		f.set(&s, v)
+	}
+	if err := s.Validate(); err != nil {
+		return Settings{}, fmt.Errorf("%w: %w", ErrMismatch, err)
+	}
+	return s, nil
+}
+
+// maxConsumers is set explicitly because nats-server 2.15 gives streams that ask
+// for no limit one of 1,000, and consumer 1,001 fails with error 10026.
+const maxConsumers = 100_000
+
+func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
+
+func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".*.*" }
+
+// streamConfig returns the JetStream stream of a partition.
+func (s Settings) streamConfig(p int) jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name:              streamName(p),
+		Description:       "Rejoin event log, partition " + strconv.Itoa(p),
+		Subjects:          []string{streamSubject(p)},
+		Retention:         jetstream.LimitsPolicy,
+		Storage:           jetstream.FileStorage,
+		Discard:           jetstream.DiscardOld,
+		Replicas:          s.Replicas,
+		MaxMsgs:           -1,
+		MaxMsgsPerSubject: s.MaxEventsPerStream,
+		MaxBytes:          -1,
+		MaxMsgSize:        int32(s.MaxMessageBytes), //nolint:gosec // validated: at most 64 MiB
+		MaxConsumers:      maxConsumers,
+		Duplicates:        2 * time.Minute,
+		Metadata:          map[string]string{metaVersion: Version},
+	}
+	if s.MaxAge > 0 {
+		cfg.MaxAge = s.MaxAge
+		cfg.Duplicates = min(cfg.Duplicates, s.MaxAge)
+	}
+	if s.MaxBytes > 0 {
+		cfg.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
+	}
+	if s.Compression {
+		cfg.Compression = jetstream.S2Compression
+	}
+	return cfg
+}

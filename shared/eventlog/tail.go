@@ -1,0 +1,221 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TailConfig says what a tail does. All functions are called one after the other,
+// never concurrently.
+type TailConfig struct {
+	// HeadersOnly leaves the messages out.
+	HeadersOnly bool
+	// Start is called whenever the tail begins, and begins again after an
+	// interruption, with what the partition's leader says at that time. It returns
+	// the sequence to go on after. This is the place to compare what was tailed
+	// before with what is there now. Its error ends the attempt; the next one
+	// follows in a moment.
+	Start func(ctx context.Context, state State) (after uint64, err error)
+	// Handle is called for every entry, in order of sequence. missed is how many
+	// sequences lie between the entry and the one before it (or the start): they
+	// were removed before they could be sent.
+	Handle func(e Entry, missed uint64)
+	// Through is called when the partition holds nothing more up to a sequence
+	// that was its last one when the tail began: the tail has caught up. missed is
+	// as in Handle.
+	Through func(sequence, missed uint64)
+}
+
+// tailRetry is how long a tail waits after a failed attempt.
+const tailRetry = 100 * time.Millisecond
+
+// Pulling more at a time than the default of 500 pays off in a backfill; bounded
+// in bytes by the client's own limit of 64 MiB for what it holds unread.
+const tailPull = 1024
+
+// Tail follows partition p with one ordered consumer until ctx ends, which is
+// also its error. It goes on after every interruption, and begins again, with a
+// call of Start, when the connection was lost, when the partition was re-created
+// or rolled back, and when the consumer stalls.
+func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
+	for {
+		err := l.tailOnce(ctx, p, cfg)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		l.log.Info("a tail was interrupted", "partition", p, "reason", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(tailRetry):
+		}
+	}
+}
+
+// attempt is one life of a tail: one ordered consumer on one server. Its lock
+// orders the handler, which nats.go calls, and the tail that ends it.
+type attempt struct {
+	log    *Log
+	p      int
+	cfg    TailConfig
+	server string
+	state  State // when the attempt began
+
+	mu      sync.Mutex
+	ended   bool
+	last    uint64 // the newest sequence handled
+	reached bool   // Through was called
+	broken  chan error
+}
+
+func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
+	server, err := l.settle(ctx, p)
+	if err != nil {
+		return err
+	}
+	state, err := l.Look(ctx, p)
+	if err != nil {
+		return err
+	}
+	after, err := cfg.Start(ctx, state)
+	if err != nil {
+		return err
+	}
+	consumer, err := l.js.OrderedConsumer(ctx, streamName(p), jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:   after + 1,
+		HeadersOnly:   cfg.HeadersOnly,
+	})
+	if err != nil {
+		return apiError(err)
+	}
+	defer func() { l.deleteConsumer(p, consumer) }()
+	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1)}
+	if consumer.CachedInfo().NumPending == 0 {
+		a.through()
+	}
+	// The error handler must not stop the consumer itself: that deadlocks.
+	consuming, err := consumer.Consume(a.handle, jetstream.PullMaxMessages(tailPull),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			l.log.Debug("a tail's consumer", "partition", p, "error", err)
+		}))
+	if err != nil {
+		return apiError(err)
+	}
+	err = a.wait(ctx)
+	a.end()
+	consuming.Stop()
+	<-consuming.Closed()
+	return err
+}
+
+// end makes the handler a no-op and waits for one that runs.
+func (a *attempt) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+}
+
+// wait returns when the attempt has to end: ctx is done, the connection went to
+// another server, or the partition is another, was rolled back, or has more than
+// the tail gets to see.
+func (a *attempt) wait(ctx context.Context) error {
+	seen, since := uint64(0), time.Now()
+	for {
+		_, changed := a.log.State(a.p)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-a.broken:
+			return err
+		case <-changed:
+		}
+		state, _ := a.log.State(a.p)
+		a.mu.Lock()
+		last := a.last
+		a.mu.Unlock()
+		if last != seen {
+			seen, since = last, time.Now()
+		}
+		switch {
+		case state.seenOn != a.server:
+			return errors.New("the connection went to another server")
+		case !state.Created.Equal(a.state.Created):
+			return errors.New("the partition was created anew")
+		case state.Last < last:
+			return fmt.Errorf("the partition was rolled back from %d to %d", last, state.Last)
+		case state.Last > last && state.First <= state.Last && time.Since(since) > stallAfter && a.behind(state, last):
+			return fmt.Errorf("the consumer stalls at %d while the partition is at %d", last, state.Last)
+		}
+	}
+}
+
+// stallAfter is how long a tail may stand still while there is more to be sent.
+const stallAfter = 2 * watchEvery
+
+// behind reports whether an entry after last is still there to be sent.
+func (a *attempt) behind(state State, last uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	for _, sequence := range []uint64{max(last+1, state.First), state.Last} {
+		if _, err := a.log.At(ctx, a.p, sequence); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *attempt) handle(msg jetstream.Msg) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended {
+		return
+	}
+	// A message of another server's life of the partition may not belong behind
+	// what was handled: the tail has to begin again, with a look at both.
+	if a.log.nc.ConnectedServerId() != a.server {
+		a.fail(errors.New("the connection was lost"))
+		return
+	}
+	e, err := a.log.entryFrom(msg, a.p, a.cfg.HeadersOnly)
+	if err != nil {
+		a.fail(err)
+		return
+	}
+	if e.Sequence <= a.last {
+		a.fail(fmt.Errorf("sequence %d came after %d", e.Sequence, a.last))
+		return
+	}
+	missed := e.Sequence - a.last - 1
+	a.last = e.Sequence
+	a.cfg.Handle(e, missed)
+	if e.Pending == 0 && !a.reached {
+		a.through()
+	}
+}
+
+// through tells the tail's owner that it has caught up. The caller holds the lock,
+// or is the only one that knows the attempt.
+func (a *attempt) through() {
+	a.reached = true
+	missed := uint64(0)
+	if a.state.Last > a.last {
+		missed = a.state.Last - a.last
+		a.last = a.state.Last
+	}
+	a.cfg.Through(a.last, missed)
+}
+
+// fail asks for the attempt's end. The caller holds the lock.
+func (a *attempt) fail(err error) {
+	a.ended = true
+	select {
+	case a.broken <- err:
+	default:
+	}
+}

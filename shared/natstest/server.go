@@ -1,0 +1,83 @@
+// Package natstest runs real NATS servers for tests.
+package natstest
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// Server is a NATS server with JetStream that a test can stop and start again.
+type Server struct {
+	t   testing.TB
+	dir string
+	srv *server.Server
+	opt server.Options
+}
+
+// Start runs a server on a free port of the loopback interface with its store in
+// a folder of the test's own. The server ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return StartIn(t, t.TempDir())
+}
+
+// StartIn is Start with the store in dir.
+func StartIn(t testing.TB, dir string) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: dir, opt: server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir,
+		NoLog: true, NoSigs: true, ServerName: "natstest",
+		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 16 << 30,
+	}}
+	s.Start()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start starts a stopped server again, on the same port and store. It is another
+// server to its clients: it has a new ID.
+func (s *Server) Start() {
+	s.t.Helper()
+	opt := s.opt
+	srv, err := server.NewServer(&opt)
+	if err != nil {
+		s.t.Fatalf("cannot make a NATS server: %v", err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(30 * time.Second) {
+		s.t.Fatal("the NATS server did not start")
+	}
+	s.opt.Port = srv.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // the server listens on TCP
+	s.srv = srv
+}
+
+// Stop ends the server and waits for it. Stopping a stopped server does nothing.
+func (s *Server) Stop() {
+	if s.srv == nil {
+		return
+	}
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+	s.srv = nil
+}
+
+// Dir is the store's folder.
+func (s *Server) Dir() string { return s.dir }
+
+// URL is where clients connect.
+func (s *Server) URL() string { return s.srv.ClientURL() }
+
+// Connect opens a connection that ends with the test.
+func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
+	s.t.Helper()
+	nc, err := nats.Connect(s.URL(), append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectBufSize(-1)}, opts...)...)
+	if err != nil {
+		s.t.Fatalf("cannot connect: %v", err)
+	}
+	s.t.Cleanup(nc.Close)
+	return nc
+}
