@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"rejoin/shared/event"
@@ -73,10 +74,14 @@ func (r *Registry) beginClose(ctx context.Context, name, stream string, clear bo
 		}
 		rec, err = r.Get(ctx, name, stream)
 		if errors.Is(err, ErrNotFound) {
-			return r.Create(ctx, Record{
+			rec, err = r.Create(ctx, Record{
 				Session: name, Stream: stream, State: Closing, Created: owner.Created,
 				Ended: time.Now().UTC(), Clear: clear, Incarnation: owner.Incarnation,
 			})
+			if errors.Is(err, ErrExists) {
+				err = fmt.Errorf("%w: %w", ErrConflict, err)
+			}
+			return rec, err
 		}
 		if err != nil {
 			return Record{}, err

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +37,10 @@ type Registry struct {
 	log *slog.Logger
 
 	mu      sync.RWMutex
-	records map[string]Record
+	copy    *bucketCopy
+	next    *bucketCopy   // what a new watch has shown so far; nil once it is the copy
+	on      uint64        // the connection that copy follows the bucket on, or nowhere
+	changed chan struct{} // closed and replaced when on is set
 
 	stop     context.CancelFunc
 	followed sync.WaitGroup
@@ -80,7 +85,7 @@ func OpenRegistry(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Regist
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, log: log, records: map[string]Record{}}
+	r := &Registry{nc: nc, log: log, copy: newBucketCopy(), on: nowhere, changed: make(chan struct{})}
 	for {
 		if r.kv, err = js.KeyValue(ctx, Bucket); err == nil {
 			break
@@ -119,7 +124,7 @@ func (r *Registry) Stream(name, stream string) (Record, bool) { return r.cached(
 func (r *Registry) cached(k string) (Record, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	rec, ok := r.records[k]
+	rec, ok := r.copy.records[k]
 	return rec, ok
 }
 
@@ -127,11 +132,7 @@ func (r *Registry) cached(k string) (Record, bool) {
 func (r *Registry) Sessions() []Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	all := make([]Record, 0, len(r.records))
-	for _, rec := range r.records {
-		all = append(all, rec)
-	}
-	return all
+	return slices.Collect(maps.Values(r.copy.records))
 }
 
 // CheckOpen returns an error that wraps [ErrClosed] when the copy says that the
@@ -223,92 +224,6 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	return casError(err)
 }
 
-// put copies a record unless the copy is newer.
-func (r *Registry) put(k string, rec Record) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if old, ok := r.records[k]; !ok || old.Revision < rec.Revision {
-		r.records[k] = rec
-	}
-}
-
-// follow copies the bucket until ctx ends. It begins again after every
-// reconnection: a watch that lost its server notices that only seconds later.
-func (r *Registry) follow(ctx context.Context, copied func()) {
-	connected := r.nc.StatusChanged(nats.CONNECTED)
-	defer r.nc.RemoveStatusListener(connected)
-	for ctx.Err() == nil {
-		if err := r.followOnce(ctx, connected, copied); err != nil && ctx.Err() == nil {
-			r.log.Warn("cannot follow the session registry", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-connected:
-			case <-time.After(retryEvery):
-			}
-		}
-	}
-}
-
-func (r *Registry) followOnce(ctx context.Context, connected <-chan nats.Status, copied func()) error {
-	watcher, err := r.kv.WatchAll(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = watcher.Stop() }()
-	fresh := map[string]bool{} // keys seen in the first pass; nil afterwards
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-connected:
-			return nil
-		case entry, ok := <-watcher.Updates():
-			switch {
-			case !ok:
-				return errors.New("the watch ended")
-			case entry == nil:
-				r.keep(fresh)
-				fresh = nil
-				copied()
-			default:
-				if fresh != nil {
-					fresh[entry.Key()] = true
-				}
-				r.apply(entry)
-			}
-		}
-	}
-}
-
-func (r *Registry) apply(entry jetstream.KeyValueEntry) {
-	if entry.Operation() != jetstream.KeyValuePut {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.records, entry.Key())
-		return
-	}
-	rec, err := decode(entry.Key(), entry.Value(), entry.Revision())
-	if err != nil {
-		r.log.Warn("a session record is ignored", "error", err)
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.records[entry.Key()] = rec
-}
-
-// keep drops what a new first pass did not show: it was removed meanwhile, or the
-// bucket is an older copy of itself.
-func (r *Registry) keep(fresh map[string]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for k := range r.records {
-		if !fresh[k] {
-			delete(r.records, k)
-		}
-	}
-}
-
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
 
 func casError(err error) error {
@@ -316,7 +231,8 @@ func casError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+	case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant): // the latter with replicas
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	default:
 		return unavailable(err)

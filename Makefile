@@ -1,0 +1,88 @@
+# Every tool and its version, in this one place. Tools are installed under
+# .tools/ when a target first needs them, and again when a version changes.
+GOFUMPT_VERSION      := v0.12.0
+STATICCHECK_VERSION  := v0.8.2
+GOLANGCILINT_VERSION := v2.15.0
+
+GOFUMPT      := .tools/gofumpt@$(GOFUMPT_VERSION)/gofumpt
+STATICCHECK  := .tools/staticcheck@$(STATICCHECK_VERSION)/staticcheck
+GOLANGCILINT := .tools/golangci-lint@$(GOLANGCILINT_VERSION)/golangci-lint
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/daemon.Version=$(VERSION)'
+# The directories of the workspace's modules.
+MODULES  = $(shell go list -m -f '{{.Dir}}')
+
+FUZZTIME ?= 10s
+
+.PHONY: help
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: run
+run: ## Build bin/rejoin, the standalone program, and run it with ARGS="…".
+	$(GOBUILD) -o bin/ ./standalone/cmd/rejoin
+	bin/rejoin $(ARGS)
+
+.PHONY: build
+build: ## Build static binaries of all programs into bin/.
+	$(GOBUILD) -o bin/ $(MAINS)
+
+.PHONY: test
+test: ## Run the tests of every module. TESTFLAGS are go test's.
+	go test $(TESTFLAGS) work
+
+.PHONY: race
+race: ## Run the tests of every module with the race detector.
+	go test -race $(TESTFLAGS) work
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
+	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' $(MODULES) | sed 's/:func /:/' | sort -u); \
+	[ -n "$$targets" ] || { echo 'no fuzz targets found' >&2; exit 1; }; \
+	for target in $$targets; do \
+		file=$${target%:*}; name=$${target##*:}; \
+		echo "== $$name in $$(dirname "$$file")"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime '$(FUZZTIME)' "$$(dirname "$$file")"; \
+	done
+
+.PHONY: lint
+lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
+	@unformatted=$$($(GOFUMPT) -modpath rejoin -l $(MODULES)); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
+	go vet work
+	$(STATICCHECK) work
+	@for module in $(MODULES); do echo "== golangci-lint $$module"; \
+		(cd "$$module" && $(CURDIR)/$(GOLANGCILINT) run --config $(CURDIR)/.golangci.yml ./...); done
+	@for module in $(MODULES); do echo "== alone: $$module"; \
+		(cd "$$module" && GOWORK=off go vet ./...); done
+
+.PHONY: fmt
+fmt: $(GOFUMPT) ## Format the code.
+	$(GOFUMPT) -modpath rejoin -w $(MODULES)
+
+.PHONY: bench
+bench: ## Measure the whole system; CASES="…" and REPS=n choose what and how often.
+	go run ./bench
+
+.PHONY: tidy
+tidy: ## Tidy every module's go.mod and sync the workspace.
+	@for module in $(MODULES); do echo "== tidy $$module"; (cd "$$module" && GOWORK=off go mod tidy); done
+	go work sync
+
+.PHONY: clean
+clean: ## Remove binaries and tools.
+	rm -rf bin .tools
+
+$(GOFUMPT):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
+
+$(STATICCHECK):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+
+$(GOLANGCILINT):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)

@@ -1,0 +1,852 @@
+// The playground: one EventSource, one cursor, and a check that nothing is
+// lost, sent twice or out of order. Everything that comes from the network is
+// shown with textContent; no HTML is ever built from it.
+
+const VIEW_ROWS = 500 // rows kept in the list
+const REMEMBERED = 20000 // sequences kept to tell a duplicate from a late event
+const SHOWN_CHARS = 20000 // of one message; a message may have 1 MiB
+const AUTO_PERIOD = 100 // ms
+const OUR_TYPES = new Set(['connect', 'cursor', 'gap', 'close', 'expiring', 'open', 'error', 'message'])
+
+const $ = (id) => document.getElementById(id)
+
+// ---- Event IDs: <stream>_<tag>_<sequence>[.<n>], read from the right --------
+
+function parseID(id) {
+  const m = /^(.*_[0-9a-z]{7}_)(\d+)(\.\d+)?$/.exec(id)
+  return m && { head: m[1], sequence: m[2], tail: m[3] ?? '', number: BigInt(m[2]) }
+}
+
+// Order judges each event by its sequence. `floor` is the place up to which
+// everything had been delivered before this page looked, so after a reload an
+// event at or below it is a duplicate although this page never saw it.
+class Order {
+  constructor(floorID) {
+    this.reset(floorID)
+  }
+
+  reset(floorID) {
+    this.floor = parseID(floorID)?.number ?? -1n
+    this.last = this.floor
+    this.seen = new Set()
+  }
+
+  judge(sequence) {
+    if (sequence > this.last) {
+      this.last = sequence
+    } else if (sequence === this.last || sequence <= this.floor || this.seen.has(sequence)) {
+      return 'duplicate'
+    } else {
+      this.remember(sequence)
+      return 'out of order'
+    }
+    this.remember(sequence)
+    return 'new'
+  }
+
+  remember(sequence) {
+    this.seen.add(sequence)
+    if (this.seen.size > REMEMBERED) {
+      const [oldest] = this.seen
+      this.seen.delete(oldest)
+      if (oldest > this.floor) this.floor = oldest
+    }
+  }
+
+  // A cursor says that everything up to it has been delivered.
+  passed(sequence) {
+    if (sequence > this.last) this.last = sequence
+  }
+}
+
+// ---- JSON, laid out without changing a byte of it ----------------------------
+// JSON.stringify(JSON.parse(x)) would round large numbers and drop repeated
+// keys, so the tokens are kept as they were written.
+
+function parseJSON(text) {
+  JSON.parse(text) // throws on what is not JSON; below, the text is known to be good
+  const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g)
+  let at = 0
+  const value = () => {
+    const token = tokens[at++]
+    if (token !== '{' && token !== '[') {
+      return { text: token, kind: token[0] === '"' ? 'str' : /[-\d]/.test(token[0]) ? 'num' : 'word', width: token.length }
+    }
+    const node = { open: token, close: token === '{' ? '}' : ']', items: [], width: 4 }
+    while (tokens[at] !== node.close) {
+      if (tokens[at] === ',') at++
+      let key = null
+      if (token === '{') {
+        key = tokens[at]
+        at += 2 // the key and its colon
+      }
+      const item = { key, value: value() }
+      node.items.push(item)
+      node.width += item.value.width + 2 + (key === null ? 0 : key.length + 2)
+    }
+    at++
+    return node
+  }
+  return value()
+}
+
+function span(className, text) {
+  const el = document.createElement('span')
+  el.className = className
+  el.textContent = text
+  return el
+}
+
+// layJSON appends a node; what fits on a line stays on one.
+function layJSON(parent, node, line = 64, indent = 0) {
+  if (!node.items) {
+    parent.append(span(node.kind, node.text))
+    return
+  }
+  if (node.items.length === 0) {
+    parent.append(node.open + node.close)
+    return
+  }
+  const flat = indent + node.width <= line
+  const gap = flat ? ' ' : '\n' + ' '.repeat(indent + 2)
+  parent.append(node.open)
+  node.items.forEach((item, i) => {
+    let at = parent
+    if (indent === 0 && item.key === '"jsonrpc"') {
+      at = span('boiler', '') // the compact list leaves it out
+      parent.append(at)
+    }
+    at.append(gap)
+    if (item.key !== null) at.append(span('key', item.key), ': ')
+    layJSON(at, item.value, line, indent + 2)
+    if (i < node.items.length - 1) at.append(',')
+  })
+  parent.append((flat ? ' ' : '\n' + ' '.repeat(indent)) + node.close)
+}
+
+// ---- What is kept: a cursor for each stream ----------------------------------
+// The cursor is kept twice: in localStorage, so that a new tab or a bookmark
+// continues, and for this tab, so that a reload continues where this tab was
+// although another one watches the same stream and is further.
+
+const PREFIX = 'rejoin.playground.'
+const stores = [storage('sessionStorage'), storage('localStorage')]
+
+function storage(name) {
+  try {
+    const s = window[name]
+    s.getItem(PREFIX)
+    return s
+  } catch {
+    return null // switched off by the browser: the page works, a reload forgets
+  }
+}
+
+function recall(key) {
+  for (const s of stores) {
+    const value = s?.getItem(PREFIX + key)
+    if (value !== null && value !== undefined) return value
+  }
+  return ''
+}
+
+function keep(key, value) {
+  for (const s of stores) {
+    try {
+      if (value === '') s?.removeItem(PREFIX + key)
+      else s?.setItem(PREFIX + key, value)
+    } catch {
+      // Full: the cursor in memory still serves this page.
+    }
+  }
+}
+
+function randomText(length) {
+  const bytes = crypto.getRandomValues(new Uint8Array(length))
+  return Array.from(bytes, (b) => '0123456789abcdefghjkmnpqrstvwxyz'[b % 32]).join('')
+}
+
+// ---- Targets -------------------------------------------------------------------
+
+function readTarget() {
+  const session = $('session').value.trim()
+  const stream = $('stream').value.trim()
+  const whole = $('whole').checked || stream === ''
+  const path = '/v1/sessions/' + encodeURIComponent(session)
+  const streamPath = path + '/streams/' + encodeURIComponent(stream)
+  return {
+    session, stream, whole, path, streamPath,
+    eventsPath: (whole ? path : streamPath) + '/events',
+    key: whole ? encodeURIComponent(session) : encodeURIComponent(session) + '/' + encodeURIComponent(stream),
+    label: whole ? `${session} / all streams` : `${session} / ${stream}`,
+  }
+}
+
+function writeURL() {
+  const t = readTarget()
+  const query = new URLSearchParams({ session: t.session, stream: t.stream })
+  if ($('whole').checked) query.set('whole', '1')
+  history.replaceState(null, '', '?' + query)
+}
+
+// ---- The view: data is collected at once, the page is written once a frame -----
+
+const counts = { received: 0, resumed: 0, gaps: 0, duplicates: 0, 'out-of-order': 0 }
+let pending = [] // rows that the next frame shows, oldest first, at most 2 * VIEW_ROWS
+let pushed = 0 // rows since the list was last emptied
+let frame = 0
+let frameTimer = 0
+
+// A tab in the background gets no frames: a slow timer keeps it right as well.
+function schedule() {
+  if (frame) return
+  frame = requestAnimationFrame(render)
+  frameTimer = setTimeout(render, 500)
+}
+
+function push(row) {
+  row.at = new Date()
+  pending.push(row)
+  pushed++
+  if (pending.length > 2 * VIEW_ROWS) pending = pending.slice(-VIEW_ROWS)
+  schedule()
+}
+
+function setText(el, text) {
+  if (el.textContent !== text) el.textContent = text
+}
+
+function render() {
+  cancelAnimationFrame(frame)
+  clearTimeout(frameTimer)
+  frame = 0
+  for (const [name, n] of Object.entries(counts)) {
+    const el = $('count-' + name)
+    setText(el, String(n))
+    el.toggleAttribute('data-some', n > 0)
+  }
+  renderCursor()
+  const list = $('events')
+  if (pending.length > 0) {
+    const rows = document.createDocumentFragment()
+    for (const row of pending.slice(-VIEW_ROWS)) rows.prepend(buildRow(row))
+    pending = []
+    // Someone who has scrolled down is reading: keep the place.
+    const reading = list.scrollTop > 0 ? list.firstElementChild : null
+    const before = reading?.getBoundingClientRect().top
+    list.prepend(rows)
+    if (reading) list.scrollTop += reading.getBoundingClientRect().top - before
+    while (list.childElementCount > VIEW_ROWS) list.lastElementChild.remove()
+  }
+  const dropped = pushed - list.childElementCount
+  setText($('dropped'), dropped > 0 ? `newest ${list.childElementCount}; ${dropped.toLocaleString('en')} older dropped from view` : '')
+  $('nothing').hidden = list.childElementCount > 0
+}
+
+function renderCursor() {
+  const id = parseID(cursor)
+  $('cursor').title = cursor
+  if ($('cursor').textContent === cursor && cursor !== '') return
+  if (!id) setText($('cursor'), cursor || 'none')
+  else $('cursor').replaceChildren(span('head', id.head), strong(id.sequence), id.tail)
+}
+
+function strong(text) {
+  const el = document.createElement('b')
+  el.textContent = text
+  return el
+}
+
+function buildRow(row) {
+  const li = document.createElement('li')
+  li.className = 'row ' + row.kind
+  li.dataset.kind = row.kind
+  const head = document.createElement('div')
+  head.className = 'row-head'
+  if (row.id !== undefined) {
+    li.dataset.id = row.id
+    const code = document.createElement('code')
+    code.className = 'id'
+    const id = parseID(row.id)
+    if (id) code.append(id.head, strong(id.sequence), id.tail)
+    else code.textContent = row.id || '(no id)'
+    head.append(code)
+  } else {
+    head.append(span('note-text', row.text))
+  }
+  if (row.type) head.append(span('type', row.type))
+  if (row.stream) head.append(span('stream', row.stream))
+  if (row.flag) head.append(span('flag', row.flag))
+  const time = document.createElement('time')
+  time.dateTime = row.at.toISOString()
+  time.textContent = clock(row.at)
+  head.append(time)
+  li.append(head)
+  if (row.kind === 'gap') {
+    const p = document.createElement('p')
+    p.className = 'gap-text'
+    p.append(strong(row.title), ' ' + row.text)
+    li.append(p)
+  }
+  if (row.kind === 'message') li.append(buildMessage(row))
+  return li
+}
+
+const narrow = matchMedia('(max-width: 560px)')
+
+function buildMessage(row) {
+  const pre = document.createElement('pre')
+  if (row.body.length > SHOWN_CHARS) {
+    pre.textContent = row.body.slice(0, SHOWN_CHARS)
+    pre.append(span('more-text', ` … ${(row.body.length - SHOWN_CHARS).toLocaleString('en')} more characters`))
+    return pre
+  }
+  try {
+    layJSON(pre, row.tree ?? parseJSON(row.body), narrow.matches ? 38 : 64)
+  } catch {
+    pre.textContent = row.body // not JSON, or nested too deep to lay out
+  }
+  return pre
+}
+
+function clock(d) {
+  const two = (n) => String(n).padStart(2, '0')
+  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`
+}
+
+// ---- The connection --------------------------------------------------------------
+
+let source = null // the EventSource, or null when we want none
+let target = null // what it watches, or watched last
+let cursor = '' // everything up to here has been delivered to this page
+let state = 'idle'
+let retryTimer = 0
+let failures = 0 // times in a row that the browser gave up
+let listen = () => {} // makes the open EventSource hand over one more event type
+const order = new Order('')
+
+const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'waiting to reconnect', cut: 'cut', closed: 'closed' }
+
+function setState(next, detail = '') {
+  state = next
+  $('state-line').dataset.state = next
+  setText($('state'), STATES[next])
+  setText($('detail'), detail)
+  setText($('target'), target?.label ?? '')
+  $('target').title = target?.label ?? ''
+  document.title = `${STATES[next]} · ${target?.label ?? 'Rejoin playground'}`
+  renderButtons()
+}
+
+function renderButtons() {
+  const edited = target === null || readTarget().key !== target.key || readTarget().whole !== target.whole
+  const focused = document.activeElement
+  $('cut').disabled = source === null
+  $('resume').disabled = !(target !== null && ['cut', 'waiting', 'idle'].includes(state))
+  $('connect').disabled = source !== null && !edited
+  setText($('connect'), source !== null && edited ? 'Switch' : 'Connect')
+  // A disabled button loses the focus: hand it to its counterpart.
+  if (focused?.disabled) {
+    const next = focused === $('cut') ? $('resume') : $('cut')
+    if (!next.disabled) next.focus({ preventScroll: true })
+  }
+}
+
+function save(id) {
+  cursor = id
+  keep('cursor:' + target.key, id)
+  schedule()
+}
+
+// follow starts on a target; on another one than before it starts counting anew.
+function follow(next) {
+  if (target === null || target.key !== next.key || target.whole !== next.whole) {
+    target = next
+    resetView()
+    cursor = recall('cursor:' + target.key)
+    order.reset(cursor)
+  }
+  open()
+}
+
+function open() {
+  stop()
+  keep('connected:' + target.key, '1')
+  const url = target.eventsPath + (cursor ? '?' + new URLSearchParams({ after: cursor }) : '')
+  const es = new EventSource(url)
+  source = es
+  const mine = (handler) => (event) => {
+    if (source !== es) return
+    failures = 0
+    if (state !== 'live') setState('live')
+    handler(event)
+  }
+  es.addEventListener('connect', mine(onConnect))
+  es.addEventListener('cursor', mine(onCursor))
+  es.addEventListener('gap', mine(onGap))
+  es.addEventListener('close', mine(onClose))
+  es.addEventListener('expiring', mine((e) => push({ kind: 'note', text: 'Expiring: ' + e.data })))
+  const onType = mine(onEvent) // one function: a type added twice is heard once
+  listen = (type) => es.addEventListener(type, onType)
+  for (const type of ['message', ...customTypes()]) listen(type)
+  es.onerror = () => {
+    if (source !== es) return
+    if (es.readyState === EventSource.CLOSED) {
+      source = null
+      gaveUp()
+    } else {
+      setState('waiting', 'The connection ended. The browser reconnects by itself, with the last event ID it saw.')
+    }
+  }
+  setState('connecting', cursor ? 'Continuing after the saved cursor.' : 'From the oldest retained event.')
+}
+
+// stop ends the connection without a word to the server, as a network failure would.
+function stop() {
+  clearTimeout(retryTimer)
+  source?.close()
+  source = null
+}
+
+function cut() {
+  stop()
+  keep('connected:' + target.key, '')
+  push({ kind: 'note', text: 'Connection cut here' })
+  setState('cut', 'Publish some more, then resume: what you missed comes first.')
+}
+
+// gaveUp: the browser will not try again. It tells nobody why, so ask.
+async function gaveUp() {
+  const asked = target
+  const stale = () => target !== asked || source !== null || state !== 'cut'
+  setState('cut', 'The browser gave up on this connection. Asking why…')
+  const why = await probe(asked)
+  if (stale()) return
+  if (why === 'closed') {
+    push({ kind: 'note', text: 'Closed: everything has been delivered' })
+    setState('closed', 'It has ended, and everything in it has been delivered.')
+    return
+  }
+  if (why?.final) {
+    showProblem(why)
+    setState('cut', 'The server refused. Resume tries again.')
+    return
+  }
+  failures++
+  const seconds = Math.min(30, 2 * 1.6 ** (failures - 1)) * (0.75 + Math.random() / 2)
+  const until = Date.now() + seconds * 1000
+  const tick = () => {
+    const left = Math.ceil((until - Date.now()) / 1000)
+    if (left <= 0) return open()
+    setText($('detail'), `The browser gave up on this connection. Trying again in ${left} s.`)
+    retryTimer = setTimeout(tick, 250)
+  }
+  clearTimeout(retryTimer)
+  tick()
+}
+
+// probe sends the request that the EventSource sent, to see its status.
+async function probe(t) {
+  const abort = new AbortController()
+  const timer = setTimeout(() => abort.abort(), 8000)
+  try {
+    const query = cursor ? '?' + new URLSearchParams({ after: cursor }) : ''
+    const res = await fetch(t.eventsPath + query, { headers: { Accept: 'text/event-stream' }, cache: 'no-store', signal: abort.signal })
+    if (res.status === 204) return 'closed'
+    if (res.ok) return null
+    return await readProblem(res)
+  } catch {
+    return null
+  } finally {
+    clearTimeout(timer)
+    abort.abort()
+  }
+}
+
+function customTypes() {
+  return new Set($('types').value.split(',').map((s) => s.trim()).filter((s) => s && !OUR_TYPES.has(s)))
+}
+
+function listenForTypes() {
+  keep('types', $('types').value)
+  for (const type of customTypes()) listen(type)
+}
+
+function parse(text) {
+  try {
+    return JSON.parse(text) ?? {}
+  } catch {
+    return {}
+  }
+}
+
+function onConnect(e) {
+  const data = parse(e.data)
+  const parts = []
+  if (data.resumed) {
+    counts.resumed++
+    parts.push('Resumed')
+  } else {
+    parts.push('Connected')
+  }
+  if (data.exists === false) parts.push('nobody has written here yet')
+  const oldest = data.oldest && parseID(data.oldest)
+  if (oldest) parts.push(`oldest retained ${oldest.sequence}`)
+  if (data.retainedFor > 0) parts.push(`kept for ${duration(data.retainedFor)}`)
+  push({ kind: 'note', text: parts.join(' · ') })
+  onCursor(e)
+  setState('live', data.retainedFor > 0 ? `Events are kept for ${duration(data.retainedFor)}: you may be away that long and lose nothing.` : '')
+}
+
+function duration(seconds) {
+  if (seconds >= 7200 || seconds === 3600) return `${+(seconds / 3600).toFixed(1)} h`
+  return seconds >= 120 ? `${Math.round(seconds / 60)} min` : `${seconds} s`
+}
+
+function onCursor(e) {
+  if (!e.lastEventId) return
+  const id = parseID(e.lastEventId)
+  if (id) order.passed(id.number)
+  save(e.lastEventId)
+}
+
+const GAPS = {
+  unknown: () => 'The place asked for is not one of this stream: an earlier session of the same name, a log that was wiped, or an ID from elsewhere.',
+  expired: (sure) => `Events after your place ${sure ? 'grew' : 'may have grown'} older than the log keeps them.`,
+  trimmed: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} removed, because a size limit was reached.`,
+  cleared: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} deleted by a clear.`,
+  rolled_back: () => 'The log ends before your place: the server lost its newest events. Sequences may come again, with other content.',
+}
+
+function onGap(e) {
+  const data = parse(e.data)
+  const reason = String(data.reason)
+  const sure = data.certain !== false
+  const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
+  parts.push(sure ? 'This is certain.' : 'Nobody could say for certain just now.')
+  if (data.requested) parts.push(`Asked for what follows ${data.requested}.`)
+  parts.push(data.resumesAt ? `It goes on at ${data.resumesAt}.` : 'It goes on with the next event.')
+  counts.gaps++
+  push({
+    kind: 'gap', id: e.lastEventId, type: 'gap', stream: target.whole ? data.stream : '',
+    title: `Gap: ${reason.replaceAll('_', ' ')}, ${sure ? 'certain' : 'not certain'}.`, text: parts.join(' '),
+  })
+  // Both may legitimately move back: the sequences seen so far mean nothing now.
+  if (reason === 'rolled_back' || reason === 'unknown') order.reset(e.lastEventId)
+  if (e.lastEventId) onCursor(e)
+}
+
+function onClose(e) {
+  const data = parse(e.data)
+  if (e.lastEventId) onCursor(e)
+  // In a session's flow one stream can end while the others go on.
+  const one = target.whole && data.stream && data.stream !== '*'
+  push({ kind: 'note', text: one ? `Stream ${data.stream} closed` : 'Closed by the server' })
+  if (one) return
+  stop()
+  stopAuto()
+  setState('closed', 'It has ended, and everything in it has been delivered.')
+}
+
+function onEvent(e) {
+  counts.received++
+  const row = { kind: 'message', id: e.lastEventId, type: e.type, body: e.data }
+  if (target.whole && e.data.length <= SHOWN_CHARS) openEnvelope(row)
+  const id = parseID(e.lastEventId)
+  const verdict = id ? order.judge(id.number) : 'new'
+  if (verdict === 'new') {
+    if (e.lastEventId) save(e.lastEventId)
+  } else {
+    row.flag = verdict // and the cursor does not move back for it
+    counts[verdict === 'duplicate' ? 'duplicates' : 'out-of-order']++
+  }
+  push(row)
+}
+
+// openEnvelope: on a session's flow the data is {id, stream, type, time, message}.
+function openEnvelope(row) {
+  try {
+    const envelope = JSON.parse(row.body)
+    const message = parseJSON(row.body).items?.find((item) => item.key === '"message"')
+    if (!message || typeof envelope.stream !== 'string') return
+    row.stream = envelope.stream
+    row.tree = message.value
+    if (envelope.type) row.type = String(envelope.type)
+  } catch {
+    // Shown as it came.
+  }
+}
+
+function resetView() {
+  for (const name of Object.keys(counts)) counts[name] = 0
+  emptyList()
+}
+
+function emptyList() {
+  pending = []
+  pushed = 0
+  $('events').replaceChildren()
+  schedule()
+}
+
+// ---- Requests ----------------------------------------------------------------------
+
+async function readProblem(res) {
+  const body = parse(await res.text().catch(() => ''))
+  return {
+    code: body.code ?? `http_${res.status}`,
+    detail: body.detail ?? body.title ?? (res.statusText || 'The server gave no reason.'),
+    final: res.status >= 400 && res.status < 500 && res.status !== 408 && res.status !== 429,
+  }
+}
+
+// request answers {data} or {problem}; a problem that is not final may pass.
+async function request(method, path, body, headers = {}) {
+  if (body !== undefined) headers = { 'Content-Type': 'application/json', ...headers }
+  const abort = new AbortController()
+  const timer = setTimeout(() => abort.abort(), 15000)
+  try {
+    const res = await fetch(path, { method, body, headers, signal: abort.signal })
+    if (!res.ok) return { problem: await readProblem(res) }
+    return { data: parse(await res.text()) }
+  } catch {
+    return { problem: { code: 'no_answer', detail: `${method} ${path} got no answer.`, final: false } }
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+function showProblem({ code, detail }) {
+  setText($('problem-code'), code)
+  setText($('problem-detail'), detail)
+  $('problem-line').dataset.shown = 'true'
+}
+
+function hideProblem() {
+  setText($('problem-code'), '')
+  setText($('problem-detail'), '')
+  $('problem-line').dataset.shown = 'false'
+}
+
+// ---- Publishing ----------------------------------------------------------------------
+
+const publisher = 'page-' + randomText(4)
+const EXAMPLES = {
+  log: { jsonrpc: '2.0', method: 'notifications/message', params: { level: 'info', logger: 'playground', data: 'Hello from the playground' } },
+  progress: { jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: publisher, progress: 1, total: 10 } },
+  request: { jsonrpc: '2.0', id: 1, method: 'tools/call', params: { name: 'echo', arguments: { text: 'Hello' } } },
+  result: { jsonrpc: '2.0', id: 1, result: { content: [{ type: 'text', text: 'Hello' }], isError: false } },
+}
+
+let autoRun = 0 // the running series, 0 for none
+let autoSeries = 0
+let autoCounter = 0
+let unanswered = { body: '', key: '' } // a publish with no answer is repeated under its key
+
+// named complains about the field that keeps a request from being sent.
+function named(...fields) {
+  for (const id of fields) {
+    const el = $(id)
+    if (el.value.trim() !== '' && el.checkValidity()) continue
+    showProblem({ code: 'name', detail: `Give the ${id} a name of 1 to 128 visible ASCII characters.` })
+    el.focus()
+    return false
+  }
+  return true
+}
+
+function publish(path, body, key, type) {
+  const headers = { 'Idempotency-Key': key }
+  if (type) headers['Event-Type'] = type
+  return request('POST', path + '/events', body, headers)
+}
+
+async function publishOnce() {
+  if (!named('session', 'stream')) return
+  const body = $('message').value
+  const path = readTarget().streamPath
+  const type = $('event-type').value.trim()
+  if (type && !OUR_TYPES.has(type) && !customTypes().has(type)) {
+    $('types').value = [...customTypes(), type].join(', ')
+    listenForTypes()
+  }
+  const same = path + '\n' + type + '\n' + body
+  const key = unanswered.body === same ? unanswered.key : randomText(20)
+  const { data, problem } = await publish(path, body, key, type)
+  unanswered = problem && !problem.final ? { body: same, key } : { body: '', key: '' }
+  if (problem) {
+    setText($('published'), '')
+    return showProblem(problem)
+  }
+  hideProblem()
+  const said = data.id ? `Stored as ${data.id}` : `${data.accepted ?? 0} stored, ${data.errors?.length ?? 0} refused`
+  setText($('published'), data.duplicate ? `${said}: it was there already` : said)
+}
+
+// auto publishes one after the other, so that the order is ours; one that got
+// no answer is sent again under the same key, so that none is lost or doubled.
+async function auto() {
+  if (!named('session', 'stream')) return
+  const run = (autoRun = ++autoSeries)
+  $('auto').setAttribute('aria-pressed', 'true')
+  const path = readTarget().streamPath
+  let due = performance.now()
+  while (autoRun === run) {
+    const n = ++autoCounter
+    const body = JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: publisher, progress: n } })
+    const key = randomText(20)
+    for (;;) {
+      const { data, problem } = await publish(path, body, key)
+      if (!problem) {
+        setText($('auto-outcome'), `${n.toLocaleString('en')} stored, the last as ${data.id}`)
+        break
+      }
+      if (problem.final || autoRun !== run) {
+        if (problem.final) showProblem(problem)
+        if (autoRun === run) stopAuto()
+        return
+      }
+      setText($('auto-outcome'), `No. ${n.toLocaleString('en')} is not stored yet (${problem.code}); trying again.`)
+      await sleep(700 + Math.random() * 600)
+    }
+    due = Math.max(due + AUTO_PERIOD, performance.now() - 10 * AUTO_PERIOD)
+    await sleep(due - performance.now())
+  }
+}
+
+function stopAuto() {
+  autoRun = 0
+  $('auto').setAttribute('aria-pressed', 'false')
+}
+
+function sleep(ms) {
+  return new Promise((done) => setTimeout(done, Math.max(0, ms)))
+}
+
+function showExample() {
+  const pre = document.createElement('pre')
+  layJSON(pre, parseJSON(JSON.stringify(EXAMPLES[$('example').value])), 40)
+  $('message').value = pre.textContent
+}
+
+async function end(what, path) {
+  const clear = $('clear').checked
+  const { problem } = await request('DELETE', path + (clear ? '?clear=true' : ''))
+  if (problem) return showProblem(problem)
+  setText($('ended'), `${what} closed${clear ? ' and cleared' : ''}.`)
+}
+
+async function createSession() {
+  const wanted = $('session').value.trim()
+  if (wanted !== '' && !named('session')) return
+  const { data, problem } = await request('POST', '/v1/sessions', JSON.stringify(wanted ? { session: wanted } : {}))
+  if (problem) return showProblem(problem)
+  hideProblem()
+  const made = data.session ?? data.id ?? wanted
+  $('session').value = typeof made === 'string' ? made : wanted
+  changed()
+  setText($('detail'), `Session ${$('session').value} created.`)
+}
+
+// ---- Start ---------------------------------------------------------------------------
+
+function changed() {
+  writeURL()
+  renderButtons()
+}
+
+function newName() {
+  return 'demo-' + randomText(6)
+}
+
+function start() {
+  const query = new URLSearchParams(location.search)
+  let name = query.get('session')
+  if (!name) {
+    name = recall('session') || newName()
+    keep('session', name)
+  }
+  $('session').value = name
+  $('stream').value = query.get('stream') ?? 'main'
+  $('whole').checked = query.get('whole') === '1'
+  $('types').value = recall('types')
+  $('pretty').checked = recall('compact') !== '1'
+  $('events').classList.toggle('compact', !$('pretty').checked)
+  showExample()
+  writeURL()
+
+  const first = readTarget()
+  const after = query.get('after') // a link can carry a place: it counts once
+  if (after) keep('cursor:' + first.key, after)
+  if (after || recall('connected:' + first.key)) {
+    follow(first)
+  } else {
+    cursor = recall('cursor:' + first.key)
+    if (cursor) {
+      target = first
+      order.reset(cursor)
+    }
+    setState('idle', cursor ? 'Connect goes on after the saved cursor.' : '')
+  }
+  render()
+}
+
+$('connect-form').addEventListener('submit', (e) => {
+  e.preventDefault()
+  if (!named('session')) return
+  writeURL()
+  follow(readTarget())
+})
+$('start-over').addEventListener('click', () => {
+  if (!named('session')) return
+  stop()
+  target = readTarget()
+  keep('cursor:' + target.key, '')
+  cursor = ''
+  order.reset('')
+  resetView()
+  writeURL()
+  open()
+})
+$('new-session').addEventListener('click', () => {
+  $('session').value = newName()
+  keep('session', $('session').value)
+  changed()
+})
+$('create').addEventListener('click', createSession)
+$('cut').addEventListener('click', cut)
+$('resume').addEventListener('click', open)
+for (const id of ['session', 'stream', 'whole']) $(id).addEventListener('input', changed)
+$('types').addEventListener('change', listenForTypes)
+$('pretty').addEventListener('change', () => {
+  keep('compact', $('pretty').checked ? '' : '1')
+  $('events').classList.toggle('compact', !$('pretty').checked)
+})
+$('empty').addEventListener('click', emptyList)
+$('publish-form').addEventListener('submit', (e) => {
+  e.preventDefault()
+  publishOnce()
+})
+$('message').addEventListener('keydown', (e) => {
+  if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) {
+    e.preventDefault()
+    publishOnce()
+  }
+})
+$('example').addEventListener('change', showExample)
+$('auto').addEventListener('click', () => (autoRun ? stopAuto() : auto()))
+$('close-stream').addEventListener('click', () => {
+  if (named('session', 'stream')) end('Stream', readTarget().streamPath)
+})
+$('close-session').addEventListener('click', () => {
+  if (named('session')) end('Session', readTarget().path)
+})
+$('problem-dismiss').addEventListener('click', hideProblem)
+window.addEventListener('online', () => {
+  if (target !== null && source === null && state === 'cut' && recall('connected:' + target.key)) open()
+})
+window.addEventListener('pageshow', (e) => {
+  if (e.persisted && source !== null && source.readyState === EventSource.CLOSED) open()
+})
+
+start()

@@ -1,0 +1,47 @@
+// Package playground holds the one page that an edge serves at its root: pick
+// a stream, publish to it, cut the connection, resume, and see that nothing
+// was lost. The page is plain HTML, CSS and JavaScript, with no build step and
+// nothing fetched from elsewhere; it uses only the public /v1 API.
+package playground
+
+import "embed"
+
+// Files holds the page as it is in this directory.
+//
+//go:embed index.html app.js style.css
+var Files embed.FS
+
+// ContentSecurityPolicy is the Content-Security-Policy header that every
+// asset must be sent with. It allows nothing inline and nothing from another
+// origin; the page shows messages written by others, and this is the second
+// line of defence behind never building HTML from them.
+const ContentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+type asset struct {
+	body        []byte
+	contentType string
+}
+
+var assets = map[string]asset{
+	"/":                     load("index.html", "text/html; charset=utf-8"),
+	"/playground/app.js":    load("app.js", "text/javascript; charset=utf-8"),
+	"/playground/style.css": load("style.css", "text/css; charset=utf-8"),
+}
+
+// load panics on a name that go:embed does not list, which can only happen
+// at program start.
+func load(name, contentType string) asset {
+	body, err := Files.ReadFile(name)
+	if err != nil {
+		panic(err)
+	}
+	return asset{body, contentType}
+}
+
+// Asset returns what the URL path serves and its media type; ok is false for
+// every path that is not one of the page's. The body is shared and must not
+// be modified. Safe for concurrent use.
+func Asset(path string) (body []byte, contentType string, ok bool) {
+	a, ok := assets[path]
+	return a.body, a.contentType, ok
+}

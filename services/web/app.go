@@ -1,0 +1,182 @@
+// Package web is the HTTP ground that Rejoin's services share: one Fiber
+// application with routes from several services, problem documents for every
+// error, path parameters that survive encoding, and an orderly stop.
+package web
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+)
+
+// Config configures an application. Zero values mean the defaults.
+type Config struct {
+	// Service is the middle of the metrics' names,
+	// rejoin_<service>_http_requests_total: lower-case letters, digits and
+	// underscores. Required.
+	Service string
+
+	// Log gets refused requests at level debug, failed ones at warn and
+	// error. Default: nothing is logged.
+	Log *slog.Logger
+
+	// Metrics takes the request metrics. Default: none are kept.
+	Metrics prometheus.Registerer
+
+	// MaxBodyBytes bounds a request's body; a larger one is answered 413.
+	// Default: 4 MiB.
+	MaxBodyBytes int
+
+	// MaxHeaderBytes bounds the request line and headers; larger ones are
+	// answered 431. Each connection that is being served holds a buffer of
+	// this size. Default: 8 KiB.
+	MaxHeaderBytes int
+
+	// ReadHeaderTimeout bounds the time from a request's first byte to the
+	// end of its headers, and on a new connection from the connect. Default:
+	// 10 s.
+	ReadHeaderTimeout time.Duration
+
+	// ReadBodyTimeout bounds the time from the end of the headers to the end
+	// of the body. Default: 1 min.
+	ReadBodyTimeout time.Duration
+
+	// WriteTimeout bounds the writing of a response, not the time until it
+	// begins. It ends where a connection is hijacked. Default: 30 s.
+	WriteTimeout time.Duration
+
+	// IdleTimeout bounds the time between two requests on a connection.
+	// Default: 1 min.
+	IdleTimeout time.Duration
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = prometheus.NewRegistry()
+	}
+	if cfg.MaxBodyBytes == 0 {
+		cfg.MaxBodyBytes = 4 << 20
+	}
+	if cfg.MaxHeaderBytes == 0 {
+		cfg.MaxHeaderBytes = 8 << 10
+	}
+	if cfg.ReadHeaderTimeout == 0 {
+		cfg.ReadHeaderTimeout = 10 * time.Second
+	}
+	if cfg.ReadBodyTimeout == 0 {
+		cfg.ReadBodyTimeout = time.Minute
+	}
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = 30 * time.Second
+	}
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = time.Minute
+	}
+	return cfg
+}
+
+// NewApp returns an application without routes. Add middleware such as
+// [HostCheck] with its Use, then routes with [Mount], then call [Serve].
+//
+// Every error that a handler or middleware returns, a panic included,
+// becomes a problem document; see [AsProblem]. An unknown path is 404
+// not_found, a wrong method 405 method_not_allowed with Allow, OPTIONS on a
+// known path 204 with Allow.
+//
+// It panics when its metrics are registered already: a program has one
+// application for each Service.
+func NewApp(cfg Config) *fiber.App {
+	cfg = cfg.withDefaults()
+	m := newMetrics(cfg.Service, cfg.Metrics)
+	app := fiber.New(fiber.Config{
+		AppName:                      "Rejoin",
+		CaseSensitive:                true,
+		UnescapePath:                 false, // see Param
+		DisableStartupMessage:        true,
+		DisablePreParseMultipartForm: true,
+		BodyLimit:                    cfg.MaxBodyBytes,
+		ReadBufferSize:               cfg.MaxHeaderBytes,
+		ReadTimeout:                  cfg.ReadHeaderTimeout,
+		WriteTimeout:                 cfg.WriteTimeout,
+		IdleTimeout:                  cfg.IdleTimeout,
+		// Only requests that fail before they are routed come here: frame
+		// below handles the errors of all others.
+		ErrorHandler: func(c *fiber.Ctx, err error) error {
+			defer m.count("other", c.Response())
+			return answer(c, cfg.Log, err)
+		},
+	})
+	server := app.Server()
+	server.HeaderReceived = func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+		return fasthttp.RequestConfig{ReadTimeout: cfg.ReadBodyTimeout}
+	}
+	// Fiber answers a method that it does not know with 400 in plain text,
+	// before anything of ours runs. As TRACE, which no route has, it gets the
+	// 404 or 405 of any other wrong method.
+	routed := server.Handler
+	server.Handler = func(c *fasthttp.RequestCtx) {
+		if !slices.Contains(fiber.DefaultMethods, string(c.Method())) {
+			c.Request.Header.SetMethod(fiber.MethodTrace)
+		}
+		routed(c)
+	}
+	app.Use(frame(m, cfg.Log), checkTarget)
+	return app
+}
+
+// frame is around everything else: it measures, recovers from panics, and
+// answers errors, so that the measured status is the one sent.
+func frame(m *metrics, log *slog.Logger) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		start := time.Now()
+		method := methodLabel(c.Method())
+		if err := guarded(c); err != nil {
+			if err := answer(c, log, err); err != nil {
+				return err
+			}
+		}
+		m.count(method, c.Response())
+		m.duration.WithLabelValues(method).Observe(time.Since(start).Seconds())
+		return nil
+	}
+}
+
+// panicError is what a handler panicked with.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+func guarded(c *fiber.Ctx) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v, debug.Stack()}
+		}
+	}()
+	return c.Next()
+}
+
+// checkTarget refuses request targets of which fasthttp and the proxies in
+// front may see different paths or hosts: in "//host/path?://" fasthttp
+// finds a host. What is left begins with one slash, or is an absolute URI as
+// RFC 9112, section 3.2.2 wants it served.
+func checkTarget(c *fiber.Ctx) error {
+	target := c.OriginalURL()
+	if (strings.HasPrefix(target, "/") && !strings.HasPrefix(target, "//")) ||
+		strings.HasPrefix(target, "http://") || strings.HasPrefix(target, "https://") {
+		return c.Next()
+	}
+	return New(CodeNotFound, "")
+}

@@ -1,0 +1,329 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// echo answers with its own name and its decoded parameters.
+func echo(name string, params ...string) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		out := name
+		for _, p := range params {
+			v, err := Param(c, p)
+			if err != nil {
+				return err
+			}
+			out += fmt.Sprintf(" %s=%q", p, v)
+		}
+		return c.SendString(out)
+	}
+}
+
+// standalone is an app with the routes of several services.
+func standalone(cfg Config) *fiber.App {
+	cfg.Service = "standalone"
+	app := NewApp(cfg)
+	Mount(app, // as ingest would
+		Route{Method: "POST", Path: "/v1/sessions", Handler: echo("create")},
+		Route{Method: "DELETE", Path: "/v1/sessions/:session", Handler: echo("close session", "session")},
+		Route{Method: "POST", Path: "/v1/sessions/:session/streams/:stream/events", Handler: echo("publish", "session", "stream")},
+		Route{Method: "DELETE", Path: "/v1/sessions/:session/streams/:stream", Handler: echo("close stream", "session", "stream")},
+	)
+	Mount(app, // as the edge would
+		Route{Method: "GET", Path: "/v1/sessions/:session/events", Handler: echo("flow", "session"), NoHead: true},
+		Route{Method: "GET", Path: "/v1/sessions/:session/streams/:stream/events", Handler: echo("events", "session", "stream"), NoHead: true},
+		Route{Method: "GET", Path: "/", Handler: echo("playground")},
+	)
+	Mount(app, // as the janitor would
+		Route{Method: "GET", Path: "/v1/sessions", Handler: echo("list")},
+		Route{Method: "GET", Path: "/v1/sessions/:session", Handler: echo("show", "session")},
+	)
+	return app
+}
+
+func TestPathsArriveAsTheyWereSent(t *testing.T) {
+	addr := serve(t, standalone(Config{}))
+	tests := []struct{ target, want string }{
+		{"/", "playground"},
+		{"/v1/sessions", "list"},
+		{"/v1/sessions/", "list"},
+		{"/v1/sessions?x=/../y", "list"},
+		{"/v1/sessions/a", `show session="a"`},
+		{"/v1/sessions/a/", `show session="a"`},
+		{"/v1/sessions/A", `show session="A"`},
+		{"/v1/sessions/a#b", `show session="a"`},
+		{"http://localhost/v1/sessions/a", `show session="a"`},
+
+		// Every character of a name, encoded or not, decoded once.
+		{"/v1/sessions/a%2Fb", `show session="a/b"`},
+		{"/v1/sessions/a%2fb", `show session="a/b"`},
+		{"/v1/sessions/a%2Fevents", `show session="a/events"`},
+		{"/v1/sessions/a%252Fb", `show session="a%2Fb"`},
+		{"/v1/sessions/%25", `show session="%"`},
+		{"/v1/sessions/%61", `show session="a"`},
+		{"/v1/sessions/a+b=c", `show session="a+b=c"`},
+		{"/v1/sessions/a%2Bb%3Dc", `show session="a+b=c"`},
+		{"/v1/sessions/a%3Fb%23c", `show session="a?b#c"`},
+		{"/v1/sessions/a:b.c-d*e", `show session="a:b.c-d*e"`},
+		{"/v1/sessions/a%5Cb\\c", `show session="a\\b\\c"`},
+		{"/v1/sessions/%20%00%ff", `show session=" \x00\xff"`},
+		{"/v1/sessions/a://b", ""},
+		{"/v1/sessions/events/events", `flow session="events"`},
+		{"/v1/sessions/streams/streams/streams/events", `events session="streams" stream="streams"`},
+		{"/v1/sessions/a%2Fstreams%2Fb/events", `flow session="a/streams/b"`},
+		{"/v1/sessions/a%2Fb/streams/c%2Fd/events", `events session="a/b" stream="c/d"`},
+
+		// Dots are names like any other here, and refused where names are
+		// checked. They never lead elsewhere.
+		{"/v1/sessions/..", `show session=".."`},
+		{"/v1/sessions/.", `show session="."`},
+		{"/v1/sessions/%2e%2e", `show session=".."`},
+		{"/v1/sessions/%2E%2E/events", `flow session=".."`},
+		{"/v1/sessions/../sessions", ""},
+		{"/v1/x/../sessions", ""},
+		{"/v1/./sessions", ""},
+		{"/v1/sessions/a/../b", ""},
+		{"/v1/sessions/a/streams/../events", `events session="a" stream=".."`},
+		{"/v1/sessions/%2e%2e%2fsessions", `show session="../sessions"`},
+
+		// Neither do empty segments or encoded letters of fixed ones.
+		{"//v1/sessions", ""},
+		{"/v1//sessions", ""},
+		{"/v1/sessions//events", ""},
+		{"/v1/sessions/a/streams//events", ""},
+		{"/v1%2Fsessions", ""},
+		{"/v1/session%73", ""},
+		{"/v1/SESSIONS", ""},
+		{"//localhost/v1/sessions?://", ""},
+		{"ftp://localhost/v1/sessions", ""},
+		{"v1/sessions", ""},
+		{"*", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.target, func(t *testing.T) {
+			r := do(t, addr, "GET", tt.target, "")
+			if tt.want == "" {
+				expectProblem(t, r, CodeNotFound)
+				return
+			}
+			if r.status != http.StatusOK || r.body != tt.want {
+				t.Errorf("got %d %s, want %s", r.status, r.body, tt.want)
+			}
+		})
+	}
+	for _, broken := range []string{"%", "%2", "%zz", "a%2Fb%"} {
+		t.Run(broken, func(t *testing.T) {
+			expectProblem(t, do(t, addr, "GET", "/v1/sessions/"+broken, ""), CodeInvalidName)
+		})
+	}
+}
+
+func TestAParameterOutlivesItsRequest(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	var kept []string
+	Mount(app, Route{Method: "GET", Path: "/:name", Handler: func(c *fiber.Ctx) error {
+		name, err := Param(c, "name")
+		kept = append(kept, name)
+		return err
+	}})
+	c := dial(t, serve(t, app))
+	for _, name := range []string{"first", "other"} {
+		c.send(t, "GET /"+name+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		c.receive(t, "GET")
+	}
+	if len(kept) != 2 || kept[0] != "first" || kept[1] != "other" {
+		t.Errorf("kept %q", kept)
+	}
+}
+
+func TestMethodsAreCountedOverAllServices(t *testing.T) {
+	addr := serve(t, standalone(Config{}))
+	const events = "/v1/sessions/s/streams/t/events"
+	tests := []struct {
+		method, target string
+		status         int
+		allow          string
+	}{
+		{"GET", "/v1/sessions", 200, ""},
+		{"POST", "/v1/sessions", 200, ""},
+		{"HEAD", "/v1/sessions", 200, ""},
+		{"DELETE", "/v1/sessions", 405, "GET, HEAD, OPTIONS, POST"},
+		{"OPTIONS", "/v1/sessions", 204, "GET, HEAD, OPTIONS, POST"},
+		{"PUT", "/v1/sessions/s", 405, "DELETE, GET, HEAD, OPTIONS"},
+		{"GET", events, 200, ""},
+		{"POST", events, 200, ""},
+		{"HEAD", events, 405, "GET, OPTIONS, POST"},
+		{"PATCH", events, 405, "GET, OPTIONS, POST"},
+		{"TRACE", events, 405, "GET, OPTIONS, POST"},
+		{"BREW", events, 405, "GET, OPTIONS, POST"},
+		{"get", events, 405, "GET, OPTIONS, POST"},
+		{"GET", "/v1/sessions/s/streams/t", 405, "DELETE, OPTIONS"},
+		{"BREW", "/coffee", 404, ""},
+		{"OPTIONS", "/coffee", 404, ""},
+		{"OPTIONS", "*", 404, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			r := do(t, addr, tt.method, tt.target, "Content-Length: 0\r\n")
+			if r.status != tt.status || r.header.Get("Allow") != tt.allow {
+				t.Errorf("got %d, Allow %q, want %d, %q", r.status, r.header.Get("Allow"), tt.status, tt.allow)
+			}
+			switch {
+			case tt.method == "HEAD":
+				if r.body != "" {
+					t.Errorf("HEAD has the body %q", r.body)
+				}
+			case tt.status == 405:
+				expectProblem(t, r, CodeMethodNotAllowed)
+			case tt.status == 404:
+				expectProblem(t, r, CodeNotFound)
+			}
+		})
+	}
+}
+
+func TestMountRefusesWhatCannotWork(t *testing.T) {
+	for name, r := range map[string]Route{
+		"twice":           {Method: "POST", Path: "/v1/sessions"},
+		"method of ours":  {Method: "OPTIONS", Path: "/v1/sessions"},
+		"head by itself":  {Method: "HEAD", Path: "/v1/x"},
+		"unknown method":  {Method: "BREW", Path: "/v1/x"},
+		"method in lower": {Method: "get", Path: "/v1/x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			r.Handler = echo("x")
+			Mount(standalone(Config{}), r)
+		})
+	}
+}
+
+func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
+	app := NewApp(Config{Service: "test", MaxBodyBytes: 64, MaxHeaderBytes: 1024})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.Send(c.Body()) }})
+	addr := serve(t, app)
+	tests := map[string]struct {
+		request string
+		want    Code
+	}{
+		"body too large":         {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65\r\n\r\n", CodeBodyTooLarge},
+		"chunked body too large": {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n41\r\n" + strings.Repeat("x", 65) + "\r\n0\r\n\r\n", CodeBodyTooLarge},
+		"headers too large":      {"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 2048) + "\r\n\r\n", CodeHeadersTooLarge},
+		"target too large":       {"GET /" + strings.Repeat("x", 2048) + " HTTP/1.1\r\nHost: localhost\r\n\r\n", CodeHeadersTooLarge},
+		"no HTTP":                {"\x16\x03\x01\r\n\r\n", CodeInvalidRequest},
+		"bad length":             {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n", CodeInvalidRequest},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, addr)
+			c.send(t, tt.request)
+			r := c.receive(t, "POST")
+			if p := expectProblem(t, r, tt.want); p.Detail != "" {
+				t.Errorf("tells %q", p.Detail)
+			}
+		})
+	}
+	body := strings.Repeat("x", 64)
+	c := dial(t, addr)
+	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64\r\nExpect: 100-continue\r\n\r\n")
+	if r := c.receive(t, "POST"); r.status != http.StatusContinue {
+		t.Fatalf("got %+v, want 100", r)
+	}
+	c.send(t, body)
+	if r := c.receive(t, "POST"); r.status != http.StatusOK || r.body != body {
+		t.Errorf("the largest body gets %+v", r)
+	}
+}
+
+func TestHostCheckAnswersOnlyToItsNames(t *testing.T) {
+	tests := map[string]struct {
+		allowed []string
+		target  string
+		host    string
+		ok      bool
+	}{
+		"localhost":             {nil, "/", "localhost", true},
+		"with port":             {nil, "/", "localhost:8080", true},
+		"any case":              {nil, "/", "LocalHost:8080", true},
+		"final dot":             {nil, "/", "localhost.:8080", true},
+		"IPv4":                  {nil, "/", "127.0.0.1:8080", true},
+		"IPv6":                  {nil, "/", "[::1]:8080", true},
+		"IPv6 without port":     {nil, "/", "[::1]", true},
+		"rebound":               {nil, "/", "evil.example:8080", false},
+		"suffix":                {nil, "/", "localhost.evil.example", false},
+		"prefix":                {nil, "/", "evil-localhost", false},
+		"other loopback":        {nil, "/", "127.0.0.2", false},
+		"user":                  {nil, "/", "localhost@evil.example", false},
+		"user is evil":          {nil, "/", "evil.example@localhost", false},
+		"two colons":            {nil, "/", "localhost:80:80", false},
+		"empty":                 {nil, "/", "", false},
+		"absolute":              {nil, "http://localhost:8080/", "localhost:8080", true},
+		"absolute evil":         {nil, "http://evil.example/", "localhost", false},
+		"absolute, header evil": {nil, "http://localhost/", "evil.example", false},
+		"given name":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "rejoin.example", true},
+		"given IPv6":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "[2001:DB8::1]:80", true},
+		"given, not loopback":   {[]string{"rejoin.example"}, "/", "localhost", false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			app := NewApp(Config{Service: "test"})
+			app.Use(HostCheck(tt.allowed))
+			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
+			c := dial(t, serve(t, app))
+			c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")
+			r := c.receive(t, "GET")
+			if !tt.ok {
+				expectProblem(t, r, CodeHostNotAllowed)
+			} else if r.body != "ok" {
+				t.Errorf("got %+v", r)
+			}
+		})
+	}
+}
+
+func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	app := standalone(Config{Metrics: registry})
+	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { return errors.New("broken") }})
+	addr, stop := start(t, app, patience)
+	do(t, addr, "GET", "/v1/sessions", "")
+	do(t, addr, "GET", "/v1/sessions/s", "")
+	do(t, addr, "GET", "/fail", "")
+	do(t, addr, "GET", "/nothing", "")
+	do(t, addr, "DELETE", "/v1/sessions", "")
+	do(t, addr, "BREW", "/v1/sessions", "")
+	do(t, addr, "POST", "/v1/sessions", "Content-Length: 99999999\r\n")
+	if err := stop(); err != nil { // the last request is counted
+		t.Fatal(err)
+	}
+
+	const name = "rejoin_standalone_http_requests_total"
+	want := strings.NewReader(`
+# HELP ` + name + ` HTTP requests answered, by method and status. The method other stands for all rare methods, and for requests refused before they were routed.
+# TYPE ` + name + ` counter
+` + name + `{code="200",method="GET"} 2
+` + name + `{code="404",method="GET"} 1
+` + name + `{code="405",method="DELETE"} 1
+` + name + `{code="405",method="other"} 1
+` + name + `{code="413",method="other"} 1
+` + name + `{code="500",method="GET"} 1
+`)
+	if err := testutil.GatherAndCompare(registry, want, name); err != nil {
+		t.Error(err)
+	}
+	if n, err := testutil.GatherAndCount(registry, "rejoin_standalone_http_request_duration_seconds"); err != nil || n != 3 {
+		t.Errorf("%d durations, %v", n, err)
+	}
+}

@@ -1,0 +1,77 @@
+package web
+
+import (
+	"net/http"
+	"time"
+)
+
+// Code is the stable name of a kind of problem, for programs to act on.
+type Code string
+
+// The codes of all problems that a Rejoin service answers with.
+const (
+	CodeInvalidRequest       Code = "invalid_request"
+	CodeInvalidJSON          Code = "invalid_json"
+	CodeInvalidMessage       Code = "invalid_message"
+	CodeInvalidName          Code = "invalid_name"
+	CodeInvalidParameter     Code = "invalid_parameter"
+	CodeInvalidHeader        Code = "invalid_header"
+	CodeReservedType         Code = "reserved_type"
+	CodeHostNotAllowed       Code = "host_not_allowed"
+	CodeNotFound             Code = "not_found"
+	CodeMethodNotAllowed     Code = "method_not_allowed"
+	CodeNotAcceptable        Code = "not_acceptable"
+	CodeRequestTimeout       Code = "request_timeout"
+	CodeSessionClosed        Code = "session_closed"
+	CodeStreamClosed         Code = "stream_closed"
+	CodeSessionExists        Code = "session_exists"
+	CodeGap                  Code = "gap"
+	CodeBodyTooLarge         Code = "body_too_large"
+	CodeUnsupportedMediaType Code = "unsupported_media_type"
+	CodeHeadersTooLarge      Code = "headers_too_large"
+	CodeInternal             Code = "internal"
+	CodeUnavailable          Code = "unavailable"
+	CodePublishUnknown       Code = "publish_unknown"
+	CodeStorageFull          Code = "storage_full"
+)
+
+// Kind is what all problems of one code have in common.
+type Kind struct {
+	// Status is the HTTP status.
+	Status int
+
+	// Title says in a few words what a problem of this kind is.
+	Title string
+
+	// RetryAfter is when to try again, in whole seconds. Zero: no
+	// Retry-After header, since trying again would not help.
+	RetryAfter time.Duration
+}
+
+// Codes is the one place where a code gets its status and title. It is not
+// changed while the program runs.
+var Codes = map[Code]Kind{
+	CodeInvalidRequest:       {Status: http.StatusBadRequest, Title: "The request is not valid HTTP."},
+	CodeInvalidJSON:          {Status: http.StatusBadRequest, Title: "The body is not valid JSON."},
+	CodeInvalidMessage:       {Status: http.StatusBadRequest, Title: "The message is not a JSON-RPC 2.0 message."},
+	CodeInvalidName:          {Status: http.StatusBadRequest, Title: "The name of a session or stream is not valid."},
+	CodeInvalidParameter:     {Status: http.StatusBadRequest, Title: "A query parameter is not valid."},
+	CodeInvalidHeader:        {Status: http.StatusBadRequest, Title: "A header is not valid."},
+	CodeReservedType:         {Status: http.StatusBadRequest, Title: "The event type is reserved."},
+	CodeHostNotAllowed:       {Status: http.StatusForbidden, Title: "This server does not serve this host name."},
+	CodeNotFound:             {Status: http.StatusNotFound, Title: "There is nothing here."},
+	CodeMethodNotAllowed:     {Status: http.StatusMethodNotAllowed, Title: "This resource does not have this method."},
+	CodeNotAcceptable:        {Status: http.StatusNotAcceptable, Title: "This resource does not have an acceptable form."},
+	CodeRequestTimeout:       {Status: http.StatusRequestTimeout, Title: "The request took too long to arrive."},
+	CodeSessionClosed:        {Status: http.StatusConflict, Title: "The session is closed."},
+	CodeStreamClosed:         {Status: http.StatusConflict, Title: "The stream is closed."},
+	CodeSessionExists:        {Status: http.StatusConflict, Title: "A session of this name exists already."},
+	CodeGap:                  {Status: http.StatusGone, Title: "Events after this cursor no longer exist."},
+	CodeBodyTooLarge:         {Status: http.StatusRequestEntityTooLarge, Title: "The body is too large."},
+	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The body has a media type that is not supported here."},
+	CodeHeadersTooLarge:      {Status: http.StatusRequestHeaderFieldsTooLarge, Title: "The headers are too large."},
+	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Something went wrong on the server."},
+	CodeUnavailable:          {Status: http.StatusServiceUnavailable, Title: "The service cannot answer at the moment.", RetryAfter: 3 * time.Second},
+	CodePublishUnknown:       {Status: http.StatusServiceUnavailable, Title: "Whether the event was stored is unknown.", RetryAfter: time.Second},
+	CodeStorageFull:          {Status: http.StatusServiceUnavailable, Title: "The log has no space left.", RetryAfter: 30 * time.Second},
+}

@@ -1,0 +1,154 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// MIMEProblem is the media type of a [Problem] (RFC 9457).
+const MIMEProblem = "application/problem+json"
+
+// Problem is an error that a client is told about, in the form of RFC 9457.
+// Everything in it is public. It is not changed after it was made, and then
+// safe for concurrent use.
+type Problem struct {
+	Type   string `json:"type"` // urn:rejoin:problem:<code>
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Code   Code   `json:"code"`
+	Detail string `json:"detail,omitempty"` // about this occurrence
+
+	cause error
+}
+
+// New makes a problem of the kind that [Codes] has for code. The detail is
+// shown to the client. A code that is not in the table is a mistake of the
+// program and makes a problem with the code internal.
+func New(code Code, detail string) *Problem { return Wrap(nil, code, detail) }
+
+// Wrap is like New and keeps err as the cause, which the log gets to see and
+// the client does not.
+func Wrap(err error, code Code, detail string) *Problem {
+	kind, ok := Codes[code]
+	if !ok {
+		err = errors.Join(fmt.Errorf("no such problem code: %q", code), err)
+		code, detail = CodeInternal, ""
+		kind = Codes[code]
+	}
+	return &Problem{
+		Type:   "urn:rejoin:problem:" + string(code),
+		Title:  kind.Title,
+		Status: kind.Status,
+		Code:   code,
+		Detail: detail,
+		cause:  err,
+	}
+}
+
+// Error returns code, detail and cause.
+func (p *Problem) Error() string {
+	s := string(p.Code)
+	if p.Detail != "" {
+		s += ": " + p.Detail
+	}
+	if p.cause != nil {
+		s += ": " + p.cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause, or nil.
+func (p *Problem) Unwrap() error { return p.cause }
+
+// Send answers with p: status, Retry-After where its kind has one, and the
+// document as the body.
+func (p *Problem) Send(c *fiber.Ctx) error {
+	if after := Codes[p.Code].RetryAfter; after > 0 {
+		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(int(after/time.Second)))
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	return c.Status(p.Status).JSON(p, MIMEProblem)
+}
+
+// AsProblem returns what a client is told about err: the [*Problem] in its
+// chain, or the counterpart of a [*fiber.Error], or otherwise a problem with
+// the code internal that gives nothing away.
+func AsProblem(err error) *Problem {
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p
+	}
+	if e, ok := errors.AsType[*fiber.Error](err); ok {
+		return fiberProblem(e)
+	}
+	return Wrap(err, CodeInternal, "")
+}
+
+// fiberProblem maps the errors of Fiber's router and parser. Their messages
+// quote paths and parser state, so none of them gets out.
+func fiberProblem(e *fiber.Error) *Problem {
+	switch {
+	case e.Code == http.StatusNotFound:
+		return Wrap(e, CodeNotFound, "")
+	case e.Code == http.StatusMethodNotAllowed:
+		return Wrap(e, CodeMethodNotAllowed, "The Allow header lists the methods.")
+	case e.Code == http.StatusNotAcceptable:
+		return Wrap(e, CodeNotAcceptable, "")
+	case e.Code == http.StatusRequestTimeout:
+		return Wrap(e, CodeRequestTimeout, "")
+	case e.Code == http.StatusRequestEntityTooLarge:
+		return Wrap(e, CodeBodyTooLarge, "")
+	case e.Code == http.StatusUnsupportedMediaType:
+		return Wrap(e, CodeUnsupportedMediaType, "")
+	case e.Code == http.StatusRequestHeaderFieldsTooLarge:
+		return Wrap(e, CodeHeadersTooLarge, "")
+	case e.Code == http.StatusServiceUnavailable:
+		return Wrap(e, CodeUnavailable, "")
+	case e.Code == http.StatusBadGateway, e.Code >= 400 && e.Code < 500:
+		// 502 is Fiber's word for a connection that broke while the request
+		// was being read.
+		return Wrap(e, CodeInvalidRequest, "")
+	default:
+		return Wrap(e, CodeInternal, "")
+	}
+}
+
+// answer sends what the client is told about err and logs what it is not.
+func answer(c *fiber.Ctx, log *slog.Logger, err error) error {
+	if errors.Is(err, fiber.ErrMethodNotAllowed) {
+		c.Set(fiber.HeaderAllow, allow(c))
+		if c.Method() == fiber.MethodOptions {
+			return c.SendStatus(fiber.StatusNoContent)
+		}
+	}
+	p := AsProblem(err)
+	switch {
+	case p.Code == CodeInternal:
+		attrs := []any{"method", strings.Clone(c.Method()), "error", err.Error()}
+		if crash, ok := errors.AsType[*panicError](err); ok {
+			attrs = append(attrs, "stack", string(crash.stack))
+		}
+		log.Error("request failed", attrs...)
+	case p.Status >= http.StatusInternalServerError:
+		log.Warn("request failed", "method", strings.Clone(c.Method()), "error", err.Error())
+	default:
+		log.Debug("request refused", "method", strings.Clone(c.Method()), "error", err.Error())
+	}
+	return p.Send(c)
+}
+
+// allow returns the methods of the resource: Fiber's router has put those
+// that are registered into the response, and OPTIONS is answered for all.
+func allow(c *fiber.Ctx) string {
+	methods := strings.Split(c.GetRespHeader(fiber.HeaderAllow), ", ")
+	methods = append(methods, fiber.MethodOptions)
+	slices.Sort(methods)
+	return strings.Join(slices.Compact(methods), ", ")
+}

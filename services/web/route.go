@@ -1,0 +1,76 @@
+package web
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// Route is a method of a resource.
+type Route struct {
+	// Method is GET, POST, PUT, PATCH or DELETE.
+	Method string
+
+	// Path is Fiber's pattern of a path, such as
+	// "/v1/sessions/:session/streams/:stream/events". Read its parameters
+	// with [Param].
+	Path string
+
+	// Handler answers the requests. An error that it returns becomes a
+	// problem document.
+	Handler fiber.Handler
+
+	// NoHead says that a GET has no HEAD beside it: for event streams, which
+	// have no end.
+	NoHead bool
+}
+
+// Mount adds routes to app. Routes of several services may share a path, as
+// long as their methods differ; 405 and Allow look at all that are mounted.
+// A GET also serves HEAD, unless it is NoHead. Mount panics when a route is
+// mounted twice or its method is none of those that a Route may have. It
+// must not be called once app serves.
+func Mount(app *fiber.App, routes ...Route) {
+	mounted := make(map[string]bool)
+	for _, r := range app.GetRoutes(true) {
+		mounted[r.Method+" "+r.Path] = true
+	}
+	for _, r := range routes {
+		switch r.Method {
+		case fiber.MethodGet, fiber.MethodPost, fiber.MethodPut, fiber.MethodPatch, fiber.MethodDelete:
+		default:
+			panic(fmt.Sprintf("web: route %s %s: a route cannot have this method", r.Method, r.Path))
+		}
+		key := r.Method + " " + r.Path
+		if mounted[key] {
+			panic(fmt.Sprintf("web: route %s is mounted twice", key))
+		}
+		mounted[key] = true
+		app.Add(r.Method, r.Path, r.Handler)
+		if r.Method == fiber.MethodGet && !r.NoHead {
+			app.Add(fiber.MethodHead, r.Path, r.Handler)
+		}
+	}
+}
+
+// Param returns the path parameter name, percent-decoded exactly once: a
+// name such as "a/b" or ".." arrives as it was before the client encoded it,
+// and "+" stays "+". It does not check what is valid as a name. The string
+// is a copy and may be kept. When the encoding is broken, the error is a
+// [*Problem] with the code invalid_name.
+//
+// This works because nothing decodes or cleans the path before: routes are
+// matched against the path exactly as it was sent. So "%2F" never separates
+// segments, "." and ".." are segments like any other, "//" contains an empty
+// segment that no parameter matches, and no encoding of a name can lead to
+// another route. A slash at the end of a path makes no difference.
+func Param(c *fiber.Ctx, name string) (string, error) {
+	raw := c.Params(name)
+	value, err := url.PathUnescape(raw)
+	if err != nil {
+		return "", Wrap(err, CodeInvalidName, "The percent-encoding of the path is broken.")
+	}
+	return strings.Clone(value), nil // raw points into the request's buffer
+}

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"rejoin/shared/daemon"
+)
+
+// Listen opens a TCP listener on addr, host:port; port 0 takes any free
+// port. An error is one sentence for the user that names flag, the
+// command-line flag addr came from, such as "--edge-addr".
+func Listen(addr, flag string) (net.Listener, error) { return daemon.Listen(addr, flag) }
+
+// arrival is how long after the stop the rest of a request may take to
+// arrive. Browsers keep connections in store on which they have sent nothing
+// yet, and a stop should not wait ReadHeaderTimeout for those.
+const arrival = time.Second
+
+// Serve serves app on ln until ctx ends. Then it takes no more connections,
+// closes those that are idle, answers the requests that arrive within 1 s on
+// those that are open, waits up to grace for the answers, and returns nil.
+// When grace is over it cuts off what is left and returns an error that
+// wraps [ErrStopTimeout].
+//
+// Handlers are not told that ctx has ended: what may wait for long, such as
+// a long poll, must find out by itself. A hijacked connection is no longer
+// Serve's, and who hijacked it must close it. Serve closes ln; it must be
+// called only once for each app.
+func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Duration) error {
+	var open connections
+	app.Server().ConnState = open.track
+	ln = &closeOnce{Listener: ln}
+	served := make(chan error, 1)
+	go func() { served <- app.Listener(ln) }()
+
+	select {
+	case err := <-served:
+		_ = ln.Close() // Serve failed: that error matters more
+		return err
+	case <-ctx.Done():
+	}
+
+	defer time.AfterFunc(arrival, open.hurry).Stop()
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	// When ctx ends very early, fasthttp does not know its listener yet and
+	// Shutdown does nothing. The second one, after Serve has returned, waits
+	// for what was accepted meanwhile.
+	err := app.ShutdownWithContext(patience)
+	_ = ln.Close() // cannot fail again: closeOnce
+	serveErr := <-served
+	if err == nil {
+		err = app.ShutdownWithContext(patience)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		open.cut()
+		err = fmt.Errorf("%w (%s)", ErrStopTimeout, grace)
+	}
+	return errors.Join(err, serveErr)
+}
+
+// closeOnce is a listener that may be closed again.
+type closeOnce struct {
+	net.Listener
+	once sync.Once
+	err  error
+}
+
+func (l *closeOnce) Close() error {
+	l.once.Do(func() { l.err = l.Listener.Close() })
+	return l.err
+}
+
+// connections are those that are open and not hijacked.
+type connections struct {
+	mu  sync.Mutex
+	all map[net.Conn]struct{}
+}
+
+func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case fasthttp.StateNew:
+		if c.all == nil {
+			c.all = make(map[net.Conn]struct{})
+		}
+		c.all[conn] = struct{}{}
+	case fasthttp.StateClosed, fasthttp.StateHijacked:
+		delete(c.all, conn)
+	case fasthttp.StateActive, fasthttp.StateIdle:
+	}
+}
+
+// hurry ends the wait for what clients are still sending. A connection whose
+// request is being answered is not read from, so it does not notice.
+func (c *connections) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.all {
+		_ = conn.SetReadDeadline(time.Now()) // fails on a closed one only
+	}
+}
+
+// cut ends all connections in both directions without closing them, which
+// is left to fasthttp: it panics when it sets a deadline on a connection
+// that somebody else has closed.
+func (c *connections) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.all {
+		if half, ok := conn.(interface {
+			CloseRead() error
+			CloseWrite() error
+		}); ok {
+			_, _ = half.CloseRead(), half.CloseWrite() // fail on a closed one only
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 10 * time.Second
+
+// serve runs app on a real listener for the length of the test.
+func serve(t *testing.T, app *fiber.App) (addr string) {
+	t.Helper()
+	addr, stop := start(t, app, patience)
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return addr
+}
+
+// start runs app until stop is called, which returns what Serve returned.
+func start(t *testing.T, app *fiber.App, grace time.Duration) (addr string, stop func() error) {
+	t.Helper()
+	ln, err := Listen("127.0.0.1:0", "--addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, app, ln, grace) }()
+	return ln.Addr().String(), func() error {
+		cancel()
+		return <-served
+	}
+}
+
+// client is a connection on which a test writes requests byte for byte.
+type client struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func dial(t *testing.T, addr string) *client {
+	t.Helper()
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return &client{conn, bufio.NewReader(conn)}
+}
+
+// response is one with its body read.
+type response struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (c *client) send(t *testing.T, request string) {
+	t.Helper()
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *client) receive(t *testing.T, method string) response {
+	t.Helper()
+	resp, err := http.ReadResponse(c.r, &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response{resp.StatusCode, resp.Header, string(body)}
+}
+
+// do sends one request to localhost on a connection of its own. The headers
+// are lines that end in \r\n.
+func do(t *testing.T, addr, method, target, headers string) response {
+	t.Helper()
+	c := dial(t, addr)
+	c.send(t, method+" "+target+" HTTP/1.1\r\nHost: localhost\r\n"+headers+"\r\n")
+	return c.receive(t, method)
+}
+
+func TestServeAnswersRunningRequestsAndClosesIdleConnections(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	entered, release := make(chan struct{}), make(chan struct{})
+	Mount(app,
+		Route{Method: "GET", Path: "/slow", Handler: func(c *fiber.Ctx) error {
+			close(entered)
+			<-release
+			return c.SendString("done")
+		}},
+		Route{Method: "GET", Path: "/quick", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }},
+	)
+	addr, stop := start(t, app, patience)
+
+	idle := dial(t, addr)
+	idle.send(t, "GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if r := idle.receive(t, "GET"); r.body != "done" {
+		t.Fatalf("got %+v", r)
+	}
+	busy := dial(t, addr)
+	busy.send(t, "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	if _, err := idle.r.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection ended with %v, want EOF", err)
+	}
+	close(release)
+	if r := busy.receive(t, "GET"); r.status != http.StatusOK || r.body != "done" {
+		t.Errorf("got %+v", r)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	var d net.Dialer
+	if conn, err := d.DialContext(t.Context(), "tcp", addr); err == nil {
+		_ = conn.Close()
+		t.Error("still listening")
+	}
+}
+
+func TestServeCutsRequestsOffWhenTheGraceIsOver(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	Mount(app, Route{Method: "GET", Path: "/slow", Handler: func(c *fiber.Ctx) error {
+		defer close(left)
+		close(entered)
+		<-release
+		return c.SendString("too late")
+	}})
+	addr, stop := start(t, app, time.Millisecond)
+	c := dial(t, addr)
+	c.send(t, "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+	if err := stop(); !errors.Is(err, ErrStopTimeout) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.r.ReadByte(); err == nil {
+		t.Error("the connection is still open")
+	}
+	close(release)
+	<-left
+}
+
+func TestServeDoesNotWaitForConnectionsThatAreSilent(t *testing.T) {
+	app := NewApp(Config{Service: "test", ReadHeaderTimeout: time.Hour})
+	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
+	addr, stop := start(t, app, patience)
+	silent := dial(t, addr)
+	do(t, addr, "GET", "/", "Connection: close\r\n") // was accepted later
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	expectProblem(t, silent.receive(t, "GET"), CodeRequestTimeout)
+}
+
+func TestServeStopsWhenItsContextHasEndedAlready(t *testing.T) {
+	for range 20 { // the race between start and stop has two outcomes
+		ln, err := Listen("127.0.0.1:0", "--addr")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := Serve(ctx, NewApp(Config{Service: "test"}), ln, patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestServeLeavesHijackedConnectionsToTheirHandlers(t *testing.T) {
+	app := NewApp(Config{Service: "test", WriteTimeout: time.Nanosecond})
+	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	Mount(app, Route{Method: "GET", Path: "/stream", NoHead: true, Handler: func(c *fiber.Ctx) error {
+		c.Context().HijackSetNoResponse(true)
+		c.Context().Hijack(func(conn net.Conn) {
+			defer close(left)
+			close(entered)
+			<-release
+			_, _ = io.WriteString(conn, "last words")
+		})
+		return nil
+	}})
+	addr, stop := start(t, app, patience)
+	c := dial(t, addr)
+	c.send(t, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	got, err := io.ReadAll(c.r)
+	if err != nil || string(got) != "last words" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	<-left
+}
+
+func TestServeReturnsTheErrorOfABrokenListener(t *testing.T) {
+	broken := errors.New("no more file descriptors")
+	err := Serve(t.Context(), NewApp(Config{Service: "test"}), brokenListener{err: broken}, patience)
+	if err == nil {
+		t.Error("no error")
+	}
+}
+
+type brokenListener struct{ err error }
+
+func (l brokenListener) Accept() (net.Conn, error) { return nil, l.err }
+func (l brokenListener) Close() error              { return nil }
+func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
+
+func TestListenSaysThatThePortIsTaken(t *testing.T) {
+	ln, err := Listen("127.0.0.1:0", "--edge-addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	_, err = Listen(ln.Addr().String(), "--edge-addr")
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasSuffix(err.Error(), " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestASlowRequestIsCutOff(t *testing.T) {
+	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 50 * time.Millisecond, ReadBodyTimeout: 50 * time.Millisecond})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) }})
+	addr := serve(t, app)
+	for name, begun := range map[string]string{
+		"nothing": "",
+		"headers": "POST / HTTP/1.1\r\nHost: localhost\r\n",
+		"body":    "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, addr)
+			c.send(t, begun)
+			r := c.receive(t, "POST")
+			expectProblem(t, r, CodeRequestTimeout)
+			if _, err := c.r.ReadByte(); !errors.Is(err, io.EOF) {
+				t.Errorf("the connection ended with %v, want EOF", err)
+			}
+		})
+	}
+}
+
+func TestAnIdleConnectionIsClosed(t *testing.T) {
+	app := NewApp(Config{Service: "test", IdleTimeout: 50 * time.Millisecond})
+	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }})
+	c := dial(t, serve(t, app))
+	c.send(t, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	c.receive(t, "GET")
+	if _, err := c.r.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v, want EOF", err)
+	}
+}

@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// adminStopTimeout bounds the wait for admin requests that are being
+// answered when the admin port is told to stop; then they are cut off.
+const adminStopTimeout = 5 * time.Second
+
+// Admin is the admin port of a program:
+//
+//	/livez         200 for as long as the program runs
+//	/readyz        200 or 503, with a [Readiness]
+//	/metrics       the metrics, in Prometheus' formats
+//	/debug/pprof/  profiles, when asked for
+//
+// It has no access control: keep it off public networks.
+type Admin struct {
+	ln     net.Listener
+	server *http.Server
+}
+
+// NewAdmin opens the admin port at cfg.AdminAddr (port 0: any free one) and
+// serves nothing before Run. An Admin that is never run must be closed.
+func NewAdmin(cfg Config, env Env) (*Admin, error) {
+	ln, err := Listen(cfg.AdminAddr, "--admin-addr")
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "ok\n") // the client is gone: nobody to tell
+	})
+	mux.HandleFunc("GET /readyz", env.Health.serveReady)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(env.Gatherer, promhttp.HandlerOpts{}))
+	if cfg.Pprof {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return &Admin{ln: ln, server: &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      5 * time.Minute, // a profile takes as long as it is asked to
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
+	}}, nil
+}
+
+// Addr returns the address that the admin port is bound to.
+func (a *Admin) Addr() net.Addr { return a.ln.Addr() }
+
+// Close frees the port of an Admin that was not run.
+func (a *Admin) Close() error { return a.ln.Close() }
+
+// Run serves until ctx ends, then ends the profiles that are being taken and
+// waits up to 5 s for other requests. It returns nil after an end that ctx
+// asked for. An Admin runs once.
+func (a *Admin) Run(ctx context.Context) error {
+	a.server.BaseContext = func(net.Listener) context.Context { return ctx }
+	served := make(chan error, 1)
+	go func() { served <- a.server.Serve(a.ln) }()
+
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), adminStopTimeout)
+	defer cancel()
+	err := a.server.Shutdown(grace)
+	if err != nil {
+		err = errors.Join(err, a.server.Close())
+	}
+	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
+	return err
+}

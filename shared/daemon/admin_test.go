@@ -1,0 +1,208 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// startAdmin runs an admin port for the length of the test.
+func startAdmin(t *testing.T, cfg Config, env Env) (url string) {
+	t.Helper()
+	cfg.AdminAddr = "127.0.0.1:0"
+	admin, err := NewAdmin(cfg, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- admin.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Errorf("admin port: %v", err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return "http://" + admin.Addr().String()
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestReadyzNamesTheChecksThatFail(t *testing.T) {
+	env := NewEnv(nil)
+	url := startAdmin(t, Config{}, env)
+
+	expect := func(status int, want Readiness) {
+		t.Helper()
+		got, body := get(t, url+"/readyz")
+		var r Readiness
+		if err := json.Unmarshal([]byte(body), &r); err != nil {
+			t.Fatalf("%v in %s", err, body)
+		}
+		if got != status || r.Ready != want.Ready || r.Draining != want.Draining || len(r.Failing) != len(want.Failing) {
+			t.Fatalf("got %d %s, want %d %+v", got, body, status, want)
+		}
+		for i, f := range want.Failing {
+			if r.Failing[i] != f {
+				t.Errorf("failing check %d is %+v, want %+v", i, r.Failing[i], f)
+			}
+		}
+	}
+
+	expect(http.StatusOK, Readiness{Ready: true})
+
+	var caughtUp atomic.Bool
+	env.Health.Add("nats", func() error { return nil })
+	env.Health.Add("window", func() error {
+		if !caughtUp.Load() {
+			return errors.New("3 of 16 partitions are behind")
+		}
+		return nil
+	})
+	expect(http.StatusServiceUnavailable, Readiness{Failing: []Failing{{"window", "3 of 16 partitions are behind"}}})
+
+	caughtUp.Store(true)
+	expect(http.StatusOK, Readiness{Ready: true})
+
+	env.Health.Drain()
+	expect(http.StatusServiceUnavailable, Readiness{Draining: true})
+	if status, _ := get(t, url+"/livez"); status != http.StatusOK {
+		t.Errorf("/livez says %d while draining", status)
+	}
+}
+
+func TestMetricsServesWhatServicesRegister(t *testing.T) {
+	env := NewEnv(nil)
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "rejoin_test_events_total"})
+	env.Metrics.MustRegister(counter)
+	counter.Add(3)
+	url := startAdmin(t, Config{}, env)
+	if status, body := get(t, url+"/metrics"); status != http.StatusOK || !strings.Contains(body, "rejoin_test_events_total 3\n") {
+		t.Errorf("got %d\n%s", status, body)
+	}
+}
+
+func TestPprofIsServedOnlyWhenAskedFor(t *testing.T) {
+	for pprof, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
+		url := startAdmin(t, Config{Pprof: pprof}, NewEnv(nil))
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1"} {
+			if status, _ := get(t, url+path); status != want {
+				t.Errorf("pprof %t: %s answers %d, want %d", pprof, path, status, want)
+			}
+		}
+	}
+}
+
+func TestListenSaysWhichFlagToChange(t *testing.T) {
+	taken, err := Listen("127.0.0.1:0", "--edge-addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	tests := map[string]struct {
+		addr  string
+		want  string
+		cause error
+	}{
+		"port taken":  {"127.0.0.1:" + port, "port " + port + " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr", syscall.EADDRINUSE},
+		"not ours":    {"192.0.2.1:0", "this machine has no address 192.0.2.1; choose another with --edge-addr", syscall.EADDRNOTAVAIL},
+		"no port":     {"localhost", `--edge-addr must be HOST:PORT, not "localhost": address localhost: missing port in address`, nil},
+		"port no one": {"127.0.0.1:http!", "cannot listen on 127.0.0.1:http! (--edge-addr): listen tcp: lookup tcp/http!: unknown port", nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			ln, err := Listen(tt.addr, "--edge-addr")
+			if err == nil {
+				_ = ln.Close()
+				t.Fatal("no error")
+			}
+			if err.Error() != tt.want {
+				t.Errorf("got  %q\nwant %q", err, tt.want)
+			}
+			if tt.cause != nil && !errors.Is(err, tt.cause) {
+				t.Errorf("%v does not wrap %v", err, tt.cause)
+			}
+		})
+	}
+}
+
+func TestRunDrainsFirstAndKeepsTheAdminPortUntilTheEnd(t *testing.T) {
+	var logged bytes.Buffer
+	env := NewEnv(slog.New(slog.NewJSONHandler(&logged, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var status int
+	var body string
+	err := Run(ctx, Config{AdminAddr: "127.0.0.1:0"}, env, Actor{"edge", func(ctx context.Context) error {
+		var line struct{ Addr string }
+		if err := json.Unmarshal(logged.Bytes(), &line); err != nil {
+			return err
+		}
+		cancel()
+		<-ctx.Done()
+		status, body = get(t, "http://"+line.Addr+"/readyz")
+		http.DefaultClient.CloseIdleConnections()
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, `"draining":true`) {
+		t.Errorf("while stopping, /readyz says %d %s", status, body)
+	}
+	if !env.Health.Draining() {
+		t.Error("not draining")
+	}
+}
+
+func TestRunNeedsNoAdminPort(t *testing.T) {
+	err := Run(t.Context(), Config{}, NewEnv(nil), Actor{"task", func(context.Context) error { return errBroken }})
+	if err == nil || err.Error() != "task: broken pipe" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRunFailsWhenTheAdminPortIsTaken(t *testing.T) {
+	ln, err := Listen("127.0.0.1:0", "--admin-addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	err = Run(t.Context(), Config{AdminAddr: ln.Addr().String()}, NewEnv(nil))
+	if err == nil || !strings.Contains(err.Error(), "choose another with --admin-addr") {
+		t.Errorf("got %v", err)
+	}
+}

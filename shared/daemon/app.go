@@ -1,0 +1,196 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Exit codes of a program.
+const (
+	ExitOK    = 0
+	ExitError = 1 // Run returned an error
+	ExitUsage = 2 // a flag, an argument or an environment variable is wrong
+)
+
+// App is a program. Only Name, CLI and Run are required; the other fields
+// exist so that a test can run a program without a process. The environment
+// is always that of the process.
+type App struct {
+	// Name is the program's name in help, errors and --version.
+	Name string
+
+	// Description is the sentence under the usage line of --help.
+	Description string
+
+	// CLI receives the flags.
+	CLI CLI
+
+	// Run is the program. Its ctx ends with the first SIGINT or SIGTERM.
+	Run func(ctx context.Context, env Env) error
+
+	// Options are applied after the package's own: kong.Vars for defaults
+	// such as admin_addr, for example.
+	Options []kong.Option
+
+	// Args are the arguments without the program's name. Nil: os.Args[1:].
+	Args []string
+
+	// Stdout and Stderr default to the process' own. Logs go to Stderr.
+	Stdout, Stderr io.Writer
+
+	// Signals replaces SIGINT and SIGTERM of the process.
+	Signals <-chan os.Signal
+
+	// Exit is called on the second signal. Default: os.Exit.
+	Exit func(code int)
+}
+
+// Main runs the program of the process' arguments and returns its exit code:
+//
+//	os.Exit(daemon.Main("ingest", "Takes messages in.", &cli, run))
+//
+// See [App.Main].
+func Main(name, description string, cli CLI, run func(ctx context.Context, env Env) error, options ...kong.Option) int {
+	return App{Name: name, Description: description, CLI: cli, Run: run, Options: options}.Main()
+}
+
+// Main parses the arguments and the environment, runs the program, and
+// returns its exit code.
+//
+// The first SIGINT or SIGTERM ends the context of Run; a program that then
+// returns nil or [context.Canceled] exits with 0. The second one exits at
+// once, with 128 and the signal's number (130 for SIGINT). An error is
+// printed to Stderr as one line, "name: error".
+func (a App) Main() int {
+	a = a.withDefaults()
+	command, code, done := a.parse()
+	if done {
+		return code
+	}
+	cfg := a.CLI.config()
+	log, err := cfg.Logger(a.Stderr)
+	if err != nil {
+		return a.fail(ExitUsage, err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+	)
+	env := Env{
+		Log:      log,
+		Metrics:  registry,
+		Gatherer: registry,
+		Health:   new(Health),
+		Command:  command,
+		Stdout:   a.Stdout,
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer a.watchSignals(cancel)()
+
+	err = a.Run(ctx, env)
+	if err == nil || (ctx.Err() != nil && errors.Is(err, context.Canceled)) {
+		return ExitOK
+	}
+	return a.fail(ExitError, err)
+}
+
+func (a App) withDefaults() App {
+	if a.Args == nil {
+		a.Args = os.Args[1:]
+	}
+	if a.Stdout == nil {
+		a.Stdout = os.Stdout
+	}
+	if a.Stderr == nil {
+		a.Stderr = os.Stderr
+	}
+	if a.Exit == nil {
+		a.Exit = os.Exit
+	}
+	return a
+}
+
+// parse fills a.CLI. With done the program is over, as after --help.
+func (a App) parse() (command string, code int, done bool) {
+	options := append([]kong.Option{
+		kong.Name(a.Name),
+		kong.Description(a.Description),
+		kong.DefaultEnvars("REJOIN"),
+		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
+		kong.Writers(a.Stdout, a.Stderr),
+		// Kong goes on parsing after Exit returned; what it finds then is
+		// of no interest.
+		kong.Exit(func(c int) { code, done = c, true }),
+	}, a.Options...)
+	parser, err := kong.New(a.CLI, options...)
+	if err != nil {
+		return "", a.fail(ExitUsage, err), true
+	}
+	parsed, err := parser.Parse(a.Args)
+	switch {
+	case done:
+		return "", code, true
+	case err != nil:
+		return "", a.fail(ExitUsage, fmt.Errorf("%w; see %s --help", err, a.Name)), true
+	default:
+		return parsed.Command(), ExitOK, false
+	}
+}
+
+// fail prints err in one line and returns code.
+func (a App) fail(code int, err error) int {
+	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	_, _ = fmt.Fprintf(a.Stderr, "%s: %s\n", a.Name, line) // nowhere left to report to
+	return code
+}
+
+// watchSignals calls cancel on the first signal and a.Exit on the second,
+// until the function that it returns is called, which waits for its
+// goroutine.
+func (a App) watchSignals(cancel context.CancelFunc) (stop func()) {
+	signals := a.Signals
+	unsubscribe := func() {}
+	if signals == nil {
+		own := make(chan os.Signal, 2)
+		signal.Notify(own, syscall.SIGINT, syscall.SIGTERM)
+		signals, unsubscribe = own, func() { signal.Stop(own) }
+	}
+	over, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-signals:
+			cancel()
+		case <-over:
+			return
+		}
+		select {
+		case s := <-signals:
+			code := ExitError
+			if number, ok := s.(syscall.Signal); ok {
+				code = 128 + int(number)
+			}
+			a.Exit(code)
+		case <-over:
+		}
+	}()
+	return func() {
+		unsubscribe()
+		close(over)
+		<-watched
+	}
+}

@@ -1,0 +1,234 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+type testCLI struct {
+	Config
+	Target string `help:"What to aim at."`
+}
+
+// commandCLI is a program with subcommands.
+type commandCLI struct {
+	Config
+	Serve struct{} `cmd:"" default:"1"`
+	Log   struct {
+		Set struct{ MaxAge time.Duration } `cmd:""`
+	} `cmd:""`
+}
+
+// app is an App whose output is kept.
+func app(cli CLI, run func(context.Context, Env) error, args ...string) (a App, stdout, stderr *bytes.Buffer) {
+	stdout, stderr = new(bytes.Buffer), new(bytes.Buffer)
+	return App{
+		Name:        "ingest",
+		Description: "Takes messages in.",
+		CLI:         cli,
+		Run:         run,
+		Args:        append([]string{}, args...),
+		Stdout:      stdout,
+		Stderr:      stderr,
+	}, stdout, stderr
+}
+
+func TestMainTakesDefaultsThenEnvironmentThenFlags(t *testing.T) {
+	t.Setenv("REJOIN_LOG_LEVEL", "warn")
+	t.Setenv("REJOIN_TARGET", "environment")
+	t.Setenv("REJOIN_VERSION", "true") // is not a flag's variable
+	var cli testCLI
+	a, _, stderr := app(&cli, func(context.Context, Env) error { return nil }, "--target=flag")
+	a.Options = []kong.Option{kong.Vars{"admin_addr": "127.0.0.1:9081"}}
+	if code := a.Main(); code != ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	want := testCLI{Target: "flag", Config: Config{
+		AdminAddr:   "127.0.0.1:9081",
+		LogLevel:    "warn",
+		LogFormat:   "auto",
+		StopTimeout: 30 * time.Second,
+	}}
+	if cli != want {
+		t.Errorf("got  %+v\nwant %+v", cli, want)
+	}
+}
+
+func TestMainGivesRunAWorkingEnv(t *testing.T) {
+	a, stdout, stderr := app(&commandCLI{}, func(_ context.Context, env Env) error {
+		env.Log.Debug("too quiet")
+		env.Log.Info("heard", "command", env.Command)
+		families, err := env.Gatherer.Gather()
+		if err != nil || len(families) == 0 {
+			return fmt.Errorf("%d metrics: %w", len(families), err)
+		}
+		_, err = fmt.Fprintln(env.Stdout, env.Health.Readiness().Ready)
+		return err
+	}, "log", "set", "--max-age=2h")
+	if code := a.Main(); code != ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	if stdout.String() != "true\n" {
+		t.Errorf("stdout is %q", stdout)
+	}
+	if !strings.Contains(stderr.String(), `"msg":"heard","command":"log set"`) || strings.Contains(stderr.String(), "quiet") {
+		t.Errorf("log is %q", stderr)
+	}
+}
+
+func TestMainSaysInOneLineWhatIsWrong(t *testing.T) {
+	failing := func(err error) func(context.Context, Env) error {
+		return func(context.Context, Env) error { return err }
+	}
+	tests := map[string]struct {
+		run    func(context.Context, Env) error
+		args   []string
+		code   int
+		stderr string
+	}{
+		"error":         {failing(errBroken), nil, ExitError, "ingest: broken pipe\n"},
+		"two errors":    {failing(errors.Join(errBroken, errBroken)), nil, ExitError, "ingest: broken pipe; broken pipe\n"},
+		"not told":      {failing(context.Canceled), nil, ExitError, "ingest: context canceled\n"},
+		"unknown flag":  {nil, []string{"--tarpit"}, ExitUsage, "ingest: unknown flag --tarpit, did you mean \"--target\"?; see ingest --help\n"},
+		"bad value":     {nil, []string{"--log-level=loud"}, ExitUsage, "ingest: --log-level must be one of \"debug\",\"info\",\"warn\",\"error\" but got \"loud\"; see ingest --help\n"},
+		"argument":      {nil, []string{"extra"}, ExitUsage, "ingest: unexpected argument extra; see ingest --help\n"},
+		"bad time-out":  {nil, []string{"--stop-timeout=soon"}, ExitUsage, "ingest: --stop-timeout: expected duration but got \"soon\": time: invalid duration \"soon\"; see ingest --help\n"},
+		"nothing wrong": {failing(nil), nil, ExitOK, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			a, _, stderr := app(&testCLI{}, tt.run, tt.args...)
+			if code := a.Main(); code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			if stderr.String() != tt.stderr {
+				t.Errorf("got  %q\nwant %q", stderr, tt.stderr)
+			}
+		})
+	}
+}
+
+func TestHelpAndVersionRunNothing(t *testing.T) {
+	Version = "v1.2.3"
+	t.Cleanup(func() { Version = "" })
+	for flag, want := range map[string]string{"--help": "Takes messages in.", "--version": "ingest v1.2.3 (go"} {
+		a, stdout, stderr := app(&testCLI{}, nil, flag, "--no-such-flag")
+		a.Args = a.Args[:1]
+		if code := a.Main(); code != ExitOK {
+			t.Errorf("%s: exit code %d: %s", flag, code, stderr)
+		}
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s prints %q", flag, stdout)
+		}
+	}
+}
+
+func TestTheVersionComesFromTheBuildWhenTheLinkerSetsNone(t *testing.T) {
+	if version() == "" {
+		t.Error("no version")
+	}
+}
+
+func TestTheFirstSignalEndsTheContextAndTheProgramExitsCleanly(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
+		signals <- syscall.SIGTERM
+		<-ctx.Done()
+		return fmt.Errorf("stopped: %w", ctx.Err())
+	})
+	a.Signals = signals
+	if code := a.Main(); code != ExitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestTheSecondSignalExitsAtOnce(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	exited := make(chan int, 1)
+	a, _, _ := app(&testCLI{}, func(ctx context.Context, _ Env) error {
+		signals <- os.Interrupt
+		<-ctx.Done()
+		signals <- os.Interrupt
+		if code := <-exited; code != 130 {
+			return fmt.Errorf("exit code %d", code)
+		}
+		return nil
+	})
+	a.Signals, a.Exit = signals, func(code int) { exited <- code }
+	if code := a.Main(); code != ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestSignalsOfTheProcessReachTheProgram(t *testing.T) {
+	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	})
+	if code := a.Main(); code != ExitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestLoggerWritesTheFormatAskedFor(t *testing.T) {
+	tests := map[string]struct {
+		cfg     Config
+		want    string
+		wantErr string
+	}{
+		"text":       {Config{LogFormat: "text"}, "level=INFO msg=hello\n", ""},
+		"json":       {Config{LogFormat: "json"}, `"level":"INFO","msg":"hello"}` + "\n", ""},
+		"auto":       {Config{}, `"level":"INFO","msg":"hello"}` + "\n", ""},
+		"quiet":      {Config{LogLevel: "warn"}, "", ""},
+		"bad level":  {Config{LogLevel: "loud"}, "", `--log-level "loud" is none of debug, info, warn and error`},
+		"bad format": {Config{LogFormat: "xml"}, "", `--log-format "xml" is none of auto, text and json`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			log, err := tt.cfg.Logger(&out)
+			if tt.wantErr != "" {
+				if err == nil || err.Error() != tt.wantErr {
+					t.Fatalf("got %v, want %s", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Info("hello")
+			if !strings.HasSuffix(out.String(), tt.want) || (tt.want == "") != (out.Len() == 0) {
+				t.Errorf("got %q, want %q", out.String(), tt.want)
+			}
+		})
+	}
+}
+
+func TestHealthMayBeUsedFromManyGoroutines(t *testing.T) {
+	var h Health
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			h.Add("check", func() error { return nil })
+			h.Readiness()
+			h.Drain()
+		})
+	}
+	wg.Wait()
+	if r := h.Readiness(); r.Ready || len(r.Failing) != 0 {
+		t.Errorf("got %+v", r)
+	}
+}

@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// DefaultStopTimeout is the StopTimeout of a zero [Config] or [Group].
+const DefaultStopTimeout = 30 * time.Second
+
+// Config holds the flags that all programs share. Embed it in a program's
+// own flag struct. Each flag can be given in the environment as well, as
+// REJOIN_ and its name: --log-level is REJOIN_LOG_LEVEL.
+type Config struct {
+	// AdminAddr is the address of the admin port, host:port. Empty: no admin
+	// port. Default: the Kong variable admin_addr, 127.0.0.1:9080 unless the
+	// program sets another with kong.Vars.
+	AdminAddr string `default:"${admin_addr}" help:"Address of the admin port: /livez, /readyz, /metrics. Empty switches it off." placeholder:"HOST:PORT"`
+
+	// LogLevel is the lowest level that is logged: debug, info, warn or
+	// error. Default: info.
+	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged: debug, info, warn or error."`
+
+	// LogFormat is text, json, or auto: text on a terminal, JSON otherwise.
+	// Default: auto.
+	LogFormat string `default:"auto" enum:"auto,text,json" help:"Log format: text, json, or auto: text on a terminal, JSON otherwise."`
+
+	// StopTimeout bounds the time from the first signal to the end of the
+	// program. Default, and the meaning of zero: 30 s.
+	StopTimeout time.Duration `default:"30s" help:"Longest time that an orderly stop may take."`
+
+	// Pprof serves /debug/pprof on the admin port. Default: false.
+	Pprof bool `help:"Serve /debug/pprof on the admin port."`
+
+	// Version is the --version flag; it has no environment variable.
+	Version kong.VersionFlag `env:"-" help:"Print the version and exit."`
+}
+
+func (c *Config) config() *Config { return c }
+
+// CLI is a pointer to a struct of Kong flags that embeds [Config].
+type CLI interface{ config() *Config }
+
+// Logger returns a logger that writes to w with the level and format that c
+// asks for. A zero level or format means its default.
+func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if c.LogLevel != "" {
+		if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+			return nil, fmt.Errorf("--log-level %q is none of debug, info, warn and error", c.LogLevel)
+		}
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch c.LogFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	case "auto", "":
+		if isTerminal(w) {
+			return slog.New(slog.NewTextHandler(w, opts)), nil
+		}
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	default:
+		return nil, fmt.Errorf("--log-format %q is none of auto, text and json", c.LogFormat)
+	}
+}
+
+// isTerminal takes any character device for a terminal. The only other one
+// that stderr is usually sent to is /dev/null, where no format matters.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

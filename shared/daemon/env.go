@@ -1,0 +1,47 @@
+package daemon
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Env is what a program gives to the constructor of each of its services.
+// All of it is safe for concurrent use, Stdout excepted.
+type Env struct {
+	// Log is the program's logger.
+	Log *slog.Logger
+
+	// Metrics takes the service's collectors; the admin port serves them.
+	Metrics prometheus.Registerer
+
+	// Gatherer reads what was registered with Metrics.
+	Gatherer prometheus.Gatherer
+
+	// Health takes the service's readiness checks.
+	Health *Health
+
+	// Command is the selected subcommand in Kong's notation, such as
+	// "log set"; empty in a program without subcommands.
+	Command string
+
+	// Stdout is where a command that is not a service prints its result.
+	Stdout io.Writer
+}
+
+// NewEnv returns an Env with an empty registry of metrics of its own, no
+// readiness checks, and nowhere to print to. A nil log discards everything.
+func NewEnv(log *slog.Logger) Env {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	registry := prometheus.NewRegistry()
+	return Env{
+		Log:      log,
+		Metrics:  registry,
+		Gatherer: registry,
+		Health:   new(Health),
+		Stdout:   io.Discard,
+	}
+}

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// Listen opens a TCP listener on addr, host:port; port 0 takes any free
+// port. An error is one sentence for the user that names flag, the
+// command-line flag addr came from, such as "--edge-addr".
+func Listen(addr, flag string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s must be HOST:PORT, not %q: %w", flag, addr, err)
+	}
+	if host == "" {
+		host = "all addresses"
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(context.Background(), "tcp", addr)
+	switch {
+	case err == nil:
+		return ln, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, &listenError{fmt.Sprintf("port %s on %s is taken by another program; stop it or choose another with %s", port, host, flag), err}
+	case errors.Is(err, syscall.EACCES):
+		return nil, &listenError{fmt.Sprintf("port %s on %s may not be opened by this user; choose one above 1023 with %s", port, host, flag), err}
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, &listenError{fmt.Sprintf("this machine has no address %s; choose another with %s", host, flag), err}
+	default:
+		return nil, fmt.Errorf("cannot listen on %s (%s): %w", addr, flag, err)
+	}
+}
+
+// listenError shows only its sentence; the cause is there for errors.Is.
+type listenError struct {
+	sentence string
+	cause    error
+}
+
+func (e *listenError) Error() string { return e.sentence }
+func (e *listenError) Unwrap() error { return e.cause }

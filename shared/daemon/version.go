@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// Version is set by the linker in released builds:
+//
+//	-ldflags "-X rejoin/shared/daemon.Version=v1.2.3"
+//
+// Otherwise the version comes from the build information of the binary.
+var Version string
+
+// versionLine is what --version prints: program, version, Go version and
+// platform.
+func versionLine(name string) string {
+	return fmt.Sprintf("%s %s (%s %s/%s)", name, version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func version() string {
+	if Version != "" {
+		return Version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	if info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,151 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// bucketCopy is a copy of the bucket, fed by a watch, and by what this process
+// writes, which the watch shows only later. The registry's lock guards it.
+type bucketCopy struct {
+	records map[string]Record
+	through uint64 // the newest revision that the watch has shown
+}
+
+// nowhere is the connection of a copy that follows nothing at the moment.
+const nowhere = math.MaxUint64
+
+func newBucketCopy() *bucketCopy { return &bucketCopy{records: map[string]Record{}} }
+
+// put takes a record that was just written, unless the watch is past it already:
+// then it is there, or has been replaced or removed since.
+func (c *bucketCopy) put(k string, rec Record) {
+	if rec.Revision > c.through && rec.Revision > c.records[k].Revision {
+		c.records[k] = rec
+	}
+}
+
+// show takes what the watch shows; removed says that the key is gone. A record
+// that was put is newer than what the watch still has to show of its key.
+func (c *bucketCopy) show(k string, rec Record, removed bool) {
+	c.through = max(c.through, rec.Revision)
+	switch {
+	case c.records[k].Revision > rec.Revision:
+	case removed:
+		delete(c.records, k)
+	default:
+		c.records[k] = rec
+	}
+}
+
+func (r *Registry) put(k string, rec Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.copy.put(k, rec)
+	if r.next != nil {
+		r.next.put(k, rec)
+	}
+}
+
+// Current waits until the copy in memory follows the bucket on the connection as
+// it is now. While there is no connection, and for a moment after it came back,
+// the copy shows what was; who decides by the copy whether a session is open asks
+// this first. The error wraps [ErrUnavailable] and says that ctx ended.
+func (r *Registry) Current(ctx context.Context) error {
+	for {
+		connected := r.nc.IsConnected() // before the number: it may be lost in between, and is another one then
+		connection := r.nc.Stats().Reconnects
+		r.mu.RLock()
+		on, changed := r.on, r.changed
+		r.mu.RUnlock()
+		if connected && on == connection {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ErrUnavailable, ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// follow copies the bucket until ctx ends. It begins again after every
+// reconnection: a watch that lost its server notices that only seconds later.
+func (r *Registry) follow(ctx context.Context, copied func()) {
+	connected := r.nc.StatusChanged(nats.CONNECTED)
+	defer r.nc.RemoveStatusListener(connected)
+	for ctx.Err() == nil {
+		if err := r.followOnce(ctx, connected, copied); err != nil && ctx.Err() == nil {
+			r.log.Warn("cannot follow the session registry", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-connected:
+			case <-time.After(retryEvery):
+			}
+		}
+	}
+}
+
+func (r *Registry) followOnce(ctx context.Context, connected <-chan nats.Status, copied func()) error {
+	connection := r.nc.Stats().Reconnects
+	// A new watch builds a new copy: what it does not show was removed meanwhile,
+	// or the bucket is an older copy of itself. The old one serves until then.
+	r.mu.Lock()
+	r.next, r.on = newBucketCopy(), nowhere
+	r.mu.Unlock()
+	watcher, err := r.kv.WatchAll(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = watcher.Stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-connected:
+			return nil
+		case entry, ok := <-watcher.Updates():
+			switch {
+			case !ok:
+				return errors.New("the watch ended")
+			case entry == nil:
+				r.swap(connection)
+				copied()
+			default:
+				r.show(entry)
+			}
+		}
+	}
+}
+
+// swap makes what the watch has shown the copy.
+func (r *Registry) swap(connection uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.copy, r.next, r.on = r.next, nil, connection
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *Registry) show(entry jetstream.KeyValueEntry) {
+	rec, removed := Record{Revision: entry.Revision()}, entry.Operation() != jetstream.KeyValuePut
+	if !removed {
+		var err error
+		if rec, err = decode(entry.Key(), entry.Value(), entry.Revision()); err != nil {
+			r.log.Warn("a session record is ignored", "error", err)
+			return
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.copy
+	if r.next != nil {
+		c = r.next
+	}
+	c.show(entry.Key(), rec, removed)
+}
