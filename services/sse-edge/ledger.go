@@ -1,0 +1,149 @@
+package edge
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+)
+
+// ledger asks the janitor which events were removed. When no janitor answers it
+// waits for one, but not longer than patience since it went missing: a janitor
+// that restarts makes nobody uncertain, one that is gone holds nobody up.
+type ledger struct {
+	nc       *nats.Conn
+	patience time.Duration
+
+	mu      sync.Mutex
+	missing time.Time // since when nobody answers; zero when somebody does
+}
+
+const askAgain = 50 * time.Millisecond
+
+func (l *ledger) ask(ctx context.Context, req marks.Request) (marks.Reply, error) {
+	for {
+		askCtx, cancel := context.WithTimeout(ctx, marks.AskTimeout)
+		reply, err := marks.Ask(askCtx, l.nc, req)
+		cancel()
+		if err == nil {
+			l.answered(true)
+			return reply, nil
+		}
+		if time.Since(l.answered(false)) > l.patience || ctx.Err() != nil {
+			return marks.Reply{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return marks.Reply{}, ctx.Err()
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// answered notes whether somebody answered and returns since when nobody does.
+func (l *ledger) answered(yes bool) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if yes {
+		l.missing = time.Time{}
+	} else if l.missing.IsZero() {
+		l.missing = time.Now()
+	}
+	return l.missing
+}
+
+// table holds the marks of a whole partition, asked for once after a backfill or
+// an interruption, so that a storm of resumes asks nothing. It is good for what
+// lies below the proved floor that it was made for: above it nothing was missed.
+type table struct {
+	proved    uint64
+	rollbacks int
+	reply     marks.Reply
+	sessions  map[string][]marks.StreamMark
+}
+
+func newTable(proved uint64, rollbacks int, reply marks.Reply) *table {
+	t := &table{proved: proved, rollbacks: rollbacks, reply: reply, sessions: map[string][]marks.StreamMark{}}
+	for _, m := range reply.Marks {
+		t.sessions[m.Session] = append(t.sessions[m.Session], m)
+	}
+	return t
+}
+
+// of returns the marks of a session.
+func (t *table) of(session string) marks.Reply {
+	return marks.Reply{Through: t.reply.Through, Default: t.reply.Default, Marks: t.sessions[session]}
+}
+
+// tables keeps the newest table of a partition and lets one caller at a time fetch it.
+type tables struct {
+	mu      sync.Mutex
+	current *table
+	busy    chan struct{} // closed when the fetch under way is done
+}
+
+// get returns the table for a proved floor, and fetches it when nobody has.
+func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch func(context.Context) (marks.Reply, error)) (*table, error) {
+	for {
+		t.mu.Lock()
+		if c := t.current; c != nil && c.proved == proved && c.rollbacks == rollbacks {
+			t.mu.Unlock()
+			return c, nil
+		}
+		if busy := t.busy; busy != nil {
+			t.mu.Unlock()
+			select {
+			case <-busy:
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		t.busy = make(chan struct{})
+		t.mu.Unlock()
+
+		reply, err := fetch(ctx)
+
+		t.mu.Lock()
+		if err == nil {
+			t.current = newTable(proved, rollbacks, reply)
+		}
+		close(t.busy)
+		t.busy = nil
+		t.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// marksOfWindow returns the marks of a session for cursors that lie in the window
+// v was taken of, but below its proved floor.
+func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (marks.Reply, error) {
+	t, err := p.tables.get(ctx, v.proved, v.rollbacks, func(ctx context.Context) (marks.Reply, error) {
+		state, err := p.log.Look(ctx, p.number)
+		if err != nil {
+			return marks.Reply{}, err
+		}
+		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: v.end, First: state.First})
+	})
+	if err != nil {
+		return marks.Reply{}, err
+	}
+	return t.of(session), nil
+}
+
+// marksNow returns the marks of a place at this moment, for what was just read
+// from the log up to a sequence.
+func (p *partition) marksNow(ctx context.Context, at place, birth string, through uint64) (marks.Reply, error) {
+	var state eventlog.State
+	var err error
+	if state, err = p.log.Look(ctx, p.number); err != nil {
+		return marks.Reply{}, err
+	}
+	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: through, First: state.First})
+}

@@ -1,0 +1,57 @@
+package edge
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are the edge's own; none is labelled by session, stream or path.
+type metrics struct {
+	connections prometheus.Gauge
+	opened      prometheus.Counter
+	closed      *prometheus.CounterVec
+	refused     *prometheus.CounterVec
+	sent        prometheus.Counter
+	sentBytes   prometheus.Counter
+	pages       prometheus.Counter
+	resumes     *prometheus.CounterVec
+	gaps        *prometheus.CounterVec
+	logReads    prometheus.Counter
+	missed      prometheus.Counter
+	skipped     *prometheus.CounterVec
+	rollbacks   prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, []string{label})
+	}
+	m := &metrics{
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
+		opened:      counter("connections_opened_total", "Event streams that were opened."),
+		closed:      vec("connections_closed_total", "Event streams that ended: ended, gone, age, drain, slow or failed.", "reason"),
+		refused:     vec("connections_refused_total", "Event streams that were told to come back later: drain, limit or unavailable.", "reason"),
+		sent:        counter("events_sent_total", "Events written to event streams and pages."),
+		sentBytes:   counter("sent_bytes_total", "Bytes written to event streams."),
+		pages:       counter("pages_total", "Pages answered to polls."),
+		resumes:     vec("resumes_total", "Subscribers that came with a cursor, by where it pointed: window or log.", "from"),
+		gaps:        vec("gaps_total", "Gaps that were told, by reason.", "reason"),
+		logReads:    counter("log_reads_total", "Pages read from the log for cursors below the window."),
+		missed:      counter("tail_missed_total", "Sequences that were removed before a tail received them."),
+		skipped:     vec("events_skipped_total", "Entries of the log that are not shown: subject, json or closed.", "reason"),
+		rollbacks:   counter("rollbacks_total", "Times that a partition was found rolled back."),
+	}
+	gauge := func(name, help string, value func(stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
+			total := 0.0
+			for _, p := range parts() {
+				total += value(p.window.stats())
+			}
+			return total
+		})
+	}
+	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.missed, m.skipped, m.rollbacks,
+		gauge("window_events", "Events that the windows hold.", func(s stats) float64 { return float64(s.events) }),
+		gauge("window_bytes", "Bytes that the windows take.", func(s stats) float64 { return float64(s.bytes) }))
+	return m
+}

@@ -1,0 +1,193 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// partition is one partition at the edge: its window, and the tail that fills it.
+type partition struct {
+	number   int
+	log      *eventlog.Log
+	sessions *session.Registry
+	ledger   *ledger
+	window   *window
+	tables   tables
+	reads    chan struct{} // places for reads of the log, shared by all partitions
+	logger   *slog.Logger
+	backfill int // bytes of the log to begin with
+	created  eventlog.State
+	began    bool
+	metrics  *metrics
+	// jumped asks for the partition's marks: the tail has begun, or has missed something.
+	jumped chan struct{}
+}
+
+// run tails the partition into the window until ctx ends.
+func (p *partition) run(ctx context.Context) error {
+	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
+		Start:  p.start,
+		Handle: p.handle,
+		Through: func(sequence, missed uint64) {
+			p.window.through(sequence, missed)
+			p.askForMarks()
+		},
+	})
+}
+
+// watch lets frames carry a generation that was begun while the tail went on.
+func (p *partition) watch(ctx context.Context) {
+	known := ""
+	for {
+		state, changed := p.log.State(p.number)
+		if newest := state.Generation().ID; newest != known {
+			known = newest
+			p.window.setGenerations(state.Birth, state.Generations)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (p *partition) handle(e eventlog.Entry, missed uint64) {
+	if missed > 0 {
+		p.metrics.missed.Add(float64(missed))
+	}
+	if e.Valid && e.Subject.Kind == event.Message && !validMessage(e.Data) {
+		p.metrics.skipped.WithLabelValues("json").Inc()
+		e.Valid = false
+	}
+	incarnation := ""
+	if rec, ok := p.sessions.Session(e.Subject.Session); ok && e.Valid {
+		incarnation = rec.Incarnation
+	}
+	p.window.append(e, missed, incarnation)
+	if missed > 0 {
+		p.askForMarks()
+	}
+}
+
+func (p *partition) askForMarks() {
+	select {
+	case p.jumped <- struct{}{}:
+	default: // the one that is asked for already will do
+	}
+}
+
+// fetchMarks fetches the partition's marks as soon as a window has holes, until
+// ctx ends: the earlier they are asked for, the less has been removed since that
+// the window still holds.
+func (p *partition) fetchMarks(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.jumped:
+		}
+		v := p.window.holes()
+		if !v.inside || v.proved <= 1 {
+			continue
+		}
+		if _, err := p.marksOfWindow(ctx, "", v); err != nil && ctx.Err() == nil {
+			p.logger.Debug("no marks for a partition", "partition", p.number, "error", err)
+		}
+	}
+}
+
+// start says where the tail begins: with a backfill the first time, and later on
+// behind the window's end, if the log still is what the window shows.
+func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
+	after, floor := p.backfillFrom(state)
+	if !p.began {
+		p.window.begin(state, after, floor)
+		p.began, p.created = true, state
+		return after, nil
+	}
+	end := p.window.stats().end
+	common, same, err := p.compare(ctx, state, end)
+	if err != nil {
+		return 0, err
+	}
+	p.created = state
+	if same {
+		p.window.setGenerations(state.Birth, state.Generations)
+		return end, nil
+	}
+	p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
+	p.metrics.rollbacks.Inc()
+	p.window.rollback(state, after, floor, common)
+	return after, nil
+}
+
+// compareEntries is how many of its newest entries a window looks for in the log.
+const compareEntries = 8
+
+// compare tells whether the log goes on behind the window, and if it does not, the
+// newest sequence that both have in common as far as that is known.
+func (p *partition) compare(ctx context.Context, state eventlog.State, end uint64) (common uint64, same bool, err error) {
+	if !state.Created.Equal(p.created.Created) || state.Birth != p.created.Birth {
+		return 0, false, nil
+	}
+	common = min(end, state.Last)
+	known := len(p.created.Generations)
+	begun := false
+	if last := p.created.Generation().ID; known <= len(state.Generations) {
+		for i, g := range state.Generations {
+			if g.ID == last {
+				for _, later := range state.Generations[i+1:] {
+					begun = true
+					common = min(common, later.Start-1)
+				}
+			}
+		}
+	}
+	if common < end {
+		return common, false, nil
+	}
+	entries, _ := p.window.newest(compareEntries)
+	for _, en := range entries {
+		e, err := p.log.At(ctx, p.number, en.sequence)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue // removed meanwhile; an older one may still be there
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if e.Time.UnixNano() == en.time {
+			return end, true, nil
+		}
+		if begun {
+			return common, false, nil
+		}
+		return 0, false, nil
+	}
+	return end, true, nil
+}
+
+// backfillFrom returns the sequence to begin after so that what follows fits into
+// the window, and the window's floor.
+func (p *partition) backfillFrom(state eventlog.State) (after, floor uint64) {
+	if state.Events == 0 {
+		return state.Last, 1
+	}
+	if state.Bytes <= uint64(p.backfill) { //nolint:gosec // a positive number of bytes
+		return state.First - 1, 1
+	}
+	// Sequences are spread evenly enough for a start; what is too much is evicted.
+	span := state.Last - state.First + 1
+	after = state.Last - uint64(float64(span)*float64(p.backfill)/float64(state.Bytes))
+	return max(after, state.First-1), max(after, state.First-1) + 1
+}
+
+// validMessage reports whether a direct publisher's bytes can be framed and put
+// into JSON answers. Ingest checks more, and before it stores.
+func validMessage(data []byte) bool { return json.Valid(data) }

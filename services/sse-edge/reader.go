@@ -1,0 +1,295 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"rejoin/shared/event"
+	"rejoin/shared/marks"
+)
+
+// reader is a subscriber's cursor: where it is, and what it has found out about
+// the way there. It is used by one goroutine.
+//
+// Replay and tail are the same: next returns what follows the cursor, out of the
+// window or out of the log, and a gap where something should have followed that
+// no longer exists. Nothing is sent twice, because the cursor only moves over what
+// was returned; nothing is left out without a word, because everything returned
+// was proved complete, or is told as a gap.
+type reader struct {
+	part  *partition
+	place place
+	chain *chain
+	limit limits
+
+	cursor uint64
+	// fresh means that the client has no cursor: what is gone before the first
+	// event that is still there is nothing that it missed.
+	fresh bool
+	// rollbacks is how many of the window's roll-backs the reader has heard of.
+	rollbacks int
+	// provenTo is the window's end when evidence last showed that the window lacks
+	// nothing behind the cursor.
+	provenTo uint64
+	// toldLost is, on a flow, the newest cleared event that a gap was told of.
+	toldLost uint64
+	// last is the number of the window's entry that was returned last.
+	last uint64
+	// dropped holds, on a flow, up to which sequence each stream's events are gone
+	// and a gap was told, so that older ones still at hand are not sent.
+	dropped map[string]uint64
+	// cleared caches the newest =clear marker below the floor, by stream; "" is the session's.
+	cleared map[string]uint64
+
+	// given is the client's own text of the cursor, while it stands at givenAt.
+	given   string
+	givenAt uint64
+
+	tags    tagger
+	pending []gap // found before the first read
+	items   []item
+}
+
+// step is what one call of next found.
+type step struct {
+	gaps  []gap
+	items []item
+	// version and idle: nothing was found, and the window's version then.
+	version uint64
+	// ended: there is nothing more to come, ever.
+	ended bool
+}
+
+func (s step) empty() bool { return len(s.gaps) == 0 && len(s.items) == 0 && !s.ended }
+
+// errAgain is returned within next when the cursor was moved and has to be read anew.
+var errAgain = errors.New("read again")
+
+// next returns what follows the cursor and moves the cursor behind it. An empty
+// step means that there is nothing now; the cursor is then at the window's end as
+// it was before, and never behind where it was. Errors are those of the log.
+func (r *reader) next(ctx context.Context) (step, error) {
+	s := step{gaps: r.pending}
+	r.pending = nil
+	for {
+		v := r.part.window.read(r, r.limit, r.items)
+		r.items = v.items
+		err := r.step(ctx, v, &s)
+		if errors.Is(err, errAgain) {
+			continue
+		}
+		if err != nil {
+			r.pending = s.gaps // to be told at the next attempt
+			return step{}, err
+		}
+		s.version = v.version
+		s.ended = s.ended || len(s.items) == 0 && r.ended()
+		return s, nil
+	}
+}
+
+func (r *reader) step(ctx context.Context, v view, s *step) error {
+	if v.rollbacks > r.rollbacks {
+		r.rolledBack(v, s)
+		return errAgain
+	}
+	r.retag(v)
+	if moved := r.passCleared(v, s); moved {
+		return errAgain
+	}
+	if !v.inside {
+		return r.below(ctx, v, s)
+	}
+	items, through := v.items, v.through
+	if r.cursor+1 < v.proved && r.provenTo+1 < v.proved {
+		reply, err := r.part.marksOfWindow(ctx, r.place.session, v)
+		found, err := r.judge(ctx, reply, err, items)
+		if err != nil {
+			return err
+		}
+		s.gaps = append(s.gaps, found...)
+		r.provenTo = v.end
+	}
+	s.items = r.keep(items)
+	r.cursor, r.last, r.fresh = max(r.cursor, through), v.last, false
+	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
+	return nil
+}
+
+// rolledBack tells a client that it has seen events which the log has lost.
+func (r *reader) rolledBack(v view, s *step) {
+	if r.cursor > v.common {
+		s.gaps = append(s.gaps, r.gap(ReasonRolledBack, true, r.place.stream))
+		r.cursor = v.common
+	}
+	r.rollbacks, r.provenTo, r.last, r.dropped, r.cleared = v.rollbacks, 0, 0, nil, nil
+}
+
+// passCleared moves a stream's cursor over what a =clear marker in the window took.
+// A flow's cursor stays, since other streams' events lie there; the gap is told once.
+func (r *reader) passCleared(v view, s *step) (moved bool) {
+	if v.lost <= max(r.cursor, r.toldLost) {
+		return false
+	}
+	if !r.fresh {
+		of := r.place.stream
+		if of == "" {
+			of = v.lostOf
+		}
+		s.gaps = append(s.gaps, r.gap(ReasonCleared, true, of))
+	}
+	if r.place.stream == "" {
+		r.toldLost = v.lost
+		return false
+	}
+	r.cursor = v.lost
+	return true
+}
+
+// judge compares what was read with what the ledger says was removed, which was
+// asked for after the read. It moves the cursor, or notes what to drop, so that
+// nothing older than a removed event is sent after the gap is told.
+func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item) ([]gap, error) {
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return r.withoutLedger(ctx, items)
+	}
+	var gaps []gap
+	uncertain := false
+	for _, m := range reply.Marks {
+		if r.place.stream != "" && m.Stream != r.place.stream {
+			continue
+		}
+		switch {
+		case m.Removed > r.cursor:
+			r.drop(m.Stream, m.Removed)
+			if !r.fresh {
+				gaps = append(gaps, r.gap(reasonOf(m.Reason), true, m.Stream))
+			}
+		case m.Maybe > r.cursor:
+			uncertain = true
+		}
+	}
+	if !listed(reply.Marks, r.place.stream) && reply.Default.Maybe > r.cursor {
+		uncertain = true
+	}
+	if uncertain && len(gaps) == 0 {
+		return r.withoutLedger(ctx, items)
+	}
+	return gaps, nil
+}
+
+// listed reports whether the answer holds a mark of the stream itself. A flow's
+// streams are never all known.
+func listed(all []marks.StreamMark, stream string) bool {
+	return stream != "" && slices.ContainsFunc(all, func(m marks.StreamMark) bool { return m.Stream == stream })
+}
+
+// withoutLedger looks for the one proof that needs no ledger: an event of the
+// stream at or before the cursor is still in the log, so that everything behind it
+// is, since a stream always loses its oldest events first. A client without a
+// cursor begins with the oldest event that was read, if that one is still there.
+func (r *reader) withoutLedger(ctx context.Context, items []item) ([]gap, error) {
+	from := r.cursor
+	if r.fresh {
+		if len(items) == 0 {
+			return nil, nil
+		}
+		from = items[0].sequence
+	}
+	if r.place.stream != "" {
+		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), 1)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err == nil && first <= from {
+			return nil, nil
+		}
+	}
+	// Nobody knows the reason; age is the limit that every quiet stream meets.
+	return []gap{r.gap(ReasonExpired, false, r.place.stream)}, nil
+}
+
+// drop notes that a stream's events up to a sequence are gone.
+func (r *reader) drop(stream string, upTo uint64) {
+	if r.dropped == nil {
+		r.dropped = map[string]uint64{}
+	}
+	r.dropped[stream] = max(r.dropped[stream], upTo)
+}
+
+// keep returns the items that were not dropped.
+func (r *reader) keep(items []item) []item {
+	if len(r.dropped) == 0 {
+		return items
+	}
+	return slices.DeleteFunc(items, func(it item) bool { return it.sequence <= r.dropped[it.stream] })
+}
+
+// ended reports whether the registry says that the stream or session ended at or
+// before the cursor: the window may have forgotten its marker.
+func (r *reader) ended() bool {
+	if rec, ok := r.part.sessions.Session(r.place.session); ok && rec.ClosedAt != 0 && r.cursor >= rec.ClosedAt {
+		return true
+	}
+	if r.place.stream == "" {
+		return false
+	}
+	rec, ok := r.part.sessions.Stream(r.place.session, r.place.stream)
+	return ok && rec.ClosedAt != 0 && r.cursor >= rec.ClosedAt
+}
+
+func (r *reader) gap(reason Reason, certain bool, stream string) gap {
+	g := gap{reason: reason, certain: certain, stream: stream, requested: r.given}
+	if r.given == "" || r.cursor != r.givenAt {
+		g.requested = r.id(r.cursor)
+	}
+	return g
+}
+
+// id returns the text of a position as an event ID of the reader's place.
+func (r *reader) id(sequence uint64) string {
+	return event.ID{Stream: r.place.stream, Tag: r.tags.tag(r.place.stream), Sequence: sequence}.String()
+}
+
+// retag makes IDs in the newest generation.
+func (r *reader) retag(v view) {
+	if p := r.tags.place; p.Generation != v.generation || p.Birth != v.birth {
+		p.Generation, p.Birth = v.generation, v.birth
+		r.tags = newTagger(p)
+	}
+}
+
+func (r *reader) subject(kind event.Kind, stream string) event.Subject {
+	return event.Subject{Partition: r.part.number, Session: r.place.session, Stream: stream, Kind: kind}
+}
+
+// wait returns a channel that is closed when there may be something to read.
+func (r *reader) wait(s step) <-chan struct{} { return r.part.window.wait(r, s.version) }
+
+// close lets go of the window.
+func (r *reader) close() { r.part.window.detach(r.chain) }
+
+// finished reports, without a look at the log, that a client with a cursor has
+// everything of a place that has ended.
+func (r *reader) finished() bool {
+	if r.fresh || len(r.pending) > 0 {
+		return false
+	}
+	v := r.part.window.read(r, limits{events: 1, bytes: 1}, nil)
+	if v.rollbacks > r.rollbacks || !v.inside || len(v.items) > 0 || v.lost > r.cursor || r.cursor+1 < v.proved {
+		return r.ended()
+	}
+	return r.ended() || v.closed != 0 && v.through >= v.closed
+}
+
+// resumesAt returns the position just before the first event that follows a gap.
+func (r *reader) resumesAt(s step) uint64 {
+	if len(s.items) > 0 {
+		return s.items[0].sequence - 1
+	}
+	return r.cursor
+}

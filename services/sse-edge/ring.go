@@ -1,0 +1,63 @@
+package edge
+
+import "unsafe"
+
+// entry is the window's index of one event. It holds no pointer, so that the
+// garbage collector has nothing to follow through a million of them.
+type entry struct {
+	sequence uint64
+	offset   uint64 // of the frame, in bytes since the window began
+	time     int64  // nanoseconds since 1970
+	size     uint32 // of the frame
+	chain    uint32 // the number of its stream's chain
+	dead     bool   // cleared: on no stream's chain any more, and to be passed over in the flow
+	stream   links
+	flow     links
+}
+
+// links lead to the neighbours in a chain, as distances in entries; 0 means none.
+type links struct{ prev, next uint32 }
+
+// linksOf picks the links of one of the two chains that an entry is on.
+type linksOf func(*entry) *links
+
+func streamLinks(e *entry) *links { return &e.stream }
+func flowLinks(e *entry) *links   { return &e.flow }
+
+// entryBytes is what an entry costs.
+const entryBytes = int(unsafe.Sizeof(entry{}))
+
+// ring holds the entries numbered first to next-1.
+type ring struct {
+	entries     []entry
+	first, next uint64
+}
+
+func (r *ring) clear() { r.first = r.next }
+
+func (r *ring) bytes() int { return int(r.next-r.first) * entryBytes } //nolint:gosec // entries in memory
+
+// at returns entry n, which must be held.
+func (r *ring) at(n uint64) *entry { return &r.entries[n%uint64(len(r.entries))] }
+
+// push adds an entry and returns its number.
+func (r *ring) push(e entry) uint64 {
+	if r.next-r.first == uint64(len(r.entries)) {
+		r.grow()
+	}
+	n := r.next
+	r.next++
+	*r.at(n) = e
+	return n
+}
+
+func (r *ring) pop() { r.first++ }
+
+// grow doubles the ring. Entries keep their numbers.
+func (r *ring) grow() {
+	bigger := ring{entries: make([]entry, max(64, 2*len(r.entries))), first: r.first, next: r.next}
+	for n := r.first; n < r.next; n++ {
+		*bigger.at(n) = *r.at(n)
+	}
+	*r = bigger
+}

@@ -1,0 +1,204 @@
+package edge
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/playground"
+	"rejoin/services/web"
+	"rejoin/shared/event"
+)
+
+// Routes are what the edge serves.
+func (s *Service) Routes() []web.Route {
+	routes := []web.Route{
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
+	}
+	if s.cfg.Playground {
+		for _, path := range []string{"/", "/playground/app.js", "/playground/style.css"} {
+			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: asset(path)})
+		}
+	}
+	return routes
+}
+
+// asset serves a file of the playground.
+func asset(path string) fiber.Handler {
+	body, contentType, ok := playground.Asset(path)
+	if !ok {
+		panic("edge: the playground has no " + path)
+	}
+	return func(c *fiber.Ctx) error {
+		c.Set(fiber.HeaderContentType, contentType)
+		c.Set(fiber.HeaderContentSecurityPolicy, playground.ContentSecurityPolicy)
+		c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
+		c.Set(fiber.HeaderCacheControl, "no-cache")
+		return c.Send(body)
+	}
+}
+
+// request is what a subscriber asks for.
+type request struct {
+	at    place
+	start start
+	// envelope wraps each message in an object that names its stream.
+	envelope bool
+	// onGapError answers 410 instead of telling a gap in the stream.
+	onGapError bool
+	limit      int
+	wait       time.Duration
+}
+
+// Limits of a page.
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+	maxWait      = 60 * time.Second
+)
+
+// events answers a subscriber with an event stream or with a page.
+func (s *Service) events(c *fiber.Ctx) error {
+	req, err := parse(c)
+	if err != nil {
+		return err
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
+	c.Set(fiber.HeaderVary, "Accept, Origin")
+	switch form(c.Get(fiber.HeaderAccept)) {
+	case formStream:
+		return s.stream(c, req)
+	case formPage:
+		return s.page(c, req)
+	default:
+		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
+	}
+}
+
+type responseForm uint8
+
+const (
+	formNone responseForm = iota
+	formStream
+	formPage
+)
+
+// form chooses between stream and page: what the Accept header names first, unless
+// its quality is 0. No header, and */*, mean the stream (RFC 9110, 12.5.1, as far
+// as two forms need it).
+func form(accept string) responseForm {
+	if strings.TrimSpace(accept) == "" {
+		return formStream
+	}
+	for item := range strings.SplitSeq(accept, ",") {
+		media, params, _ := strings.Cut(item, ";")
+		if q, ok := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q="); ok {
+			if value, err := strconv.ParseFloat(q, 64); err == nil && value == 0 {
+				continue
+			}
+		}
+		switch strings.ToLower(strings.TrimSpace(media)) {
+		case "text/event-stream", "text/*", "*/*":
+			return formStream
+		case "application/json", "application/*":
+			return formPage
+		}
+	}
+	return formNone
+}
+
+func parse(c *fiber.Ctx) (request, error) {
+	req := request{limit: defaultLimit}
+	var err error
+	if req.at.session, err = name(c, "session", event.CheckSession); err != nil {
+		return request{}, err
+	}
+	if c.Params("stream") != "" {
+		if req.at.stream, err = name(c, "stream", event.CheckStream); err != nil {
+			return request{}, err
+		}
+	}
+	// Last-Event-ID wins over after: a browser that reconnects sends the newer place
+	// in the header, with the URL that it was opened with.
+	req.start.after = strings.Clone(c.Query("after"))
+	if id := c.Get("Last-Event-ID"); id != "" {
+		req.start.after = strings.Clone(id)
+	}
+	switch from := c.Query("from"); from {
+	case "", "start":
+	case "now":
+		req.start.now = true
+	default:
+		return request{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start" or "now".`)
+	}
+	switch c.Query("on_gap") {
+	case "", "event":
+	case "error":
+		req.onGapError = true
+	default:
+		return request{}, web.New(web.CodeInvalidParameter, `The parameter "on_gap" is "event" or "error".`)
+	}
+	req.envelope = req.at.stream == ""
+	if v := c.Query("envelope"); v != "" {
+		if req.envelope, err = strconv.ParseBool(v); err != nil {
+			return request{}, web.New(web.CodeInvalidParameter, `The parameter "envelope" is "true" or "false".`)
+		}
+	}
+	if req.limit, err = number(c, "limit", defaultLimit, 1, maxLimit); err != nil {
+		return request{}, err
+	}
+	seconds, err := number(c, "wait", 0, 0, int(maxWait/time.Second))
+	req.wait = time.Duration(seconds) * time.Second
+	return req, err
+}
+
+func name(c *fiber.Ctx, param string, check func(string) error) (string, error) {
+	n, err := web.Param(c, param)
+	if err != nil {
+		return "", err
+	}
+	if err := check(n); err != nil {
+		return "", web.Wrap(err, web.CodeInvalidName, "The "+param+" is not valid: "+err.Error()+".")
+	}
+	return n, nil
+}
+
+func number(c *fiber.Ctx, param string, def, lo, hi int) (int, error) {
+	text := c.Query(param)
+	if text == "" {
+		return def, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < lo || n > hi {
+		return 0, web.New(web.CodeInvalidParameter, "The parameter \""+param+"\" is a number from "+strconv.Itoa(lo)+" to "+strconv.Itoa(hi)+".")
+	}
+	return n, nil
+}
+
+// openTimeout bounds what a subscriber may wait for before its first answer.
+const openTimeout = 10 * time.Second
+
+// open returns the reader of a request, or a problem.
+func (s *Service) open(req request, limit limits) (*reader, error) {
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	r, err := s.partition(req.at.session).open(ctx, req.at, req.start, limit)
+	if err != nil {
+		if passing(err) {
+			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+		}
+		return nil, err
+	}
+	if req.start.after != "" {
+		from := "window"
+		if r.cursor+1 < r.part.window.stats().floor {
+			from = "log"
+		}
+		s.metrics.resumes.WithLabelValues(from).Inc()
+	}
+	return r, nil
+}

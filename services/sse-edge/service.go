@@ -1,0 +1,226 @@
+// Package edge streams events to clients: over Server-Sent Events, and as pages of
+// JSON to those that poll.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// Config configures the edge.
+type Config struct {
+	// EdgeAddr is where the edge listens; port 0 takes any free port.
+	EdgeAddr string `name:"edge-addr" help:"Address that the edge listens on." default:"127.0.0.1:8080" placeholder:"ADDR"`
+	// AllowedHosts are the names, besides those of the loopback interface, under
+	// which clients may address the edge.
+	AllowedHosts []string `name:"allowed-hosts" help:"Host names, besides localhost, under which clients may address the edge." placeholder:"HOST"`
+	// WindowBytes bounds the memory of the windows of all partitions together.
+	WindowBytes int `name:"window-bytes" help:"Memory for the newest events, in bytes." default:"268435456" placeholder:"BYTES"`
+	// WindowBackfill is how many bytes of the newest events the edge reads when it
+	// starts; 0 means as much as fits, -1 none.
+	WindowBackfill int `name:"window-backfill" help:"Bytes of the newest events to read at start; 0 means as much as fits, -1 none." default:"0" placeholder:"BYTES"`
+	// LogReads is how many reads below the window go on at a time.
+	LogReads int `name:"log-reads" help:"Reads of the log for cursors below the window that go on at a time." default:"8" placeholder:"N"`
+	// Heartbeat is the time between two cursor events on a connection.
+	Heartbeat time.Duration `name:"heartbeat" help:"Time between two cursor events on a connection." default:"15s"`
+	// Retry is the reconnection time that clients are told.
+	Retry time.Duration `name:"retry" help:"Reconnection time that clients are told." default:"3s"`
+	// MaxAge is how long a connection lives, give or take a tenth.
+	MaxAge time.Duration `name:"max-connection-age" help:"How long a connection lives, give or take a tenth." default:"10m"`
+	// WriteTimeout is how long a write may make no progress.
+	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may make no progress." default:"10s"`
+	// MaxConnections bounds the event streams that are open at a time.
+	MaxConnections int `name:"max-connections" help:"Event streams that may be open at a time." default:"100000" placeholder:"N"`
+	// Drain is over how much time connections are closed when the edge stops.
+	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
+	// LedgerPatience is how long a missing janitor is waited for before a gap is
+	// told that is not certain.
+	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor that went missing is waited for before a gap is told that is not certain." default:"5s"`
+	// Playground serves the playground at /.
+	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
+}
+
+// Validate reports the first setting that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.WindowBytes < 1<<10:
+		return errors.New("--window-bytes must be at least 1024")
+	case c.WindowBackfill < -1:
+		return errors.New("--window-backfill must be -1 or more")
+	case c.LogReads < 1:
+		return errors.New("--log-reads must be at least 1")
+	case c.MaxConnections < 1:
+		return errors.New("--max-connections must be at least 1")
+	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
+		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
+	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
+		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
+	}
+	return nil
+}
+
+// Service is a running edge.
+//
+//	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
+//	     │                      watch, marks         generations; marks after a jump
+//	     ├─ web.Serve ── for each request a goroutine of fasthttp
+//	     │                 └─ for each event stream, once hijacked: the cursor loop,
+//	     │                    and a reader that notices when the client goes
+//	     └─ stops in this order: no new streams, streams closed over --drain, pages
+//	        answered, listener closed, tails ended
+type Service struct {
+	cfg      Config
+	log      *eventlog.Log
+	sessions *session.Registry
+	logger   *slog.Logger
+	health   *daemon.Health
+	app      *fiber.App
+	ln       net.Listener
+	parts    []*partition
+	metrics  *metrics
+
+	base  context.Context // of all streams; ends when they must
+	end   context.CancelFunc
+	drain chan struct{} // closed when the edge begins to stop
+	slots chan struct{} // one for each open event stream
+
+	mu       sync.Mutex
+	draining bool
+	streams  sync.WaitGroup
+}
+
+// New binds the edge's listener. more are routes of other services that share its
+// address. Errors are one sentence for the user.
+func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
+		drain: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
+	}
+	s.base, s.end = context.WithCancel(context.Background())
+	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
+	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
+	reads := make(chan struct{}, cfg.LogReads)
+	n := b.Log.Settings().Partitions
+	for number := range n {
+		p := &partition{
+			number: number, log: b.Log, sessions: b.Sessions, ledger: led, reads: reads, logger: env.Log, metrics: s.metrics,
+			window:   newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
+			jumped:   make(chan struct{}, 1),
+			backfill: cfg.WindowBytes / n * 8 / 10,
+		}
+		switch {
+		case cfg.WindowBackfill > 0:
+			p.backfill = min(p.backfill, cfg.WindowBackfill/n)
+		case cfg.WindowBackfill < 0:
+			p.backfill = 0
+		}
+		s.parts = append(s.parts, p)
+	}
+	env.Health.Add("windows", s.ready)
+	var err error
+	if s.ln, err = web.Listen(cfg.EdgeAddr, "--edge-addr"); err != nil {
+		s.end()
+		return nil, err
+	}
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: b.Log.Settings().MaxMessageBytes + 1, WriteTimeout: time.Minute})
+	s.app.Use(web.HostCheck(append(append([]string{}, web.LoopbackHosts...), cfg.AllowedHosts...)))
+	web.Mount(s.app, s.Routes()...)
+	web.Mount(s.app, more...)
+	return s, nil
+}
+
+// Addr is where the edge listens.
+func (s *Service) Addr() net.Addr { return s.ln.Addr() }
+
+// ready returns an error until every partition has caught up once. It stays nil
+// when NATS goes away: what is in the windows is worth serving.
+func (s *Service) ready() error {
+	for _, p := range s.parts {
+		if !p.window.stats().ready {
+			return fmt.Errorf("partition %d has not caught up", p.number)
+		}
+	}
+	return nil
+}
+
+// Run serves until ctx ends, then drains: no new streams, the open ones closed
+// spread over Config.Drain, each told when to come back.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.end()
+	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
+	var tails sync.WaitGroup
+	for _, p := range s.parts {
+		tails.Go(func() { _ = p.run(tailCtx) }) // its only error is the context's
+		tails.Go(func() { p.watch(tailCtx) })
+		tails.Go(func() { p.fetchMarks(tailCtx) })
+	}
+	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(serveCtx, s.app, s.ln, s.cfg.WriteTimeout) }()
+	s.logger.Info("edge open", "addr", s.ln.Addr().String())
+	var err error
+	select {
+	case err = <-served:
+		s.drainStreams(0)
+	case <-ctx.Done():
+		s.drainStreams(s.cfg.Drain)
+		stopServing()
+		err = <-served
+	}
+	stopServing()
+	stopTails()
+	tails.Wait()
+	return err
+}
+
+// drainStreams closes all event streams within a time and waits for them.
+func (s *Service) drainStreams(within time.Duration) {
+	s.mu.Lock()
+	s.draining = true
+	close(s.drain)
+	s.mu.Unlock()
+	// Each stream picks its own moment within the time. Those that are stuck in a
+	// write to a client that does not read are cut off behind it.
+	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
+	defer cut.Stop()
+	s.streams.Wait()
+}
+
+// enter counts a new event stream, unless the edge drains or is full.
+func (s *Service) enter() (ok bool, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false, "drain"
+	}
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return false, "limit"
+	}
+	s.streams.Add(1)
+	return true, ""
+}
+
+func (s *Service) leave() {
+	<-s.slots
+	s.streams.Done()
+}
+
+func (s *Service) partition(session string) *partition { return s.parts[s.log.Partition(session)] }

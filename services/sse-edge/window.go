@@ -1,0 +1,374 @@
+package edge
+
+import (
+	"sync"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// window is the newest part of a partition in memory: finished frames in large
+// byte segments, and an index of entries without pointers, through which one
+// chain a stream and one a session lead.
+//
+//	frames   [segment][segment][segment]        appended at the end, freed at the front
+//	entries  ring of {sequence, offset, links}  numbered from the start of the process
+//	chains   stream → first, last entry         flows: session → first, last entry
+//
+// Appending and evicting are O(1). A cursor's place is found from its chain's
+// newest entry backwards, in as many steps as there are events to deliver, or at
+// once by the number of the entry that was delivered last.
+//
+// What a window says holds for cursors at or above floor-1. The lock is never
+// held across I/O.
+type window struct {
+	budget int
+
+	mu     sync.RWMutex
+	birth  string
+	gens   []event.Generation
+	frames segments
+	ring   ring
+	chains map[place]*chain
+	// byNumber finds the stream of an entry; free are its unused places.
+	byNumber []*chain
+	free     []uint32
+	// floor: every event after floor-1 that the tail received is here.
+	floor uint64
+	// proved: from here on the tail saw every event come in without a jump.
+	proved uint64
+	// end: everything up to here that the tail will ever receive was received.
+	end uint64
+	// rollbacks holds, for every time the partition was rolled back, the newest
+	// sequence that the lives before and after have in common.
+	rollbacks []uint64
+	caughtUp  bool
+	oldest    uint64 // the oldest retained sequence when the backfill began
+
+	skipped func(reason string) // counts what is not framed
+}
+
+func newWindow(budget int, skipped func(reason string)) *window {
+	return &window{budget: budget, frames: newSegments(budget), chains: map[place]*chain{}, floor: 1, proved: 1, skipped: skipped}
+}
+
+// reset empties the window and lets it begin after a sequence. floor is lower than
+// after+1 only when the log holds nothing in between.
+func (w *window) reset(state eventlog.State, after, floor uint64) {
+	w.frames.clear()
+	w.ring.clear()
+	for _, c := range w.chains {
+		c.length, c.entries, c.lost, c.closed, c.clearedAt, c.prefix = 0, 0, 0, 0, 0, nil
+		c.wake()
+		w.forget(c)
+	}
+	w.birth, w.gens = state.Birth, state.Generations
+	w.floor, w.proved, w.end, w.oldest = floor, after+1, after, state.First
+}
+
+// begin prepares an empty window for a backfill.
+func (w *window) begin(state eventlog.State, after, floor uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reset(state, after, floor)
+}
+
+// rollback empties the window, after a partition was rolled back to common, the
+// newest sequence that both lives share.
+func (w *window) rollback(state eventlog.State, after, floor, common uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rollbacks = append(w.rollbacks, common)
+	w.reset(state, after, floor)
+}
+
+// setGenerations takes over the partition's generations: later frames carry the newest.
+func (w *window) setGenerations(birth string, gens []event.Generation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.birth == "" || w.birth == birth {
+		w.birth, w.gens = birth, gens
+	}
+}
+
+// newest returns the sequences and store times of up to n of the newest entries,
+// newest first.
+func (w *window) newest(n int) (entries []entry, end uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for i := w.ring.next; i > w.ring.first && len(entries) < n; i-- {
+		entries = append(entries, *w.ring.at(i - 1))
+	}
+	return entries, w.end
+}
+
+// append takes in the next event of the partition. missed is how many sequences
+// before it were removed unseen; incarnation is the session's, as far as known.
+func (w *window) append(e eventlog.Entry, missed uint64, incarnation string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.jump(e.Sequence, missed)
+	w.end = e.Sequence
+	if !e.Valid {
+		w.skipped("subject")
+		return
+	}
+	switch e.Subject.Kind {
+	case event.Close:
+		w.close(e, incarnation)
+	case event.Clear:
+		w.clear(e)
+	case event.Message:
+		w.message(e, incarnation)
+	}
+}
+
+// through moves the end when the log holds nothing more up to a sequence.
+func (w *window) through(sequence, missed uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.jump(sequence+1, missed)
+	w.end = max(w.end, sequence)
+	w.caughtUp = true
+}
+
+// jump lifts the proved floor when sequences before next were removed unseen.
+func (w *window) jump(next, missed uint64) {
+	if missed == 0 {
+		return
+	}
+	w.proved = next
+	if w.caughtUp {
+		for _, c := range w.chains {
+			c.wake() // each has to find out whether the missed events were its own
+		}
+	}
+}
+
+// chain returns the chain of a place, and makes it when there is none.
+func (w *window) chain(p place) *chain {
+	if c := w.chains[p]; c != nil {
+		return c
+	}
+	c := &chain{place: p}
+	w.chains[p] = c
+	if p.stream == "" {
+		return c
+	}
+	c.flow = w.chain(place{session: p.session})
+	c.flow.streams++
+	if n := len(w.free); n > 0 {
+		c.number, w.free = w.free[n-1], w.free[:n-1]
+		w.byNumber[c.number] = c
+	} else {
+		c.number = uint32(len(w.byNumber)) //nolint:gosec // chains in memory are fewer than 2³²
+		w.byNumber = append(w.byNumber, c)
+	}
+	return c
+}
+
+// forget drops a chain that nothing needs any more.
+func (w *window) forget(c *chain) {
+	if !c.idle(w.floor) || w.chains[c.place] != c {
+		return
+	}
+	delete(w.chains, c.place)
+	if c.flow != nil {
+		w.byNumber[c.number] = nil
+		w.free = append(w.free, c.number)
+		c.flow.streams--
+		w.forget(c.flow)
+	}
+}
+
+func (w *window) message(e eventlog.Entry, incarnation string) {
+	stream := w.chain(place{e.Subject.Session, e.Subject.Stream})
+	flow := stream.flow
+	w.reopen(flow, incarnation)
+	w.reopen(stream, incarnation)
+	if stream.closed != 0 || flow.closed != 0 {
+		w.skipped("closed")
+		w.forget(stream)
+		return
+	}
+	stream.retag(w.birth, w.gens[len(w.gens)-1].ID, incarnation)
+	offset, size := w.frames.append(func(b []byte) []byte {
+		return appendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
+	})
+	n := w.ring.push(entry{sequence: e.Sequence, time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number})
+	stream.entries++
+	w.link(stream, n, streamLinks)
+	w.link(flow, n, flowLinks)
+	if e.Final {
+		stream.closed, stream.closedOf = e.Sequence, incarnation
+	}
+	stream.wake()
+	flow.wake()
+	w.evict()
+}
+
+// reopen turns the end of an earlier session of the name into a clear: what came
+// before belongs to that one.
+func (w *window) reopen(c *chain, incarnation string) {
+	if c.closed == 0 || c.closedOf == "" || incarnation == c.closedOf {
+		return
+	}
+	w.lose(c)
+	c.lost, c.closed = max(c.lost, c.closed), 0
+}
+
+// link appends entry n to a chain.
+func (w *window) link(c *chain, n uint64, of linksOf) {
+	if c.length > 0 {
+		distance := uint32(n - c.last) //nolint:gosec // entries in memory are fewer than 2³²
+		of(w.ring.at(n)).prev = distance
+		of(w.ring.at(c.last)).next = distance
+	} else {
+		c.first = n
+	}
+	c.last = n
+	c.length++
+}
+
+// evict forgets the oldest entries until the window is within its budget. The
+// newest entry stays, however large it is.
+func (w *window) evict() {
+	for w.frames.held()+w.ring.bytes() > w.budget && w.ring.next-w.ring.first > 1 {
+		old := *w.ring.at(w.ring.first)
+		w.floor = old.sequence + 1
+		stream := w.byNumber[old.chain]
+		flow := stream.flow
+		unlink(flow, w.ring.first, old.flow.next)
+		if !old.dead {
+			unlink(stream, w.ring.first, old.stream.next)
+		}
+		stream.entries--
+		w.ring.pop()
+		w.frames.freeBefore(w.ring.at(w.ring.first).offset)
+		w.forget(stream)
+		w.forget(flow)
+	}
+}
+
+// unlink takes the oldest entry off its chain.
+func unlink(c *chain, n uint64, next uint32) {
+	c.length--
+	c.first = n + uint64(next)
+}
+
+func (w *window) close(e eventlog.Entry, incarnation string) {
+	c := w.chain(place{e.Subject.Session, e.Subject.Stream})
+	if c.closed == 0 {
+		c.closed, c.closedOf = e.Sequence, incarnation
+	}
+	c.wake()
+	for _, s := range w.chains {
+		if s.flow == c {
+			s.wake()
+		}
+	}
+}
+
+// clear takes the events of a stream or session off the streams' chains. They are
+// never sent again; their bytes go with the window's own eviction.
+func (w *window) clear(e eventlog.Entry) {
+	c := w.chain(place{e.Subject.Session, e.Subject.Stream})
+	c.clearedAt = e.Sequence
+	if e.Subject.Stream != "" {
+		w.lose(c)
+		c.wake()
+		return
+	}
+	for _, s := range w.chains {
+		if s.flow == c {
+			w.lose(s)
+			s.wake()
+		}
+	}
+	c.lostOf = ""
+	c.wake()
+}
+
+// lose empties a stream's chain and remembers its newest event as lost.
+func (w *window) lose(c *chain) {
+	if c.flow == nil || c.length == 0 {
+		return
+	}
+	c.lost = w.ring.at(c.last).sequence
+	if c.lost > c.flow.lost {
+		c.flow.lost, c.flow.lostOf = c.lost, c.place.stream
+	}
+	n := c.first
+	for range c.length {
+		en := w.ring.at(n)
+		en.dead = true
+		n += uint64(en.stream.next)
+	}
+	c.length = 0
+	c.wake()
+	c.flow.wake()
+}
+
+// attach holds the chain of a place for a subscriber, so that it is not forgotten.
+// incarnation is the session's now, empty when it is not registered: if the window
+// saw an earlier session of the name end, that end is not this one's.
+func (w *window) attach(p place, incarnation string) attachment {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.chain(p)
+	if c.flow != nil {
+		w.reopen(c.flow, incarnation)
+	}
+	w.reopen(c, incarnation)
+	c.readers++
+	return attachment{chain: c, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks)}
+}
+
+// attachment is what a new subscriber has to know of the window.
+type attachment struct {
+	chain     *chain
+	birth     string
+	gens      []event.Generation
+	end       uint64
+	rollbacks int
+}
+
+// detach lets go of what attach returned.
+func (w *window) detach(c *chain) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.readers--
+	w.forget(c)
+}
+
+// stats is what a window holds.
+type stats struct {
+	events, bytes int
+	floor, end    uint64
+	ready         bool
+}
+
+func (w *window) stats() stats {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return stats{events: int(w.ring.next - w.ring.first), bytes: w.frames.held() + w.ring.bytes(), floor: w.floor, end: w.end, ready: w.caughtUp} //nolint:gosec // entries in memory
+}
+
+// oldestOf returns the sequence of a chain's oldest event, when the window holds
+// all that the log held when the backfill began.
+func (w *window) oldestOf(c *chain) (sequence uint64, whole bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.floor > w.oldest {
+		return 0, false
+	}
+	n := c.first
+	for range c.length {
+		en := w.ring.at(n)
+		if !en.dead {
+			return en.sequence, true
+		}
+		n += uint64(en.flow.next)
+	}
+	return 0, true
+}
