@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"rejoin/shared/event"
@@ -163,29 +164,50 @@ func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items 
 		if r.place.stream != "" && m.Stream != r.place.stream {
 			continue
 		}
-		switch {
-		case m.Removed > r.cursor:
+		switch from := r.from(m.Stream, items); {
+		case m.Removed > from:
 			r.drop(m.Stream, m.Removed)
 			if !r.fresh {
 				gaps = append(gaps, r.gap(reasonOf(m.Reason), true, m.Stream))
 			}
-		case m.Maybe > r.cursor:
+		case m.Maybe > from:
 			uncertain = true
 		}
 	}
-	if !listed(reply.Marks, r.place.stream) && reply.Default.Maybe > r.cursor {
-		uncertain = true
-	}
+	uncertain = uncertain || r.maybeUnlisted(reply, items)
 	if uncertain && len(gaps) == 0 {
 		return r.withoutLedger(ctx, items)
 	}
 	return gaps, nil
 }
 
-// listed reports whether the answer holds a mark of the stream itself. A flow's
-// streams are never all known.
-func listed(all []marks.StreamMark, stream string) bool {
-	return stream != "" && slices.ContainsFunc(all, func(m marks.StreamMark) bool { return m.Stream == stream })
+// from returns the sequence from which on nothing of a stream may be missing: the
+// cursor, or for a client without one the oldest event that there is.
+func (r *reader) from(stream string, items []item) uint64 {
+	if !r.fresh {
+		return r.cursor
+	}
+	for i := range items {
+		if items[i].stream == stream {
+			return items[i].sequence
+		}
+	}
+	return math.MaxUint64
+}
+
+// maybeUnlisted reports whether a stream that the ledger's answer does not name
+// may have lost something. A flow's streams are never all known.
+func (r *reader) maybeUnlisted(reply marks.Reply, items []item) bool {
+	listed := func(stream string) bool {
+		return slices.ContainsFunc(reply.Marks, func(m marks.StreamMark) bool { return m.Stream == stream })
+	}
+	maybe := reply.Default.Maybe
+	if !r.fresh {
+		return maybe > r.cursor && (r.place.stream == "" || !listed(r.place.stream))
+	}
+	return slices.ContainsFunc(items, func(it item) bool {
+		return maybe > it.sequence && maybe > r.from(it.stream, items) && !listed(it.stream)
+	})
 }
 
 // withoutLedger looks for the one proof that needs no ledger: an event of the

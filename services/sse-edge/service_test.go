@@ -1,0 +1,518 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+	"rejoin/shared/sse"
+)
+
+// fixture is a log of one partition, and edges on it. The ledger is played by the
+// test: answer is what it says, nil for nobody there.
+type fixture struct {
+	t      *testing.T
+	server *natstest.Server
+	b      *backend.Backend
+
+	mu     sync.Mutex
+	answer func(marks.Request) marks.Reply
+	asked  int
+}
+
+func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
+	t.Helper()
+	f := &fixture{t: t, server: natstest.Start(t)}
+	settings.Partitions = 1
+	log := daemon.NewEnv(nil).Log
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: f.server.URL()}, "test", settings, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	f.b = b
+	return f
+}
+
+// ledger answers the edges' questions from now on.
+func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
+	f.t.Helper()
+	sub, err := f.b.Conn.QueueSubscribe(marks.Subject, marks.Queue, func(m *nats.Msg) {
+		var req marks.Request
+		if err := json.Unmarshal(m.Data, &req); err != nil {
+			f.t.Error(err)
+		}
+		f.mu.Lock()
+		f.asked++
+		f.mu.Unlock()
+		data, _ := json.Marshal(answer(req))
+		_ = m.Respond(data)
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = sub.Unsubscribe() })
+}
+
+func nothingRemoved(marks.Request) marks.Reply { return marks.Reply{} }
+
+// edge starts an edge and returns its URL.
+func (f *fixture) edge(change func(*Config)) string {
+	f.t.Helper()
+	url, stop := f.startEdge(change)
+	f.t.Cleanup(stop)
+	return url
+}
+
+func (f *fixture) startEdge(change func(*Config)) (url string, stop func()) {
+	f.t.Helper()
+	env := daemon.NewEnv(nil)
+	b, err := backend.Open(f.t.Context(), backend.Config{NATSURL: f.server.URL()}, "edge", env.Log)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cfg := Config{
+		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
+		MaxAge: 10 * time.Minute, WriteTimeout: 5 * time.Second, MaxConnections: 100, LedgerPatience: 100 * time.Millisecond,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg, b, env)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	eventually(f.t, "the edge is ready", func() bool { return s.ready() == nil })
+	return "http://" + s.Addr().String(), func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.t.Errorf("the edge ended with %v", err)
+		}
+		b.Close()
+	}
+}
+
+// eventually waits for a condition, with a deadline.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (f *fixture) publish(stream string, n int) uint64 {
+	f.t.Helper()
+	var last uint64
+	for range n {
+		ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		last = ack.Sequence
+	}
+	return last
+}
+
+// client is one connection to an event stream.
+type client struct {
+	t    *testing.T
+	body io.ReadCloser
+	dec  *sse.Decoder
+	resp *http.Response
+}
+
+func subscribe(t *testing.T, url string) *client {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp}
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *client) close() { _ = c.body.Close() }
+
+// next returns the next event of a type, and fails on any other but cursors.
+func (c *client) next(typ string) sse.Event {
+	c.t.Helper()
+	for {
+		e, err := c.dec.Next()
+		if err != nil {
+			c.t.Fatalf("waiting for %s: %v", typ, err)
+		}
+		if e.Type == "cursor" && typ != "cursor" {
+			continue
+		}
+		if e.Type != typ {
+			c.t.Fatalf("got %s %s, want %s", e.Type, e.Data, typ)
+		}
+		return e
+	}
+}
+
+func (c *client) messages(n int) (lastID string) {
+	c.t.Helper()
+	for range n {
+		lastID = c.next("message").ID
+	}
+	return lastID
+}
+
+func (c *client) gap() gapData {
+	c.t.Helper()
+	var g gapData
+	if err := json.Unmarshal(c.next("gap").Data, &g); err != nil {
+		c.t.Fatal(err)
+	}
+	return g
+}
+
+func sequenceOf(t *testing.T, id string) uint64 {
+	t.Helper()
+	parsed, err := event.ParseID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Sequence
+}
+
+const streamPath = "/v1/sessions/s/streams/a/events"
+
+func TestReplayThenTailThenResume(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 3)
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	third := c.messages(3)
+	f.publish("b", 2)
+	f.publish("a", 2)
+	c.messages(2)
+	c.close()
+	again := subscribe(t, url+streamPath+"?after="+third)
+	if e := again.next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) || e.ID != third {
+		t.Errorf("connect is %s with id %s", e.Data, e.ID)
+	}
+	if last := again.messages(2); sequenceOf(t, last) != 7 {
+		t.Errorf("the last id is %s", last)
+	}
+}
+
+// The cursor of an idle client moves with the window, so that it stays fresh.
+func TestCursorMovesOnAQuietStream(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	f.publish("a", 1)
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	c.messages(1)
+	last := f.publish("b", 5)
+	eventually(t, "the cursor is at the end", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+}
+
+func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
+	for _, flow := range []bool{false, true} {
+		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
+			f := newFixture(t, eventlog.Settings{})
+			f.ledger(nothingRemoved)
+			url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+			path := streamPath
+			if flow {
+				path = "/v1/sessions/s/events"
+			}
+			c := subscribe(t, url+path)
+			c.next("connect")
+			f.publish("a", 10)
+			tenth := c.messages(10)
+			c.close()
+			last := f.publish("a", 2500)
+			c = subscribe(t, url+path+"?after="+tenth)
+			c.next("connect")
+			for n := uint64(11); n <= last; n++ {
+				if e := c.next("message"); sequenceOf(t, e.ID) != n {
+					t.Fatalf("got %s, want sequence %d", e.ID, n)
+				}
+			}
+		})
+	}
+}
+
+// What the ledger says of a removal decides between silence and a gap, and each
+// gap is told once.
+func TestEvidence(t *testing.T) {
+	tests := []struct {
+		name   string
+		ledger func(marks.Request) marks.Reply
+		// events of stream a are sequences 1 to 20; delete removes some, b follows.
+		remove []uint64
+		after  uint64
+		want   []uint64
+		gap    *gapData
+	}{
+		{name: "nothing_removed_behind_the_cursor", ledger: nothingRemoved, after: 10, want: seq(11, 20)},
+		{
+			name: "the_ledger_says_trimmed", remove: seq(1, 15), after: 10, want: seq(16, 20),
+			ledger: func(marks.Request) marks.Reply {
+				return marks.Reply{Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 15, Reason: marks.Trimmed}}}}
+			},
+			gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+		},
+		{
+			name: "removed_before_the_cursor", remove: seq(1, 10), after: 10, want: seq(11, 20),
+			ledger: func(marks.Request) marks.Reply {
+				return marks.Reply{Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 10, Reason: marks.Expired}}}}
+			},
+		},
+		{name: "no_ledger_but_an_older_event_is_there", remove: seq(1, 9), after: 10, want: seq(11, 20)},
+		{name: "no_ledger_and_no_older_event", remove: seq(1, 12), after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired}},
+		{
+			name: "maybe_removed_and_an_older_event_is_there", remove: seq(1, 9), after: 10, want: seq(11, 20),
+			ledger: func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: 15}} },
+		},
+		{
+			name: "maybe_removed", remove: seq(1, 12), after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired},
+			ledger: func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: 15}} },
+		},
+	}
+	// The same answers are due from the log, when the cursor is below the floor, and
+	// from a window that was filled after the removals.
+	for _, backfill := range []int{0, -1} {
+		for _, tt := range tests {
+			t.Run(fmt.Sprintf("%s/backfill_%d", tt.name, backfill), func(t *testing.T) {
+				f := newFixture(t, eventlog.Settings{})
+				if tt.ledger != nil {
+					f.ledger(tt.ledger)
+				}
+				first, stop := f.startEdge(nil)
+				f.publish("a", 20)
+				c := subscribe(t, first+streamPath)
+				c.next("connect")
+				id := c.messages(int(tt.after)) //nolint:gosec // small
+				c.close()
+				stop()
+				for _, sequence := range tt.remove {
+					if err := f.b.Log.Delete(t.Context(), 0, sequence); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.publish("b", 1)
+				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = backfill })+streamPath+"?after="+id)
+				c.next("connect")
+				if tt.gap != nil {
+					g := c.gap()
+					if g.Reason != tt.gap.Reason || g.Certain != tt.gap.Certain || g.Requested != id || *g.Stream != "a" {
+						t.Errorf("gap is %+v", g)
+					}
+					if at := sequenceOf(t, g.ResumesAt); at != tt.want[0]-1 {
+						t.Errorf("the gap resumes at %d, want %d", at, tt.want[0]-1)
+					}
+				}
+				for _, n := range tt.want {
+					if e := c.next("message"); sequenceOf(t, e.ID) != n {
+						t.Fatalf("got %s, want sequence %d", e.ID, n)
+					}
+				}
+				f.publish("a", 1)
+				c.messages(1)
+			})
+		}
+	}
+}
+
+func seq(from, to uint64) (all []uint64) {
+	for n := from; n <= to; n++ {
+		all = append(all, n)
+	}
+	return all
+}
+
+func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 2)
+	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
+	foreign := c.next("connect").ID
+	for _, id := range []string{"rubbish", foreign, "a_0000000_1"} {
+		c := subscribe(t, url+streamPath+"?after="+id)
+		c.next("connect")
+		if g := c.gap(); g.Reason != ReasonUnknown || !g.Certain || g.Requested != id {
+			t.Errorf("%s: gap is %+v", id, g)
+		}
+		c.messages(2)
+	}
+}
+
+func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 2)
+	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
+		t.Fatal(err)
+	}
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	id := c.messages(2)
+	if err := session.Close(t.Context(), f.b.Sessions, f.b.Log, "s", "a", false, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	closed := c.next("close")
+	if string(closed.Data) != `{"status":"closed","session":"s","stream":"a"}` {
+		t.Errorf("close is %s", closed.Data)
+	}
+	if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream goes on: %v", err)
+	}
+	for _, after := range []string{id, closed.ID} {
+		if again := subscribe(t, url+streamPath+"?after="+after); again.resp.StatusCode != http.StatusNoContent {
+			t.Errorf("a resume of a stream that is over answers %d", again.resp.StatusCode)
+		}
+	}
+	c = subscribe(t, url+streamPath)
+	c.next("connect")
+	c.messages(2)
+	c.next("close")
+}
+
+func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 3)
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	first := c.messages(1)
+	c.close()
+	if _, err := f.b.Log.Mark(t.Context(), event.Clear, "s", "a"); err != nil {
+		t.Fatal(err)
+	}
+	f.publish("a", 1)
+	c = subscribe(t, url+streamPath+"?after="+first)
+	c.next("connect")
+	if g := c.gap(); g.Reason != ReasonCleared || !g.Certain {
+		t.Errorf("gap is %+v", g)
+	}
+	if id := c.messages(1); sequenceOf(t, id) != 5 {
+		t.Errorf("got %s, want the event behind the clear", id)
+	}
+	c = subscribe(t, url+streamPath)
+	c.next("connect")
+	if id := c.messages(1); sequenceOf(t, id) != 5 {
+		t.Errorf("a new client got %s", id)
+	}
+}
+
+func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	refused := subscribe(t, url+streamPath)
+	body, err := io.ReadAll(refused.body)
+	if err != nil || refused.resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
+		t.Errorf("status %d, body %q, %v", refused.resp.StatusCode, body, err)
+	}
+	c.close()
+	eventually(t, "there is room again", func() bool {
+		c := subscribe(t, url+streamPath)
+		defer c.close()
+		_, err := c.dec.Next()
+		return err == nil
+	})
+}
+
+func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	url, stop := f.startEdge(func(c *Config) { c.Drain = 50 * time.Millisecond })
+	var clients []*client
+	for range 20 {
+		c := subscribe(t, url+streamPath)
+		c.next("connect")
+		clients = append(clients, c)
+	}
+	stop()
+	for _, c := range clients {
+		if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+			t.Errorf("a drained stream ended with %v", err)
+		}
+		if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
+			t.Errorf("retry is %s", r)
+		}
+	}
+}
+
+func TestPagesAndLongPoll(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	get := func(query string) (p page) {
+		t.Helper()
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+streamPath+query, nil)
+		req.Header.Set("Accept", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", resp.StatusCode)
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	f.publish("a", 5)
+	eventually(t, "the edge has all", func() bool { return len(get("").Events) == 5 })
+	first := get("?limit=3")
+	if len(first.Events) != 3 || first.Cursor != first.Events[2].ID || first.Gap != nil || first.Closed {
+		t.Fatalf("%+v", first)
+	}
+	second := get("?after=" + first.Cursor)
+	if len(second.Events) != 2 || string(second.Events[0].Message) != `{"jsonrpc":"2.0","method":"m"}` {
+		t.Fatalf("%+v", second)
+	}
+	if empty := get("?after=" + second.Cursor); len(empty.Events) != 0 || empty.Events == nil {
+		t.Fatalf("%+v", empty)
+	}
+	polled := make(chan page, 1)
+	go func() { polled <- get("?wait=30&after=" + second.Cursor) }()
+	f.publish("a", 1)
+	if p := <-polled; len(p.Events) != 1 {
+		t.Fatalf("%+v", p)
+	}
+}
