@@ -206,6 +206,28 @@ func sequenceOf(t *testing.T, id string) uint64 {
 	return parsed.Sequence
 }
 
+// poll fetches a page.
+func poll(t *testing.T, url string) (p page) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("status %d", resp.StatusCode)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 const streamPath = "/v1/sessions/s/streams/a/events"
 
 func TestReplayThenTailThenResume(t *testing.T) {
@@ -420,6 +442,10 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.publish("a", 1)
+	eventually(t, "the edge has seen the clear", func() bool {
+		events := poll(t, url+streamPath).Events
+		return len(events) == 1 && sequenceOf(t, events[0].ID) == 5
+	})
 	c = subscribe(t, url+streamPath+"?after="+first)
 	c.next("connect")
 	if g := c.gap(); g.Reason != ReasonCleared || !g.Certain {
@@ -478,24 +504,7 @@ func TestPagesAndLongPoll(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	f.ledger(nothingRemoved)
 	url := f.edge(nil)
-	get := func(query string) (p page) {
-		t.Helper()
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+streamPath+query, nil)
-		req.Header.Set("Accept", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatalf("status %d", resp.StatusCode)
-		}
-		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	defer http.DefaultClient.CloseIdleConnections()
+	get := func(query string) page { return poll(t, url+streamPath+query) }
 	f.publish("a", 5)
 	eventually(t, "the edge has all", func() bool { return len(get("").Events) == 5 })
 	first := get("?limit=3")
