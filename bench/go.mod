@@ -2,26 +2,17 @@ module rejoin/bench
 
 go 1.26.0
 
-require rejoin/shared v0.0.0
+require (
+	github.com/nats-io/nats.go v1.55.0
+	rejoin/shared v0.0.0
+)
+
+require (
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)
 
 replace rejoin/shared => ../shared
-
-require rejoin/services/web v0.0.0
-
-replace rejoin/services/web => ../services/web
-
-require rejoin/services/ingest v0.0.0
-
-replace rejoin/services/ingest => ../services/ingest
-
-require rejoin/services/sse-edge v0.0.0
-
-replace rejoin/services/sse-edge => ../services/sse-edge
-
-require rejoin/services/janitor v0.0.0
-
-replace rejoin/services/janitor => ../services/janitor
-
-require rejoin/standalone v0.0.0
-
-replace rejoin/standalone => ../standalone

@@ -29,7 +29,7 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 	if err != nil {
 		return err
 	}
-	items, err := r.itemsOf(ctx, page, v)
+	items, err := r.itemsOf(ctx, page)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (r *reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
 }
 
 // itemsOf frames the messages of a page as the window would have.
-func (r *reader) itemsOf(ctx context.Context, page eventlog.Page, v view) ([]item, error) {
+func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error) {
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if e.Subject.Kind != event.Message || !validMessage(e.Data) {

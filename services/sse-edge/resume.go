@@ -51,7 +51,7 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {
 		r.begin(ReasonUnknown, text)
-		return nil
+		return nil //nolint:nilerr // what cannot be read is no error but a gap
 	}
 	verdict, common := event.Resolve(id, r.tagPlace(), a.gens)
 	if verdict != event.Good {

@@ -31,9 +31,8 @@ type fixture struct {
 	server *natstest.Server
 	b      *backend.Backend
 
-	mu     sync.Mutex
-	answer func(marks.Request) marks.Reply
-	asked  int
+	mu    sync.Mutex
+	asked int
 }
 
 func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
@@ -151,7 +150,7 @@ func subscribe(t *testing.T, url string) *client {
 		t.Fatal(err)
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req) //nolint:bodyclose // closed with the test
 	if err != nil {
 		t.Fatal(err)
 	}

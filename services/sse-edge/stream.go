@@ -119,7 +119,7 @@ type stream struct {
 	position uint64
 	resumed  bool
 	conn     net.Conn
-	buffers net.Buffers
+	buffers  net.Buffers
 	// lastSegment and lastEnd are where the frame that was added last lies in the window.
 	lastSegment, lastEnd uint64
 }

@@ -116,7 +116,7 @@ func TestWindowReadsWhatWasAppended(t *testing.T) {
 				check(at, readers[at].cursor, readers[at])
 			default:
 				sequence++
-				data := fmt.Sprintf(`{"n":%d,"pad":"%s"}`, sequence, bytes.Repeat([]byte("x"), rapid.IntRange(0, 60).Draw(t, "size")))
+				data := fmt.Sprintf(`{"n":%d,"pad":%q}`, sequence, bytes.Repeat([]byte("x"), rapid.IntRange(0, 60).Draw(t, "size")))
 				w.append(message(sequence, at, data), 0, "")
 				if !closed[at] {
 					model = append(model, modelled{at, sequence, data})

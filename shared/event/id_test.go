@@ -44,7 +44,7 @@ func TestEventIDText(t *testing.T) {
 func TestResolve(t *testing.T) {
 	gens := []event.Generation{{ID: "g1", Start: 1}, {ID: "g2", Start: 100}, {ID: "g3", Start: 90}}
 	place := event.Place{Birth: "g1", Session: "s", Incarnation: "i1", Stream: "tools"}
-	make := func(change func(*event.Place), sequence uint64) event.ID {
+	made := func(change func(*event.Place), sequence uint64) event.ID {
 		p := place
 		p.Generation = "g3"
 		change(&p)
@@ -57,17 +57,17 @@ func TestResolve(t *testing.T) {
 		want   event.Verdict
 		common uint64
 	}{
-		{"current", make(func(*event.Place) {}, 500), event.Good, 0},
-		{"before_the_session_was_registered", make(func(p *event.Place) { p.Incarnation = "" }, 500), event.Good, 0},
-		{"older_generation_before_every_later_start", make(generation("g1"), 89), event.Good, 0},
-		{"older_generation_at_a_later_start", make(generation("g1"), 90), event.RolledBack, 89},
-		{"middle_generation_at_the_next_start", make(generation("g2"), 101), event.RolledBack, 89},
-		{"lost_generation_of_this_place", make(generation("lost"), 10), event.RolledBack, 0},
-		{"another_session", make(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
-		{"another_incarnation", make(func(p *event.Place) { p.Incarnation = "i0" }, 10), event.Unknown, 0},
-		{"another_stream", make(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
-		{"the_flow_of_the_session", make(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
-		{"another_log", make(func(p *event.Place) { p.Birth, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
+		{"current", made(func(*event.Place) {}, 500), event.Good, 0},
+		{"before_the_session_was_registered", made(func(p *event.Place) { p.Incarnation = "" }, 500), event.Good, 0},
+		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
+		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
+		{"middle_generation_at_the_next_start", made(generation("g2"), 101), event.RolledBack, 89},
+		{"lost_generation_of_this_place", made(generation("lost"), 10), event.RolledBack, 0},
+		{"another_session", made(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
+		{"another_incarnation", made(func(p *event.Place) { p.Incarnation = "i0" }, 10), event.Unknown, 0},
+		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
+		{"the_flow_of_the_session", made(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
+		{"another_log", made(func(p *event.Place) { p.Birth, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -155,7 +155,7 @@ func (m *members) check() error {
 			return bad(`it has a "method" and a "result" or "error"`)
 		case idNull:
 			return bad(`a request's "id" is null`)
-		case m.params != nil && m.params[0] != '{' && m.params[0] != '[':
+		case len(m.params) > 0 && m.params[0] != '{' && m.params[0] != '[':
 			return bad(`"params" is not an object or an array`)
 		}
 		return nil

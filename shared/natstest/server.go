@@ -51,7 +51,7 @@ func (s *Server) Start() {
 	if !srv.ReadyForConnections(30 * time.Second) {
 		s.t.Fatal("the NATS server did not start")
 	}
-	s.opt.Port = srv.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // the server listens on TCP
+	s.opt.Port = srv.Addr().(*net.TCPAddr).Port //nolint:errcheck,forcetypeassert // the server listens on TCP
 	s.srv = srv
 }
 

@@ -16,7 +16,7 @@ type Marker interface {
 }
 
 // Close ends a session, or one stream of it when stream is not empty, and clears
-// it too when clear is set. It is safe to repeat, and to finish what another
+// it too when alsoClear is set. It is safe to repeat, and to finish what another
 // process began: a session that stays closing is closed by calling Close again.
 //
 // The order is what makes the marker the last entry: the state becomes closing,
@@ -25,13 +25,13 @@ type Marker interface {
 //
 // Errors wrap [ErrNotFound], [ErrConflict], [ErrUnavailable], or those of
 // [eventlog.Log.Mark].
-func Close(ctx context.Context, r *Registry, log Marker, name, stream string, clear bool, settle time.Duration) error {
-	rec, err := r.beginClose(ctx, name, stream, clear)
+func Close(ctx context.Context, r *Registry, log Marker, name, stream string, alsoClear bool, settle time.Duration) error {
+	rec, err := r.beginClose(ctx, name, stream, alsoClear)
 	if err != nil {
 		return err
 	}
 	if rec.State == Closed {
-		if clear && !rec.Clear {
+		if alsoClear && !rec.Clear {
 			_, err = log.Mark(ctx, event.Clear, name, stream)
 		}
 		return err
@@ -62,7 +62,7 @@ func Close(ctx context.Context, r *Registry, log Marker, name, stream string, cl
 }
 
 // beginClose makes the record say closing, unless it says closed.
-func (r *Registry) beginClose(ctx context.Context, name, stream string, clear bool) (Record, error) {
+func (r *Registry) beginClose(ctx context.Context, name, stream string, alsoClear bool) (Record, error) {
 	owner, err := r.Get(ctx, name, "")
 	if err != nil {
 		return Record{}, err
@@ -76,7 +76,7 @@ func (r *Registry) beginClose(ctx context.Context, name, stream string, clear bo
 		if errors.Is(err, ErrNotFound) {
 			rec, err = r.Create(ctx, Record{
 				Session: name, Stream: stream, State: Closing, Created: owner.Created,
-				Ended: time.Now().UTC(), Clear: clear, Incarnation: owner.Incarnation,
+				Ended: time.Now().UTC(), Clear: alsoClear, Incarnation: owner.Incarnation,
 			})
 			if errors.Is(err, ErrExists) {
 				err = fmt.Errorf("%w: %w", ErrConflict, err)
@@ -87,9 +87,9 @@ func (r *Registry) beginClose(ctx context.Context, name, stream string, clear bo
 			return Record{}, err
 		}
 	}
-	if rec.State == Closed || rec.State == Closing && (rec.Clear || !clear) {
+	if rec.State == Closed || rec.State == Closing && (rec.Clear || !alsoClear) {
 		return rec, nil
 	}
-	rec.State, rec.Clear, rec.Ended = Closing, rec.Clear || clear, time.Now().UTC()
+	rec.State, rec.Clear, rec.Ended = Closing, rec.Clear || alsoClear, time.Now().UTC()
 	return r.Update(ctx, rec)
 }

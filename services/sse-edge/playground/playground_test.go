@@ -1,6 +1,7 @@
 package playground
 
 import (
+	"bytes"
 	"io/fs"
 	"regexp"
 	"slices"
@@ -56,7 +57,7 @@ func TestEveryEmbeddedFileIsServedWithItsType(t *testing.T) {
 			t.Errorf("Asset(%q) = %q, %v; want %s", paths[e.Name()], contentType, ok, want[e.Name()])
 		}
 		file, err := fs.ReadFile(Files, e.Name())
-		if err != nil || string(file) != string(body) {
+		if err != nil || !bytes.Equal(file, body) {
 			t.Errorf("Asset(%q) is not the file %s (%v)", paths[e.Name()], e.Name(), err)
 		}
 	}
