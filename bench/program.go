@@ -84,7 +84,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader) error {
 		}
 	}()
 	deadline := time.After(30 * time.Second)
-	for found["edge open"] == "" || found["NATS open"] == "" || found["admin port open"] == "" {
+	for found["edge open"] == "" || found["nats listens"] == "" || found["admin port open"] == "" {
 		select {
 		case line, ok := <-lines:
 			if !ok {
@@ -100,7 +100,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader) error {
 			return ctx.Err()
 		}
 	}
-	s.edge, s.nats = "http://"+found["edge open"], "nats://"+found["NATS open"]
+	s.edge, s.nats = "http://"+found["edge open"], "nats://"+found["nats listens"]
 	for {
 		resp, err := http.Get("http://" + found["admin port open"] + "/readyz") //nolint:noctx // bounded below
 		if err == nil {
