@@ -29,10 +29,22 @@ type benchCase struct {
 func cases() []benchCase {
 	return []benchCase{
 		{"latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
+		{"fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
+		{"fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
+		{"fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
+		{"idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
+		{"idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
 	}
 }
 
 func main() {
+	if len(os.Args) == 2 && (os.Args[1] == "raw" || os.Args[1] == "raw-batch") {
+		if err := serveRaw(os.Args[1] == "raw-batch"); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx); err != nil {

@@ -137,19 +137,8 @@ func (p *partition) compare(ctx context.Context, state eventlog.State, end uint6
 	if !state.Created.Equal(p.created.Created) || state.Birth != p.created.Birth {
 		return 0, false, nil
 	}
-	common = min(end, state.Last)
-	known := len(p.created.Generations)
-	begun := false
-	if last := p.created.Generation().ID; known <= len(state.Generations) {
-		for i, g := range state.Generations {
-			if g.ID == last {
-				for _, later := range state.Generations[i+1:] {
-					begun = true
-					common = min(common, later.Start-1)
-				}
-			}
-		}
-	}
+	fork := event.Fork(p.created.Generations, state.Generations)
+	common = min(end, state.Last, fork)
 	if common < end {
 		return common, false, nil
 	}
@@ -165,10 +154,7 @@ func (p *partition) compare(ctx context.Context, state eventlog.State, end uint6
 		if e.Time.UnixNano() == en.time {
 			return end, true, nil
 		}
-		if begun {
-			return common, false, nil
-		}
-		return 0, false, nil
+		return 0, false, nil // replaced, and nobody noted when
 	}
 	return end, true, nil
 }

@@ -176,8 +176,8 @@ const (
 // Resolve checks an ID against a place and the partition's generations, oldest
 // first; place.Generation is ignored. IDs made before the session was registered,
 // which carry no incarnation, are as good as those made after. For RolledBack it
-// also returns the newest sequence that the ID's holder and the partition have
-// in common, or 0 when that is not known.
+// also returns the newest sequence that the ID's holder and the partition surely
+// have in common, or 0 when there is none.
 func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 	if id.Stream != place.Stream {
 		return Unknown, 0
@@ -199,7 +199,43 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 			}
 		}
 	}
+	if verdict == RolledBack {
+		return lostGeneration(id, place.Birth, generations)
+	}
 	return verdict, 0
+}
+
+// lostGeneration judges an ID of a generation that is not on the list. It was begun
+// after the copy of the log was made that the partition was rolled back to. Which
+// of the listed ones was begun first on that copy is not known, but it is not the
+// birth, so everything before the earliest other start is shared.
+func lostGeneration(id ID, birth string, generations []Generation) (Verdict, uint64) {
+	later := generations
+	if len(later) > 0 && later[0].ID == birth {
+		later = later[1:]
+	}
+	if len(later) == 0 {
+		return RolledBack, 0
+	}
+	if end := end(later); id.Sequence >= end {
+		return RolledBack, end - 1
+	}
+	return Good, 0
+}
+
+// Fork compares two lists of generations of one partition, the older look first.
+// It returns the newest sequence that the partition surely had at both looks: the
+// largest sequence there is when nothing was begun in between, and 0 when the
+// lists have nothing in common.
+func Fork(before, after []Generation) uint64 {
+	for i := len(before) - 1; i >= 0; i-- {
+		for j := range after {
+			if after[j].ID == before[i].ID {
+				return min(end(before[i+1:]), end(after[j+1:])) - 1
+			}
+		}
+	}
+	return 0
 }
 
 // end returns the first sequence that a generation does not share with the later ones.

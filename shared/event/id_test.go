@@ -2,6 +2,7 @@ package event_test
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -62,7 +63,8 @@ func TestResolve(t *testing.T) {
 		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
 		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
 		{"middle_generation_at_the_next_start", made(generation("g2"), 101), event.RolledBack, 89},
-		{"lost_generation_of_this_place", made(generation("lost"), 10), event.RolledBack, 0},
+		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.Good, 0},
+		{"lost_generation_after_a_restart", made(generation("lost"), 95), event.RolledBack, 89},
 		{"another_session", made(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
 		{"another_incarnation", made(func(p *event.Place) { p.Incarnation = "i0" }, 10), event.Unknown, 0},
 		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
@@ -74,6 +76,30 @@ func TestResolve(t *testing.T) {
 			got, common := event.Resolve(tt.id, place, gens)
 			if got != tt.want || common != tt.common {
 				t.Errorf("Resolve = %v, %d, want %v, %d", got, common, tt.want, tt.common)
+			}
+		})
+	}
+}
+
+func TestFork(t *testing.T) {
+	g := func(start uint64, id string) event.Generation { return event.Generation{ID: id, Start: start} }
+	tests := []struct {
+		name          string
+		before, after []event.Generation
+		want          uint64
+	}{
+		{"nothing_happened", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a"), g(5, "b")}, math.MaxUint64 - 1},
+		{"one_was_begun", []event.Generation{g(1, "a")}, []event.Generation{g(1, "a"), g(5, "b")}, 4},
+		{"two_were_begun", []event.Generation{g(1, "a")}, []event.Generation{g(1, "a"), g(9, "b"), g(7, "c")}, 6},
+		{"one_was_lost_and_one_begun", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a"), g(3, "c")}, 2},
+		{"one_was_lost", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a")}, 4},
+		{"the_oldest_fell_off_the_list", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(5, "b"), g(8, "c")}, 7},
+		{"another_log", []event.Generation{g(1, "a")}, []event.Generation{g(1, "x")}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := event.Fork(tt.before, tt.after); got != tt.want {
+				t.Errorf("Fork = %d, want %d", got, tt.want)
 			}
 		})
 	}
