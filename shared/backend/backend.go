@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -58,7 +60,16 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 	})
 }
 
-func open(_ context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
+// retryEvery is how long open waits after NATS went away between two requests.
+const retryEvery = 200 * time.Millisecond
+
+// away reports whether an error means that NATS did not answer at all.
+func away(err error) bool {
+	var api *jetstream.APIError
+	return (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable)) && !errors.As(err, &api)
+}
+
+func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
 	parts func(*nats.Conn) (*eventlog.Log, *session.Registry, error),
 ) (*Backend, error) {
 	if cfg.NATSCreds != "" {
@@ -69,7 +80,20 @@ func open(_ context.Context, cfg Config, name string, log *slog.Logger, opts []n
 		return nil, err
 	}
 	b := &Backend{Conn: nc}
-	b.Log, b.Sessions, err = parts(nc)
+	for {
+		b.Log, b.Sessions, err = parts(nc)
+		if err == nil || !away(err) || ctx.Err() != nil {
+			break
+		}
+		log.Info("NATS went away; opening the log again", "reason", err)
+		if b.Log != nil {
+			b.Log.Close()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryEvery):
+		}
+	}
 	if err != nil {
 		b.Close()
 		return nil, err

@@ -132,6 +132,7 @@ func (a App) parse() (command string, code int, done bool) {
 		kong.DefaultEnvars("REJOIN"),
 		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
 		kong.Writers(a.Stdout, a.Stderr),
+		kong.ValueFormatter(helpOf),
 		// Kong goes on parsing after Exit returned; what it finds then is
 		// of no interest.
 		kong.Exit(func(c int) { code, done = c, true }),
@@ -149,6 +150,16 @@ func (a App) parse() (command string, code int, done bool) {
 	default:
 		return parsed.Command(), ExitOK, false
 	}
+}
+
+// helpOf adds a flag's default to its help where Kong leaves it out: beside a
+// placeholder, and of a switch that is on.
+func helpOf(value *kong.Value) string {
+	v := *value
+	if f := v.Flag; f != nil && f.HasDefault && f.Default != "" && (f.PlaceHolder != "" || v.IsBool()) {
+		v.Help = strings.TrimSuffix(v.Help, ".") + " (default: " + f.Default + ")."
+	}
+	return kong.DefaultHelpValueFormatter(&v)
 }
 
 // fail prints err in one line and returns code.

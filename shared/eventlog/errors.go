@@ -1,11 +1,6 @@
 package eventlog
 
-import (
-	"errors"
-	"strings"
-
-	"github.com/nats-io/nats.go/jetstream"
-)
+import "errors"
 
 var (
 	// ErrNotFound is returned when the log, or an event of it, is not there.
@@ -31,10 +26,3 @@ var (
 	// ErrTooLarge is returned when an event is larger than the log allows.
 	ErrTooLarge = errors.New("the event is too large for the log")
 )
-
-// gone reports whether JetStream says that a message is not there to be deleted:
-// "no message found" (10037), or a store that has no such sequence (10057).
-func gone(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == 10037 || api.ErrorCode == 10057 && strings.Contains(api.Description, "no message found"))
-}

@@ -57,7 +57,12 @@ func parseGenerations(s string) ([]event.Generation, error) {
 // A server that was started anew may have lost what it stored last (a power cut,
 // an older copy of its files), so IDs made before may name events that are gone.
 // In a cluster the loss of one server loses nothing and no generation is begun.
+//
+// It gives up after a second, since others wait for its result, but not for long:
+// call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
 func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
 	server := l.nc.ConnectedServerId()
 	if server == "" {
 		return false, ErrUnavailable

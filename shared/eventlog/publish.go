@@ -100,10 +100,11 @@ func publishError(err error) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded),
-		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionReconnecting):
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
+		// nats.ErrConnectionClosed too: a request that waits for its answer gets it,
+		// and publish does not come here on a connection that is closed already.
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 }

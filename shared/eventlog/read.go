@@ -63,13 +63,28 @@ func (l *Log) Read(ctx context.Context, q Query) (page Page, err error) {
 		return Page{}, readError(ctx, err)
 	}
 	defer messages.Stop()
-	return l.collect(ctx, q, p, messages)
+	return l.collect(ctx, q, p, filter, messages)
 }
 
-func (l *Log) collect(ctx context.Context, q Query, p int, messages jetstream.MessagesContext) (Page, error) {
+// readPatience is how long a read waits for the next event before it asks whether
+// there still is one: nobody says so when it was removed before it could be sent.
+const readPatience = 250 * time.Millisecond
+
+func (l *Log) collect(ctx context.Context, q Query, p int, filter string, messages jetstream.MessagesContext) (Page, error) {
 	page := Page{Through: q.After}
 	for bytes := 0; ; {
-		msg, err := messages.Next(jetstream.NextContext(ctx))
+		msg, err := next(ctx, messages)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			left, err := l.get(ctx, p, page.Through+1, jetstream.WithGetMsgSubject(filter))
+			if errors.Is(err, ErrNotFound) || err == nil && left.Sequence > q.UpTo {
+				page.Through = q.UpTo
+				return page, nil
+			}
+			if err != nil {
+				return Page{}, readError(ctx, err)
+			}
+			continue
+		}
 		if err != nil {
 			return Page{}, readError(ctx, err)
 		}
@@ -94,6 +109,12 @@ func (l *Log) collect(ctx context.Context, q Query, p int, messages jetstream.Me
 			return page, nil
 		}
 	}
+}
+
+func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	return messages.Next(jetstream.NextContext(ctx))
 }
 
 func readError(ctx context.Context, err error) error {

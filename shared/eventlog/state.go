@@ -39,6 +39,8 @@ type partition struct {
 	state   State
 	stream  jetstream.Stream
 	settled string // the server on which publishing and tailing may go on
+	asked   uint64 // the number of looks that were begun
+	shown   uint64 // the number of the look that state is from
 	changed chan struct{}
 }
 
@@ -49,6 +51,9 @@ const (
 	settleEvery = 25 * time.Millisecond
 	// settleWithin is how long a new server's generation is awaited before going on without.
 	settleWithin = 3 * time.Second
+	// lookWithin bounds what must not hold up the settling: a request that was under
+	// way when its server went is never answered, and would wait for requestTimeout.
+	lookWithin = time.Second
 )
 
 // State returns what was last seen of a partition, at most a few seconds old, and
@@ -71,6 +76,11 @@ func (l *Log) Look(ctx context.Context, p int) (State, error) {
 }
 
 func (l *Log) refresh(ctx context.Context, p int) error {
+	part := l.parts[p]
+	part.mu.Lock()
+	part.asked++
+	number := part.asked
+	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
 	stream, err := l.js.Stream(ctx, streamName(p))
 	if err != nil {
@@ -98,9 +108,12 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if state.Events == 0 {
 		state.First = state.Last + 1
 	}
-	part := l.parts[p]
 	part.mu.Lock()
 	defer part.mu.Unlock()
+	if number < part.shown {
+		return nil // a look that was begun later is back already, and knows more
+	}
+	part.shown = number
 	if server != "" && (state.server == server || l.clustered()) {
 		part.settled = server
 	}
@@ -149,11 +162,11 @@ func (l *Log) look(ctx context.Context, server string, late bool) (unsettled boo
 		return false
 	}
 	for p, part := range l.parts {
-		err := l.refresh(ctx, p)
+		err := l.refreshWithin(ctx, p)
 		if errors.Is(err, ErrNotFound) && l.creator {
 			l.log.Error("a partition has gone; creating it anew", "partition", p)
 			if err = l.createPartition(ctx, p); err == nil {
-				err = l.refresh(ctx, p)
+				err = l.refreshWithin(ctx, p)
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -173,6 +186,12 @@ func (l *Log) look(ctx context.Context, server string, late bool) (unsettled boo
 		part.mu.Unlock()
 	}
 	return unsettled
+}
+
+func (l *Log) refreshWithin(ctx context.Context, p int) error {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	return l.refresh(ctx, p)
 }
 
 // settle waits until a partition may be published to or tailed on the server that

@@ -48,7 +48,7 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		l.log.Info("a tail was interrupted", "partition", p, "reason", err)
+		l.log.Debug("a tail was interrupted", "partition", p, "reason", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -148,26 +148,40 @@ func (a *attempt) wait(ctx context.Context) error {
 		case !state.Created.Equal(a.state.Created):
 			return errors.New("the partition was created anew")
 		case state.Last < last:
-			return fmt.Errorf("the partition was rolled back from %d to %d", last, state.Last)
-		case state.Last > last && state.First <= state.Last && time.Since(since) > stallAfter && a.behind(state, last):
-			return fmt.Errorf("the consumer stalls at %d while the partition is at %d", last, state.Last)
+			// The look may be older than what has come in since: look again.
+			if now, err := a.log.Look(ctx, a.p); err == nil && now.Last < last {
+				return fmt.Errorf("the partition was rolled back from %d to %d", last, now.Last)
+			}
+		case state.Last > last && time.Since(since) > stallAfter:
+			if err := a.standstill(ctx, last); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// stallAfter is how long a tail may stand still while there is more to be sent.
+// stallAfter is how long a tail may stand still while the partition has gone on.
 const stallAfter = 2 * watchEvery
 
-// behind reports whether an entry after last is still there to be sent.
-func (a *attempt) behind(state State, last uint64) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+// standstill finds out why nothing comes after last: an error says that the
+// consumer stalls. Otherwise everything behind last was removed before it could be
+// sent, and a tail that has not caught up yet has.
+func (a *attempt) standstill(ctx context.Context, last uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	for _, sequence := range []uint64{max(last+1, state.First), state.Last} {
-		if _, err := a.log.At(ctx, a.p, sequence); err == nil {
-			return true
-		}
+	msg, err := a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
+	if err == nil {
+		return fmt.Errorf("the consumer stalls at %d before %d", last, msg.Sequence)
 	}
-	return false
+	if !errors.Is(err, ErrNotFound) {
+		return nil // that says nothing; the next look asks again
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last == last && !a.reached && !a.ended {
+		a.through()
+	}
+	return nil
 }
 
 func (a *attempt) handle(msg jetstream.Msg) {

@@ -31,10 +31,13 @@ func Close(ctx context.Context, r *Registry, log Marker, name, stream string, al
 		return err
 	}
 	if rec.State == Closed {
-		if alsoClear && !rec.Clear {
-			_, err = log.Mark(ctx, event.Clear, name, stream)
+		if !alsoClear || rec.Clear {
+			return nil
 		}
-		return err
+		if _, err := log.Mark(ctx, event.Clear, name, stream); err != nil {
+			return err
+		}
+		return r.rememberClear(ctx, rec, stream)
 	}
 	select {
 	case <-ctx.Done():
@@ -59,6 +62,20 @@ func Close(ctx context.Context, r *Registry, log Marker, name, stream string, al
 		}
 	}
 	return err
+}
+
+// rememberClear notes that what was closed before is cleared too, so that a
+// repetition writes no second marker. The session's record of a closed session
+// says nothing of one stream.
+func (r *Registry) rememberClear(ctx context.Context, rec Record, stream string) error {
+	if rec.Stream != stream {
+		return nil
+	}
+	rec.Clear = true
+	if _, err := r.Update(ctx, rec); err != nil && !errors.Is(err, ErrConflict) {
+		return err
+	}
+	return nil
 }
 
 // beginClose makes the record say closing, unless it says closed.

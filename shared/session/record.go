@@ -37,7 +37,7 @@ type Record struct {
 	Ended time.Time `json:"ended,omitzero"`
 	// ClosedAt is the sequence of the =close marker, once closed.
 	ClosedAt uint64 `json:"closedAt,omitempty"`
-	// Clear says that a closing session is to be cleared too.
+	// Clear says that what is closing is to be cleared too, or what is closed was.
 	Clear bool `json:"clear,omitempty"`
 	// Owner is who created the session; fixed at creation.
 	Owner string `json:"owner,omitempty"`

@@ -188,7 +188,9 @@ func (r *Registry) Register(ctx context.Context, name, owner string) (Record, er
 		var err error
 		rec, err = r.Create(ctx, New(name, owner, nil, time.Now()))
 		if errors.Is(err, ErrExists) {
-			rec, err = r.Get(ctx, name, "")
+			if rec, err = r.Get(ctx, name, ""); errors.Is(err, ErrNotFound) {
+				err = fmt.Errorf("%w: session %s was removed at this moment", ErrUnavailable, name)
+			}
 		}
 		if err != nil {
 			return Record{}, err

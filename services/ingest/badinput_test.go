@@ -1,0 +1,182 @@
+package ingest_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/shared/eventlog"
+)
+
+// Everything that is wrong gets a problem document with a stable code, leaves no
+// trace in log and registry, and does the service no harm.
+func TestBadInputIsRefusedAndLeavesNothing(t *testing.T) {
+	const (
+		events = "/v1/sessions/s/streams/t/events"
+		start  = "/v1/sessions"
+		plain  = "text/plain"
+	)
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	if _, err := w.Write(ping("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 129)
+	good := string(ping("1"))
+	big := func(size int) string { return `{"jsonrpc":"2.0","method":"` + strings.Repeat("m", size) + `"}` }
+	type row struct {
+		method, path, kind, body string
+		headers                  []string
+		status                   int
+		code                     string
+	}
+	event := func(body string, status int, code string, headers ...string) row {
+		return row{"POST", events, asJSON, body, headers, status, code}
+	}
+	named := func(method, path string) row {
+		return row{method, path, asJSON, good, nil, 400, "invalid_name"}
+	}
+	session := func(body string, status int, code string) row {
+		return row{"POST", start, asJSON, body, nil, status, code}
+	}
+	tests := map[string]row{
+		"unknown route":            {"POST", "/v1/session", asJSON, good, nil, 404, "not_found"},
+		"no stream":                {"POST", "/v1/sessions/s/streams//events", asJSON, good, nil, 404, "not_found"},
+		"no version":               {"POST", "/sessions", asJSON, good, nil, 404, "not_found"},
+		"method of events":         {"PUT", events, asJSON, good, nil, 405, "method_not_allowed"},
+		"method of sessions":       {"PATCH", start, asJSON, "{}", nil, 405, "method_not_allowed"},
+		"method of a session":      {"POST", "/v1/sessions/s", asJSON, "{}", nil, 405, "method_not_allowed"},
+		"host":                     event(good, 403, "host_not_allowed", "Host", "evil.example"),
+		"no type":                  {"POST", events, "", good, nil, 415, "unsupported_media_type"},
+		"plain text":               {"POST", events, plain, good, nil, 415, "unsupported_media_type"},
+		"type is a prefix":         {"POST", events, "application/json2", good, nil, 415, "unsupported_media_type"},
+		"type is broken":           {"POST", events, "application/json; =", good, nil, 415, "unsupported_media_type"},
+		"other charset":            {"POST", events, "application/json; charset=latin1", good, nil, 415, "unsupported_media_type"},
+		"form":                     {"POST", events, "application/x-www-form-urlencoded", good, nil, 415, "unsupported_media_type"},
+		"compressed":               event(zipped.String(), 415, "unsupported_media_type", "Content-Encoding", "gzip"),
+		"large":                    event(big(1000), 413, "body_too_large"),
+		"empty":                    event("", 400, "invalid_json"),
+		"broken":                   event(`{"jsonrpc":"2.0"`, 400, "invalid_json"),
+		"two":                      event(good+good, 400, "invalid_json"),
+		"not UTF-8":                event("{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}", 400, "invalid_json"),
+		"byte order mark":          event("\ufeff"+good, 400, "invalid_json"),
+		"a string":                 event(`"ping"`, 400, "invalid_message"),
+		"null":                     event(`null`, 400, "invalid_message"),
+		"an array":                 event(`[`+good+`]`, 400, "invalid_message"),
+		"no jsonrpc":               event(`{"method":"m"}`, 400, "invalid_message"),
+		"jsonrpc 1":                event(`{"jsonrpc":"1.0","method":"m"}`, 400, "invalid_message"),
+		"no method":                event(`{"jsonrpc":"2.0","id":1}`, 400, "invalid_message"),
+		"id is null":               event(`{"jsonrpc":"2.0","id":null,"method":"m"}`, 400, "invalid_message"),
+		"id is an object":          event(`{"jsonrpc":"2.0","id":{},"method":"m"}`, 400, "invalid_message"),
+		"params is a string":       event(`{"jsonrpc":"2.0","method":"m","params":""}`, 400, "invalid_message"),
+		"result and error":         event(`{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}`, 400, "invalid_message"),
+		"two ids":                  event(`{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`, 400, "invalid_message"),
+		"empty key":                event(good, 400, "invalid_header", "Idempotency-Key", ""),
+		"long key":                 event(good, 400, "invalid_header", "Idempotency-Key", strings.Repeat("k", 257)),
+		"key not ASCII":            event(good, 400, "invalid_header", "Idempotency-Key", "k\u00e9"),
+		"key with tab":             event(good, 400, "invalid_header", "Idempotency-Key", "a\tb"),
+		"two keys":                 event(good, 400, "invalid_header", "Idempotency-Key", "a", "Idempotency-Key", "b"),
+		"empty event type":         event(good, 400, "invalid_header", "Event-Type", ""),
+		"long event type":          event(good, 400, "invalid_header", "Event-Type", long),
+		"event type with tab":      event(good, 400, "invalid_header", "Event-Type", "a\tb"),
+		"event type not UTF-8":     event(good, 400, "invalid_header", "Event-Type", "a\xff"),
+		"two event types":          event(good, 400, "invalid_header", "Event-Type", "a", "Event-Type", "a"),
+		"event type gap":           event(good, 400, "reserved_type", "Event-Type", "gap"),
+		"event type connect":       event(good, 400, "reserved_type", "Event-Type", "connect"),
+		"event type cursor":        event(good, 400, "reserved_type", "Event-Type", "cursor"),
+		"event type close":         event(good, 400, "reserved_type", "Event-Type", "close"),
+		"event type expiring":      event(good, 400, "reserved_type", "Event-Type", "expiring"),
+		"event type open":          event(good, 400, "reserved_type", "Event-Type", "open"),
+		"event type error":         event(good, 400, "reserved_type", "Event-Type", "error"),
+		"headers too large":        event(good, 431, "headers_too_large", "Idempotency-Key", strings.Repeat("k", 9000)),
+		"session with space":       named("POST", "/v1/sessions/a%20b/streams/t/events"),
+		"session too long":         named("POST", "/v1/sessions/"+long+"/streams/t/events"),
+		"session dot":              named("POST", "/v1/sessions/%2e/streams/t/events"),
+		"session dots":             named("POST", "/v1/sessions/%2e%2E/streams/t/events"),
+		"session star":             named("POST", "/v1/sessions/*/streams/t/events"),
+		"session encoded star":     named("POST", "/v1/sessions/%2A/streams/t/events"),
+		"session not ASCII":        named("POST", "/v1/sessions/caf%C3%A9/streams/t/events"),
+		"session with NUL":         named("POST", "/v1/sessions/a%00/streams/t/events"),
+		"session with line break":  named("POST", "/v1/sessions/a%0d%0a/streams/t/events"),
+		"stream with space":        named("POST", "/v1/sessions/s/streams/a%20b/events"),
+		"stream too long":          named("POST", "/v1/sessions/s/streams/"+long+"/events"),
+		"stream dot":               named("POST", "/v1/sessions/s/streams/%2e/events"),
+		"stream dots":              named("POST", "/v1/sessions/s/streams/%2E%2e/events"),
+		"stream not ASCII":         named("POST", "/v1/sessions/s/streams/%ff/events"),
+		"closed star":              named("DELETE", "/v1/sessions/*"),
+		"closed dots":              named("DELETE", "/v1/sessions/%2e%2e"),
+		"closed with space":        named("DELETE", "/v1/sessions/a%20b/streams/t"),
+		"closed stream, long":      named("DELETE", "/v1/sessions/s/streams/"+long),
+		"clear is 1":               {"DELETE", "/v1/sessions/s?clear=1", "", "", nil, 400, "invalid_parameter"},
+		"clear is TRUE":            {"DELETE", "/v1/sessions/s/streams/t?clear=TRUE", "", "", nil, 400, "invalid_parameter"},
+		"clear is empty":           {"DELETE", "/v1/sessions/s?clear=", "", "", nil, 400, "invalid_parameter"},
+		"clear without value":      {"DELETE", "/v1/sessions/s?clear", "", "", nil, 400, "invalid_parameter"},
+		"two clears":               {"DELETE", "/v1/sessions/s?clear=true&clear=true", "", "", nil, 400, "invalid_parameter"},
+		"no such session":          {"DELETE", "/v1/sessions/s?clear=true", "", "", nil, 404, "not_found"},
+		"session: plain text":      {"POST", start, plain, "{}", nil, 415, "unsupported_media_type"},
+		"session: no type":         {"POST", start, "", "{}", nil, 415, "unsupported_media_type"},
+		"session: empty, plain":    {"POST", start, plain, "", nil, 415, "unsupported_media_type"},
+		"session: broken":          session(`{`, 400, "invalid_json"),
+		"session: array":           session(`[]`, 400, "invalid_json"),
+		"session: null":            session(`null`, 400, "invalid_json"),
+		"session: unknown":         session(`{"owner":"me"}`, 400, "invalid_json"),
+		"session: other case":      session(`{"Session":"a"}`, 400, "invalid_json"),
+		"session: number":          session(`{"session":1}`, 400, "invalid_json"),
+		"session: name is null":    session(`{"session":null}`, 400, "invalid_json"),
+		"session: metadata list":   session(`{"metadata":[]}`, 400, "invalid_json"),
+		"session: metadata string": session(`{"metadata":"{}"}`, 400, "invalid_json"),
+		"session: not UTF-8":       session("{\"metadata\":{\"a\":\"\xff\"}}", 400, "invalid_json"),
+		"session: large metadata":  session(`{"metadata":{"a":"`+strings.Repeat("x", 16<<10-7)+`"}}`, 413, "body_too_large"),
+		"session: name empty":      session(`{"session":""}`, 400, "invalid_name"),
+		"session: name star":       session(`{"session":"*"}`, 400, "invalid_name"),
+		"session: name dots":       session(`{"session":".."}`, 400, "invalid_name"),
+		"session: name space":      session(`{"session":"a b"}`, 400, "invalid_name"),
+		"session: name long":       session(`{"session":"`+long+`"}`, 400, "invalid_name"),
+		"session: name not ASCII":  session(`{"session":"caf\u00e9"}`, 400, "invalid_name"),
+	}
+	s := newSystem(t, eventlog.Settings{Partitions: 2, MaxMessageBytes: 1000})
+	in := s.start(t, testConfig())
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			headers := tt.headers
+			if tt.kind != "" {
+				headers = append(headers, "Content-Type", tt.kind)
+			}
+			in.send(t, tt.method, tt.path, []byte(tt.body), headers...).expect(t, tt.status, tt.code)
+		})
+	}
+	t.Run("larger than any body", func(t *testing.T) {
+		var d net.Dialer
+		conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		read(t, resp).expect(t, 413, "body_too_large")
+	})
+	if all := s.entries(t); len(all) != 0 {
+		t.Errorf("stored: %+v", all)
+	}
+	if all := in.b.Sessions.Sessions(); len(all) != 0 {
+		t.Errorf("registered: %+v", all)
+	}
+	for _, kind := range []string{asJSON, "application/json; charset=utf-8", "Application/JSON;charset=\"UTF-8\"; x=y"} {
+		in.send(t, http.MethodPost, events, ping("1"), "Content-Type", kind).stored(t, false)
+	}
+}

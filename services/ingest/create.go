@@ -1,0 +1,120 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+	"rejoin/shared/session"
+)
+
+const (
+	// maxMetadata is the largest metadata of a session, in bytes as sent.
+	maxMetadata = 16 << 10
+	// maxSessionBody leaves room for metadata, a name and white space.
+	maxSessionBody = 2 * maxMetadata
+)
+
+// sessionRequest is the body of POST /v1/sessions.
+type sessionRequest struct {
+	name     string          // empty: choose one
+	metadata json.RawMessage // nil: none
+}
+
+// sessionAnswer is what a client is told of its session.
+type sessionAnswer struct {
+	Session  string          `json:"session"`
+	State    session.State   `json:"state"`
+	Created  time.Time       `json:"created"`
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+}
+
+// createSession answers POST /v1/sessions.
+func (s *Service) createSession(c *fiber.Ctx) error {
+	req, err := readSession(c)
+	if err != nil {
+		return problem(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	defer cancel()
+	rec, err := s.create(ctx, req)
+	if err != nil {
+		return problem(err)
+	}
+	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
+	return c.Status(fiber.StatusCreated).JSON(sessionAnswer{rec.Session, rec.State, rec.Created, rec.Metadata})
+}
+
+// create registers a session. Errors are those of [session.Registry.Create], and
+// wrap [session.ErrClosed] when the name belongs to a session that has ended.
+func (s *Service) create(ctx context.Context, req sessionRequest) (session.Record, error) {
+	if req.name == "" {
+		req.name = uuid.NewString()
+	}
+	rec, err := s.backend.Sessions.Create(ctx, session.New(req.name, "", req.metadata, time.Now()))
+	if errors.Is(err, session.ErrExists) {
+		if there, getErr := s.backend.Sessions.Get(ctx, req.name, ""); getErr == nil && there.State != session.Open {
+			err = fmt.Errorf("%w: session %s", session.ErrClosed, req.name)
+		}
+	}
+	return rec, err
+}
+
+// readSession reads the request. No body at all is the same as {}.
+func readSession(c *fiber.Ctx) (sessionRequest, error) {
+	if len(c.Request().Body()) == 0 && c.Get(fiber.HeaderContentType) == "" {
+		return sessionRequest{}, nil
+	}
+	body, err := jsonBody(c)
+	if err != nil || len(body) == 0 {
+		return sessionRequest{}, err
+	}
+	return parseSession(body)
+}
+
+// parseSession reads a body. Member names are taken literally, which
+// encoding/json does not do with a struct. The result holds no part of body.
+func parseSession(body []byte) (req sessionRequest, err error) {
+	bad := func(detail string) (sessionRequest, error) {
+		return sessionRequest{}, web.New(web.CodeInvalidJSON, detail)
+	}
+	if !utf8.Valid(body) || !json.Valid(body) {
+		return bad("")
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(body, &members); err != nil || members == nil {
+		return bad("The body must be an object.")
+	}
+	for name, value := range members {
+		switch name {
+		case "session":
+			if err := json.Unmarshal(value, &req.name); err != nil || value[0] != '"' {
+				return bad("session must be a string.")
+			}
+			if err := event.CheckSession(req.name); err != nil {
+				return sessionRequest{}, fmt.Errorf("session: %w", err)
+			}
+		case "metadata":
+			if value[0] != '{' {
+				return bad("metadata must be an object.")
+			}
+			if len(value) > maxMetadata {
+				return sessionRequest{}, web.New(web.CodeBodyTooLarge, "metadata may have up to 16 KiB.")
+			}
+			req.metadata = bytes.Clone(value)
+		default:
+			return bad("The body may have the members session and metadata, and no others.")
+		}
+	}
+	return req, nil
+}

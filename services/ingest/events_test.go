@@ -1,0 +1,174 @@
+package ingest_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+func TestAnEventIsStoredByteForByteUnderItsID(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 4})
+	in := s.start(t, testConfig())
+	js, err := jetstream.New(s.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	tests := map[string]struct {
+		session, stream string // percent-encoded
+		body            string
+		headers         []string
+		typ, trace      string
+	}{
+		"request":           {"s", "t", `{"jsonrpc":"2.0","id":1,"method":"m"}`, nil, "message", ""},
+		"notification":      {"s", "t", `{"jsonrpc":"2.0","method":"m","params":[]}`, nil, "message", ""},
+		"result":            {"s", "t", `{"jsonrpc":"2.0","id":"1","result":null}`, nil, "message", ""},
+		"error":             {"s", "t", `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":""}}`, nil, "message", ""},
+		"white space":       {"s", "t", "\n { \"method\" :\t\"\u00e9 \\u00e9\", \"jsonrpc\":\"2.0\" , \"x\":1.0e2}\r\n", nil, "message", ""},
+		"encoded names":     {"a%2Fb", "%2A", string(ping("1")), nil, "message", ""},
+		"names with dots":   {"a.b", "...", string(ping("1")), nil, "message", ""},
+		"longest names":     {strings.Repeat("x", 128), strings.Repeat("~", 128), string(ping("1")), nil, "message", ""},
+		"type":              {"s", "t", string(ping("1")), []string{"Event-Type", "tick"}, "tick", ""},
+		"type in UTF-8":     {"s", "t", string(ping("1")), []string{"Event-Type", "t\u00e9"}, "t\u00e9", ""},
+		"the default type":  {"s", "t", string(ping("1")), []string{"Event-Type", "message"}, "message", ""},
+		"trace":             {"s", "t", string(ping("1")), []string{"Traceparent", trace}, "message", trace},
+		"broken trace":      {"s", "t", string(ping("1")), []string{"Traceparent", trace + "-"}, "message", ""},
+		"two traces":        {"s", "t", string(ping("1")), []string{"Traceparent", trace, "Traceparent", trace}, "message", ""},
+		"forged headers":    {"s", "t", string(ping("1")), []string{"Rejoin-Final", "1", "Nats-Msg-Size", "7"}, "message", ""},
+		"key":               {"s", "t", string(ping("1")), []string{"Idempotency-Key", "a key ~!"}, "message", ""},
+		"longest key":       {"s", "t", string(ping("1")), []string{"Idempotency-Key", strings.Repeat("k", 256)}, "message", ""},
+		"encoding identity": {"s", "t", string(ping("1")), []string{"Content-Encoding", "identity"}, "message", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			a := in.post(t, tt.session, tt.stream, []byte(tt.body), tt.headers...)
+			a.stored(t, false)
+			id, err := event.ParseID(a.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unescape := strings.NewReplacer("%2F", "/", "%2A", "*")
+			session, stream := unescape.Replace(tt.session), unescape.Replace(tt.stream)
+			p := s.b.Log.Partition(session)
+			e, err := s.b.Log.At(patient(t), p, id.Sequence)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(e.Data, []byte(tt.body)) || e.Type != tt.typ || e.Final || !e.Valid || e.Subject != (event.Subject{Partition: p, Session: session, Stream: stream}) {
+				t.Errorf("stored as %+v", e)
+			}
+			rec, err := s.b.Sessions.Get(patient(t), session, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			state, err := s.b.Log.Look(patient(t), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			place := event.Place{Birth: state.Birth, Session: session, Incarnation: rec.Incarnation, Stream: stream}
+			if verdict, _ := event.Resolve(id, place, state.Generations); verdict != event.Good || rec.Incarnation == "" {
+				t.Errorf("the id %s has verdict %d", a.ID, verdict)
+			}
+			if place.Incarnation = "another"; tagged(place, state) == id.Tag {
+				t.Error("the id does not depend on the incarnation")
+			}
+			partition, err := js.Stream(patient(t), fmt.Sprintf("MCP_%d", p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := partition.GetMsg(patient(t), id.Sequence)
+			if err != nil || raw.Header.Get("traceparent") != tt.trace || raw.Header.Get("Nats-Msg-Size") != "" {
+				t.Errorf("headers %v, %v", raw.Header, err)
+			}
+		})
+	}
+}
+
+func tagged(p event.Place, state eventlog.State) string {
+	p.Generation = state.Generation().ID
+	return p.Tag()
+}
+
+func TestAKeyIsStoredOnce(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.begin(t)
+	in, other := s.start(t, testConfig()), s.start(t, testConfig())
+	first := in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k")
+	first.stored(t, false)
+	for _, i := range []*instance{in, other, in} {
+		again := i.post(t, "s", "t", ping("1"), "Idempotency-Key", "k")
+		again.stored(t, true)
+		if again.ID != first.ID {
+			t.Errorf("the duplicate is %s, the first %s", again.ID, first.ID)
+		}
+	}
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k2").stored(t, false)
+	in.post(t, "s", "t2", ping("1"), "Idempotency-Key", "k").stored(t, false)
+	in.post(t, "s2", "t", ping("1"), "Idempotency-Key", "k").stored(t, false)
+	in.post(t, "s", "t", ping("1")).stored(t, false)
+
+	before, _ := s.b.Log.State(0)
+	s.srv.Stop()
+	s.srv.Start()
+	eventually(t, "a new generation", func() bool {
+		now, _ := in.b.Log.State(0)
+		return now.Generation() != before.Generation()
+	})
+	again := in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k")
+	again.stored(t, true)
+	if again.ID != first.ID {
+		t.Errorf("after a restart the duplicate is %s, the first %s", again.ID, first.ID)
+	}
+	if n := len(s.entries(t)); n != 5 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+func TestEventsOfAConnectionKeepTheirOrder(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	var last uint64
+	for n := range 200 {
+		a := in.post(t, "s", fmt.Sprint(n%3), ping(fmt.Sprint(n)))
+		a.stored(t, false)
+		id, err := event.ParseID(a.ID)
+		if err != nil || id.Sequence != last+1 {
+			t.Fatalf("%s after %d, %v", a.ID, last, err)
+		}
+		last = id.Sequence
+	}
+	for n, e := range s.entries(t) {
+		if !bytes.Equal(e.Data, ping(fmt.Sprint(n))) {
+			t.Fatalf("event %d is %s", n, e.Data)
+		}
+	}
+}
+
+func TestItsRoutesWorkOnAnotherApplication(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	app := web.NewApp(web.Config{Service: "other", MaxBodyBytes: 8 << 20})
+	web.Mount(app, in.Routes()...)
+	for size, want := range map[int]int{100: http.StatusCreated, 2 << 20: http.StatusRequestEntityTooLarge} {
+		body := `{"jsonrpc":"2.0","method":"` + strings.Repeat("m", size) + `"}`
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions/s/streams/t/events", strings.NewReader(body))
+		req.Header.Set("Content-Type", asJSON)
+		resp, err := app.Test(req, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%d bytes: %d, want %d", size, resp.StatusCode, want)
+		}
+	}
+}

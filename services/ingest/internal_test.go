@@ -1,0 +1,124 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+func TestEveryErrorHasItsProblem(t *testing.T) {
+	secret := errors.New("10.0.0.7: secret")
+	tests := map[string]struct {
+		err    error
+		status int
+		code   web.Code
+	}{
+		"name":                 {event.ErrInvalidName, 400, web.CodeInvalidName},
+		"json":                 {event.ErrInvalidJSON, 400, web.CodeInvalidJSON},
+		"message":              {event.ErrInvalidMessage, 400, web.CodeInvalidMessage},
+		"type":                 {event.ErrInvalidType, 400, web.CodeInvalidHeader},
+		"reserved type":        {event.ErrReservedType, 400, web.CodeReservedType},
+		"stream closed":        {fmt.Errorf("%w: %w", errStreamClosed, session.ErrClosed), 409, web.CodeStreamClosed},
+		"session closed":       {session.ErrClosed, 409, web.CodeSessionClosed},
+		"session exists":       {session.ErrExists, 409, web.CodeSessionExists},
+		"session not there":    {session.ErrNotFound, 404, web.CodeNotFound},
+		"conflict":             {session.ErrConflict, 503, web.CodeUnavailable},
+		"registry away":        {session.ErrUnavailable, 503, web.CodeUnavailable},
+		"too large":            {eventlog.ErrTooLarge, 413, web.CodeBodyTooLarge},
+		"full":                 {eventlog.ErrFull, 503, web.CodeStorageFull},
+		"unknown":              {eventlog.ErrUnknown, 503, web.CodePublishUnknown},
+		"log away":             {eventlog.ErrUnavailable, 503, web.CodeUnavailable},
+		"busy":                 {errBusy, 503, web.CodeUnavailable},
+		"stopping":             {errStopping, 503, web.CodeUnavailable},
+		"close: unknown":       {fmt.Errorf("%w: %w", errCloseFailed, eventlog.ErrUnknown), 503, web.CodeUnavailable},
+		"close: full":          {fmt.Errorf("%w: %w", errCloseFailed, eventlog.ErrFull), 503, web.CodeUnavailable},
+		"deadline":             {context.DeadlineExceeded, 503, web.CodeUnavailable},
+		"cancelled":            {context.Canceled, 503, web.CodeUnavailable},
+		"mismatch":             {eventlog.ErrMismatch, 500, web.CodeInternal},
+		"anything else":        {io.EOF, 500, web.CodeInternal},
+		"a problem":            {web.New(web.CodeInvalidParameter, "x"), 400, web.CodeInvalidParameter},
+		"a problem, wrapped":   {fmt.Errorf("x: %w", web.New(web.CodeInvalidHeader, "x")), 400, web.CodeInvalidHeader},
+		"unavailable, and why": {errors.Join(eventlog.ErrUnavailable, context.DeadlineExceeded), 503, web.CodeUnavailable},
+	}
+	for name, tt := range tests {
+		err := fmt.Errorf("%w", tt.err)
+		if tt.status >= 404 {
+			err = fmt.Errorf("%w: %w", tt.err, secret)
+		}
+		p := problem(err)
+		if p.Status != tt.status || p.Code != tt.code {
+			t.Errorf("%s: %d %s, want %d %s", name, p.Status, p.Code, tt.status, tt.code)
+		}
+		if strings.Contains(p.Detail, "secret") {
+			t.Errorf("%s tells %q", name, p.Detail)
+		}
+		if (p.Status == 503) != (web.Codes[p.Code].RetryAfter > 0) {
+			t.Errorf("%s: status %d, Retry-After %s", name, p.Status, web.Codes[p.Code].RetryAfter)
+		}
+	}
+	if p := problem(eventlog.ErrUnknown); !strings.Contains(p.Detail, "may have been stored") || !strings.Contains(p.Detail, "Idempotency-Key") {
+		t.Errorf("unknown: %q", p.Detail)
+	}
+}
+
+func TestTraceparent(t *testing.T) {
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for text, want := range map[string]bool{
+		"00-" + trace + "-" + parent + "-01":                   true,
+		"00-" + trace + "-" + parent + "-00":                   true,
+		"cc-" + trace + "-" + parent + "-01":                   true,
+		"cc-" + trace + "-" + parent + "-01-what":              false,
+		"ff-" + trace + "-" + parent + "-01":                   false,
+		"00-" + strings.ToUpper(trace) + "-" + parent + "-01":  false,
+		"00-" + strings.Repeat("0", 32) + "-" + parent + "-01": false,
+		"00-" + trace + "-" + strings.Repeat("0", 16) + "-01":  false,
+		"00-" + trace + "-" + parent + "-1":                    false,
+		"00-" + trace + "-" + parent:                           false,
+		"00-" + trace[1:] + "-" + parent + "-01":               false,
+		"00-" + trace + "-" + parent + "-0g":                   false,
+		" 00-" + trace + "-" + parent + "-01":                  false,
+		"":                                                     false, "-": false, "---": false,
+	} {
+		if got := validTraceparent(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+func TestASequenceBelongsToTheGenerationItWasGivenIn(t *testing.T) {
+	gens := []event.Generation{{ID: "b", Start: 5}, {ID: "c", Start: 8}, {ID: "d", Start: 8}}
+	for sequence, want := range map[uint64]string{1: "b", 5: "b", 7: "b", 8: "d", 100: "d"} {
+		if got := generationOf(sequence, gens); got != want {
+			t.Errorf("%d is in %s, want %s", sequence, got, want)
+		}
+	}
+}
+
+func FuzzSessionBody(f *testing.F) {
+	for _, body := range []string{`{}`, `{"session":"s","metadata":{"a":1}}`, `{"session":null}`, `[]`, `null`, "{\"metadata\":{\"\xff\":1}}", `{"session":"a","session":"*"}`} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := parseSession(body)
+		if err != nil {
+			if p := problem(err); p.Status >= 500 {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if req.name != "" && event.CheckSession(req.name) != nil {
+			t.Errorf("%q gives the name %q", body, req.name)
+		}
+		if req.metadata != nil && (req.metadata[0] != '{' || len(req.metadata) > maxMetadata) {
+			t.Errorf("%q gives the metadata %q", body, req.metadata)
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package ingest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+
+	"rejoin/services/ingest"
+	"rejoin/services/web/webtest"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+
+// patience is how long a test waits for what must happen.
+const patience = 60 * time.Second
+
+// system is a NATS server, a log, and the ingests of a test.
+type system struct {
+	srv *natstest.Server
+	b   *backend.Backend // the creator's; no ingest uses it
+}
+
+// instance is one ingest.
+type instance struct {
+	*ingest.Service
+	b    *backend.Backend
+	env  daemon.Env
+	url  string
+	http *http.Client
+	stop func() error // ends it and returns what Run returned
+}
+
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func newSystem(t *testing.T, settings eventlog.Settings) *system {
+	t.Helper()
+	srv := natstest.Start(t)
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return &system{srv: srv, b: b}
+}
+
+func fast() []nats.Option {
+	return []nats.Option{nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}
+}
+
+func testConfig() ingest.Config {
+	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: 2 * time.Second, CloseMargin: 100 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}
+}
+
+// start runs an ingest until the test ends.
+func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *instance {
+	t.Helper()
+	env := daemon.NewEnv(nil)
+	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	service, err := ingest.New(cfg, b, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(ctx) }()
+	in := &instance{Service: service, b: b, env: env, url: "http://" + service.Addr().String(), http: newClient(t)}
+	in.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() {
+		if err := in.stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return in
+}
+
+func newClient(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{ExpectContinueTimeout: patience, MaxIdleConnsPerHost: 100}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: patience}
+}
+
+// answer is what a client gets; the fields of all bodies in one.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+
+	ID        string
+	Duplicate *bool
+	Session   string
+	State     string
+	Created   time.Time
+	Metadata  json.RawMessage
+	Code      string
+	Detail    string
+}
+
+// send makes a request; headers are pairs of names and values.
+func (in *instance) send(t *testing.T, method, path string, body []byte, headers ...string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), method, in.url+path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1])
+	}
+	resp, err := in.http.Do(req)
+	if err != nil {
+		t.Errorf("%s %s: %v", method, path, err)
+		return answer{}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return read(t, resp)
+}
+
+func read(t *testing.T, resp *http.Response) answer {
+	t.Helper()
+	a := answer{status: resp.StatusCode, header: resp.Header}
+	var err error
+	if a.body, err = io.ReadAll(resp.Body); err != nil {
+		t.Error(err)
+	}
+	if len(a.body) > 0 {
+		if err := json.Unmarshal(a.body, &a); err != nil {
+			t.Errorf("%v in %q", err, a.body)
+		}
+	}
+	return a
+}
+
+const asJSON = "application/json"
+
+func (in *instance) post(t *testing.T, session, stream string, body []byte, headers ...string) answer {
+	t.Helper()
+	return in.send(t, http.MethodPost, "/v1/sessions/"+session+"/streams/"+stream+"/events", body, append(headers, "Content-Type", asJSON)...)
+}
+
+func (in *instance) close(t *testing.T, path string) answer {
+	t.Helper()
+	return in.send(t, http.MethodDelete, "/v1/sessions/"+path, nil)
+}
+
+func ping(id string) []byte { return []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"ping"}`) }
+
+// expect checks a problem document and its status.
+func (a answer) expect(t *testing.T, status int, code string) {
+	t.Helper()
+	if a.status != status || a.Code != code || a.header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("got %d %s %s, want %d %s", a.status, a.header.Get("Content-Type"), a.body, status, code)
+	}
+	if (status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
+		t.Errorf("status %d has Retry-After %q", status, a.header.Get("Retry-After"))
+	}
+}
+
+func (a answer) stored(t *testing.T, duplicate bool) {
+	t.Helper()
+	if a.status != http.StatusCreated || a.ID == "" || a.Duplicate == nil || *a.Duplicate != duplicate || a.header.Get("Content-Type") != asJSON {
+		t.Errorf("got %d %s, want 201 with duplicate %v", a.status, a.body, duplicate)
+	}
+}
+
+// entries returns all that is in the log, partition by partition.
+func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
+	t.Helper()
+	for p := range s.b.Log.Settings().Partitions {
+		state, err := s.b.Log.Look(patient(t), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := uint64(1); n <= state.Last; n++ {
+			e, err := s.b.Log.At(patient(t), p, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// eventually returns once cond is true. What it waits for shows itself nowhere else.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !cond() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// metric returns a metric's value, or how often a histogram was told of something.
+// label is the value of its only label, or empty.
+func (in *instance) metric(t *testing.T, name, label string) float64 {
+	t.Helper()
+	families, err := in.env.Gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() != name || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() != label {
+				continue
+			}
+			switch f.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				return float64(m.GetHistogram().GetSampleCount())
+			case dto.MetricType_GAUGE:
+				return m.GetGauge().GetValue()
+			default:
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no metric %s with %q", name, label)
+	return 0
+}
+
+// begin does what an acting janitor does: it begins a generation for every server
+// that the creator gets to see, until the test ends.
+func (s *system) begin(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	for p := range s.b.Log.Settings().Partitions {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, changed := s.b.Log.State(p)
+				var again <-chan time.Time
+				if _, err := s.b.Log.BeginGeneration(ctx, p); err != nil {
+					again = time.After(10 * time.Millisecond)
+				}
+				select {
+				case <-changed:
+				case <-again:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package ingest
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/web"
+)
+
+// The results of a publish, as the metric's label.
+const (
+	resultStored      = "stored"
+	resultDuplicate   = "duplicate"
+	resultRefused     = "refused"
+	resultUnavailable = "unavailable"
+	resultUnknown     = "unknown"
+)
+
+// The results of a close, as the metric's label.
+const (
+	resultClosed   = "closed"
+	resultNotFound = "not_found"
+	resultFailed   = "failed"
+)
+
+type metrics struct {
+	published *prometheus.CounterVec
+	seconds   prometheus.Histogram
+	inflight  prometheus.Gauge
+	closes    *prometheus.CounterVec
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	m := &metrics{
+		published: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_ingest_published_total",
+			Help: "Events by what became of them: stored, duplicate, refused for a reason of their own, unavailable (the log did not take them), unknown (the log did not answer).",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "rejoin_ingest_publish_seconds",
+			Help:    "Time from handing an event to the log to its acknowledgement or failure.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		}),
+		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rejoin_ingest_inflight",
+			Help: "Publishes under way.",
+		}),
+		closes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_ingest_closes_total",
+			Help: "Closes of sessions and streams by result: closed, not_found, failed. Requests that share a close count once.",
+		}, []string{"result"}),
+	}
+	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultUnavailable, resultUnknown} {
+		m.published.WithLabelValues(r)
+	}
+	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
+		m.closes.WithLabelValues(r)
+	}
+	registerer.MustRegister(m.published, m.seconds, m.inflight, m.closes)
+	return m
+}
+
+// publishedAs counts an event by the answer that its publisher gets.
+func (m *metrics) publishedAs(ack stored, err error) {
+	result := resultStored
+	switch {
+	case err != nil:
+		switch p := problem(err); {
+		case p.Code == web.CodePublishUnknown:
+			result = resultUnknown
+		case p.Status < 500:
+			result = resultRefused
+		default:
+			result = resultUnavailable
+		}
+	case ack.Duplicate:
+		result = resultDuplicate
+	}
+	m.published.WithLabelValues(result).Inc()
+}

@@ -1,0 +1,153 @@
+package ingest_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog"
+)
+
+func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
+	t.Helper()
+	js, err := jetstream.New(s.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	for k := range cfg.Metadata {
+		if k[0] == '_' {
+			delete(cfg.Metadata, k)
+		}
+	}
+	change(&cfg)
+	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (in *instance) ready() bool { return in.env.Health.Readiness().Ready }
+
+func TestItGoesOnWhenNATSComesBack(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.begin(t)
+	cfg := testConfig()
+	cfg.AckTimeout = 500 * time.Millisecond
+	in := s.start(t, cfg)
+	if !in.ready() {
+		t.Error("not ready at the start")
+	}
+	for round := range 3 {
+		in.post(t, "s", "t", ping(fmt.Sprint(round))).stored(t, false)
+		s.srv.Stop()
+		eventually(t, "not ready", func() bool { return !in.ready() })
+		in.post(t, "s", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
+		in.post(t, "new", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
+		in.create(t, `{"session":"new"}`).expect(t, http.StatusServiceUnavailable, "unavailable")
+		in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
+		in.post(t, "s", "t", []byte("{")).expect(t, http.StatusBadRequest, "invalid_json")
+		s.srv.Start()
+		eventually(t, "ready", in.ready)
+		var a answer
+		eventually(t, "it takes events again", func() bool {
+			a = in.post(t, "s", "t", ping("back"), "Idempotency-Key", fmt.Sprint(round))
+			return a.status != http.StatusServiceUnavailable
+		})
+		if a.status != http.StatusCreated {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if n := len(s.entries(t)); n != 6 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.AckTimeout = 500 * time.Millisecond
+	in := s.start(t, cfg)
+	in.create(t, `{"session":"s"}`)
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusConflict, "session_closed")
+	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+		t.Errorf("the close that is repeated: %d %s", a.status, a.body)
+	}
+}
+
+func TestADuplicateOfAnUnknownPublish(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.AckTimeout = 500 * time.Millisecond
+	in := s.start(t, cfg)
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
+	if n := len(s.entries(t)); n != 1 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+func TestEveryMetricMoves(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.AckTimeout, cfg.MaxInFlight = 500*time.Millisecond, 1
+	in := s.start(t, cfg)
+	const published, closes = "rejoin_ingest_published_total", "rejoin_ingest_closes_total"
+	expect := func(name, label string, want float64) {
+		t.Helper()
+		if got := in.metric(t, name, label); got != want {
+			t.Errorf("%s %s is %v, want %v", name, label, got, want)
+		}
+	}
+	for _, result := range []string{"stored", "duplicate", "refused", "unavailable", "unknown"} {
+		expect(published, result, 0)
+	}
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, false)
+	expect(published, "stored", 1)
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
+	expect(published, "duplicate", 1)
+	in.post(t, "s", "t", []byte("[]")).expect(t, 400, "invalid_message")
+	in.post(t, "s", "t", ping("1"), "Event-Type", "gap").expect(t, 400, "reserved_type")
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "").expect(t, 400, "invalid_header")
+	expect(published, "refused", 3)
+	expect("rejoin_ingest_publish_seconds", "", 2)
+
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	unknown := make(chan answer, 1)
+	go func() { unknown <- in.post(t, "s", "t", ping("2")) }()
+	eventually(t, "it is under way", func() bool { return in.metric(t, "rejoin_ingest_inflight", "") == 1 })
+	in.post(t, "s", "t", ping("3")).expect(t, http.StatusServiceUnavailable, "unavailable")
+	expect(published, "unavailable", 1)
+	a := <-unknown
+	a.expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	expect(published, "unknown", 1)
+	expect("rejoin_ingest_inflight", "", 0)
+
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck, c.MaxMsgs, c.Discard = false, 2, jetstream.DiscardNew })
+	in.post(t, "s", "t", ping("4")).expect(t, http.StatusServiceUnavailable, "storage_full")
+	expect(published, "unavailable", 2)
+	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
+	expect(closes, "failed", 1)
+	s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = -1, jetstream.DiscardOld })
+	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	expect(closes, "closed", 1)
+	in.close(t, "nobody").expect(t, http.StatusNotFound, "not_found")
+	expect(closes, "not_found", 1)
+	if in.metric(t, "rejoin_ingest_http_requests_total", "201") < 2 {
+		t.Error("requests are not counted")
+	}
+}

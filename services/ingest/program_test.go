@@ -1,0 +1,98 @@
+package ingest_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"rejoin/services/ingest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+)
+
+func TestTheProgramServesUntilItIsTold(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	var cfg ingest.ProgramConfig
+	logs, out := io.Pipe()
+	signals := make(chan os.Signal, 1)
+	code := make(chan int, 1)
+	go func() {
+		code <- daemon.App{
+			Name: "ingest", CLI: &cfg, Stderr: out, Signals: signals,
+			Run:  func(ctx context.Context, env daemon.Env) error { return ingest.Run(ctx, cfg, env) },
+			Args: []string{"--nats-url", s.srv.URL(), "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json"},
+		}.Main()
+		_ = out.Close()
+	}()
+	addrs := map[string]string{}
+	lines := bufio.NewScanner(logs)
+	for len(addrs) < 2 && lines.Scan() {
+		var line struct{ Msg, Addr string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("%v in %q", err, lines.Text())
+		}
+		if line.Addr != "" {
+			addrs[line.Msg] = line.Addr
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, logs) }()
+	if cfg.Ingest.AckTimeout != 2*time.Second || cfg.Ingest.CloseMargin != 250*time.Millisecond || cfg.Ingest.MaxInFlight != 4096 || cfg.Ingest.MaxCloses != 1000 {
+		t.Errorf("defaults %+v", cfg.Ingest)
+	}
+	program := &instance{url: "http://" + addrs["ingest listens"], http: newClient(t)}
+	program.post(t, "s", "t", ping("1")).stored(t, false)
+	admin := &instance{url: "http://" + addrs["admin port open"], http: program.http}
+	if a := admin.send(t, http.MethodGet, "/readyz", nil); a.status != http.StatusOK {
+		t.Errorf("/readyz: %d %s", a.status, a.body)
+	}
+	signals <- syscall.SIGTERM
+	if got := <-code; got != daemon.ExitOK {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+func TestTheProgramEndsWhileItWaitsForTheLog(t *testing.T) {
+	cfg := ingest.ProgramConfig{Ingest: testConfig()}
+	cfg.Backend.NATSURL = "nats://127.0.0.1:1"
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ingest.Run(ctx, cfg, daemon.NewEnv(nil)); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestAConfigThatMakesNoSenseIsRefused(t *testing.T) {
+	for flag, change := range map[string]func(*ingest.Config){
+		"--ingest-addr":   func(c *ingest.Config) { c.IngestAddr = "" },
+		"--ack-timeout":   func(c *ingest.Config) { c.AckTimeout = 0 },
+		"--close-margin":  func(c *ingest.Config) { c.CloseMargin = -time.Second },
+		"--max-in-flight": func(c *ingest.Config) { c.MaxInFlight = 0 },
+		"--max-closes":    func(c *ingest.Config) { c.MaxCloses = -1 },
+	} {
+		cfg := testConfig()
+		change(&cfg)
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v", flag, err)
+		}
+		if _, err := ingest.New(cfg, nil, daemon.NewEnv(nil)); err == nil {
+			t.Errorf("%s: New takes it", flag)
+		}
+	}
+	if err := testConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	cfg := testConfig()
+	cfg.IngestAddr = in.Addr().String()
+	if _, err := ingest.New(cfg, s.b, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--ingest-addr") {
+		t.Errorf("a port that is taken: %v", err)
+	}
+}

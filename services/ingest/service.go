@@ -1,0 +1,83 @@
+// Package ingest takes messages in over HTTP and writes them to the log.
+package ingest
+
+import (
+	"context"
+	"net"
+	"slices"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+)
+
+// Service is the ingest service. It is safe for concurrent use.
+//
+//	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
+//	                   │       publishes and waits for the acknowledgement: the
+//	                   │       order of a connection is the order in the log
+//	                   └─────▶ closes: one goroutine a close, begun by a DELETE,
+//	                           which waits for it; it goes on without
+//
+// When Run's context ends, web.Serve ends first, then the closes.
+type Service struct {
+	cfg      Config
+	backend  *backend.Backend
+	metrics  *metrics
+	closes   *closes
+	inflight chan struct{} // one token a publish
+	app      *fiber.App
+	ln       net.Listener
+}
+
+// New opens the listener at cfg.IngestAddr and registers metrics and the readiness
+// check "nats". The backend must stay open until Run has returned.
+func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	ln, err := web.Listen(cfg.IngestAddr, "--ingest-addr")
+	if err != nil {
+		return nil, err
+	}
+	m := newMetrics(env.Metrics)
+	s := &Service{
+		cfg: cfg, backend: b, metrics: m, ln: ln,
+		closes:   newCloses(cfg, b, env.Log, m),
+		inflight: make(chan struct{}, cfg.MaxInFlight),
+		app: web.NewApp(web.Config{
+			Service: "ingest", Log: env.Log, Metrics: env.Metrics,
+			MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, maxSessionBody),
+		}),
+	}
+	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.IngestHosts)))
+	web.Mount(s.app, s.Routes()...)
+	env.Health.Add("nats", b.Connected)
+	env.Log.Info("ingest listens", "addr", ln.Addr().String())
+	return s, nil
+}
+
+// Addr returns the address that the service is bound to.
+func (s *Service) Addr() net.Addr { return s.ln.Addr() }
+
+// Routes returns what the service answers, for another application to serve as
+// well. That one should stop before Run's context ends.
+func (s *Service) Routes() []web.Route {
+	return []web.Route{
+		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.createSession},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.closeSession},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.closeStream},
+		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.postEvent},
+	}
+}
+
+// Run serves until ctx ends, then answers the requests under way, waits for the
+// closes, and returns nil. What takes longer than a close may is cut off.
+func (s *Service) Run(ctx context.Context) error {
+	grace := s.cfg.closeTimeout()
+	err := web.Serve(ctx, s.app, s.ln, grace)
+	s.closes.stop(grace)
+	return err
+}

@@ -1,0 +1,210 @@
+package eventlog_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
+	srv := natstest.Start(t)
+	settings := eventlog.Settings{
+		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
+		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, Compression: true,
+	}
+	first := create(t, srv, settings)
+	for name, l := range map[string]*eventlog.Log{
+		"created":                     first,
+		"opened":                      open(t, srv),
+		"created with other settings": create(t, srv, eventlog.Settings{Partitions: 8}),
+	} {
+		if got := l.Settings(); got != settings {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	js := newJetStream(t, first)
+	for _, name := range []string{"MCP_0", "MCP_1", "MCP_2"} {
+		stream, err := js.Stream(patient(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := stream.CachedInfo().Config
+		got := []any{cfg.Subjects, cfg.MaxAge, cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard, cfg.Compression, cfg.MaxConsumers}
+		want := []any{[]string{"mcp." + name[4:] + ".*.*"}, 90 * time.Second, int64(77), int64(1 << 20), int32(1000), jetstream.DiscardOld, jetstream.S2Compression, 100_000}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	if _, err := js.Stream(patient(t), "MCP_3"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("a fourth partition: %v", err)
+	}
+}
+
+func TestZeroSettingsAreTheDefaults(t *testing.T) {
+	want := eventlog.DefaultSettings()
+	want.Compression = false
+	if got := create(t, natstest.Start(t), eventlog.Settings{}).Settings(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestSettingsAreChecked(t *testing.T) {
+	tests := map[string]struct {
+		change func(*eventlog.Settings)
+		ok     bool
+	}{
+		"defaults":                {func(*eventlog.Settings) {}, true},
+		"all off":                 {func(s *eventlog.Settings) { *s = one(); s.MaxEventsPerSession, s.MaxBytesPerSession = -1, -1 }, true},
+		"no partitions":           {func(s *eventlog.Settings) { s.Partitions = -1 }, false},
+		"most partitions":         {func(s *eventlog.Settings) { s.Partitions = 1024 }, true},
+		"too many partitions":     {func(s *eventlog.Settings) { s.Partitions = 1025 }, false},
+		"no replicas":             {func(s *eventlog.Settings) { s.Replicas = -1 }, false},
+		"too many replicas":       {func(s *eventlog.Settings) { s.Replicas = 6 }, false},
+		"negative age":            {func(s *eventlog.Settings) { s.MaxAge = -2 }, false},
+		"age too short":           {func(s *eventlog.Settings) { s.MaxAge = 99 * time.Millisecond }, false},
+		"shortest age":            {func(s *eventlog.Settings) { s.MaxAge = 100 * time.Millisecond }, true},
+		"events per stream":       {func(s *eventlog.Settings) { s.MaxEventsPerStream = -2 }, false},
+		"events per session":      {func(s *eventlog.Settings) { s.MaxEventsPerSession = -2 }, false},
+		"bytes per session":       {func(s *eventlog.Settings) { s.MaxBytesPerSession = -2 }, false},
+		"bytes":                   {func(s *eventlog.Settings) { s.MaxBytes = -2 }, false},
+		"negative message":        {func(s *eventlog.Settings) { s.MaxMessageBytes = -1 }, false},
+		"largest message":         {func(s *eventlog.Settings) { s.MaxMessageBytes = 64 << 20 }, true},
+		"message far too large":   {func(s *eventlog.Settings) { s.MaxMessageBytes = 64<<20 + 1 }, false},
+		"fewer bytes than spread": {func(s *eventlog.Settings) { s.MaxBytes = 1 }, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := eventlog.DefaultSettings()
+			tt.change(&s)
+			if err := s.Validate(); tt.ok != (err == nil) || err != nil && !errors.Is(err, eventlog.ErrInvalidSettings) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if _, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: -1}, quiet()); !errors.Is(err, eventlog.ErrInvalidSettings) {
+		t.Errorf("Create takes them: %v", err)
+	}
+}
+
+func TestWhatIsNotOurLogIsNotTouched(t *testing.T) {
+	tests := map[string]struct {
+		there jetstream.StreamConfig
+		want  string
+	}{
+		"a stream of somebody else":       {jetstream.StreamConfig{Name: "MCP_3", Subjects: []string{"orders.>"}}, "belongs to something else"},
+		"more subjects":                   {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.*.*", "orders.>"}}, "belongs to something else"},
+		"no metadata":                     {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.*.*"}}, `version ""`},
+		"another version":                 {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "2"}}, `version "2"`},
+		"another version of a partition":  {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.*.*"}, Metadata: map[string]string{"rejoin.version": "2"}}, `version "2"`},
+		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
+		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.*.*"}, Metadata: map[string]string{"rejoin.version": "1"}}, "no rejoin.birth"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			srv := natstest.Start(t)
+			nc := connect(t, srv)
+			js, err := jetstream.New(nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := js.CreateStream(patient(t), tt.there)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = eventlog.Create(patient(t), nc, eventlog.Settings{Partitions: 4}, quiet())
+			if !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Create: %v, want %q", err, tt.want)
+			}
+			now, err := made.Info(patient(t))
+			if err != nil || !reflect.DeepEqual(now.Config, made.CachedInfo().Config) {
+				t.Errorf("it was changed: %+v, %v", now, err)
+			}
+			if tt.there.Name != "MCP_0" {
+				return
+			}
+			if _, err := eventlog.Open(patient(t), nc, quiet()); !errors.Is(err, eventlog.ErrMismatch) {
+				t.Errorf("Open: %v", err)
+			}
+		})
+	}
+}
+
+func TestOpenWaitsForTheLog(t *testing.T) {
+	srv := natstest.Start(t)
+	type result struct {
+		log *eventlog.Log
+		err error
+	}
+	opened := make(chan result, 1)
+	nc := connect(t, srv)
+	ctx := patient(t)
+	go func() {
+		l, err := eventlog.Open(ctx, nc, quiet())
+		opened <- result{l, err}
+	}()
+	created := create(t, srv, eventlog.Settings{Partitions: 5})
+	r := <-opened
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Cleanup(r.log.Close)
+	if r.log.Settings() != created.Settings() {
+		t.Errorf("opened %+v", r.log.Settings())
+	}
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	nc := connect(t, natstest.Start(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := eventlog.Open(ctx, nc, quiet()); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := eventlog.WaitForJetStream(ctx, nc, quiet()); !errors.Is(err, context.Canceled) {
+		t.Errorf("WaitForJetStream: %v", err)
+	}
+}
+
+func TestALogThatDoesNotFitTheDiskIsNotCreated(t *testing.T) {
+	_, err := eventlog.Create(patient(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet())
+	if !errors.Is(err, eventlog.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestItsCreatorReplacesAPartitionThatWasDeleted(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	publish(t, l, "s", "t", 1)
+	before, _ := l.State(0)
+	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, l, 0, 0)
+	f.wait(t, "a new partition", func() bool {
+		return len(f.starts) > 0 && f.starts[len(f.starts)-1].Birth != before.Birth
+	})
+	if got := publish(t, l, "s", "t", 2); got != 1 {
+		t.Errorf("its first sequence is %d", got)
+	}
+	if l.Settings().MaxAge != -1 || open2(t, l).Settings() != l.Settings() {
+		t.Error("the settings are gone")
+	}
+}
+
+func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
+	t.Helper()
+	again, err := eventlog.Open(patient(t), l.Conn(), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Close)
+	return again
+}

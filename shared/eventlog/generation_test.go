@@ -1,0 +1,189 @@
+package eventlog_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func beginOnce(t *testing.T, l *eventlog.Log) bool {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		began, err := l.BeginGeneration(within(t, time.Second), 0)
+		if err == nil {
+			return began
+		}
+		if !errors.Is(err, eventlog.ErrUnavailable) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func look(t *testing.T, l *eventlog.Log) eventlog.State {
+	t.Helper()
+	state, err := l.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+func TestAGenerationBeginsOnceInTheLifeOfAServer(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	other := open(t, srv)
+	first := look(t, l)
+	if len(first.Generations) != 1 || first.Generation() != (event.Generation{ID: first.Birth, Start: 1}) {
+		t.Fatalf("a new partition has %+v", first.Generations)
+	}
+	for range 3 {
+		if beginOnce(t, l) || beginOnce(t, other) {
+			t.Fatal("a generation began on the server that the partition was made on")
+		}
+	}
+	want := first.Generations
+	for life := range 3 {
+		for n := range 5 {
+			publish(t, l, "s", "t", n)
+		}
+		stop(t, srv, l)
+		start(t, srv, l)
+		if !beginOnce(t, l) {
+			t.Fatal("no generation began on a new server")
+		}
+		if beginOnce(t, l) || beginOnce(t, other) {
+			t.Fatal("a second one began")
+		}
+		got := look(t, other)
+		if got.Birth != first.Birth || len(got.Generations) != len(want)+1 || fmt.Sprint(got.Generations[:len(want)]) != fmt.Sprint(want) {
+			t.Fatalf("generations %+v after %+v", got.Generations, want)
+		}
+		if got.Generation().Start != uint64(5*life+6) {
+			t.Errorf("it starts at %d", got.Generation().Start)
+		}
+		want = got.Generations
+	}
+	if l.Settings() != open(t, srv).Settings() {
+		t.Error("the settings have changed")
+	}
+}
+
+func TestIDsOfEarlierGenerationsStayGoodUpToTheNext(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	place := event.Place{Birth: look(t, l).Birth, Session: "s", Incarnation: "i", Stream: "t"}
+	id := func(generation string, sequence uint64) event.ID {
+		p := place
+		p.Generation = generation
+		return event.ID{Stream: "t", Tag: p.Tag(), Sequence: sequence}
+	}
+	for range 3 {
+		for n := range 5 {
+			publish(t, l, "s", "t", n)
+		}
+		stop(t, srv, l)
+		start(t, srv, l)
+		beginOnce(t, l)
+	}
+	gens := look(t, l).Generations
+	for i, g := range gens {
+		end := uint64(1 << 60)
+		if i+1 < len(gens) {
+			end = gens[i+1].Start
+		}
+		for sequence, want := range map[uint64]event.Verdict{0: event.Good, 1: event.Good, end - 1: event.Good, end: event.RolledBack, end + 1: event.RolledBack} {
+			if i+1 == len(gens) && sequence >= end {
+				want = event.Good
+			}
+			got, common := event.Resolve(id(g.ID, sequence), place, gens)
+			if got != want || got == event.RolledBack && common != end-1 {
+				t.Errorf("generation %d, sequence %d: verdict %d, in common up to %d", i, sequence, got, common)
+			}
+		}
+	}
+	if got, _ := event.Resolve(id("never", 1), event.Place{Birth: "other", Session: "s", Stream: "t"}, gens); got != event.Unknown {
+		t.Errorf("an ID of another log: %d", got)
+	}
+}
+
+func TestOldGenerationsFallOffTheList(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	birth := look(t, l).Birth
+	js := newJetStream(t, l)
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	list := []string{birth + ":1"}
+	for n := 1; n < 128; n++ {
+		list = append(list, fmt.Sprintf("g%d:2", n))
+	}
+	cfg.Metadata["rejoin.generations"] = strings.Join(list, ",")
+	update(t, js, cfg)
+	stop(t, srv, l)
+	start(t, srv, l)
+	if !beginOnce(t, l) {
+		t.Fatal("no generation began")
+	}
+	state := look(t, l)
+	if len(state.Generations) != 128 || state.Generations[0].ID != "g1" || state.Generation().Start != 2 || state.Birth != birth {
+		t.Errorf("%d generations from %+v to %+v", len(state.Generations), state.Generations[0], state.Generation())
+	}
+	place := event.Place{Birth: birth, Generation: birth, Session: "s", Stream: "t"}
+	for sequence, want := range map[uint64]event.Verdict{1: event.Good, 2: event.RolledBack} { // never another place
+		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, state.Generations); got != want {
+			t.Errorf("an ID of a generation that fell off, sequence %d: verdict %d", sequence, got)
+		}
+	}
+}
+
+func TestGenerationsThatCannotBeReadAreAMismatch(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []string{"", "a", "a:", "a:b", ":1", "a:1,", "a:-1"} {
+		cfg := stream.CachedInfo().Config
+		cfg.Metadata["rejoin.generations"] = broken
+		update(t, js, cfg)
+		if _, err := l.Look(patient(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
+			t.Errorf("%q: %v", broken, err)
+		}
+	}
+}
+
+// update changes a stream behind the log's back; the server's own metadata stays with it.
+func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+	t.Helper()
+	for k := range cfg.Metadata {
+		if !strings.HasPrefix(k, "rejoin.") {
+			delete(cfg.Metadata, k)
+		}
+	}
+	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNoGenerationBeginsWithoutAServer(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	stop(t, srv, l)
+	if began, err := l.BeginGeneration(within(t, 100*time.Millisecond), 0); began || !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("%v, %v", began, err)
+	}
+}

@@ -1,0 +1,245 @@
+package eventlog_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = 60 * time.Second
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	return within(t, patience)
+}
+
+// one is a log with a single partition and no limits, so that a test knows all sequences.
+func one() eventlog.Settings {
+	return eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}
+}
+
+func connect(t *testing.T, srv *natstest.Server) *nats.Conn {
+	t.Helper()
+	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings) *eventlog.Log {
+	t.Helper()
+	l, err := eventlog.Create(patient(t), connect(t, srv), settings, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
+	t.Helper()
+	l, err := eventlog.Open(patient(t), connect(t, srv), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func newJetStream(t *testing.T, l *eventlog.Log) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(l.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// publish stores a numbered message and returns its sequence.
+func publish(t *testing.T, l *eventlog.Log, session, stream string, n int) uint64 {
+	t.Helper()
+	ack, err := l.Publish(patient(t), eventlog.Event{Session: session, Stream: stream, Data: numbered(n)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+func numbered(n int) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":[%d]}`, n)
+}
+
+// stop ends the server and returns when the log's connection has noticed.
+func stop(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
+	t.Helper()
+	status := l.Conn().StatusChanged()
+	defer l.Conn().RemoveStatusListener(status)
+	srv.Stop()
+	await(t, status, func() bool { return !l.Conn().IsConnected() })
+}
+
+// start starts the server again and returns when the log's connection is back.
+func start(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
+	t.Helper()
+	status := l.Conn().StatusChanged()
+	defer l.Conn().RemoveStatusListener(status)
+	srv.Start()
+	await(t, status, l.Conn().IsConnected)
+}
+
+func await(t *testing.T, status <-chan nats.Status, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !cond() {
+		select {
+		case <-status:
+		case <-time.After(time.Millisecond): // a status is told before it is set
+		case <-deadline:
+			t.Fatal("the connection did not change")
+		}
+	}
+}
+
+// begin does what an acting janitor does: it begins a generation for every server
+// that the log gets to see, until the test ends.
+func begin(t *testing.T, l *eventlog.Log) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	for p := range l.Settings().Partitions {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, changed := l.State(p)
+				if _, err := l.BeginGeneration(ctx, p); err == nil {
+					select {
+					case <-changed:
+					case <-ctx.Done():
+					}
+					continue
+				}
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+}
+
+// follower is a tail and what it was told.
+type follower struct {
+	mu      sync.Mutex
+	changed chan struct{}
+	starts  []eventlog.State
+	entries []eventlog.Entry
+	missed  uint64
+	last    uint64
+	through uint64
+	broken  string
+
+	onEntry func(eventlog.Entry) // called without the lock
+}
+
+// follow tails a partition until the test ends, beginning after a sequence, and
+// going on after what it saw last.
+func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*follower, *eventlog.TailConfig)) *follower {
+	t.Helper()
+	f := &follower{changed: make(chan struct{}), last: after}
+	cfg := eventlog.TailConfig{
+		Start: func(_ context.Context, state eventlog.State) (uint64, error) {
+			defer f.note()()
+			f.starts = append(f.starts, state)
+			f.last = min(f.last, state.Last)
+			return f.last, nil
+		},
+		Handle: func(e eventlog.Entry, missed uint64) {
+			if f.onEntry != nil {
+				f.onEntry(e)
+			}
+			defer f.note()()
+			if e.Sequence != f.last+missed+1 {
+				f.broken = fmt.Sprintf("%d came after %d with %d missed", e.Sequence, f.last, missed)
+			}
+			f.entries, f.missed, f.last = append(f.entries, e), f.missed+missed, e.Sequence
+		},
+		Through: func(sequence, missed uint64) {
+			defer f.note()()
+			if sequence != f.last+missed {
+				f.broken = fmt.Sprintf("through %d came after %d with %d missed", sequence, f.last, missed)
+			}
+			f.missed, f.last, f.through = f.missed+missed, sequence, sequence
+		},
+	}
+	for _, s := range set {
+		s(f, &cfg)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	wg.Go(func() { _ = l.Tail(ctx, p, cfg) }) // it returns ctx's error and no other
+	return f
+}
+
+func (f *follower) note() func() {
+	f.mu.Lock()
+	return func() {
+		close(f.changed)
+		f.changed = make(chan struct{})
+		f.mu.Unlock()
+	}
+}
+
+// wait returns once cond, which is called with the lock held, is true.
+func (f *follower) wait(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		f.mu.Lock()
+		ok, changed, broken := cond(), f.changed, f.broken
+		f.mu.Unlock()
+		if broken != "" {
+			t.Fatal(broken)
+		}
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			f.mu.Lock()
+			seen := fmt.Sprintf("%d starts, %d entries, last %d, missed %d, through %d", len(f.starts), len(f.entries), f.last, f.missed, f.through)
+			f.mu.Unlock()
+			t.Fatalf("never: %s; %s", what, seen)
+		}
+	}
+}
+
+func (f *follower) waitLast(t *testing.T, sequence uint64) {
+	t.Helper()
+	f.wait(t, fmt.Sprintf("sequence %d", sequence), func() bool { return f.last >= sequence })
+}

@@ -1,0 +1,58 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestErrorsAreNamed(t *testing.T) {
+	api := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
+	tests := map[string]struct {
+		err          error
+		publish, api error // nil: none of ours, the error as it is
+	}{
+		"stream not found":       {jetstream.ErrStreamNotFound, ErrUnavailable, ErrNotFound},
+		"message not found":      {jetstream.ErrMsgNotFound, ErrUnavailable, ErrNotFound},
+		"consumer not found":     {jetstream.ErrConsumerNotFound, ErrUnavailable, ErrNotFound},
+		"account resources":      {api(10002), ErrFull, ErrFull},
+		"server resources":       {api(10023), ErrFull, ErrFull},
+		"memory":                 {api(10028), ErrFull, ErrFull},
+		"storage":                {api(10047), ErrFull, ErrFull},
+		"store failed":           {api(10077), ErrFull, ErrFull},
+		"message too large":      {api(10054), ErrTooLarge, nil},
+		"no leader":              {api(10008), ErrUnavailable, nil},
+		"payload":                {nats.ErrMaxPayload, ErrTooLarge, ErrUnavailable},
+		"no responders":          {jetstream.ErrNoStreamResponse, ErrUnavailable, ErrUnavailable},
+		"no buffer":              {nats.ErrReconnectBufExceeded, ErrUnavailable, ErrUnavailable},
+		"reconnecting":           {nats.ErrConnectionReconnecting, ErrUnavailable, ErrUnavailable},
+		"closed while it waited": {nats.ErrConnectionClosed, ErrUnknown, ErrUnavailable},
+		"time-out":               {nats.ErrTimeout, ErrUnknown, ErrUnavailable},
+		"deadline":               {context.DeadlineExceeded, ErrUnknown, ErrUnavailable},
+		"cancelled":              {context.Canceled, ErrUnknown, ErrUnavailable},
+		"broken pipe":            {io.ErrClosedPipe, ErrUnknown, ErrUnavailable},
+		"an answer that is none": {jetstream.ErrInvalidJSAck, ErrUnknown, ErrUnavailable},
+	}
+	all := []error{ErrNotFound, ErrMismatch, ErrInvalidSettings, ErrUnavailable, ErrUnknown, ErrFull, ErrTooLarge}
+	check := func(name string, got, cause, want error) {
+		if !errors.Is(got, cause) {
+			t.Errorf("%s: %v has lost its cause", name, got)
+		}
+		for _, ours := range all {
+			if errors.Is(got, ours) != (ours == want) { //nolint:errorlint // sentinels themselves
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	}
+	for name, tt := range tests {
+		check("publish: "+name, publishError(tt.err), tt.err, tt.publish)
+		check("api: "+name, apiError(tt.err), tt.err, tt.api)
+	}
+	if apiError(nil) != nil {
+		t.Error("no error is one")
+	}
+}

@@ -1,0 +1,220 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
+	e := eventlog.Event{
+		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
+		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+	before := time.Now().Add(-time.Minute)
+	ack, err := l.Publish(patient(t), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ack.Partition != l.Partition(e.Session) || ack.Sequence != 1 || ack.Duplicate {
+		t.Errorf("acknowledged as %+v", ack)
+	}
+	got, err := l.At(patient(t), ack.Partition, ack.Sequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.Valid || got.Subject != (event.Subject{Partition: ack.Partition, Session: e.Session, Stream: "*"}) ||
+		got.Type != "tick" || !got.Final || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
+		t.Errorf("stored as %+v", got)
+	}
+	raw, err := newJetStream(t, l).Stream(patient(t), fmt.Sprintf("MCP_%d", ack.Partition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := raw.GetMsg(patient(t), 1)
+	if err != nil || msg.Header.Get("traceparent") != e.Trace {
+		t.Errorf("headers %v, %v", msg.Header, err)
+	}
+	plain, err := l.Publish(patient(t), eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := raw.GetMsg(patient(t), plain.Sequence); err != nil || len(msg.Header) != 0 {
+		t.Errorf("an event without anything has the headers %v, %v", msg.Header, err)
+	}
+}
+
+func TestAKeyIsStoredOnceInItsStream(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	put := func(session, stream, key string) eventlog.Ack {
+		t.Helper()
+		ack, err := l.Publish(patient(t), eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack
+	}
+	first := put("s", "t", "k")
+	for _, other := range [][3]string{{"s", "t", "k2"}, {"s", "t2", "k"}, {"s2", "t", "k"}, {"st", "", "k"}, {"s", "t", ""}, {"s", "t", ""}} {
+		if ack := put(other[0], other[1]+"x", other[2]); ack.Duplicate {
+			t.Errorf("%q is a duplicate", other)
+		}
+	}
+	if again := put("s", "t", "k"); !again.Duplicate || again.Sequence != first.Sequence {
+		t.Errorf("again: %+v, first %+v", again, first)
+	}
+}
+
+func TestMessageIDsDoNotCollide(t *testing.T) {
+	seen := map[string][]string{}
+	for _, parts := range [][]string{{"a", "b", "c"}, {"ab", "", "c"}, {"a", "bc", ""}, {"", "ab", "c"}, {"a", "b", "c\x00"}, {"a", "b\x01c", ""}} {
+		for index := range uint64(3) {
+			id := eventlog.MessageID(parts[0], parts[1], parts[2], index)
+			if other, ok := seen[id]; ok {
+				t.Errorf("%q and %q", other, parts)
+			}
+			seen[id] = parts
+		}
+	}
+}
+
+func TestAnEventThatIsTooLargeIsNotStored(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // the server's own limit is 1 MiB
+	small := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
+	for name, err := range map[string]error{
+		"the log's limit":              put(t, small, 101, ""),
+		"with its headers":             put(t, small, 100, "key"),
+		"the server's limit":           put(t, l, 1<<20+1, ""),
+		"the log's limit, larger":      put(t, l, 2<<20+1, ""),
+		"the server's, with a header":  put(t, l, 1<<20, "key"),
+		"the log's limit, with a type": put(t, small, 1000, "key"),
+	} {
+		if !errors.Is(err, eventlog.ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := put(t, small, 100, ""); err != nil {
+		t.Errorf("the largest event: %v", err)
+	}
+	for log, want := range map[*eventlog.Log]uint64{l: 0, small: 1} {
+		if state, err := log.Look(patient(t), 0); err != nil || state.Last != want {
+			t.Errorf("%d are stored, not %d, %v", state.Last, want, err)
+		}
+	}
+}
+
+func put(t *testing.T, l *eventlog.Log, size int, key string) error {
+	t.Helper()
+	_, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "t", Key: key, Data: bytes.Repeat([]byte("x"), size)})
+	return err
+}
+
+func TestALogWithoutRoomSaysSo(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	publish(t, l, "s", "t", 1)
+	js := newJetStream(t, l)
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgs, cfg.Discard = 1, jetstream.DiscardNew
+	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	begin(t, l)
+	stop(t, srv, l)
+	_, err := l.Publish(within(t, 100*time.Millisecond), eventlog.Event{Session: "s", Stream: "t", Data: numbered(1)})
+	if !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := l.Look(within(t, 100*time.Millisecond), 0); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("Look: %v", err)
+	}
+	start(t, srv, l)
+	if got := publish(t, l, "s", "t", 2); got != 1 {
+		t.Errorf("the first event has sequence %d", got)
+	}
+	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrUnavailable) && err != nil {
+		t.Errorf("without its stream: %v", err)
+	}
+	l.Conn().Close()
+	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("without a connection: %v", err)
+	}
+}
+
+// What is acknowledged is there, and what is said not to be stored is not, though
+// the server stops, or the connection is closed, in the middle.
+func TestWhatAFailedPublishSaysIsTrue(t *testing.T) {
+	for name, interrupt := range map[string]func(*natstest.Server, *eventlog.Log){
+		"server stopped":    func(srv *natstest.Server, _ *eventlog.Log) { srv.Stop(); srv.Start() },
+		"connection closed": func(_ *natstest.Server, l *eventlog.Log) { l.Conn().Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 3 {
+				srv := natstest.Start(t)
+				l := create(t, srv, one())
+				begin(t, l)
+				const publishers, each = 8, 100
+				results := make([]error, publishers*each)
+				var wg sync.WaitGroup
+				half := make(chan struct{})
+				for i := range publishers {
+					wg.Go(func() {
+						for j := range each {
+							if i == 0 && j == each/2 {
+								close(half)
+							}
+							ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+							_, results[i*each+j] = l.Publish(ctx, eventlog.Event{Session: "s", Stream: fmt.Sprint(i*each + j), Data: numbered(j)})
+							cancel()
+						}
+					})
+				}
+				<-half
+				interrupt(srv, l)
+				wg.Wait()
+				reader := open(t, srv)
+				for n, err := range results {
+					_, lastErr := reader.Last(patient(t), event.Subject{Session: "s", Stream: fmt.Sprint(n)})
+					there := lastErr == nil
+					if !there && !errors.Is(lastErr, eventlog.ErrNotFound) {
+						t.Fatal(lastErr)
+					}
+					switch {
+					case err == nil && !there:
+						t.Fatalf("%d is acknowledged and not there", n)
+					case errors.Is(err, eventlog.ErrUnavailable) && there:
+						t.Fatalf("%d is there, and its publisher heard: %v", n, err)
+					case err != nil && !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnknown):
+						t.Fatalf("%d: %v", n, err)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,274 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// readAll pages through a query and checks what holds for every page.
+func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.Entry, pages int) {
+	t.Helper()
+	for q.After < q.UpTo {
+		page, err := l.Read(patient(t), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages++
+		if len(page.Entries) > q.MaxEvents || page.Through <= q.After || page.Through > q.UpTo {
+			t.Fatalf("page of %+v: %d entries, through %d", q, len(page.Entries), page.Through)
+		}
+		for _, e := range page.Entries {
+			if e.Sequence <= q.After || e.Sequence > page.Through {
+				t.Fatalf("sequence %d in a page from %d through %d", e.Sequence, q.After, page.Through)
+			}
+		}
+		all, q.After = append(all, page.Entries...), page.Through
+	}
+	return all, pages
+}
+
+func TestReadPagesExactlyWhatIsThere(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	want := map[string][]uint64{}
+	for n := range 300 {
+		name := fmt.Sprint(n % 3)
+		want[name] = append(want[name], publish(t, l, "s", name, n))
+		publish(t, l, "other", name, n)
+	}
+	for _, limits := range [][2]int{{1, 1 << 20}, {7, 1 << 20}, {100, 1 << 20}, {1000, 1 << 20}, {1000, 1}, {1000, 500}} {
+		for _, bounds := range [][2]uint64{{0, 600}, {0, math.MaxUint64}, {100, 400}, {599, 600}, {600, 601}, {5, 6}} {
+			for stream, sequences := range want {
+				q := eventlog.Query{Session: "s", Stream: stream, After: bounds[0], UpTo: bounds[1], MaxEvents: limits[0], MaxBytes: limits[1]}
+				entries, pages := readAll(t, l, q)
+				var expected []uint64
+				for _, s := range sequences {
+					if s > q.After && s <= q.UpTo {
+						expected = append(expected, s)
+					}
+				}
+				if len(entries) != len(expected) {
+					t.Fatalf("%+v: %d entries, want %d", q, len(entries), len(expected))
+				}
+				if most := len(expected)/min(limits[0], max(1, limits[1]/60)) + 2; pages > most {
+					t.Errorf("%+v: %d pages", q, pages)
+				}
+				for i, e := range entries {
+					if e.Sequence != expected[i] || !bytes.Equal(e.Data, numbered((int(e.Sequence)-1)/2)) || e.Subject.Stream != stream || e.Subject.Session != "s" {
+						t.Fatalf("%+v: entry %d is %+v", q, i, e)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAFlowIsReadWithItsMarkersAndWithoutWhatIsInvalid(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	publish(t, l, "s", "a", 1)
+	publish(t, l, "s", "=", 2)
+	publish(t, l, "s2", "a", 3)
+	for _, m := range []event.Subject{{Kind: event.Close, Session: "s", Stream: "a"}, {Kind: event.Clear, Session: "s"}} {
+		if _, err := l.Mark(patient(t), m.Kind, m.Session, m.Stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := js.Publish(patient(t), "mcp.0.s.b=ad", nil); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, l, "s", "z", 7)
+	entries, _ := readAll(t, l, eventlog.Query{Session: "s", UpTo: 7, MaxEvents: 2, MaxBytes: 1 << 20})
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.RawSubject)
+	}
+	if want := "[mcp.0.s.a mcp.0.s.=3D mcp.0.s.a=close mcp.0.s.=clear mcp.0.s.z]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	only, _ := readAll(t, l, eventlog.Query{Session: "s", Stream: "a", UpTo: 7, MaxEvents: 9, MaxBytes: 1 << 20})
+	if len(only) != 1 || only[0].Sequence != 1 {
+		t.Errorf("a stream's own events are %+v", only)
+	}
+}
+
+func TestReadLeavesNoConsumerBehind(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 100 {
+		publish(t, l, "s", "t", n)
+	}
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := stream.CachedInfo().State.Consumers
+	ended := gone(t)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 25 {
+				ctx := t.Context()
+				if j == 7 {
+					ctx = ended
+				}
+				_, err := l.Read(ctx, eventlog.Query{Session: "s", Stream: "t", After: uint64(i * j), UpTo: 1000, MaxEvents: 10, MaxBytes: 1 << 20})
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if info, err := stream.Info(patient(t)); err != nil || info.State.Consumers != before {
+		t.Errorf("%d consumers, %d before, %v", info.State.Consumers, before, err)
+	}
+}
+
+func TestReadOfNothingReturns(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for name, q := range map[string]eventlog.Query{
+		"empty log":      {Session: "s", Stream: "t", UpTo: 100},
+		"beyond the end": {Session: "s", Stream: "t", After: 1000, UpTo: 2000},
+		"nothing asked":  {Session: "s", Stream: "t", After: 10, UpTo: 10},
+		"backwards":      {Session: "s", Stream: "t", After: 11, UpTo: 10},
+	} {
+		q.MaxEvents, q.MaxBytes = 10, 1000
+		page, err := l.Read(patient(t), q)
+		if err != nil || len(page.Entries) != 0 || page.Through != q.UpTo {
+			t.Errorf("%s: %+v, %v", name, page, err)
+		}
+	}
+}
+
+// What is about to be sent can be removed at that moment, and then nothing comes.
+func TestReadEndsThoughItsEventsAreRemovedMeanwhile(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for round := range 40 {
+		for n := range 60 {
+			last = publish(t, l, "s", "t", n)
+		}
+		keep := last - 60 + uint64(round)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				page, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 1000, MaxBytes: 1 << 20})
+				if err != nil || page.Through != last {
+					t.Errorf("through %d of %d, %v", page.Through, last, err)
+				}
+			})
+		}
+		for s := last; s > keep; s-- {
+			if err := l.Delete(patient(t), 0, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wg.Wait()
+		if err := stream.Purge(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func TestReadWithoutAServerIsUnavailable(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	stop(t, srv, l)
+	_, err := l.Read(within(t, 100*time.Millisecond), eventlog.Query{Session: "s", Stream: "t", UpTo: 1, MaxEvents: 1, MaxBytes: 1})
+	if !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhatIsLookedUpIsFoundOrNotThere(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 6 {
+		publish(t, l, "s", fmt.Sprint(n%2), n)
+	}
+	odd := event.Subject{Session: "s", Stream: "1"}
+	first := func(from uint64) func() (uint64, error) {
+		return func() (uint64, error) { return l.First(patient(t), odd, from) }
+	}
+	tests := map[string]struct {
+		look func() (uint64, error)
+		want uint64 // zero: not found
+	}{
+		"first":                    {first(1), 2},
+		"first at":                 {first(4), 4},
+		"first after":              {first(5), 6},
+		"first beyond":             {first(7), 0},
+		"last":                     {func() (uint64, error) { return l.Last(patient(t), odd) }, 6},
+		"last of nothing":          {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
+		"marker that is not there": {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Kind: event.Close}) }, 0},
+		"at":                       {func() (uint64, error) { e, err := l.At(patient(t), 0, 3); return e.Sequence, err }, 3},
+		"at beyond":                {func() (uint64, error) { e, err := l.At(patient(t), 0, 7); return e.Sequence, err }, 0},
+	}
+	for name, tt := range tests {
+		if got, err := tt.look(); got != tt.want || (tt.want == 0) != errors.Is(err, eventlog.ErrNotFound) || tt.want != 0 && err != nil {
+			t.Errorf("%s: %d, %v", name, got, err)
+		}
+	}
+}
+
+func TestDeleteMayBeRepeated(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 3 {
+		publish(t, l, "s", "t", n)
+	}
+	for _, sequence := range []uint64{2, 2, 1, 1, 1000} {
+		if err := l.Delete(patient(t), 0, sequence); err != nil {
+			t.Errorf("%d: %v", sequence, err)
+		}
+	}
+	state, err := l.Look(patient(t), 0)
+	if err != nil || state.Events != 1 || state.First != 3 || state.Last != 3 {
+		t.Errorf("left: %+v, %v", state, err)
+	}
+	if err := l.Delete(patient(t), 0, 3); err != nil {
+		t.Error(err)
+	}
+	if state, err := l.Look(patient(t), 0); err != nil || state.Events != 0 || state.First != 4 || state.Last != 3 {
+		t.Errorf("empty: %+v, %v", state, err)
+	}
+	if err := l.Delete(gone(t), 0, 3); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Delete(patient(t), 0, 1); err != nil {
+		t.Errorf("without a partition: %v", err)
+	}
+	if _, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: "t", UpTo: 9, MaxEvents: 1, MaxBytes: 1}); err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("read without a partition: %v", err)
+	}
+	if _, err := newJetStream(t, l).Stream(patient(t), "MCP_1"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Error(err)
+	}
+}
+
+func gone(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}

@@ -1,0 +1,191 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// Whatever happens: every event that was acknowledged and not deleted is handled
+// once, in order, and every sequence is either handled or counted as missed.
+func TestATailLosesAndRepeatsNothing(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	begin(t, l)
+	f := follow(t, l, 0, 0)
+	stored, deleted := map[uint64][]byte{}, map[uint64]bool{}
+	var last uint64
+	restarts := 0
+	for restarts < 5 {
+		switch n := rnd.IntN(40); {
+		case n == 0:
+			restarts++
+			stop(t, srv, l)
+			start(t, srv, l)
+		case n < 10 && last > 0:
+			s := 1 + rnd.Uint64N(last)
+			if err := l.Delete(patient(t), 0, s); err != nil {
+				t.Fatal(err)
+			}
+			deleted[s] = true
+		default:
+			for range rnd.IntN(20) {
+				data := numbered(rnd.Int())
+				ack, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "t", Data: data})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last, stored[ack.Sequence] = ack.Sequence, data
+			}
+		}
+	}
+	last = publish(t, l, "s", "t", 0) // nothing that was deleted lies behind it
+	f.waitLast(t, last)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken != "" {
+		t.Fatal(f.broken)
+	}
+	handled := map[uint64]bool{}
+	for _, e := range f.entries {
+		if want := stored[e.Sequence]; e.Sequence != last && !bytes.Equal(e.Data, want) {
+			t.Fatalf("sequence %d is %q, was %q", e.Sequence, e.Data, want)
+		}
+		handled[e.Sequence] = true
+	}
+	for s := range stored {
+		if !handled[s] && !deleted[s] {
+			t.Fatalf("sequence %d was lost", s)
+		}
+	}
+	if uint64(len(f.entries))+f.missed != last {
+		t.Errorf("%d handled and %d missed of %d", len(f.entries), f.missed, last)
+	}
+}
+
+// copyTree copies a stopped server's store, or brings the copy back.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.RemoveAll(to); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	begin(t, l)
+	for n := range 10 {
+		publish(t, l, "s", "t", n)
+	}
+	f := follow(t, l, 0, 0)
+	f.waitLast(t, 10)
+
+	older := filepath.Join(t.TempDir(), "older")
+	stop(t, srv, l)
+	copyTree(t, srv.Dir(), older)
+	start(t, srv, l)
+	for n := 10; n < 15; n++ {
+		publish(t, l, "s", "t", n)
+	}
+	f.waitLast(t, 15)
+	lost, err := l.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, srv, l)
+	copyTree(t, older, srv.Dir())
+	start(t, srv, l)
+
+	f.wait(t, "a third start", func() bool { return len(f.starts) == 3 })
+	back := f.starts[2]
+	if back.Last != 10 || back.Birth != lost.Birth || !back.Created.Equal(lost.Created) {
+		t.Errorf("it starts again with %+v", back)
+	}
+	if back.Generation().ID == lost.Generation().ID || back.Generation().Start != 11 || len(back.Generations) != 2 {
+		t.Errorf("generations %+v, before %+v", back.Generations, lost.Generations)
+	}
+	if got := publish(t, l, "s", "t", 99); got != 11 {
+		t.Errorf("the next sequence is %d", got)
+	}
+	f.wait(t, "the new event 11", func() bool {
+		newest := f.entries[len(f.entries)-1]
+		return newest.Sequence == 11 && bytes.Equal(newest.Data, numbered(99))
+	})
+}
+
+func TestATailNoticesThatThePartitionWasMadeAnew(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 5 {
+		publish(t, l, "s", "t", n)
+	}
+	f := follow(t, l, 0, 0)
+	f.waitLast(t, 5)
+	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	f.wait(t, "another start", func() bool { return len(f.starts) > 1 })
+	before, after := f.starts[0], f.starts[len(f.starts)-1]
+	if after.Last != 0 || after.First != 1 || after.Birth == before.Birth || after.Created.Equal(before.Created) {
+		t.Errorf("it starts again with %+v", after)
+	}
+	publish(t, l, "s", "t", 7)
+	f.wait(t, "the new event 1", func() bool { return bytes.Equal(f.entries[len(f.entries)-1].Data, numbered(7)) })
+}
+
+func TestATailGoesOnWithoutAJanitor(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	f := follow(t, l, 0, 0)
+	f.waitLast(t, 1)
+	stop(t, srv, l)
+	start(t, srv, l)
+	last := publish(t, l, "s", "t", 2)
+	f.waitLast(t, last)
+	if state, _ := l.State(0); len(state.Generations) != 1 {
+		t.Errorf("who began %+v?", state.Generations)
+	}
+}
+
+func TestATailLeavesNoConsumerBehind(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	publish(t, l, "s", "t", 1)
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	caughtUp := make(chan struct{})
+	go func() {
+		ended <- l.Tail(ctx, 0, eventlog.TailConfig{
+			Start:   func(context.Context, eventlog.State) (uint64, error) { return 0, nil },
+			Handle:  func(eventlog.Entry, uint64) {},
+			Through: func(uint64, uint64) { close(caughtUp) },
+		})
+	}()
+	select {
+	case <-caughtUp:
+	case <-time.After(patience):
+		t.Fatal("never caught up")
+	}
+	end()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil || stream.CachedInfo().State.Consumers != 0 {
+		t.Errorf("%d consumers, %v", stream.CachedInfo().State.Consumers, err)
+	}
+}

@@ -1,0 +1,241 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestATailShowsWhatIsThereAndWhatComes(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 10 {
+		publish(t, l, "s", fmt.Sprint(n%2), n)
+	}
+	tails := map[uint64]*follower{0: follow(t, l, 0, 0), 4: follow(t, l, 0, 4), 10: follow(t, l, 0, 10), 99: follow(t, l, 0, 99)}
+	for after, f := range tails {
+		f.wait(t, fmt.Sprintf("caught up from %d", after), func() bool { return f.through == 10 })
+	}
+	for n := 10; n < 20; n++ {
+		publish(t, l, "s", fmt.Sprint(n%2), n)
+	}
+	for after, f := range tails {
+		f.waitLast(t, 20)
+		from := min(after, 10)
+		if len(f.entries) != int(20-from) || f.missed != 0 || len(f.starts) != 1 {
+			t.Errorf("from %d: %d entries, %d missed, %d starts", after, len(f.entries), f.missed, len(f.starts))
+		}
+		for i, e := range f.entries {
+			n := int(from) + i
+			if e.Sequence != uint64(n+1) || !e.Valid || e.Subject.Stream != fmt.Sprint(n%2) || !bytes.Equal(e.Data, numbered(n)) || e.Size != len(e.Data) {
+				t.Fatalf("from %d: entry %d is %+v", after, i, e)
+			}
+		}
+	}
+}
+
+func TestATailTellsExactlyHowMuchItMissed(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 20 {
+		publish(t, l, "s", "t", n)
+	}
+	for _, s := range []uint64{1, 2, 5, 6, 7, 12, 19, 20} {
+		if err := l.Delete(patient(t), 0, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := follow(t, l, 0, 0)
+	f.wait(t, "caught up", func() bool { return f.through == 20 })
+	if f.missed != 8 || len(f.entries) != 12 {
+		t.Errorf("%d missed, %d entries", f.missed, len(f.entries))
+	}
+	publish(t, l, "s", "t", 21)
+	f.waitLast(t, 21)
+	if f.missed != 8 {
+		t.Errorf("%d missed after another event", f.missed)
+	}
+}
+
+// Everything behind what the client holds is removed while it is being handled:
+// nothing more comes that could say that the tail has caught up.
+func TestATailCatchesUpThoughTheRestIsRemovedMeanwhile(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	const n = 4000
+	js := newJetStream(t, l)
+	for i := range n {
+		if _, err := js.PublishAsync("mcp.0.s.t", numbered(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	removed := make(chan struct{})
+	f := follow(t, l, 0, 0, func(f *follower, _ *eventlog.TailConfig) {
+		f.onEntry = func(eventlog.Entry) { <-removed }
+	})
+	f.wait(t, "a start", func() bool { return len(f.starts) > 0 })
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held uint64
+	for held == 0 { // until the client holds what it gets in advance
+		for c := range stream.ListConsumers(patient(t)).Info() {
+			held = c.Delivered.Stream
+		}
+	}
+	for s := uint64(n); s > held+1; s-- {
+		if err := l.Delete(patient(t), 0, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Delete(patient(t), 0, held+1); err != nil {
+		t.Fatal(err)
+	}
+	close(removed)
+	f.wait(t, "caught up", func() bool { return f.through >= n })
+	if got := uint64(len(f.entries)) + f.missed; got != f.last {
+		t.Errorf("%d handled or missed of %d", got, f.last)
+	}
+	last := publish(t, l, "s", "t", n)
+	f.waitLast(t, last)
+	if got := uint64(len(f.entries)) + f.missed; got != last {
+		t.Errorf("%d handled or missed of %d", got, last)
+	}
+}
+
+// A look at the partition that was under way while events came in knows less than
+// the tail; that is no reason to begin again.
+func TestABusyTailIsNotInterrupted(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	f := follow(t, l, 0, 0)
+	ctx, stop := context.WithCancel(t.Context())
+	var published sync.WaitGroup
+	for n := range 4 {
+		published.Go(func() {
+			for ctx.Err() == nil {
+				publish(t, l, "s", fmt.Sprint(n), 0)
+			}
+		})
+	}
+	for range 500 { // the tail is told of every look
+		if _, err := l.Look(patient(t), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	published.Wait()
+	state, err := l.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.waitLast(t, state.Last)
+	if len(f.starts) != 1 || f.missed != 0 || uint64(len(f.entries)) != state.Last {
+		t.Errorf("%d starts, %d missed, %d entries of %d", len(f.starts), f.missed, len(f.entries), state.Last)
+	}
+}
+
+func TestATailWithoutMessagesKnowsTheirSizes(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	sizes := []int{0, 1, 700, 12}
+	for i, size := range sizes {
+		msg := nats.NewMsg("mcp.0.s.t")
+		msg.Data = bytes.Repeat([]byte("x"), size)
+		if i == 1 || i == 2 {
+			msg.Header.Add("Nats-Msg-Size", "999999")
+			msg.Header.Add("Nats-Msg-Size", "-1")
+		}
+		if i == 2 {
+			msg.Header.Set(eventlog.HeaderType, "tick")
+			msg.Header.Set(eventlog.HeaderFinal, "1")
+		}
+		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true })
+	f.waitLast(t, 4)
+	for i, e := range f.entries {
+		if e.Size != sizes[i] || e.Data != nil || e.Final != (i == 2) || e.Type != []string{"message", "message", "tick", "message"}[i] {
+			t.Errorf("entry %d is %+v", i, e)
+		}
+	}
+}
+
+func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
+	js := newJetStream(t, l)
+	home := l.Partition("s")
+	away := (home + 1) % 4
+	subjects := map[int][]string{
+		home: {
+			event.Subject{Partition: home, Session: "s", Stream: "t"}.String(),
+			fmt.Sprintf("mcp.%d.s.=close", home), fmt.Sprintf("mcp.%d.s.t=clear", home),
+			fmt.Sprintf("mcp.%d.s.a=zz", home), fmt.Sprintf("mcp.%d.s.=2e", home), fmt.Sprintf("mcp.%d.=2A.t", home),
+			fmt.Sprintf("mcp.%d.s.caf\u00e9", home), fmt.Sprintf("mcp.%d.s.t=open", home),
+		},
+		away: {
+			fmt.Sprintf("mcp.%d.s.t", away),
+		},
+	}
+	for p, all := range subjects {
+		for _, subject := range all {
+			if _, err := js.Publish(patient(t), subject, numbered(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := follow(t, l, p, 0)
+		f.waitLast(t, uint64(len(all)))
+		for i, e := range f.entries {
+			if want := p == home && i < 3; e.Valid != want || e.RawSubject != all[i] {
+				t.Errorf("%s is valid: %v", e.RawSubject, e.Valid)
+			}
+		}
+	}
+	types := []string{"tick", "close", "", "a\tb", "gap", "message"}
+	for _, typ := range types {
+		msg := nats.NewMsg(subjects[home][0])
+		msg.Header.Set(eventlog.HeaderType, typ)
+		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := l.Look(patient(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, l, home, state.Last-uint64(len(types)))
+	f.waitLast(t, state.Last)
+	var got []string
+	for _, e := range f.entries {
+		got = append(got, e.Type)
+	}
+	if want := []string{"tick", "message", "message", "message", "message", "message"}; !slices.Equal(got, want) {
+		t.Errorf("types %q, want %q", got, want)
+	}
+}
+
+func TestAStartThatFailsIsTriedAgain(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	last := publish(t, l, "s", "t", 1)
+	attempts := 0
+	f := follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) {
+		start := cfg.Start
+		cfg.Start = func(ctx context.Context, state eventlog.State) (uint64, error) {
+			if attempts++; attempts < 3 {
+				return 0, errors.New("not yet")
+			}
+			return start(ctx, state)
+		}
+	})
+	f.waitLast(t, last)
+}

@@ -1,0 +1,136 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = 60 * time.Second
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually returns once cond is true. What it waits for shows itself nowhere else.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !cond() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(),
+		append(opts, nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func create(t *testing.T, nc *nats.Conn) *session.Registry {
+	t.Helper()
+	r, err := session.Create(patient(t), nc, 1, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func open(t *testing.T, nc *nats.Conn) *session.Registry {
+	t.Helper()
+	r, err := session.OpenRegistry(patient(t), nc, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func newLog(t *testing.T, nc *nats.Conn) *eventlog.Log {
+	t.Helper()
+	l, err := eventlog.Create(patient(t), nc, eventlog.Settings{Partitions: 1}, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
+	t.Helper()
+	rec, err := r.Create(patient(t), session.New(name, "owner", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// link is a dialer whose connections a test can cut and heal, while the server
+// goes on for everybody else.
+type link struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+var errCut = errors.New("the link is cut")
+
+// Dial implements nats.CustomDialer.
+func (l *link) Dial(network, address string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		return nil, errCut
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(context.Background(), network, address)
+	if err == nil {
+		l.conns = append(l.conns, conn)
+	}
+	return conn, err
+}
+
+func (l *link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = true
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+	l.conns = nil
+}
+
+func (l *link) Heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = false
+}
