@@ -1,0 +1,48 @@
+package janitor
+
+import (
+	"fmt"
+	"time"
+)
+
+// Config configures the service. Each field is a flag of the programs that run it.
+type Config struct {
+	// JanitorAddr is the address of the HTTP interface, host:port; port 0 takes
+	// any free one. Empty: no listener, which is for a program that serves
+	// [Service.Routes] itself. Default: 127.0.0.1:8082.
+	JanitorAddr string `default:"127.0.0.1:8082" help:"Address that serves what is retained; port 0 takes any free one." placeholder:"HOST:PORT"`
+
+	// JanitorHosts are the names that a request's Host header may have, without
+	// port. Default: those of the loopback interface.
+	JanitorHosts []string `help:"Host names that requests to the janitor may be for, with commas between them (default: localhost, 127.0.0.1, ::1)." placeholder:"HOST"`
+
+	// Interval is the time between two sweeps. Default: 5 s.
+	Interval time.Duration `default:"5s" help:"Time between two sweeps."`
+
+	// CloseAfter is how long a session or stream may stay closing until the
+	// janitor writes its marker, in place of an ingest that has died. It must be
+	// longer than a close takes at an ingest. Default: 10 s.
+	CloseAfter time.Duration `default:"10s" help:"How long a session or stream may stay closing until the janitor finishes it."`
+
+	// ClosedGrace is how long the events of a closed session are kept. Default: 5 min.
+	ClosedGrace time.Duration `default:"5m" help:"How long the events of a closed session are kept."`
+
+	// TombstoneTTL is how long the name of a closed session is not given again. It
+	// must not be shorter than ClosedGrace. Default: 24 h.
+	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
+}
+
+// Validate returns an error that names the first flag whose value makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.Interval < 10*time.Millisecond:
+		return fmt.Errorf("--interval must be at least 10ms, not %s", c.Interval)
+	case c.CloseAfter <= 0:
+		return fmt.Errorf("--close-after must be positive, not %s", c.CloseAfter)
+	case c.ClosedGrace < 0:
+		return fmt.Errorf("--closed-grace must not be negative, as %s is", c.ClosedGrace)
+	case c.TombstoneTTL < c.ClosedGrace:
+		return fmt.Errorf("--tombstone-ttl (%s) must not be shorter than --closed-grace (%s)", c.TombstoneTTL, c.ClosedGrace)
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+// Package janitor keeps the log tidy and knows what is gone from it.
+//
+// It follows every partition headers-only and keeps a ledger: what is retained of
+// each session and stream, and up to where events were removed, by whomever. From
+// the ledger a pure function, the policy, says what has to go; one place, the
+// sweep, deletes it. Edges ask the ledger over NATS whether a cursor is complete,
+// operators ask it over HTTP what is retained.
+//
+//	ledger.go, stream.go, retire.go, doubt.go, doom.go, answer.go   the ledger: pure
+//	policy.go, merge.go, duty.go                                    the policy: pure
+//	partition.go, generation.go, connection.go, trim.go             the ledger's connection to NATS
+//	sweep.go, batch.go, registrar.go                                what the policy says is done here
+//	marks.go, http.go, view.go                                      what is told to others
+package janitor

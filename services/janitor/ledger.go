@@ -1,0 +1,257 @@
+package janitor
+
+import (
+	"slices"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+)
+
+// ledger is the book of one partition. It is a pure data structure: no clock, no
+// network, no lock; its partition guards it.
+//
+// It is fed in order of sequence by a tail (apply, reach) and told the partition's
+// first retained sequence (advance). From these alone it knows what JetStream
+// removes by itself, which nobody announces: with the event that makes one too many
+// on a subject that subject's oldest goes, and everything before the first retained
+// sequence went by age or by bytes. What the janitor removes is taken out (condemn)
+// before it is deleted. So, while nothing is missed, the ledger at sequence T is
+// the log at sequence T. What was missed is the business of [doubts].
+type ledger struct {
+	limit  int64         // events of one subject that JetStream keeps; not positive: no limit
+	maxAge time.Duration // not positive: no limit
+
+	created     time.Time
+	birth       string
+	generations []event.Generation
+	epoch       int // how often the ledger was begun anew
+
+	first    uint64 // everything before it is gone
+	through  uint64 // the sequence up to which the log was followed
+	complete bool   // the tail has caught up once
+
+	accounts map[string]*account
+	order    []string // the sessions, by token; nil: to be sorted again
+	strays   []uint64 // entries that belong nowhere, in order of sequence
+	doomed   []doom
+	doubts   doubts
+	totals   totals
+
+	pruned   uint64    // first, when all streams were last looked at
+	prunedAt time.Time // when that was
+}
+
+// totals are sums over what is retained.
+type totals struct {
+	sessions, streams, events int
+	bytes                     int64
+}
+
+func newLedger(settings eventlog.Settings) *ledger {
+	return &ledger{limit: settings.MaxEventsPerStream, maxAge: settings.MaxAge, accounts: map[string]*account{}, first: 1}
+}
+
+// follows reports whether a partition is still the one in the book, with all that
+// is in the book: not created anew, and not rolled back, neither now nor meanwhile
+// (a generation that began at or before through has given sequences away again).
+func (l *ledger) follows(s eventlog.State) bool {
+	if !l.isOf(s) || s.Last < l.through {
+		return false
+	}
+	for _, g := range s.Generations {
+		if g.Start <= l.through && !slices.Contains(l.generations, g) {
+			return false
+		}
+	}
+	return true
+}
+
+// isOf reports whether a state is one of the partition in the book.
+func (l *ledger) isOf(s eventlog.State) bool {
+	return l.created.Equal(s.Created) && l.birth == s.Birth
+}
+
+// begin prepares the ledger for a tail of a partition, and returns the sequence to
+// go on after: its own when it follows the partition, else 0, and then it begins
+// anew. trims are the durable trim marks of the partition's sessions.
+func (l *ledger) begin(s eventlog.State, trims map[string]uint64, now time.Time) uint64 {
+	if l.follows(s) {
+		l.generations = s.Generations
+		l.advance(s.First)
+		return l.through
+	}
+	fresh := ledger{
+		limit: l.limit, maxAge: l.maxAge, epoch: l.epoch + 1,
+		created: s.Created, birth: s.Birth, generations: s.Generations,
+		first: s.First, accounts: map[string]*account{},
+		doubts: doubts{past: map[string]uint64{}},
+	}
+	for name, upTo := range trims {
+		if upTo = min(upTo, s.Last); upTo > 0 {
+			fresh.doubts.past[name] = upTo
+		}
+	}
+	*l = fresh
+	return 0
+}
+
+// apply enters an entry of the log. It reports whether the entry is a =clear marker.
+func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
+	if e.Sequence <= l.through {
+		l.late(e, now)
+		return false
+	}
+	l.doubts.miss(l.through+1, e.Sequence-1)
+	l.through = e.Sequence
+	switch {
+	case !e.Valid:
+		l.strays = append(l.strays, e.Sequence)
+	case e.Subject.Kind == event.Message:
+		l.add(e, now)
+	default:
+		l.mark(e)
+		cleared = e.Subject.Kind == event.Clear
+	}
+	l.settle(now)
+	return cleared
+}
+
+// reach notes that the partition holds nothing more up to a sequence.
+func (l *ledger) reach(through uint64, now time.Time) {
+	l.skip(through, now)
+	l.complete = true
+	if len(l.doubts.missing) == 0 {
+		l.doubts.past = nil
+	}
+}
+
+// skip notes that the partition holds nothing between the ledger's sequence and
+// another one.
+func (l *ledger) skip(through uint64, now time.Time) {
+	if through <= l.through {
+		return
+	}
+	l.doubts.miss(l.through+1, through)
+	l.through = through
+	l.settle(now)
+}
+
+// advance notes the partition's first retained sequence. Streams are brought up to
+// it when they are looked at, and all of them by prune.
+func (l *ledger) advance(first uint64) {
+	l.first = max(l.first, first)
+	l.strays = l.strays[countBefore(l.strays, l.first):]
+}
+
+func countBefore(sorted []uint64, seq uint64) int {
+	n, _ := slices.BinarySearch(sorted, seq)
+	return n
+}
+
+func (l *ledger) account(name string) *account {
+	a, ok := l.accounts[name]
+	if !ok {
+		a = &account{streams: map[string]*stream{}}
+		l.accounts[name], l.order = a, nil
+	}
+	return a
+}
+
+func (l *ledger) forgetAccount(name string) {
+	delete(l.accounts, name)
+	l.order = nil
+}
+
+func (l *ledger) stream(a *account, name string) *stream {
+	s, ok := a.streams[name]
+	if !ok {
+		s = &stream{maybe: a.maybe}
+		a.streams[name] = s
+	}
+	return s
+}
+
+func (l *ledger) add(e eventlog.Entry, now time.Time) {
+	a := l.account(e.Subject.Session)
+	s := l.stream(a, e.Subject.Stream)
+	l.expire(a, s, now)
+	added := entry{seq: e.Sequence, size: uint32(max(e.Size, 0)), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
+	l.count(a, s, added, 1)
+	s.events = append(s.events, added)
+	if l.limit > 0 {
+		for int64(len(s.events)) > l.limit {
+			l.pop(a, s, marks.Trimmed)
+		}
+		if over := int64(len(s.events)+s.ghosts) - l.limit; s.ghosts > 0 && over > 0 {
+			s.maybe = max(s.maybe, s.events[min(int(over), len(s.events))-1].seq)
+		}
+	}
+	l.expire(a, s, now)
+}
+
+// late enters an event that was in flight when the ledger went past it, because
+// the partition's first sequence had: it is gone, and now the ledger knows whose it was.
+func (l *ledger) late(e eventlog.Entry, now time.Time) {
+	if !e.Valid || e.Subject.Kind != event.Message || e.Sequence >= l.first {
+		return
+	}
+	a := l.account(e.Subject.Session)
+	if s := l.stream(a, e.Subject.Stream); e.Sequence > s.removed && e.Sequence <= a.closedAt(s) {
+		s.removed, s.reason = e.Sequence, l.reason(e.Time, now)
+	}
+}
+
+// mark enters a marker. Markers lie on subjects of their own with the same limit.
+func (l *ledger) mark(e eventlog.Entry) {
+	a := l.account(e.Subject.Session)
+	at := &a.markers
+	if e.Subject.Stream != "" {
+		at = &l.stream(a, e.Subject.Stream).markers
+	}
+	if *at == nil {
+		*at = &markers{}
+	}
+	list := &(*at).closes
+	if e.Subject.Kind == event.Clear {
+		list = &(*at).clears
+	}
+	*list = append(*list, marker{e.Sequence, e.Time})
+	a.marked++
+	if l.limit > 0 && int64(len(*list)) > l.limit {
+		*list = (*list)[1:]
+		a.marked--
+	}
+}
+
+// pop takes a stream's oldest event out.
+func (l *ledger) pop(a *account, s *stream, reason marks.Reason) entry {
+	e := s.events[0]
+	if s.events = s.events[1:]; len(s.events) == 0 {
+		s.events = nil
+	}
+	l.count(a, s, e, -1)
+	if e.seq <= a.closedAt(s) && e.seq > s.removed {
+		s.removed, s.reason = e.seq, reason
+	}
+	return e
+}
+
+// count adds an event to the sums, or takes it off. It expects the stream's list
+// as it is without the event.
+func (l *ledger) count(a *account, s *stream, e entry, sign int) {
+	bytes := int64(sign) * int64(e.size)
+	s.bytes += bytes
+	a.bytes += bytes
+	l.totals.bytes += bytes
+	if len(s.events) == 0 {
+		l.totals.streams += sign
+	}
+	before := a.events
+	a.events += sign
+	l.totals.events += sign
+	if before == 0 || a.events == 0 {
+		l.totals.sessions += sign
+	}
+}

@@ -1,0 +1,175 @@
+package janitor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+)
+
+func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
+	base := newModel(-1)
+	for range 5 {
+		base.publish(place{"s", "a"}, event.Message)
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*eventlog.State)
+		want   uint64
+	}{
+		{"the same", func(*eventlog.State) {}, 5},
+		{"more", func(s *eventlog.State) { s.Last = 9 }, 5},
+		{"created anew", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
+		{"another birth", func(s *eventlog.State) { s.Birth = "other" }, 0},
+		{"rolled back", func(s *eventlog.State) { s.Last = 4 }, 0},
+		{"rolled back and grown again", func(s *eventlog.State) {
+			s.Last, s.Generations = 9, append(s.Generations, event.Generation{ID: "next", Start: 5})
+		}, 0},
+		{"another server that has it all", func(s *eventlog.State) {
+			s.Generations = append(s.Generations, event.Generation{ID: "next", Start: 6})
+		}, 5},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLedger(eventlog.Settings{})
+			l.begin(base.state(), nil, base.now)
+			for _, e := range base.entries {
+				l.apply(e, base.now)
+			}
+			l.reach(5, base.now)
+			s := base.state()
+			test.change(&s)
+			if got := l.begin(s, nil, base.now); got != test.want {
+				t.Errorf("it goes on after %d, want %d", got, test.want)
+			}
+			if l.complete != (test.want != 0) {
+				t.Errorf("it is complete: %t", l.complete)
+			}
+		})
+	}
+}
+
+// What a ledger that begins on an existing log says of each stream, with the
+// reasons for which a missing sequence can be theirs or not.
+func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {
+	const limit = 3
+	m := newModel(limit)
+	publish := func(session, stream string, n int) {
+		for range n {
+			m.publish(place{session, stream}, event.Message)
+		}
+	}
+	publish("other", "gone", 2) // 1, 2
+	publish("s", "early", 1)    // 3
+	publish("s", "full", 5)     // 4 to 8, of which 4 and 5 go by the limit
+	publish("s", "late", 2)     // 9, 10
+	publish("trimmed", "a", 2)  // 11, 12
+	publish("trimmed", "b", 1)  // 13
+	publish("s", "alsofull", 3) // 14 to 16
+	m.delete(11)                // by a janitor that wrote down 12, and died before 12
+	trims := map[string]uint64{"trimmed": 12}
+
+	rebuild := func() *ledger {
+		l := newLedger(eventlog.Settings{MaxEventsPerStream: limit})
+		l.begin(m.state(), trims, m.now)
+		for _, e := range m.entries {
+			l.apply(e, m.now)
+		}
+		l.reach(m.last, m.now)
+		if got := l.answer(marks.Request{}, m.now).Default.Maybe; got != 11 {
+			t.Errorf("before it is settled every stream may have lost up to %d, want 11", got)
+		}
+		l.looked(l.through, m.state(), m.now)
+		return l
+	}
+	check := func(t *testing.T, l *ledger, want map[place]uint64) {
+		t.Helper()
+		for at, maybe := range want {
+			got := lookUp(l.answer(marks.Request{Session: at.session, Stream: at.stream}, m.now), at)
+			if got != (marks.Mark{Maybe: maybe}) {
+				t.Errorf("%v: %+v, want %d", at, got, maybe)
+			}
+		}
+	}
+	t.Run("nothing went by age", func(t *testing.T) {
+		check(t, rebuild(), map[place]uint64{
+			{"other", "gone"}:      0,
+			{"s", "early"}:         0, // it has an event before every missing one
+			{"s", "full"}:          5,
+			{"s", "late"}:          0,  // not full: no limit took anything of it
+			{"s", "alsofull"}:      11, // nobody can tell
+			{"s", "unknown"}:       0,
+			{"trimmed", "a"}:       11, // 12 is there, so what is missing before it counts
+			{"trimmed", "b"}:       11,
+			{"trimmed", "unknown"}: 11,
+		})
+	})
+	t.Run("the first two went by age", func(t *testing.T) {
+		m.expire(3)
+		check(t, rebuild(), map[place]uint64{
+			{"other", "gone"}: 2, {"s", "early"}: 2, {"s", "full"}: 5, {"s", "late"}: 2, {"s", "unknown"}: 2, {"nobody", "x"}: 2,
+		})
+	})
+}
+
+func TestTheLedgerGoesPastWhatTheTailWillNeverBring(t *testing.T) {
+	m := newModel(-1)
+	l := newLedger(eventlog.Settings{MaxAge: time.Hour})
+	l.begin(m.state(), nil, m.now)
+	l.reach(0, m.now)
+	m.publish(place{"s", "a"}, event.Message)
+	m.publish(place{"s", "a"}, event.Message)
+	inFlight := m.entries[0]
+	m.expire(3)
+	l.advance(3)
+	l.skip(2, m.now)
+	l.looked(2, m.state(), m.now)
+	ask := func(stream string) marks.Mark {
+		return lookUp(l.answer(marks.Request{Session: "s", Stream: stream}, m.now), place{"s", stream})
+	}
+	if got := ask("b"); got != (marks.Mark{Maybe: 2}) {
+		t.Errorf("any stream: %+v", got)
+	}
+	l.apply(inFlight, m.now)
+	if got := ask("a"); got != (marks.Mark{Removed: 1, Reason: marks.Trimmed, Maybe: 2}) {
+		t.Errorf("the stream of a late entry: %+v", got)
+	}
+	if l.totals != (totals{}) {
+		t.Errorf("a late entry is taken for retained: %+v", l.totals)
+	}
+}
+
+// fill enters events of many streams in turns.
+func fill(l *ledger, streams, events int) {
+	e := eventlog.Entry{Valid: true, Subject: event.Subject{Session: "s"}, Time: noon}
+	names := make([]string, streams)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	for i := range streams * events {
+		e.Sequence++
+		e.Subject.Stream = names[i%streams]
+		l.apply(e, noon)
+	}
+}
+
+func TestAnEventTakesLittleMemory(t *testing.T) {
+	const streams, events, limit = 100, 1000, 32
+	l := newLedger(eventlog.Settings{})
+	fill(l, streams, events)
+	kept := 0
+	for _, s := range l.accounts["s"].streams {
+		kept += cap(s.events) * int(unsafe.Sizeof(entry{}))
+	}
+	if kept > limit*streams*events {
+		t.Errorf("%d B an event are kept, want at most %d", kept/(streams*events), limit)
+	}
+}
+
+func BenchmarkApply(b *testing.B) {
+	b.ReportAllocs()
+	fill(newLedger(eventlog.Settings{}), 100, b.N/100+1)
+}

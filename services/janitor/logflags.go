@@ -1,0 +1,81 @@
+package janitor
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+// LogFlags are the properties of a log that is created. A log that exists keeps
+// its own. Zero means not given.
+type LogFlags struct {
+	// Partitions is the number of partitions. Default: 16.
+	Partitions int `help:"Partitions of a new log (default: 16)." placeholder:"N"`
+	// Replicas is the number of servers that hold each partition. Default: 1.
+	Replicas int `help:"Servers that hold each partition of a new log (default: 1)." placeholder:"N"`
+	// MaxAge is how long an event is retained; -1 for ever. Default: 1 h.
+	MaxAge Age `help:"How long a new log retains an event; -1 for ever (default: 1h)." placeholder:"DURATION"`
+	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
+	MaxEventsPerStream int64 `help:"Events of one stream that a new log retains; -1 for all (default: 10000)." placeholder:"N"`
+	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
+	MaxBytes int64 `help:"Bytes that a new log may hold; -1 for any number (default: 8589934592)." placeholder:"BYTES"`
+	// MaxMessageBytes is the largest event. Default: 1 MiB.
+	MaxMessageBytes int `help:"Largest message that a new log takes (default: 1048576)." placeholder:"BYTES"`
+	// MaxEventsPerSession is how many events of one session are retained; -1 all. Default: 10,000.
+	MaxEventsPerSession int64 `help:"Events of one session that are retained in a new log; -1 for all (default: 10000)." placeholder:"N"`
+	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 10 MiB.
+	MaxBytesPerSession int64 `help:"Bytes of one session that are retained in a new log; -1 for any number (default: 10485760)." placeholder:"BYTES"`
+	// Compression stores blocks compressed with S2. Default: true.
+	Compression *bool `negatable:"" help:"Compress the stored blocks of a new log (default: yes)."`
+}
+
+// Age is a duration, or -1.
+type Age time.Duration
+
+// UnmarshalText reads what [time.ParseDuration] reads, and -1.
+func (a *Age) UnmarshalText(text []byte) error {
+	if string(text) == "-1" {
+		*a = -1
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as 90m, nor -1", text)
+	}
+	*a = Age(d)
+	return nil
+}
+
+// Settings returns the settings of a new log.
+func (f LogFlags) Settings() eventlog.Settings {
+	return eventlog.Settings{
+		Partitions: f.Partitions, Replicas: f.Replicas, MaxAge: time.Duration(f.MaxAge),
+		MaxEventsPerStream: f.MaxEventsPerStream, MaxBytes: f.MaxBytes, MaxMessageBytes: f.MaxMessageBytes,
+		MaxEventsPerSession: f.MaxEventsPerSession, MaxBytesPerSession: f.MaxBytesPerSession,
+		Compression: f.Compression == nil || *f.Compression,
+	}
+}
+
+// Validate returns an error that wraps [eventlog.ErrInvalidSettings] when no log
+// can be created with the flags.
+func (f LogFlags) Validate() error { return f.Settings().Validate() }
+
+// WarnOfDifferences logs each flag that was given and that the log does not have.
+func (f LogFlags) WarnOfDifferences(log eventlog.Settings, logger *slog.Logger) {
+	check := func(flag string, given bool, asked, has any) {
+		if given && asked != has {
+			logger.Warn("the log exists and keeps its own setting", "flag", flag, "given", fmt.Sprint(asked), "log", fmt.Sprint(has))
+		}
+	}
+	check("--partitions", f.Partitions != 0, f.Partitions, log.Partitions)
+	check("--replicas", f.Replicas != 0, f.Replicas, log.Replicas)
+	check("--max-age", f.MaxAge != 0, time.Duration(f.MaxAge), log.MaxAge)
+	check("--max-events-per-stream", f.MaxEventsPerStream != 0, f.MaxEventsPerStream, log.MaxEventsPerStream)
+	check("--max-bytes", f.MaxBytes != 0, f.MaxBytes, log.MaxBytes)
+	check("--max-message-bytes", f.MaxMessageBytes != 0, f.MaxMessageBytes, log.MaxMessageBytes)
+	check("--max-events-per-session", f.MaxEventsPerSession != 0, f.MaxEventsPerSession, log.MaxEventsPerSession)
+	check("--max-bytes-per-session", f.MaxBytesPerSession != 0, f.MaxBytesPerSession, log.MaxBytesPerSession)
+	check("--compression", f.Compression != nil, f.Compression != nil && *f.Compression, log.Compression)
+}

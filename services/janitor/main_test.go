@@ -1,0 +1,16 @@
+package janitor
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"rejoin/services/web/webtest"
+)
+
+func TestMain(m *testing.M) {
+	// Rare interleavings are what the property tests are about; a given flag wins.
+	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
+	goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...)
+}

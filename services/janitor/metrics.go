@@ -1,0 +1,75 @@
+package janitor
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	trimmed *prometheus.CounterVec
+	sweep   prometheus.Histogram
+	duties  *prometheus.CounterVec
+	asked   *prometheus.CounterVec
+}
+
+// newMetrics registers the service's metrics. The gauges are read from the ledgers
+// when they are asked for.
+func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metrics {
+	m := &metrics{
+		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_janitor_trimmed_events_total",
+			Help: "Entries that the janitor deleted from the log, by reason.",
+		}, []string{"reason"}),
+		sweep: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "rejoin_janitor_sweep_duration_seconds",
+			Help:    "Time that sweeps took.",
+			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
+		}),
+		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_janitor_registry_records_total",
+			Help: "Records of the session registry that the janitor registered, finished or removed.",
+		}, []string{"task"}),
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_janitor_marks_requests_total",
+			Help: "Questions for marks: answered, refused (the ledger could not say in time), dropped (too many waited).",
+		}, []string{"result"}),
+	}
+	for _, r := range reasons {
+		m.trimmed.WithLabelValues(string(r))
+	}
+	for _, t := range []task{register, finish, remove} {
+		m.duties.WithLabelValues(t.String())
+	}
+	for _, r := range []string{answered, refused, dropped} {
+		m.asked.WithLabelValues(r)
+	}
+	registerer.MustRegister(m.trimmed, m.sweep, m.duties, m.asked)
+	gauge := func(name, help string, value func(*ledger) float64) {
+		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_" + name, Help: help}, func() float64 {
+			sum := 0.0
+			for _, p := range partitions {
+				p.with(func(l *ledger) { sum += value(l) })
+			}
+			return sum
+		}))
+	}
+	gauge("retained_events", "Events in the log.", func(l *ledger) float64 { return float64(l.totals.events) })
+	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
+	gauge("sessions", "Sessions with events in the log.", func(l *ledger) float64 { return float64(l.totals.sessions) })
+	gauge("streams", "Streams with events in the log.", func(l *ledger) float64 { return float64(l.totals.streams) })
+	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rejoin_janitor_lag_events",
+		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",
+	}, func() float64 {
+		sum := 0.0
+		for _, p := range partitions {
+			state, _ := p.log.State(p.number)
+			p.with(func(l *ledger) {
+				if state.Last > l.through {
+					sum += float64(state.Last - l.through)
+				}
+			})
+		}
+		return sum
+	}))
+	return m
+}

@@ -1,0 +1,194 @@
+package janitor
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+// partition keeps the ledger of one partition up to date.
+//
+//	tail     calls start, handle and through, in this order of events
+//	follow   tells the ledger the first retained sequence, and looks at the server
+//	         when something was missed
+//
+// mu guards the ledger. It is never held across I/O.
+type partition struct {
+	number  int
+	log     *eventlog.Log
+	trims   *trims
+	logger  *slog.Logger
+	cleared func() // called for every =clear marker of a complete ledger
+	now     func() time.Time
+
+	mu      sync.Mutex
+	ledger  *ledger
+	ready   bool          // the ledger was complete once
+	waiting int           // how many wait for moved
+	moved   chan struct{} // closed and replaced when the ledger moves, if somebody waits
+	wake    chan struct{} // tells follow that a look is wanted
+}
+
+func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared func()) *partition {
+	return &partition{
+		number: p, log: log, trims: trims, logger: logger, cleared: cleared, now: time.Now,
+		ledger: newLedger(log.Settings()), moved: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// tail follows the log until ctx ends.
+func (p *partition) tail(ctx context.Context) error {
+	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
+		HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
+	})
+}
+
+func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
+	past := p.trims.of(p.number, s.Birth)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	epoch, through := p.ledger.epoch, p.ledger.through
+	after := p.ledger.begin(s, past, p.now())
+	if p.ledger.epoch != epoch && through > 0 {
+		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
+	}
+	return after, nil
+}
+
+func (p *partition) handle(e eventlog.Entry, _ uint64) {
+	p.mu.Lock()
+	cleared := p.ledger.apply(e, p.now()) && p.ledger.complete
+	p.progress()
+	p.mu.Unlock()
+	if cleared {
+		p.cleared()
+	}
+}
+
+func (p *partition) through(sequence, _ uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ledger.reach(sequence, p.now())
+	p.ready = true
+	p.progress()
+}
+
+// progress wakes those who wait for the ledger to move. The caller holds mu.
+func (p *partition) progress() {
+	if p.waiting > 0 {
+		close(p.moved)
+		p.moved = make(chan struct{})
+	}
+	if p.ledger.wantsLook() {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// lookEvery is how often follow looks at the server by itself at most.
+const lookEvery = 100 * time.Millisecond
+
+// stuckAfter is how long the ledger may stand before the first retained sequence
+// until it takes what lies between for missing: the tail would have brought it.
+const stuckAfter = 3 * time.Second
+
+// follow runs until ctx ends.
+func (p *partition) follow(ctx context.Context) {
+	var through uint64
+	var since, looked time.Time
+	for {
+		state, changed := p.log.State(p.number)
+		now := p.now()
+		p.mu.Lock()
+		if p.ledger.isOf(state) {
+			p.ledger.advance(state.First)
+			p.ledger.prune(now)
+			if p.ledger.through != through {
+				through, since = p.ledger.through, now
+			}
+			if state.First > through+1 && now.Sub(since) > stuckAfter {
+				p.ledger.skip(state.First-1, now)
+				p.progress()
+			}
+		}
+		wanted := p.ledger.wantsLook()
+		p.mu.Unlock()
+
+		var due <-chan time.Time
+		if wanted {
+			if wait := lookEvery - time.Since(looked); wait > 0 {
+				due = time.After(wait)
+			} else {
+				looked = time.Now()
+				if err := p.look(ctx); err == nil {
+					continue
+				}
+				due = time.After(lookEvery)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-p.wake:
+		case <-due:
+		}
+	}
+}
+
+// look looks at the server and tells the ledger.
+func (p *partition) look(ctx context.Context) error {
+	p.mu.Lock()
+	asOf, epoch := p.ledger.through, p.ledger.epoch
+	p.mu.Unlock()
+	state, err := p.log.Look(ctx, p.number)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ledger.epoch == epoch {
+		p.ledger.looked(asOf, state, p.now())
+		p.progress()
+	}
+	return nil
+}
+
+// with calls f with the ledger, under its lock.
+func (p *partition) with(f func(*ledger)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p.ledger)
+}
+
+// await waits until ok says yes to the ledger, or ctx ends. ok is called under the lock.
+func (p *partition) await(ctx context.Context, ok func(*ledger) bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting++
+	defer func() { p.waiting-- }()
+	for !ok(p.ledger) {
+		moved := p.moved
+		p.mu.Unlock()
+		select {
+		case <-moved:
+			p.mu.Lock()
+		case <-ctx.Done():
+			p.mu.Lock()
+			return ok(p.ledger)
+		}
+	}
+	return true
+}
+
+// complete reports whether the ledger was complete once.
+func (p *partition) complete() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ready
+}

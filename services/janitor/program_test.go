@@ -1,0 +1,94 @@
+package janitor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func parse(t *testing.T, args ...string) (ProgramConfig, error) {
+	t.Helper()
+	var cfg ProgramConfig
+	parser, err := kong.New(&cfg, kong.Vars{"admin_addr": "127.0.0.1:0", "version": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parser.Parse(args)
+	return cfg, err
+}
+
+func TestFlags(t *testing.T) {
+	cfg, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Janitor.Interval != 5*time.Second || cfg.Janitor.JanitorAddr != "127.0.0.1:8082" || cfg.Janitor.Validate() != nil {
+		t.Errorf("the defaults are %+v", cfg.Janitor)
+	}
+	if got, want := cfg.Log.Settings(), (eventlog.Settings{Compression: true}); got != want {
+		t.Errorf("the settings are %+v", got)
+	}
+	cfg, err = parse(t, "--max-age=-1", "--no-compression", "--partitions=3", "--max-bytes=-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := cfg.Log.Settings(), (eventlog.Settings{MaxAge: -1, Partitions: 3, MaxBytes: -1}); got != want {
+		t.Errorf("the settings are %+v", got)
+	}
+	if cfg, err = parse(t, "--max-age=90m"); err != nil || cfg.Log.Settings().MaxAge != 90*time.Minute {
+		t.Errorf("%+v, %v", cfg.Log, err)
+	}
+	if _, err = parse(t, "--max-age=soon"); err == nil {
+		t.Error("--max-age=soon is accepted")
+	}
+	for _, args := range [][]string{{"--interval=1ms"}, {"--close-after=0s"}, {"--closed-grace=-1s"}, {"--tombstone-ttl=1s"}, {"--partitions=-1"}} {
+		if _, err := parse(t, args...); err == nil || !strings.Contains(err.Error(), args[0][2:8]) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestALogThatExistsKeepsItsSettingsAndTheLogSaysSo(t *testing.T) {
+	var out bytes.Buffer
+	no := false
+	f := LogFlags{Partitions: 4, MaxAge: -1, Compression: &no}
+	has := eventlog.Settings{Partitions: 4, MaxAge: time.Hour, Compression: true, MaxBytes: 5}
+	f.WarnOfDifferences(has, slog.New(slog.NewTextHandler(&out, nil)))
+	for flag, want := range map[string]bool{"--partitions": false, "--max-age": true, "--compression": true, "--max-bytes": false} {
+		if got := strings.Contains(out.String(), flag); got != want {
+			t.Errorf("%s is mentioned: %t\n%s", flag, got, out.String())
+		}
+	}
+}
+
+func TestTheProgramRunsFromItsFlags(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg, err := parse(t, "--nats-url="+srv.URL(), "--janitor-addr=127.0.0.1:0", "--partitions=1", "--admin-addr=127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := daemon.NewEnv(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg, env) }()
+	eventually(t, func() error {
+		if r := env.Health.Readiness(); !r.Ready || len(r.Failing) > 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

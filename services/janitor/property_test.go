@@ -1,0 +1,239 @@
+package janitor
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	"rejoin/shared/session"
+)
+
+// machine is a model of the log with a janitor that follows it at its own pace.
+type machine struct {
+	log    *model
+	ledger *ledger
+	places []place
+	limits limits
+
+	trims   map[string]uint64 // durable trim marks
+	fetched []eventlog.Entry  // on the way to the ledger
+	sent    uint64            // the last sequence on the way, or handled
+	caught  uint64            // Through is called when this is reached; never: it was
+	seen    *eventlog.State   // the answer to a look, on the way
+	asOf    uint64
+	missed  bool // the ledger did not see everything from the birth of the log on
+	odd     bool // something was published behind a =close marker
+}
+
+func newMachine(t *rapid.T) *machine {
+	m := &machine{trims: map[string]uint64{}}
+	m.log = newModel(rapid.SampledFrom([]int64{-1, 1, 2, 3, 5}).Draw(t, "limit per subject"))
+	m.limits = limits{maxEvents: rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), maxBytes: -1, closedGrace: time.Hour}
+	for _, s := range []string{"a", "b"} {
+		for _, st := range []string{"x", "y", "z"} {
+			m.places = append(m.places, place{s, st})
+		}
+	}
+	m.begin()
+	return m
+}
+
+// begin starts a janitor, with no more knowledge than what is stored.
+func (m *machine) begin() {
+	m.log.pardon()
+	m.ledger = newLedger(eventlog.Settings{MaxEventsPerStream: m.log.limit, MaxAge: time.Hour})
+	m.tail()
+}
+
+// tail starts the ledger's tail, or starts it again.
+func (m *machine) tail() {
+	m.fetched, m.seen = nil, nil
+	m.sent = m.ledger.begin(m.log.state(), maps.Clone(m.trims), m.log.now)
+	m.caught = m.log.last
+	m.reached()
+}
+
+// reached calls reach when the tail has caught up.
+func (m *machine) reached() {
+	if _, more := m.log.next(m.sent); m.caught != never && len(m.fetched) == 0 && (!more || m.sent >= m.caught) {
+		m.missed = m.missed || m.caught > m.sent
+		m.ledger.reach(max(m.caught, m.sent), m.log.now)
+		m.sent, m.caught = max(m.caught, m.sent), never
+	}
+}
+
+func (m *machine) fetch() bool {
+	e, ok := m.log.next(m.sent)
+	if ok {
+		m.missed = m.missed || e.Sequence != m.sent+1
+		m.fetched, m.sent = append(m.fetched, e), e.Sequence
+	}
+	return ok
+}
+
+func (m *machine) handle() bool {
+	if len(m.fetched) == 0 {
+		m.reached()
+		return false
+	}
+	m.ledger.apply(m.fetched[0], m.log.now)
+	m.fetched = m.fetched[1:]
+	m.reached()
+	return true
+}
+
+// sweep lets the policy doom what it wants to.
+func (m *machine) sweep() {
+	if !m.ledger.complete {
+		return
+	}
+	through := m.ledger.through
+	for _, name := range m.ledger.sorted() {
+		a := m.ledger.accounts[name]
+		for _, r := range policy(m.ledger.view(name, a, session.Record{State: session.Open}, m.log.now), m.limits, m.log.now) {
+			m.ledger.condemn(r)
+			for _, seq := range r.Sequences {
+				m.log.condemn(seq, through)
+			}
+		}
+	}
+	m.ledger.sortDoomed()
+	for name, mark := range m.ledger.trims() {
+		m.trims[name] = max(m.trims[name], mark.UpTo)
+	}
+}
+
+// delete deletes one doomed entry: the oldest of some lane.
+func (m *machine) delete(lane uint8) {
+	for _, d := range m.ledger.doomed {
+		if d.lane == lane {
+			m.log.delete(d.seq)
+			m.ledger.deleted([]doom{d})
+			return
+		}
+	}
+}
+
+func (m *machine) check(t *rapid.T) {
+	l := m.ledger
+	if !l.complete {
+		return
+	}
+	whole := l.answer(marks.Request{}, m.log.now)
+	for _, at := range m.places {
+		truth := m.log.truth(at, l.through, l.first)
+		for _, got := range []marks.Mark{lookUp(whole, at), lookUp(l.answer(marks.Request{Session: at.session}, m.log.now), at), lookUp(l.answer(marks.Request{Session: at.session, Stream: at.stream}, m.log.now), at)} {
+			if max(got.Removed, got.Maybe) < truth {
+				t.Fatalf("%v: %d was removed and the mark is %+v (through %d, first %d)", at, truth, got, l.through, l.first)
+			}
+			if got.Removed != 0 && !m.log.wasRemoved(at, got.Removed) {
+				t.Fatalf("%v: %d was not removed and the mark is %+v", at, got.Removed, got)
+			}
+			// With what is checked above, no doubt means that Removed is exact.
+			if !m.missed && !m.odd && got.Maybe != 0 {
+				t.Fatalf("%v: nothing was missed, and the mark is %+v", at, got)
+			}
+		}
+	}
+}
+
+func lookUp(r marks.Reply, at place) marks.Mark {
+	for _, m := range r.Marks {
+		if m.Session == at.session && m.Stream == at.stream {
+			return m.Mark
+		}
+	}
+	return r.Default
+}
+
+// catchUp brings the ledger to the end of the log and settles what was missed.
+func (m *machine) catchUp() {
+	for m.fetch() || m.handle() {
+		continue
+	}
+	if m.ledger.through < m.log.last {
+		m.missed = true
+		m.ledger.skip(m.log.last, m.log.now)
+		m.sent = m.log.last
+	}
+	m.ledger.looked(m.ledger.through, m.log.state(), m.log.now)
+}
+
+func TestMarksNeverMissARemovalAndNeverInventOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine(t)
+		at := rapid.SampledFrom(m.places)
+		publish := func(t *rapid.T) {
+			for range rapid.IntRange(1, 6).Draw(t, "events") {
+				p := at.Draw(t, "stream")
+				m.odd = m.odd || m.log.closedAt[p] != 0
+				m.log.publish(p, event.Message)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"publish":  publish,
+			"publish2": publish,
+			"close": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "rarely") == 0 {
+					m.log.publish(at.Draw(t, "stream"), event.Close)
+				}
+			},
+			"clear": func(t *rapid.T) {
+				p := at.Draw(t, "stream")
+				if rapid.Bool().Draw(t, "whole session") {
+					p.stream = ""
+				}
+				m.log.publish(p, event.Clear)
+			},
+			"expire": func(t *rapid.T) {
+				if m.log.last > 0 {
+					m.log.expire(rapid.Uint64Range(m.log.first, min(m.log.first+4, m.log.last+1)).Draw(t, "before"))
+				}
+			},
+			"fetch": func(t *rapid.T) {
+				for range rapid.IntRange(1, 8).Draw(t, "entries") {
+					m.fetch()
+				}
+			},
+			"handle": func(t *rapid.T) {
+				for range rapid.IntRange(1, 8).Draw(t, "entries") {
+					m.handle()
+				}
+			},
+			"look": func(*rapid.T) {
+				s := m.log.state()
+				m.seen, m.asOf = &s, m.ledger.through
+			},
+			"seen": func(*rapid.T) {
+				if m.seen != nil && m.ledger.wantsLook() {
+					m.ledger.looked(m.asOf, *m.seen, m.log.now)
+				}
+				m.seen = nil
+			},
+			"first":   func(*rapid.T) { m.ledger.advance(m.log.first) },
+			"prune":   func(*rapid.T) { m.ledger.prunedAt = time.Time{}; m.ledger.prune(m.log.now) },
+			"sweep":   func(*rapid.T) { m.sweep() },
+			"delete":  func(t *rapid.T) { m.delete(rapid.Uint8Range(0, lanes-1).Draw(t, "lane")) },
+			"catchUp": func(*rapid.T) { m.catchUp() },
+			"forget": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "rarely") == 0 {
+					m.ledger.forget(1)
+					m.missed = true
+				}
+			},
+			"interrupt": func(*rapid.T) { m.tail() },
+			"restart": func(t *rapid.T) {
+				if rapid.IntRange(0, 2).Draw(t, "rarely") == 0 {
+					m.missed = m.missed || m.log.first > 1 || len(m.log.entries) != int(m.log.last)
+					m.begin()
+				}
+			},
+			"": m.check,
+		})
+	})
+}

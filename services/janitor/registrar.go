@@ -1,0 +1,111 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// registrar does the janitor's duties in the registry.
+type registrar struct {
+	log        *eventlog.Log
+	sessions   *session.Registry
+	partitions []*partition
+	cfg        Config
+	metrics    *metrics
+	logger     *slog.Logger
+}
+
+// run does them every interval until ctx ends.
+func (r *registrar) run(ctx context.Context) {
+	ticker := time.NewTicker(r.cfg.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if r.log.Conn().IsConnected() {
+			r.round(ctx)
+		}
+	}
+}
+
+// round does what is due. What fails is due again in the next round.
+func (r *registrar) round(ctx context.Context) {
+	ctx, stop := whileConnected(ctx, r.log.Conn())
+	defer stop()
+	records := r.sessions.Sessions() // before the log: what is removed there stays
+	inLog, ok := r.inLog()
+	if !ok {
+		return
+	}
+	for _, d := range duties(records, inLog, r.cfg, time.Now()) {
+		if ctx.Err() != nil {
+			return
+		}
+		err := r.do(ctx, d)
+		switch {
+		case err == nil:
+			r.metrics.duties.WithLabelValues(d.task.String()).Inc()
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed):
+			r.logger.Debug("a record was changed by somebody else", "task", d.task.String(), "error", err)
+		default:
+			r.logger.Warn("the registry is not up to date", "task", d.task.String(), "error", err)
+			return
+		}
+	}
+}
+
+func (r *registrar) do(ctx context.Context, d duty) error {
+	rec := d.record
+	switch d.task {
+	case register:
+		_, err := r.sessions.Register(ctx, rec.Session, "")
+		return err
+	case finish:
+		return session.Close(ctx, r.sessions, r.log, rec.Session, rec.Stream, rec.Clear, 0)
+	case remove:
+		return r.sessions.Remove(ctx, rec)
+	}
+	return nil
+}
+
+// inLog returns what the ledgers know of all sessions, if all are complete.
+func (r *registrar) inLog() (map[string]presence, bool) {
+	all, ok := map[string]presence{}, true
+	for _, p := range r.partitions {
+		p.with(func(l *ledger) {
+			ok = ok && l.complete
+			for name, a := range l.accounts {
+				switch {
+				case a.events > 0 && a.markers.closedAt() == open:
+					all[name] = present
+				case !a.empty():
+					all[name] = ended
+				}
+			}
+		})
+	}
+	return all, ok
+}
+
+// String returns the task's name in the metric.
+func (t task) String() string {
+	switch t {
+	case register:
+		return "registered"
+	case finish:
+		return "finished"
+	case remove:
+		return "removed"
+	}
+	return "unknown"
+}
