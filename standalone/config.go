@@ -1,0 +1,68 @@
+package standalone
+
+import (
+	"errors"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/services/ingest"
+	"rejoin/services/janitor"
+	edge "rejoin/services/sse-edge"
+	"rejoin/shared/daemon"
+)
+
+// Config holds the flags of the standalone program: those of all services, and
+// its own.
+type Config struct {
+	daemon.Config
+
+	// Data is the folder that holds everything. Default: ./data.
+	Data string `default:"./data" help:"Folder that holds the log; made when it is missing." placeholder:"FOLDER"`
+
+	// NATSAddr is where other programs reach the embedded NATS server. Default: 127.0.0.1:4222.
+	NATSAddr string `name:"nats-addr" default:"127.0.0.1:4222" help:"Address of the embedded NATS server; port 0 takes any free one." placeholder:"HOST:PORT"`
+
+	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
+	MinFreeBytes int64 `default:"268435456" help:"Free space that the data folder's disk must have to start, in bytes." placeholder:"BYTES"`
+
+	Edge    edge.Config      `embed:""`
+	Ingest  ingest.Config    `embed:""`
+	Janitor janitor.Config   `embed:""`
+	Log     janitor.LogFlags `embed:""`
+}
+
+// Validate returns an error that names the first flag whose value makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.Data == "":
+		return errors.New("--data is empty")
+	case c.MinFreeBytes < 0:
+		return errors.New("--min-free-bytes must not be negative")
+	case c.Janitor.JanitorAddr == "":
+		return errors.New("--janitor-addr is empty")
+	}
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate()} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Options are the parser's options: what the flags of the services default to
+// here, where somebody tries things out and waits for Ctrl-C to be done.
+func Options() []kong.Option {
+	defaults := map[string]string{"drain": "2s", "playground": "true"}
+	helps := map[string]string{"max-bytes": "Bytes that a new log may hold; -1 for any number (default: half of the disk's free space)."}
+	return []kong.Option{kong.PostBuild(func(k *kong.Kong) error {
+		for _, f := range k.Model.Flags {
+			if d, ok := defaults[f.Name]; ok {
+				f.Default, f.HasDefault = d, true
+			}
+			if h, ok := helps[f.Name]; ok {
+				f.Help = h
+			}
+		}
+		return nil
+	})}
+}

@@ -1,0 +1,185 @@
+package standalone
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// folderVersion is the version of the data folder's layout:
+//
+//	VERSION      this number; written before anything else
+//	LOCK         the process that uses the folder; locked for as long as it does
+//	jetstream/   the embedded server's store
+const folderVersion = "1"
+
+const (
+	versionFile = "VERSION"
+	lockFile    = "LOCK"
+)
+
+// folder is the data folder, locked for this process. The lock goes with the
+// process, however it ends, so that kill -9 leaves nothing to tidy up.
+type folder struct {
+	path string
+	lock *os.File
+	free int64 // bytes that were free when it was opened
+}
+
+// openFolder makes the folder if it is missing, locks it, checks its version and
+// the free space. It changes nothing in a folder that it refuses. Errors wrap
+// [ErrFolder], [ErrInUse], [ErrVersion] or [ErrNoSpace].
+func openFolder(path string, minFree int64) (*folder, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, refused(path, err)
+	}
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return nil, refused(path, err)
+	}
+	// Before there is a lock there is nothing to look at but the version: it says
+	// whether the folder is ours to put a lock into.
+	if err := checkVersion(path); err != nil {
+		return nil, err
+	}
+	free, err := freeBytes(path)
+	if err != nil {
+		return nil, refused(path, err)
+	}
+	if free < minFree {
+		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes asks for %s; free some, or choose another folder with --data",
+			path, megabytes(free), megabytes(minFree)), ErrNoSpace}
+	}
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, refused(path, err)
+	}
+	f := &folder{path: path, lock: lock, free: free}
+	if err := f.take(); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *folder) take() error {
+	err := syscall.Flock(int(f.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return &sentence{f.path + " is in use by another rejoin; stop that one, or choose another folder with --data", ErrInUse}
+	}
+	if err != nil {
+		return refused(f.path, err)
+	}
+	if err := checkVersion(f.path); err != nil { // again: another program may have been here
+		return err
+	}
+	if err := f.writeVersion(); err != nil {
+		return err
+	}
+	return f.writePID()
+}
+
+// writePID says in the lock file who holds it, for people.
+func (f *folder) writePID() error {
+	err := f.lock.Truncate(0)
+	if err == nil {
+		_, err = f.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		return refused(f.path, err)
+	}
+	return nil
+}
+
+// close gives the folder back.
+func (f *folder) close() { _ = f.lock.Close() }
+
+// checkVersion reports whether a folder is empty, or of this program's version.
+func checkVersion(path string) error {
+	text, err := os.ReadFile(filepath.Join(path, versionFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return checkEmpty(path)
+	}
+	if err != nil {
+		return refused(path, err)
+	}
+	if v := strings.TrimSpace(string(text)); v != folderVersion {
+		return &sentence{fmt.Sprintf("%s has version %.20q and this rejoin reads version %q; use the rejoin that wrote it, or choose another folder with --data",
+			path, v, folderVersion), ErrVersion}
+	}
+	return nil
+}
+
+// checkEmpty reports whether a folder without a version holds nothing of others.
+func checkEmpty(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return refused(path, err)
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case lockFile, versionFile, versionFile + ".new", "lost+found":
+		default:
+			return &sentence{fmt.Sprintf("%s holds other files and was not made by rejoin; choose an empty folder with --data", path), ErrFolder}
+		}
+	}
+	return nil
+}
+
+// writeVersion writes the version, unless it is there, so that it is there as a
+// whole or not at all.
+func (f *folder) writeVersion() error {
+	name := filepath.Join(f.path, versionFile)
+	if _, err := os.Stat(name); err == nil {
+		return nil
+	}
+	file, err := os.Create(name + ".new")
+	if err != nil {
+		return refused(f.path, err)
+	}
+	_, err = file.WriteString(folderVersion + "\n")
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		return refused(f.path, err)
+	}
+	return nil
+}
+
+// isNew reports whether no log was made in the folder yet.
+func (f *folder) isNew() bool {
+	_, err := os.Stat(filepath.Join(f.path, "jetstream"))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// refused says why a folder cannot be used.
+func refused(path string, err error) error {
+	if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
+		err = cause.Err
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		return &sentence{fmt.Sprintf("the disk that holds %s is full; free some space, or choose another folder with --data", path), ErrNoSpace}
+	}
+	return &sentence{fmt.Sprintf("cannot use %s as the data folder (%v); make it writable, or choose another with --data", path, err), ErrFolder}
+}
+
+// freeBytes is how much this user may still write to the disk that holds path.
+func freeBytes(path string) (int64, error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(path, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:gosec,unconvert // below 8 EiB; the types differ between systems
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// room is how much of the free space the log may take.
+func (f *folder) room() int64 { return f.free / 10 * 9 }

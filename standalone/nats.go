@@ -1,0 +1,158 @@
+package standalone
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	// natsStart bounds the start of the embedded server, which reads its store first.
+	natsStart = 5 * time.Minute
+	// maxPayload is the largest message on NATS: a log may be told to take messages
+	// of 64 MiB, and headers come on top.
+	maxPayload = 65 << 20
+)
+
+// natsServer is the embedded NATS server.
+type natsServer struct {
+	server *server.Server
+	failed *failure
+}
+
+// startNATS starts a server with its store in the folder, and waits until it takes
+// connections. addr is where programs outside this one reach it. Errors wrap
+// [ErrServer].
+func startNATS(ctx context.Context, f *folder, addr string, log *slog.Logger) (*natsServer, error) {
+	host, port, err := splitAddr(addr)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(&server.Options{
+		ServerName: "rejoin",
+		Host:       host,
+		Port:       port,
+		NoSigs:     true,
+		MaxPayload: maxPayload,
+		MaxPending: 2 * maxPayload,
+		JetStream:  true,
+		StoreDir:   f.path,
+		// No limit besides the log's own: JetStream would refuse every change of a
+		// stream once the disk has less free space than the log was promised.
+		JetStreamMaxStore: math.MaxInt64 / 2,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrServer, err)
+	}
+	n := &natsServer{server: s, failed: &failure{folder: f.path, over: make(chan struct{})}}
+	s.SetLoggerV2(&serverLog{log: log.With("component", "nats"), failed: n.failed}, false, false, false)
+	s.Start()
+	deadline := time.Now().Add(natsStart)
+	for !s.ReadyForConnections(100 * time.Millisecond) {
+		if err := n.failed.err(); err != nil {
+			n.stop()
+			return nil, err
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			n.stop()
+			return nil, fmt.Errorf("%w: it was not ready after %s", ErrServer, natsStart)
+		}
+	}
+	log.Info("nats listens", "addr", s.Addr().String())
+	return n, nil
+}
+
+// run returns when ctx ends, or with an error when the server has failed. It does
+// not stop the server.
+func (n *natsServer) run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.failed.over:
+		return n.failed.err()
+	}
+}
+
+func (n *natsServer) stop() {
+	n.server.Shutdown()
+	n.server.WaitForShutdown()
+}
+
+// splitAddr reads HOST:PORT as NATS wants it, with -1 for any free port.
+func splitAddr(addr string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("--nats-addr must be HOST:PORT, not %q: %w", addr, err)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	return host, port, nil
+}
+
+// failure holds the first fatal error of the server.
+type failure struct {
+	folder string
+	first  atomic.Pointer[sentence]
+	over   chan struct{} // closed with the first one
+}
+
+func (f *failure) set(s *sentence) {
+	if f.first.CompareAndSwap(nil, s) {
+		close(f.over)
+	}
+}
+
+func (f *failure) err() error {
+	if s := f.first.Load(); s != nil {
+		return s
+	}
+	return nil
+}
+
+// serverLog is the server's logger. What it notices is of interest to few.
+type serverLog struct {
+	log    *slog.Logger
+	failed *failure
+}
+
+func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) } //nolint:sloglint // the server's own words
+func (l *serverLog) Debugf(string, ...any)           {}
+func (l *serverLog) Tracef(string, ...any)           {}
+
+// Warnf leaves out the one warning that is about maxPayload.
+func (l *serverLog) Warnf(format string, v ...any) {
+	if strings.HasPrefix(format, "Maximum payloads over") {
+		return
+	}
+	l.log.Warn(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
+}
+
+// Errorf ends the program when JetStream cannot write: it takes nothing more then,
+// even when there is space again, until it is started anew.
+func (l *serverLog) Errorf(format string, v ...any) {
+	l.log.Error(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
+	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {
+		l.failed.set(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; see that its disk has free space, and start again", l.failed.folder), ErrNoSpace})
+	}
+}
+
+// Fatalf does not end the process, as the server would have it: the program stops
+// in order and says why.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	l.failed.set(&sentence{ErrServer.Error() + ": " + fmt.Sprintf(format, v...), ErrServer})
+}

@@ -1,0 +1,180 @@
+// Package standalone runs a NATS server and all services in one process.
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/ingest"
+	"rejoin/services/janitor"
+	edge "rejoin/services/sse-edge"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+)
+
+// program is what Run builds, from the ground up, and takes down again.
+//
+//	folder ◀── nats ◀─┬─ backend ◀── janitor ─┐ routes
+//	  lock     store  ├─ backend ◀── ingest ──┤
+//	                  └─ backend ◀── edge ◀───┘
+//
+// Everything stops from the right to the left: the edge drains first, then ingest
+// answers what it has, then the janitor ends; the backends close, NATS stops, and
+// the folder's lock goes last.
+type program struct {
+	cfg      Config
+	env      daemon.Env
+	cleanups []func()
+}
+
+// Run runs the program until ctx ends. An error is one sentence for the user.
+func Run(ctx context.Context, cfg Config, env daemon.Env) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	p := &program{cfg: cfg, env: env}
+	defer p.close()
+	actors, err := p.build(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while it was starting
+		}
+		return err
+	}
+	return daemon.Run(ctx, cfg.Config, env, actors...)
+}
+
+// close undoes what build did, last one first.
+func (p *program) close() {
+	for i := len(p.cleanups) - 1; i >= 0; i-- {
+		p.cleanups[i]()
+	}
+}
+
+func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
+	f, err := openFolder(p.cfg.Data, p.cfg.MinFreeBytes)
+	if err != nil {
+		return nil, err
+	}
+	p.cleanups = append(p.cleanups, f.close)
+	settings := p.cfg.Log.Settings()
+	if settings.MaxBytes == 0 {
+		settings.MaxBytes = f.free / 2
+	} else if f.isNew() && settings.MaxBytes > f.room() {
+		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; give a smaller --max-bytes, or choose another folder with --data",
+			megabytes(settings.MaxBytes), f.path, megabytes(f.free)), ErrNoSpace}
+	}
+	// A port that is taken is found before anything is written.
+	if err := p.checkAddrs(); err != nil {
+		return nil, err
+	}
+	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.env.Log)
+	if err != nil {
+		return nil, err
+	}
+	p.cleanups = append(p.cleanups, server.stop)
+
+	// A stop waits for what is being made now: it takes a moment, and a server that is
+	// stopped in the middle of making a stream leaves half of it behind.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
+	defer cancel()
+	first, err := p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
+		return backend.Create(ctx, backend.Config{}, "janitor", settings, p.env.Log, opts...)
+	})
+	if err != nil {
+		return nil, explain(f, err)
+	}
+	p.cfg.Log.WarnOfDifferences(first.Log.Settings(), p.env.Log)
+	open := func(name string) (*backend.Backend, error) {
+		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
+			return backend.Open(ctx, backend.Config{}, name, p.env.Log, opts...)
+		})
+	}
+	second, err := open("ingest")
+	if err != nil {
+		return nil, err
+	}
+	third, err := open("sse-edge")
+	if err != nil {
+		return nil, err
+	}
+	actors, err := p.services(first, second, third)
+	if err != nil {
+		return nil, err
+	}
+	return append([]daemon.Actor{{Name: "nats", Run: server.run}}, actors...), nil
+}
+
+// backend opens a backend on a connection inside the process.
+func (p *program) backend(server *natsServer, open func(...nats.Option) (*backend.Backend, error)) (*backend.Backend, error) {
+	b, err := open(nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose())
+	if err != nil {
+		return nil, err
+	}
+	p.cleanups = append(p.cleanups, b.Close)
+	return b, nil
+}
+
+// services makes the services, each on its own backend. The edge's address serves
+// the whole API.
+func (p *program) services(forJanitor, forIngest, forEdge *backend.Backend) ([]daemon.Actor, error) {
+	j, err := janitor.New(p.cfg.Janitor, forJanitor, p.env)
+	if err != nil {
+		return nil, err
+	}
+	in, err := ingest.New(p.cfg.Ingest, forIngest, p.env)
+	if err != nil {
+		return nil, err
+	}
+	e, err := edge.New(p.cfg.Edge, forEdge, p.env, append(in.Routes(), j.Routes()...)...)
+	if err != nil {
+		return nil, err
+	}
+	p.env.Log.Info("rejoin is open", "url", "http://"+e.Addr().String()+"/")
+	return []daemon.Actor{{Name: "janitor", Run: j.Run}, {Name: "ingest", Run: in.Run}, {Name: "sse-edge", Run: e.Run}}, nil
+}
+
+// checkAddrs reports the first address that cannot be listened on.
+func (p *program) checkAddrs() error {
+	// Kept until all are checked, so that two flags with one port are found.
+	var open []net.Listener
+	defer func() {
+		for _, ln := range open {
+			_ = ln.Close()
+		}
+	}()
+	for _, a := range []struct{ addr, flag string }{
+		{p.cfg.Edge.EdgeAddr, "--edge-addr"},
+		{p.cfg.Ingest.IngestAddr, "--ingest-addr"},
+		{p.cfg.Janitor.JanitorAddr, "--janitor-addr"},
+		{p.cfg.NATSAddr, "--nats-addr"},
+		{p.cfg.AdminAddr, "--admin-addr"},
+	} {
+		if a.addr == "" && a.flag == "--admin-addr" {
+			continue // none is wanted
+		}
+		ln, err := daemon.Listen(a.addr, a.flag)
+		if err != nil {
+			return err
+		}
+		open = append(open, ln)
+	}
+	return nil
+}
+
+// explain says what to do about a log that cannot be created or opened.
+func explain(f *folder, err error) error {
+	switch {
+	case errors.Is(err, eventlog.ErrMismatch):
+		return &sentence{fmt.Sprintf("%s: %v; --data chooses another folder", f.path, err), ErrVersion}
+	case errors.Is(err, eventlog.ErrFull):
+		return &sentence{fmt.Sprintf("%s has %s of free space, which is too little for the log; free some, or give a smaller --max-bytes", f.path, megabytes(f.free)), ErrNoSpace}
+	default:
+		return err
+	}
+}

@@ -1,0 +1,207 @@
+package standalone
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natstest"
+)
+
+// refuses runs the program, which must end with exit code 1 and one sentence, and
+// returns the sentence.
+func refuses(t *testing.T, data string, args ...string) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := command(t, data, args...)
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+		t.Fatalf("it ended with %v\n%s", err, stderr.String())
+	}
+	var said []string
+	for line := range strings.Lines(stderr.String()) {
+		if !strings.HasPrefix(line, "{") { // the log
+			said = append(said, strings.TrimSpace(line))
+		}
+	}
+	if len(said) != 1 || !strings.HasPrefix(said[0], "rejoin: ") {
+		t.Fatalf("it said %q", said)
+	}
+	return said[0]
+}
+
+// files are the files below a folder and their sizes.
+func files(t *testing.T, folder string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && !e.IsDir() && e.Name() != lockFile {
+			fmt.Fprintln(&b, path, info.Size())
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestAPortThatIsTakenIsSaidAndNothingIsTouched(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	r := start(t, data)
+	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
+	r.stop()
+	before := files(t, data)
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	for _, flag := range addrFlags {
+		want := "rejoin: port " + port + " on 127.0.0.1 is taken by another program; stop it or choose another with " + flag
+		if got := refuses(t, data, flag+"=127.0.0.1:"+port); got != want {
+			t.Errorf("it said %q, want %q", got, want)
+		}
+		fresh := filepath.Join(t.TempDir(), "fresh")
+		refuses(t, fresh, flag+"=127.0.0.1:"+port)
+		if strings.Contains(files(t, fresh), "jetstream") {
+			t.Errorf("%s: a log was made", flag)
+		}
+	}
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := refuses(t, data, "--edge-addr=127.0.0.1:"+port, "--ingest-addr=127.0.0.1:"+port); !strings.Contains(got, "--ingest-addr") {
+		t.Errorf("of two flags with one port it said %q", got)
+	}
+	if after := files(t, data); after != before {
+		t.Errorf("the data folder was\n%s\nand is\n%s", before, after)
+	}
+}
+
+func TestADataFolderThatCannotBeUsedIsSaidAndLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(file, "x")
+	write(filepath.Join(dir, "foreign", "thesis.txt"), "x")
+	write(filepath.Join(dir, "newer", "VERSION"), "2\n")
+	write(filepath.Join(dir, "newer", "jetstream", "x"), "x")
+	write(filepath.Join(dir, "damaged", "VERSION"), "")
+	cases := map[string]struct {
+		data string
+		args []string
+		says string
+	}{
+		"a file":              {file, nil, "cannot use " + file + " as the data folder (not a directory); make it writable, or choose another with --data"},
+		"below a file":        {file + "/data", nil, "as the data folder (not a directory)"},
+		"not to be made":      {"/proc/rejoin", nil, "cannot use /proc/rejoin as the data folder"},
+		"of somebody else":    {dir + "/foreign", nil, "holds other files and was not made by rejoin; choose an empty folder with --data"},
+		"of a newer version":  {dir + "/newer", nil, `has version "2" and this rejoin reads version "1"; use the rejoin that wrote it, or choose another folder with --data`},
+		"of no version":       {dir + "/damaged", nil, `has version ""`},
+		"on a full disk":      {dir + "/full", []string{"--min-free-bytes=" + strconv.Itoa(1<<60)}, "of free space, and --min-free-bytes asks for 1099511627776.0 MiB; free some, or choose another folder with --data"},
+		"too small for a log": {dir + "/small", []string{"--max-bytes=" + strconv.Itoa(1<<60)}, "does not fit where"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := ""
+			if strings.HasPrefix(c.data, dir) && c.data != file+"/data" {
+				before = files(t, c.data)
+			}
+			if got := refuses(t, c.data, c.args...); !strings.Contains(got, c.says) {
+				t.Errorf("it said %q, want %q", got, c.says)
+			}
+			if strings.HasPrefix(c.data, dir) && c.data != file+"/data" {
+				after := strings.Split(files(t, c.data), "\n")
+				after = slices.DeleteFunc(after, func(s string) bool { return strings.HasSuffix(s, "/small/VERSION 2") })
+				if strings.Join(after, "\n") != before {
+					t.Errorf("the folder was\n%s\nand is\n%s", before, after)
+				}
+			}
+		})
+	}
+}
+
+func TestTwoProgramsDoNotShareADataFolder(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	r := start(t, data)
+	if got, want := refuses(t, data), data+" is in use by another rejoin; stop that one, or choose another folder with --data"; !strings.Contains(got, want) {
+		t.Errorf("it said %q, want %q", got, want)
+	}
+	pid, err := os.ReadFile(filepath.Join(data, lockFile))
+	if err != nil || strings.TrimSpace(string(pid)) != strconv.Itoa(r.cmd.Process.Pid) {
+		t.Errorf("the lock file says %q (%v), want %d", pid, err, r.cmd.Process.Pid)
+	}
+	if status, body := request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message); status != http.StatusCreated {
+		t.Errorf("the first program was disturbed: %d %s", status, body)
+	}
+	r.stop()
+	start(t, data).stop()
+}
+
+func TestALogOfAnotherVersionIsSaidAndKept(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	r := start(t, data, "--max-bytes=1000000000") // which fits into the server that changes the version
+	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
+	r.stop()
+	setVersion := func(version string) {
+		server := natstest.StartIn(t, data)
+		defer server.Stop()
+		nc := server.Connect()
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := js.Stream(t.Context(), "MCP_0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := stream.CachedInfo().Config
+		cfg.Metadata["rejoin.version"] = version
+		for k := range cfg.Metadata {
+			if !strings.HasPrefix(k, "rejoin.") {
+				delete(cfg.Metadata, k)
+			}
+		}
+		if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setVersion("2")
+	if got := refuses(t, data); !strings.Contains(got, `has version "2" and this program reads version "1"`) || !strings.HasSuffix(got, "; --data chooses another folder") {
+		t.Errorf("it said %q", got)
+	}
+	setVersion("1")
+	r = start(t, data)
+	if _, body := request(t, http.MethodGet, "http://"+r.addrs["--edge-addr"]+eventPath, ""); !strings.Contains(body, message) {
+		t.Errorf("the event is gone: %s", body)
+	}
+	r.stop()
+}

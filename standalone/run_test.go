@@ -1,0 +1,86 @@
+package standalone
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/daemon"
+)
+
+// parsed returns the configuration that arguments make.
+func parsed(t *testing.T, args ...string) Config {
+	t.Helper()
+	var cfg Config
+	options := append([]kong.Option{kong.Vars{"version": "test", "admin_addr": "127.0.0.1:0"}}, Options()...)
+	parser, err := kong.New(&cfg, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range addrFlags {
+		args = append(args, flag+"=127.0.0.1:0")
+	}
+	if _, err := parser.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// Run leaves nothing behind, whenever it is told to stop.
+func TestRunEndsWithoutATrace(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	for name, told := range map[string]string{"at once": "", "while it starts": "nats listens", "when it is open": "edge open"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if told == "" {
+				cancel()
+			}
+			log := &stopper{at: told, stop: cancel}
+			logger, err := (&daemon.Config{LogFormat: "json"}).Logger(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Run(ctx, parsed(t, "--data="+data), daemon.NewEnv(logger)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// stopper stops the program when it logs a message.
+type stopper struct {
+	buffer
+	at   string
+	stop context.CancelFunc
+}
+
+func (s *stopper) Write(p []byte) (int, error) {
+	n, err := s.buffer.Write(p)
+	if s.at != "" && bytes.Contains(p, []byte(s.at)) {
+		s.stop()
+	}
+	return n, err
+}
+
+// A disk that fills up while the program runs cannot be had on every machine: what
+// the server says about it can.
+func TestAServerThatCannotWriteEndsTheProgram(t *testing.T) {
+	for _, says := range []string{"JetStream stream '%s > %s' critical write error: %v", "JetStream out of %s resources, will be DISABLED"} {
+		n := &natsServer{failed: &failure{folder: "/data", over: make(chan struct{})}}
+		log := &serverLog{log: daemon.NewEnv(nil).Log, failed: n.failed}
+		log.Errorf("something that passes")
+		if n.failed.err() != nil {
+			t.Fatal("the program ends for nothing")
+		}
+		log.Errorf(says, "a", "b", "c")
+		if err := n.run(t.Context()); !errors.Is(err, ErrNoSpace) || !strings.HasPrefix(err.Error(), "JetStream cannot write to /data any more") {
+			t.Errorf("the program ends with %v", err)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package standalone
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/services/web/webtest"
+	"rejoin/shared/event"
+)
+
+// patience bounds every wait; it is only used up when something is broken.
+const patience = 60 * time.Second
+
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rejoin-standalone-")
+	if err == nil {
+		binary = filepath.Join(dir, "rejoin")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", binary, "./cmd/rejoin").CombinedOutput(); err != nil { //nolint:noctx // the test run's own time-out is enough
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	// nats-server 2.15.2 leaks the store of a stream that is being made (here: the
+	// janitor's bucket) while the server is told to stop. A process ends with it.
+	const nats = "github.com/nats-io/nats-server/v2/server"
+	ignored := append(webtest.IgnoreFasthttp(),
+		goleak.IgnoreTopFunction(nats+".(*fileStore).flushStreamStateLoop"), goleak.IgnoreTopFunction(nats+"/ats.Register.func1"))
+	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))...)
+}
+
+var addrFlags = []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr", "--admin-addr"}
+
+// command is the real program on free ports; the last of two equal flags counts.
+func command(t *testing.T, data string, args ...string) *exec.Cmd {
+	all := []string{"--data=" + data, "--log-format=json"}
+	for _, flag := range addrFlags {
+		all = append(all, flag+"=127.0.0.1:0")
+	}
+	cmd := exec.CommandContext(t.Context(), binary, append(all, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "REJOIN_") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	return cmd
+}
+
+// running is the real program.
+type running struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	log    *buffer
+	addrs  map[string]string
+	ended  chan error
+	waited chan struct{} // closed when it has ended
+}
+
+type buffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+func start(t *testing.T, data string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: command(t, data, args...), log: &buffer{}, addrs: map[string]string{}, ended: make(chan error, 1), waited: make(chan struct{})}
+	r.cmd.Stderr = r.log
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.waited)
+		r.ended <- r.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // fails when it has ended
+		<-r.waited
+	})
+	r.wait("it is ready", func() bool {
+		r.readAddrs()
+		if len(r.addrs) < len(addrFlags) {
+			return false
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addrs["--admin-addr"]+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return r
+}
+
+func (r *running) readAddrs() {
+	told := map[string]string{
+		"edge open": "--edge-addr", "ingest listens": "--ingest-addr", "janitor listens": "--janitor-addr",
+		"nats listens": "--nats-addr", "admin port open": "--admin-addr",
+	}
+	for line := range strings.Lines(r.log.String()) {
+		var record struct{ Msg, Addr string }
+		if json.Unmarshal([]byte(line), &record) == nil && told[record.Msg] != "" {
+			r.addrs[told[record.Msg]] = record.Addr
+		}
+	}
+}
+
+func (r *running) wait(what string, ok func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("waited in vain until %s\n%s", what, r.log)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// stop stops the program as Ctrl-C does.
+func (r *running) stop() {
+	r.t.Helper()
+	_ = r.cmd.Process.Signal(os.Interrupt) // fails when it has ended, which shows below
+	select {
+	case err := <-r.ended:
+		if err != nil {
+			r.t.Fatalf("it stopped with %v\n%s", err, r.log)
+		}
+	case <-time.After(patience):
+		r.t.Fatalf("it did not stop\n%s", r.log)
+	}
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+
+func request(t *testing.T, method, url, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/json")
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+const (
+	message   = `{"jsonrpc":"2.0","method":"m"}`
+	eventPath = "/v1/sessions/s/streams/st/events"
+)
+
+func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
+	r := start(t, filepath.Join(t.TempDir(), "data"))
+	url := func(flag string) string { return "http://" + r.addrs[flag] }
+	for i, flag := range []string{"--edge-addr", "--ingest-addr"} {
+		if status, body := request(t, http.MethodPost, url(flag)+eventPath, message); status != http.StatusCreated {
+			t.Errorf("%s answered publish %d with %d %s", flag, i, status, body)
+		}
+	}
+	events := func() int {
+		_, body := request(t, http.MethodGet, url("--edge-addr")+eventPath, "")
+		var page struct{ Events []any }
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(body)
+		}
+		return len(page.Events)
+	}
+	r.wait("both events are there", func() bool { return events() == 2 })
+	for _, flag := range []string{"--edge-addr", "--janitor-addr"} {
+		if status, body := request(t, http.MethodGet, url(flag)+"/v1/sessions/s", ""); status != http.StatusOK || !strings.Contains(body, `"events":2`) {
+			t.Errorf("%s answered the look at a session with %d %s", flag, status, body)
+		}
+	}
+	if status, body := request(t, http.MethodGet, url("--edge-addr")+"/", ""); status != http.StatusOK || !strings.Contains(body, "playground") {
+		t.Errorf("the playground is %d", status)
+	}
+	status, metrics := request(t, http.MethodGet, url("--admin-addr")+"/metrics", "")
+	for _, service := range []string{"edge", "ingest", "janitor"} {
+		if status != http.StatusOK || !strings.Contains(metrics, "rejoin_"+service+"_") {
+			t.Errorf("/metrics (%d) has nothing of %s", status, service)
+		}
+	}
+
+	// Other programs publish on NATS.
+	nc, err := nats.Connect(r.addrs["--nats-addr"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	subject := event.Subject{Partition: event.Partition("s", 16), Session: "s", Stream: "st"}.String()
+	if _, err := nc.Request(subject, []byte(message), patience); err != nil {
+		t.Fatal(err)
+	}
+	r.wait("the event of another program is there", func() bool { return events() == 3 })
+
+	// A stream that is open does not hold up the stop for long.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, url("--edge-addr")+eventPath, nil)
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	r.stop()
+	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(rest), "retry: ") {
+		t.Errorf("the open stream ended with %v: %q", err, rest)
+	}
+	if strings.Contains(r.log.String(), `"level":"ERROR"`) || strings.Contains(r.log.String(), `"level":"WARN"`) {
+		t.Errorf("it complained:\n%s", r.log)
+	}
+}
