@@ -18,6 +18,7 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 		return ctx.Err()
 	}
 	r.part.metrics.logReads.Inc()
+	r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
 	upTo := v.floor - 1
 	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
 		return errors.Join(err, again(moved))
@@ -34,16 +35,14 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 		return err
 	}
 	reply, err := r.part.marksNow(ctx, r.place, v.birth, page.Through)
-	found, err := r.judge(ctx, reply, err, items)
+	found, err := r.judge(ctx, reply, err, items, page.Through)
 	if err != nil {
 		return err
 	}
-	s.gaps = append(s.gaps, found...)
+	s.add(found...)
 	s.items = r.keep(items)
-	if len(items) > 0 || page.Through >= upTo {
-		r.fresh = false
-	}
 	r.cursor = max(r.cursor, page.Through)
+	r.retagBeyond(v)
 	if s.empty() {
 		return errAgain
 	}
@@ -76,52 +75,98 @@ func (r *reader) passClearedBelow(ctx context.Context, v view, s *step) (moved b
 		return false, nil
 	}
 	if !r.fresh {
-		reply, err := r.part.marksNow(ctx, r.place, v.birth, marker)
-		if ctx.Err() != nil {
-			return false, ctx.Err()
-		}
-		lost := err != nil
-		for _, m := range reply.Marks {
-			lost = lost || m.Removed > r.cursor && (r.place.stream == "" || m.Stream == r.place.stream)
-		}
-		if first, firstErr := r.firstAfter(ctx); firstErr == nil && first < marker {
-			lost, err = true, nil
+		lost, certain, err := r.lostBefore(ctx, v, marker)
+		if err != nil {
+			return false, err
 		}
 		if lost {
-			s.gaps = append(s.gaps, r.gap(ReasonCleared, err == nil, r.place.stream))
+			s.add(r.gap(ReasonCleared, certain, r.place.stream))
 		}
 	}
 	r.cursor = marker
 	return true, nil
 }
 
-// firstAfter returns the oldest retained event of the stream behind the cursor.
-func (r *reader) firstAfter(ctx context.Context) (uint64, error) {
-	if r.place.stream == "" {
-		page, err := r.part.log.Read(ctx, eventlog.Query{Session: r.place.session, After: r.cursor, UpTo: ^uint64(0) - 1, MaxEvents: 1, MaxBytes: 1})
-		if err != nil || len(page.Entries) == 0 {
-			return 0, errors.Join(eventlog.ErrNotFound, err)
-		}
-		return page.Entries[0].Sequence, nil
+// lostBefore reports whether a =clear marker took an event behind the cursor away,
+// and whether that is certain.
+func (r *reader) lostBefore(ctx context.Context, v view, marker uint64) (lost, certain bool, err error) {
+	reply, err := r.part.marksNow(ctx, r.place, v.birth, marker)
+	if ctx.Err() != nil {
+		return false, false, ctx.Err()
 	}
-	return r.part.log.First(ctx, r.subject(event.Message, r.place.stream), r.cursor+1)
+	lost = err != nil || reply.Default.Maybe > r.cursor && !listed(reply.Marks, r.place.stream)
+	for _, m := range reply.Marks {
+		if r.place.stream == "" || m.Stream == r.place.stream {
+			certain = certain || m.Removed > r.cursor
+			lost = lost || m.Maybe > r.cursor
+		}
+	}
+	if !certain {
+		if certain, err = r.leftBefore(ctx, marker); err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+			return false, false, err
+		}
+	}
+	return lost || certain, certain, nil
+}
+
+// leftBefore reports whether an event between the cursor and a =clear marker is
+// still in the log.
+func (r *reader) leftBefore(ctx context.Context, marker uint64) (bool, error) {
+	if r.place.stream != "" {
+		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), r.cursor+1)
+		return err == nil && first < marker, err
+	}
+	for after := r.cursor; after+1 < marker; {
+		page, err := r.part.log.Read(ctx, eventlog.Query{Session: r.place.session, After: after, UpTo: marker - 1, MaxEvents: 100, MaxBytes: 1 << 20})
+		if err != nil {
+			return false, err
+		}
+		for _, e := range page.Entries {
+			if e.Subject.Kind == event.Message {
+				return true, nil
+			}
+		}
+		after = page.Through
+	}
+	return false, nil
 }
 
 // clearedAt returns the sequence of the newest =clear marker of a stream, or of
-// the session when stream is empty, and 0 when there is none. Markers that come
-// later are seen by the window, so each is looked for once.
+// the session when stream is empty, and 0 when there is none.
 func (r *reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
-	if at, ok := r.cleared[stream]; ok {
+	return once(r.cleared, stream, func() (uint64, error) {
+		return r.part.log.Last(ctx, r.subject(event.Clear, stream))
+	})
+}
+
+// closedAt returns the sequence at which a stream ended, that of its first =close
+// marker or its session's, and the largest number while it is open.
+func (r *reader) closedAt(ctx context.Context, stream string) (uint64, error) {
+	end := r.part.endOf(r.place.session, stream)
+	for _, of := range []string{"", stream} {
+		at, err := once(r.closed, of, func() (uint64, error) {
+			return r.part.log.First(ctx, r.subject(event.Close, of), 1)
+		})
+		if err != nil {
+			return 0, err
+		}
+		if at != 0 {
+			end = min(end, at)
+		}
+	}
+	return end, nil
+}
+
+// once looks for a stream's marker, unless it is known; 0 means that there is none.
+func once(known map[string]uint64, stream string, look func() (uint64, error)) (uint64, error) {
+	if at, ok := known[stream]; ok {
 		return at, nil
 	}
-	at, err := r.part.log.Last(ctx, r.subject(event.Clear, stream))
+	at, err := look()
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 		return 0, err
 	}
-	if r.cleared == nil {
-		r.cleared = map[string]uint64{}
-	}
-	r.cleared[stream] = at
+	known[stream] = at
 	return at, nil
 }
 
@@ -130,6 +175,13 @@ func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if e.Subject.Kind != event.Message || !validMessage(e.Data) {
+			continue
+		}
+		closed, err := r.closedAt(ctx, e.Subject.Stream)
+		if err != nil {
+			return nil, err
+		}
+		if e.Sequence > closed {
 			continue
 		}
 		if r.place.stream == "" {

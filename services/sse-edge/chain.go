@@ -1,6 +1,10 @@
 package edge
 
-import "rejoin/shared/event"
+import (
+	"maps"
+
+	"rejoin/shared/event"
+)
 
 // place is a stream, or the flow of a session when stream is empty.
 type place struct{ session, stream string }
@@ -25,10 +29,10 @@ type chain struct {
 	// generation and incarnation. Flows have none: their frames are made on reading.
 	prefix                  []byte
 	generation, incarnation string
-	// lost is the sequence of the newest event that a =clear marker took away;
-	// lostOf is, on a flow, the stream that it was of, or empty for all of them.
+	// lost is the sequence of the newest event that a =clear marker took away; losses
+	// has it, on a flow, for each stream, and under "" when all of them were cleared.
 	lost   uint64
-	lostOf string
+	losses map[string]uint64
 	// clearedAt is the sequence of the newest =clear marker of the chain's place.
 	clearedAt uint64
 	// closed is the sequence of the =close marker or final event; 0 while open.
@@ -41,6 +45,20 @@ type chain struct {
 	// one, and nil while nobody waits.
 	version uint64
 	changed chan struct{}
+}
+
+// lose notes on a flow that a =clear marker took a stream's events up to a sequence
+// away, or those of all streams when stream is empty. What lies below the floor is
+// asked of the log anyway.
+func (c *chain) lose(stream string, upTo, floor uint64) {
+	if c.losses == nil {
+		c.losses = map[string]uint64{}
+	}
+	c.lost = max(c.lost, upTo)
+	c.losses[stream] = max(c.losses[stream], upTo)
+	maps.DeleteFunc(c.losses, func(of string, lost uint64) bool {
+		return lost < floor || of != "" && lost <= c.losses[""]
+	})
 }
 
 func (c *chain) wake() {

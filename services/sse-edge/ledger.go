@@ -121,6 +121,11 @@ func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch fu
 	}
 }
 
+// The questions below are asked with the last sequence of a look that follows what
+// was read, and not just with the end of that: an event that came later may have
+// pushed out one that the read should have found, and a ledger that has not come to
+// the one does not know of the other.
+
 // marksOfWindow returns the marks of a session for cursors that lie in the window
 // v was taken of, but below its proved floor.
 func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (marks.Reply, error) {
@@ -129,7 +134,7 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 		if err != nil {
 			return marks.Reply{}, err
 		}
-		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: v.end, First: state.First})
+		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: max(v.end, state.Last), First: state.First})
 	})
 	if err != nil {
 		return marks.Reply{}, err
@@ -145,5 +150,5 @@ func (p *partition) marksNow(ctx context.Context, at place, birth string, throug
 	if state, err = p.log.Look(ctx, p.number); err != nil {
 		return marks.Reply{}, err
 	}
-	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: through, First: state.First})
+	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: max(through, state.Last), First: state.First})
 }

@@ -44,16 +44,26 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 	}
 	answer := page{Events: make([]object, 0, len(step.items)), Cursor: r.id(r.cursor), Closed: step.ended}
 	if len(step.gaps) > 0 {
-		answer.Gap = &gapData{
-			Reason: step.gaps[0].reason, Certain: step.gaps[0].certain, Stream: orNull(step.gaps[0].stream),
-			Requested: step.gaps[0].requested, ResumesAt: r.id(r.resumesAt(step)),
-		}
+		g := merged(step.gaps)
+		answer.Gap = &gapData{Reason: g.reason, Certain: g.certain, Stream: orNull(g.stream), Requested: g.requested, ResumesAt: r.id(r.resumesAt(step))}
 	}
 	for _, it := range step.items {
 		answer.Events = append(answer.Events, it.object(r.tags))
 	}
 	s.metrics.pages.Inc()
 	return c.JSON(answer)
+}
+
+// merged returns the one gap that a page tells of: the first one, about the whole
+// session when there are others of other streams.
+func merged(gaps []gap) gap {
+	g := gaps[0]
+	for _, other := range gaps[1:] {
+		if other.stream != g.stream {
+			g.stream = ""
+		}
+	}
+	return g
 }
 
 // poll reads until there is something to tell or wait is over.

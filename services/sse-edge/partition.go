@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -13,18 +14,19 @@ import (
 
 // partition is one partition at the edge: its window, and the tail that fills it.
 type partition struct {
-	number   int
-	log      *eventlog.Log
-	sessions *session.Registry
-	ledger   *ledger
-	window   *window
-	tables   tables
-	reads    chan struct{} // places for reads of the log, shared by all partitions
-	logger   *slog.Logger
-	backfill int // bytes of the log to begin with
-	created  eventlog.State
-	began    bool
-	metrics  *metrics
+	number    int
+	log       *eventlog.Log
+	sessions  *session.Registry
+	ledger    *ledger
+	window    *window
+	tables    tables
+	reads     chan struct{} // places for reads of the log, shared by all partitions
+	logger    *slog.Logger
+	backfill  int // bytes of the log to begin with
+	created   eventlog.State
+	began     bool
+	metrics   *metrics
+	strangers strangers
 	// jumped asks for the partition's marks: the tail has begun, or has missed something.
 	jumped chan struct{}
 }
@@ -67,13 +69,31 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 		e.Valid = false
 	}
 	incarnation := ""
-	if rec, ok := p.sessions.Session(e.Subject.Session); ok && e.Valid {
-		incarnation = rec.Incarnation
+	if e.Valid {
+		incarnation = p.strangers.incarnation(e.Subject.Session)
+	}
+	if e.Valid && e.Subject.Kind == event.Message && e.Sequence > p.endOf(e.Subject.Session, e.Subject.Stream) {
+		p.metrics.skipped.WithLabelValues("closed").Inc()
+		e.Valid = false
 	}
 	p.window.append(e, missed, incarnation)
 	if missed > 0 {
 		p.askForMarks()
 	}
+}
+
+// endOf returns the sequence at which the registry says that a stream or its
+// session ended, and the largest number while neither has. The registry knows it
+// for longer than the log has the marker.
+func (p *partition) endOf(name, stream string) uint64 {
+	end := uint64(math.MaxUint64)
+	if rec, ok := p.sessions.Session(name); ok && rec.ClosedAt != 0 {
+		end = rec.ClosedAt
+	}
+	if rec, ok := p.sessions.Stream(name, stream); ok && rec.ClosedAt != 0 {
+		end = min(end, rec.ClosedAt)
+	}
+	return end
 }
 
 func (p *partition) askForMarks() {

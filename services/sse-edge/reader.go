@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
 )
 
@@ -33,15 +34,14 @@ type reader struct {
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing behind the cursor.
 	provenTo uint64
-	// toldLost is, on a flow, the newest cleared event that a gap was told of.
-	toldLost uint64
 	// last is the number of the window's entry that was returned last.
 	last uint64
-	// dropped holds, on a flow, up to which sequence each stream's events are gone
-	// and a gap was told, so that older ones still at hand are not sent.
+	// dropped holds up to which sequence each stream's events are gone and a gap was
+	// told, so that older ones still at hand are not sent; "" is all of a flow's streams.
 	dropped map[string]uint64
-	// cleared caches the newest =clear marker below the floor, by stream; "" is the session's.
-	cleared map[string]uint64
+	// cleared and closed hold, for one read below the floor, the newest =clear marker
+	// and the first =close marker by stream; "" is the session's.
+	cleared, closed map[string]uint64
 
 	// given is the client's own text of the cursor, while it stands at givenAt.
 	given   string
@@ -60,6 +60,15 @@ type step struct {
 	version uint64
 	// ended: there is nothing more to come, ever.
 	ended bool
+}
+
+// add adds gaps. A second one of the same stream is the first one's continuation.
+func (s *step) add(gaps ...gap) {
+	for _, g := range gaps {
+		if !slices.ContainsFunc(s.gaps, func(there gap) bool { return there.stream == g.stream }) {
+			s.gaps = append(s.gaps, g)
+		}
+	}
 }
 
 func (s step) empty() bool { return len(s.gaps) == 0 && len(s.items) == 0 && !s.ended }
@@ -84,6 +93,7 @@ func (r *reader) next(ctx context.Context) (step, error) {
 			r.pending = s.gaps // to be told at the next attempt
 			return step{}, err
 		}
+		r.fresh = false // from here on the client has a place of its own
 		s.version = v.version
 		s.ended = s.ended || len(s.items) == 0 && r.ended()
 		return s, nil
@@ -105,15 +115,16 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 	items, through := v.items, v.through
 	if r.cursor+1 < v.proved && r.provenTo+1 < v.proved {
 		reply, err := r.part.marksOfWindow(ctx, r.place.session, v)
-		found, err := r.judge(ctx, reply, err, items)
+		found, err := r.judge(ctx, reply, err, items, through)
 		if err != nil {
 			return err
 		}
-		s.gaps = append(s.gaps, found...)
+		s.add(found...)
 		r.provenTo = v.end
 	}
 	s.items = r.keep(items)
-	r.cursor, r.last, r.fresh = max(r.cursor, through), v.last, false
+	r.retagBeyond(v)
+	r.cursor, r.last = max(r.cursor, through), v.last
 	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
 	return nil
 }
@@ -121,28 +132,29 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 // rolledBack tells a client that it has seen events which the log has lost.
 func (r *reader) rolledBack(v view, s *step) {
 	if r.cursor > v.common {
-		s.gaps = append(s.gaps, r.gap(ReasonRolledBack, true, r.place.stream))
+		s.add(r.gap(ReasonRolledBack, true, r.place.stream))
 		r.cursor = v.common
 	}
 	r.rollbacks, r.provenTo, r.last, r.dropped, r.cleared = v.rollbacks, 0, 0, nil, nil
 }
 
 // passCleared moves a stream's cursor over what a =clear marker in the window took.
-// A flow's cursor stays, since other streams' events lie there; the gap is told once.
+// A flow's cursor stays, since other streams' events lie there; each gap is told once.
 func (r *reader) passCleared(v view, s *step) (moved bool) {
-	if v.lost <= max(r.cursor, r.toldLost) {
+	if r.place.stream == "" {
+		for _, l := range v.losses {
+			if !r.fresh {
+				s.add(r.gap(ReasonCleared, true, l.stream))
+			}
+			r.drop(l.stream, l.upTo)
+		}
+		return false
+	}
+	if v.lost <= r.cursor {
 		return false
 	}
 	if !r.fresh {
-		of := r.place.stream
-		if of == "" {
-			of = v.lostOf
-		}
-		s.gaps = append(s.gaps, r.gap(ReasonCleared, true, of))
-	}
-	if r.place.stream == "" {
-		r.toldLost = v.lost
-		return false
+		s.add(r.gap(ReasonCleared, true, r.place.stream))
 	}
 	r.cursor = v.lost
 	return true
@@ -151,12 +163,12 @@ func (r *reader) passCleared(v view, s *step) (moved bool) {
 // judge compares what was read with what the ledger says was removed, which was
 // asked for after the read. It moves the cursor, or notes what to drop, so that
 // nothing older than a removed event is sent after the gap is told.
-func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item) ([]gap, error) {
+func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item, through uint64) ([]gap, error) {
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return r.withoutLedger(ctx, items)
+		return r.withoutLedger(ctx, items, through)
 	}
 	var gaps []gap
 	uncertain := false
@@ -164,21 +176,25 @@ func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items 
 		if r.place.stream != "" && m.Stream != r.place.stream {
 			continue
 		}
-		switch from := r.from(m.Stream, items); {
-		case m.Removed > from:
-			r.drop(m.Stream, m.Removed)
+		if end := r.part.endOf(r.place.session, m.Stream); m.Removed > end {
+			m.Removed, m.Maybe = 0, end // what was removed had come too late to count
+		}
+		from := max(r.from(m.Stream, items), r.dropped[m.Stream])
+		if m.Removed > from {
 			if !r.fresh {
 				gaps = append(gaps, r.gap(reasonOf(m.Reason), true, m.Stream))
 			}
-		case m.Maybe > from:
-			uncertain = true
+			r.drop(m.Stream, m.Removed)
+			from = m.Removed
 		}
+		uncertain = uncertain || m.Maybe > from
 	}
 	uncertain = uncertain || r.maybeUnlisted(reply, items)
-	if uncertain && len(gaps) == 0 {
-		return r.withoutLedger(ctx, items)
+	if !uncertain {
+		return gaps, nil
 	}
-	return gaps, nil
+	more, err := r.withoutLedger(ctx, items, through)
+	return append(gaps, more...), err
 }
 
 // from returns the sequence from which on nothing of a stream may be missing: the
@@ -198,45 +214,72 @@ func (r *reader) from(stream string, items []item) uint64 {
 // maybeUnlisted reports whether a stream that the ledger's answer does not name
 // may have lost something. A flow's streams are never all known.
 func (r *reader) maybeUnlisted(reply marks.Reply, items []item) bool {
-	listed := func(stream string) bool {
-		return slices.ContainsFunc(reply.Marks, func(m marks.StreamMark) bool { return m.Stream == stream })
-	}
 	maybe := reply.Default.Maybe
 	if !r.fresh {
-		return maybe > r.cursor && (r.place.stream == "" || !listed(r.place.stream))
+		return maybe > r.cursor && (r.place.stream == "" || !listed(reply.Marks, r.place.stream))
 	}
 	return slices.ContainsFunc(items, func(it item) bool {
-		return maybe > it.sequence && maybe > r.from(it.stream, items) && !listed(it.stream)
+		return maybe > it.sequence && maybe > r.from(it.stream, items) && !listed(reply.Marks, it.stream)
 	})
+}
+
+// listed reports whether there is a mark of the stream itself.
+func listed(all []marks.StreamMark, stream string) bool {
+	return slices.ContainsFunc(all, func(m marks.StreamMark) bool { return m.Stream == stream })
 }
 
 // withoutLedger looks for the one proof that needs no ledger: an event of the
 // stream at or before the cursor is still in the log, so that everything behind it
-// is, since a stream always loses its oldest events first. A client without a
-// cursor begins with the oldest event that was read, if that one is still there.
-func (r *reader) withoutLedger(ctx context.Context, items []item) ([]gap, error) {
-	from := r.cursor
-	if r.fresh {
-		if len(items) == 0 {
-			return nil, nil
-		}
-		from = items[0].sequence
-	}
-	if r.place.stream != "" {
-		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), 1)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err == nil && first <= from {
-			return nil, nil
-		}
-	}
+// is, since a stream always loses its oldest events first. Without that proof the
+// client goes on with the oldest event that is still in the log: between older ones
+// that happen to be at hand others may be missing. A client without a cursor begins
+// there. A flow is never proved, since it may have lost all of a stream.
+func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64) ([]gap, error) {
+	streams := []string{r.place.stream}
+	proved := r.fresh
 	// Nobody knows the reason; age is the limit that every quiet stream meets.
-	return []gap{r.gap(ReasonExpired, false, r.place.stream)}, nil
+	gaps := []gap{r.gap(ReasonExpired, false, r.place.stream)}
+	if r.place.stream == "" {
+		streams = streamsOf(items)
+	} else if len(items) == 0 && r.fresh {
+		return nil, nil
+	}
+	for _, stream := range streams {
+		first, err := r.part.log.First(ctx, r.subject(event.Message, stream), 1)
+		switch {
+		case errors.Is(err, eventlog.ErrNotFound):
+			first = through + 1
+		case err != nil:
+			return nil, errors.Join(ctx.Err(), err)
+		case first <= r.cursor+1:
+			proved = proved || r.place.stream != ""
+			continue
+		}
+		r.drop(stream, first-1)
+	}
+	if proved {
+		return nil, nil
+	}
+	return gaps, nil
 }
 
-// drop notes that a stream's events up to a sequence are gone.
+// streamsOf returns the streams of items, each once.
+func streamsOf(items []item) []string {
+	var streams []string
+	for i := range items {
+		if !slices.Contains(streams, items[i].stream) {
+			streams = append(streams, items[i].stream)
+		}
+	}
+	return streams
+}
+
+// drop notes that a stream's events up to a sequence are gone. The cursor of a
+// stream moves there, so that the gap that is told ends behind all of them.
 func (r *reader) drop(stream string, upTo uint64) {
+	if r.place.stream != "" {
+		r.cursor = max(r.cursor, upTo)
+	}
 	if r.dropped == nil {
 		r.dropped = map[string]uint64{}
 	}
@@ -282,6 +325,16 @@ func (r *reader) retag(v view) {
 	if p := r.tags.place; p.Generation != v.generation || p.Birth != v.birth {
 		p.Generation, p.Birth = v.generation, v.birth
 		r.tags = newTagger(p)
+	}
+}
+
+// retagBeyond makes IDs in the newest generation of the log when the log itself has
+// moved the cursor over the end of what the view shows: a generation that the
+// window has not heard of may have begun before there.
+func (r *reader) retagBeyond(v view) {
+	if r.cursor > v.end {
+		state, _ := r.part.log.State(r.part.number)
+		r.retag(view{birth: state.Birth, generation: state.Generation().ID})
 	}
 }
 

@@ -120,9 +120,10 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	for number := range n {
 		p := &partition{
 			number: number, log: b.Log, sessions: b.Sessions, ledger: led, reads: reads, logger: env.Log, metrics: s.metrics,
-			window:   newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
-			jumped:   make(chan struct{}, 1),
-			backfill: cfg.WindowBytes / n * 8 / 10,
+			window:    newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
+			strangers: strangers{sessions: b.Sessions},
+			jumped:    make(chan struct{}, 1),
+			backfill:  cfg.WindowBytes / n * 8 / 10,
 		}
 		switch {
 		case cfg.WindowBackfill > 0:
@@ -138,12 +139,16 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: b.Log.Settings().MaxMessageBytes + 1, WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, sharedBody) + 1, WriteTimeout: time.Minute})
 	s.app.Use(web.HostCheck(append(append([]string{}, web.LoopbackHosts...), cfg.AllowedHosts...)))
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil
 }
+
+// sharedBody is the largest body, messages aside, that a route of another service on
+// the edge's address takes: the metadata of a session.
+const sharedBody = 32 << 10
 
 // Addr is where the edge listens.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }

@@ -69,7 +69,8 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			position = r.resumesAt(first)
 		}
 	}
-	st := &stream{service: s, reader: r, req: req, head: responseHead(c), position: position, resumed: req.start.after != "" && len(r.pending)+len(first.gaps) == 0}
+	gap := len(r.pending)+len(first.gaps) > 0
+	st := &stream{service: s, reader: r, req: req, head: responseHead(c), position: position, resumed: req.start.after != "" && !gap, gap: gap}
 	handedOver = true
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) {
@@ -118,8 +119,11 @@ type stream struct {
 	// client's cursor was.
 	position uint64
 	resumed  bool
-	conn     net.Conn
-	buffers  net.Buffers
+	// gap says that the client is told of a gap next. It keeps the cursor that it
+	// came with until then: else a connection that ends before would swallow the gap.
+	gap     bool
+	conn    net.Conn
+	buffers net.Buffers
 	// lastSegment and lastEnd are where the frame that was added last lies in the window.
 	lastSegment, lastEnd uint64
 }
@@ -257,7 +261,11 @@ func (st *stream) connect(ctx context.Context) []byte {
 	}
 	b := sse.AppendRetry(st.head, s.cfg.Retry)
 	st.head = nil
-	return appendJSON(b, r.id(st.position), "connect", connectData{
+	id := ""
+	if !st.gap {
+		id = r.id(st.position)
+	}
+	return appendJSON(b, id, "connect", connectData{
 		Session: r.place.session, Stream: orNull(r.place.stream), Exists: exists,
 		Resumed: st.resumed, Oldest: oldest, RetainedFor: retained,
 	})

@@ -13,7 +13,7 @@ type view struct {
 	version    uint64
 	clearedAt  uint64
 	lost       uint64
-	lostOf     string
+	losses     []loss // on a flow, those that the reader has not dropped yet
 	// proved is the proved floor.
 	proved uint64
 	// end is the window's end.
@@ -28,6 +28,13 @@ type view struct {
 	more    bool
 }
 
+// loss is what a =clear marker took away: a stream's events up to a sequence, or
+// those of all streams of the session when stream is empty.
+type loss struct {
+	stream string
+	upTo   uint64
+}
+
 // limits bound what one read takes.
 type limits struct{ events, bytes int }
 
@@ -38,8 +45,13 @@ func (w *window) read(r *reader, limit limits, items []item) view {
 	c := r.chain
 	v := view{
 		floor: w.floor, rollbacks: len(w.rollbacks), birth: w.birth, generation: w.gens[len(w.gens)-1].ID,
-		version: c.version, clearedAt: c.clearedAt, lost: c.lost, lostOf: c.lostOf, proved: w.proved, end: w.end, closed: c.closed,
+		version: c.version, clearedAt: c.clearedAt, lost: c.lost, proved: w.proved, end: w.end, closed: c.closed,
 		items: items[:0],
+	}
+	for stream, upTo := range c.losses {
+		if upTo > max(r.cursor, r.dropped[stream]) {
+			v.losses = append(v.losses, loss{stream, upTo})
+		}
 	}
 	if c.flow != nil {
 		v.clearedAt = max(v.clearedAt, c.flow.clearedAt)

@@ -59,6 +59,7 @@ func (w *window) reset(state eventlog.State, after, floor uint64) {
 	w.ring.clear()
 	for _, c := range w.chains {
 		c.length, c.entries, c.lost, c.closed, c.clearedAt, c.prefix = 0, 0, 0, 0, 0, nil
+		c.losses = nil
 		c.wake()
 		w.forget(c)
 	}
@@ -279,13 +280,16 @@ func (w *window) clear(e eventlog.Entry) {
 		c.wake()
 		return
 	}
+	before := c.lost
 	for _, s := range w.chains {
 		if s.flow == c {
 			w.lose(s)
 			s.wake()
 		}
 	}
-	c.lostOf = ""
+	if c.lost > before {
+		c.lose("", c.lost, w.floor)
+	}
 	c.wake()
 }
 
@@ -295,9 +299,7 @@ func (w *window) lose(c *chain) {
 		return
 	}
 	c.lost = w.ring.at(c.last).sequence
-	if c.lost > c.flow.lost {
-		c.flow.lost, c.flow.lostOf = c.lost, c.place.stream
-	}
+	c.flow.lose(c.place.stream, c.lost, w.floor)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)

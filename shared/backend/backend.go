@@ -34,7 +34,7 @@ type Backend struct {
 // ctx ends. name is shown in NATS's monitoring. Errors are those of
 // [eventlog.Open] and [session.OpenRegistry].
 func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
-	return open(ctx, cfg, name, log, opts, func(nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
+	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
 		l, err := eventlog.Open(ctx, nc, log)
 		if err != nil {
 			return nil, nil, err
@@ -47,7 +47,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 // Create is Open for the one service that creates what is missing. It waits for
 // NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create].
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
-	return open(ctx, cfg, name, log, opts, func(nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
+	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
 		if err := eventlog.WaitForJetStream(ctx, nc, log); err != nil {
 			return nil, nil, err
 		}
@@ -63,6 +63,25 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 // retryEvery is how long open waits after NATS went away between two requests.
 const retryEvery = 200 * time.Millisecond
 
+// attempt calls parts. A request that was under way when the connection was lost is
+// never answered, so a loss ends the attempt.
+func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
+) (l *eventlog.Log, r *session.Registry, lost bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	gone := nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer nc.RemoveStatusListener(gone)
+	go func() {
+		select {
+		case <-gone:
+			cancel(nats.ErrDisconnected)
+		case <-ctx.Done():
+		}
+	}()
+	l, r, err = parts(ctx, nc)
+	return l, r, errors.Is(context.Cause(ctx), nats.ErrDisconnected), err
+}
+
 // away reports whether an error means that NATS did not answer at all.
 func away(err error) bool {
 	var api *jetstream.APIError
@@ -70,7 +89,7 @@ func away(err error) bool {
 }
 
 func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
-	parts func(*nats.Conn) (*eventlog.Log, *session.Registry, error),
+	parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
 ) (*Backend, error) {
 	if cfg.NATSCreds != "" {
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
@@ -81,8 +100,9 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	}
 	b := &Backend{Conn: nc}
 	for {
-		b.Log, b.Sessions, err = parts(nc)
-		if err == nil || !away(err) || ctx.Err() != nil {
+		var lost bool
+		b.Log, b.Sessions, lost, err = attempt(ctx, nc, parts)
+		if err == nil || !lost && !away(err) || ctx.Err() != nil {
 			break
 		}
 		log.Info("NATS went away; opening the log again", "reason", err)

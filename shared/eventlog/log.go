@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,6 +19,7 @@ import (
 //
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
+//	                  │              live: one, ends requests with their connection
 //	                  ├─ Publish, Mark        the caller's goroutine
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine
@@ -28,6 +30,7 @@ type Log struct {
 	settings Settings
 	creator  bool
 	parts    []*partition
+	life     atomic.Pointer[life]
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup
@@ -105,6 +108,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {
+	l.life.Store(newLife())
 	l.parts = make([]*partition, l.settings.Partitions)
 	for p := range l.parts {
 		l.parts[p] = &partition{changed: make(chan struct{})}
@@ -115,6 +119,7 @@ func (l *Log) start(ctx context.Context) (*Log, error) {
 	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	l.watched.Go(func() { l.watch(watchCtx) })
+	l.watched.Go(func() { l.live(watchCtx) })
 	return l, nil
 }
 

@@ -44,6 +44,14 @@ func (l *Log) Read(ctx context.Context, q Query) (page Page, err error) {
 	if q.Stream == "" {
 		filter += "*"
 	}
+	outer := ctx
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			page, err = Page{}, readError(outer, err)
+		}
+	}()
 	consumer, err := l.js.OrderedConsumer(ctx, streamName(p), jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{filter},
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -52,7 +60,7 @@ func (l *Log) Read(ctx context.Context, q Query) (page Page, err error) {
 		MaxResetAttempts:  1,
 	})
 	if err != nil {
-		return Page{}, readError(ctx, err)
+		return Page{}, err
 	}
 	defer func() { l.deleteConsumer(p, consumer) }()
 	if consumer.CachedInfo().NumPending == 0 {
@@ -60,7 +68,7 @@ func (l *Log) Read(ctx context.Context, q Query) (page Page, err error) {
 	}
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(min(q.MaxEvents, 500)))
 	if err != nil {
-		return Page{}, readError(ctx, err)
+		return Page{}, err
 	}
 	defer messages.Stop()
 	return l.collect(ctx, q, p, filter, messages)
@@ -81,12 +89,12 @@ func (l *Log) collect(ctx context.Context, q Query, p int, filter string, messag
 				return page, nil
 			}
 			if err != nil {
-				return Page{}, readError(ctx, err)
+				return Page{}, err
 			}
 			continue
 		}
 		if err != nil {
-			return Page{}, readError(ctx, err)
+			return Page{}, err
 		}
 		e, err := l.entryFrom(msg, p, false)
 		if err != nil {
@@ -136,6 +144,8 @@ func (l *Log) deleteConsumer(p int, c jetstream.Consumer) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
+	ctx, done := l.request(ctx)
+	defer done()
 	err := l.js.DeleteConsumer(ctx, streamName(p), info.Name)
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		l.log.Debug("a consumer is left to the server", "partition", p, "consumer", info.Name, "error", err)

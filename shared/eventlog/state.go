@@ -82,6 +82,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	number := part.asked
 	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
+	ctx, cancel := l.request(ctx)
+	defer cancel()
 	stream, err := l.js.Stream(ctx, streamName(p))
 	if err != nil {
 		return apiError(err)
@@ -233,6 +235,8 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 // Last returns the sequence of the newest retained event on a subject. The error
 // wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
 	msg, err := l.stream(s.Partition).GetLastMsgForSubject(ctx, s.String())
 	if err != nil {
 		return 0, apiError(err)
@@ -250,6 +254,8 @@ func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
 }
 
 func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
 	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
 	return msg, apiError(err)
 }

@@ -86,11 +86,13 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
-	consumer, err := l.js.OrderedConsumer(ctx, streamName(p), jetstream.OrderedConsumerConfig{
+	reqCtx, cancel := l.request(ctx)
+	consumer, err := l.js.OrderedConsumer(reqCtx, streamName(p), jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:   after + 1,
 		HeadersOnly:   cfg.HeadersOnly,
 	})
+	cancel()
 	if err != nil {
 		return apiError(err)
 	}

@@ -161,6 +161,20 @@ func (r *Registry) Get(ctx context.Context, name, stream string) (Record, error)
 	return decode(k, entry.Value(), entry.Revision())
 }
 
+// Learn returns the copy of a session's record, and asks the bucket's leader when
+// there is none: the copy may be a moment behind what was just written. Errors are
+// those of [Registry.Get].
+func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
+	if rec, ok := r.Session(name); ok {
+		return rec, nil
+	}
+	rec, err := r.Get(ctx, name, "")
+	if err == nil {
+		r.put(key(name, ""), rec)
+	}
+	return rec, err
+}
+
 // Create stores a new record. Errors wrap [ErrExists] or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	data, err := json.Marshal(rec)

@@ -1,0 +1,246 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// browser is a tab of a Chromium of the test's own, with a fresh profile.
+type browser struct {
+	t   testing.TB
+	ctx context.Context
+}
+
+func openBrowser(t testing.TB) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatalf("these tests need Debian's chromium: %v", err)
+	}
+	alloc, stop := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path),
+		chromedp.NoFirstRun,
+		chromedp.NoDefaultBrowserCheck,
+		chromedp.Headless,
+		chromedp.NoSandbox,
+		chromedp.DisableGPU,
+		chromedp.Flag("disable-background-networking", true),
+		chromedp.UserDataDir(t.TempDir()),
+	)
+	ctx, _ := chromedp.NewContext(alloc) // ended by Cancel below
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Errorf("closing the browser: %v", err)
+		}
+		stop()
+	})
+	// The browser lives as long as the context of the first call.
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		t.Fatal(err)
+	}
+	return &browser{t: t, ctx: ctx}
+}
+
+func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// script evaluates JavaScript.
+func script[T any](b *browser, js string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](js))
+	if err != nil {
+		b.t.Fatalf("%v in %s", err, js)
+	}
+	return value
+}
+
+// until waits until an expression is true.
+func (b *browser) until(js string) {
+	b.t.Helper()
+	waitUntil(b.t, js, func() bool { return script[bool](b, "!!("+js+")") })
+}
+
+// onOrigin opens a page without a script on the program's origin.
+func (b *browser) onOrigin(p *proc) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(p.api() + "/v1/sessions"))
+}
+
+// listenJS opens an EventSource that writes down what it sees.
+const listenJS = `(() => {
+	window.got = []; window.gaps = 0; window.opened = 0; window.failed = 0; window.closes = 0
+	window.es = new EventSource(%q)
+	es.onmessage = (e) => got.push(JSON.parse(e.data).params.n)
+	es.addEventListener('gap', () => gaps++)
+	es.addEventListener('close', () => closes++)
+	es.onopen = () => opened++
+	es.onerror = () => failed++
+	return true
+})()`
+
+func (b *browser) listen(path string) {
+	b.t.Helper()
+	script[bool](b, fmt.Sprintf(listenJS, path))
+	b.until("opened > 0")
+}
+
+func TestABrowserComesBackByItselfAndMissesNothing(t *testing.T) {
+	p := startProc(t, "--retry=100ms")
+	b := openBrowser(t)
+	b.onOrigin(p)
+	b.listen(streamPath("browser", "s"))
+	n := 0
+	more := func(count int) {
+		p.publish("browser", "s", n+1, n+count)
+		n += count
+	}
+	more(5)
+	b.until("got.length >= 5")
+	for _, end := range []func(){p.kill, p.stop} {
+		failed := script[int](b, "failed")
+		end()
+		b.until("failed > " + strconv.Itoa(failed))
+		p.start()
+		more(5)
+		b.until("got.length >= " + strconv.Itoa(n))
+	}
+	more(1)
+	b.until("got.length >= " + strconv.Itoa(n))
+	var want []string
+	for i := 1; i <= n; i++ {
+		want = append(want, strconv.Itoa(i))
+	}
+	if got := script[string](b, "got.join(' ')"); got != strings.Join(want, " ") {
+		t.Errorf("the browser got %s", got)
+	}
+	if gaps := script[int](b, "gaps"); gaps != 0 {
+		t.Errorf("the browser was told of %d gaps", gaps)
+	}
+}
+
+func TestAClosedStreamEndsWith204AndTheBrowserStops(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	b := openBrowser(t)
+	b.onOrigin(p)
+	p.publish("end", "s", 1, 2)
+	b.listen(streamPath("end", "s"))
+	b.until("got.length == 2")
+	if a := do(t, http.MethodDelete, p.api()+"/v1/sessions/end/streams/s", ""); a.status != http.StatusNoContent {
+		t.Fatalf("the close was answered %d %s", a.status, a.body)
+	}
+	b.until("es.readyState == EventSource.CLOSED")
+	if got := script[string](b, "[got.join(' '), closes, gaps, opened].join('/')"); got != "1 2/1/0/1" {
+		t.Errorf("messages, close events, gaps and connections are %s", got)
+	}
+}
+
+// counters of the playground, in the order of its page.
+func (b *browser) counters() string {
+	b.t.Helper()
+	return script[string](b, `['received', 'resumed', 'gaps', 'duplicates', 'out-of-order'].map((n) => byID('count-' + n).textContent).join(' ')`)
+}
+
+func (b *browser) playground(p *proc, session, stream string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(p.api()+"/?session="+session+"&stream="+stream), chromedp.WaitReady(`[data-testid="connect"]`))
+	b.helper()
+	b.do(chromedp.Click(`[data-testid="connect"]`))
+	b.until("byID('state').textContent == 'live'")
+}
+
+// helper makes byID known to a page that was loaded.
+func (b *browser) helper() {
+	b.t.Helper()
+	script[bool](b, `(window.byID = (id) => document.querySelector('[data-testid="' + id + '"]')) && true`)
+}
+
+func (b *browser) reload() {
+	b.t.Helper()
+	b.do(chromedp.Reload(), chromedp.WaitReady(`[data-testid="connect"]`))
+	b.helper()
+	b.until("byID('state').textContent == 'live'")
+}
+
+func (b *browser) received(n int) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("byID('count-received').textContent == '%d'", n))
+}
+
+func TestThePlaygroundContinuesAfterAReloadAndARestart(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms")
+	b := openBrowser(t)
+	b.playground(p, "play", "s")
+	p.publish("play", "s", 1, 5)
+	b.received(5)
+
+	b.reload()
+	p.publish("play", "s", 6, 8)
+	b.received(3)
+	if got := b.counters(); got != "3 1 0 0 0" {
+		t.Errorf("after a reload the counters are %s", got)
+	}
+
+	p.kill()
+	b.until("byID('state').textContent != 'live'")
+	p.start()
+	p.publish("play", "s", 9, 12)
+	b.received(7)
+	if got := b.counters(); got != "7 2 0 0 0" {
+		t.Errorf("after a restart the counters are %s", got)
+	}
+
+	// A quiet reload: others have written, this stream has not.
+	before := script[string](b, "byID('cursor').textContent")
+	p.publish("play", "other", 1, 5)
+	b.until("byID('cursor').textContent != " + strconv.Quote(before))
+	b.reload()
+	p.publish("play", "s", 13, 13)
+	b.received(1)
+	if got := b.counters(); got != "1 1 0 0 0" {
+		t.Errorf("after a quiet reload the counters are %s", got)
+	}
+}
+
+func TestThePlaygroundPublishesCutsAndResumes(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	b := openBrowser(t)
+	b.playground(p, "buttons", "s")
+	click := func(id string) { b.do(chromedp.Click(`[data-testid="` + id + `"]`)) }
+	click("publish")
+	b.received(1)
+	click("cut")
+	b.until("byID('state').textContent == 'cut'")
+	p.publish("buttons", "s", 1, 3)
+	click("resume")
+	b.received(4)
+	if got := b.counters(); got != "4 1 0 0 0" {
+		t.Errorf("the counters are %s", got)
+	}
+	click("auto")
+	b.until("Number(byID('count-received').textContent) >= 10")
+	click("auto")
+	if got := b.counters(); !strings.HasSuffix(got, " 1 0 0 0") {
+		t.Errorf("after publishing automatically the counters are %s", got)
+	}
+	if got := script[bool](b, "byID('problem').textContent.trim() == ''"); !got {
+		t.Errorf("the playground shows a problem: %s", script[string](b, "byID('problem').textContent"))
+	}
+}

@@ -1,0 +1,228 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/shared/sse"
+)
+
+// client keeps no connections, so that none is left when a test ends.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+
+// answer is a whole response.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request; headers are name, value, name, value.
+func do(t testing.TB, method, url, body string, headers ...string) answer {
+	t.Helper()
+	a, err := try(method, url, body, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func try(method, url, body string, headers ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	return trySend(req)
+}
+
+func trySend(req *http.Request) (answer, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(data)}, err
+}
+
+func send(t testing.TB, req *http.Request) answer {
+	t.Helper()
+	a, err := trySend(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func streamPath(session, stream string) string {
+	return "/v1/sessions/" + session + "/streams/" + stream + "/events"
+}
+
+// numbered is a message that carries a number.
+func numbered(n int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"count","params":{"n":%d}}`, n)
+}
+
+func numberOf(t testing.TB, data []byte) int {
+	t.Helper()
+	var m struct {
+		Params struct {
+			N int `json:"n"`
+		} `json:"params"`
+	}
+	if err := json.Unmarshal(data, &m); err != nil || m.Params.N == 0 {
+		t.Fatalf("no numbered message: %s", data)
+	}
+	return m.Params.N
+}
+
+// publish stores messages from to up to to, and returns the last event's id.
+func (p *proc) publish(session, stream string, from, to int) (id string) {
+	p.t.Helper()
+	for n := from; n <= to; n++ {
+		a := do(p.t, http.MethodPost, p.api()+streamPath(session, stream), numbered(n), "Content-Type", "application/json")
+		if a.status != http.StatusCreated {
+			p.t.Fatalf("publishing %d: %d %s", n, a.status, a.body)
+		}
+		id = stringIn(p.t, a.body, "id")
+	}
+	return id
+}
+
+func stringIn(t testing.TB, body, name string) string {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal([]byte(body), &m); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	value, _ := m[name].(string)
+	return value
+}
+
+// tap is one connection to an event stream, on a socket of its own.
+type tap struct {
+	t    testing.TB
+	conn net.Conn
+	resp *http.Response
+	dec  *sse.Decoder
+}
+
+// subscribe connects; lastID may be empty.
+func (p *proc) subscribe(path, lastID string) *tap {
+	p.t.Helper()
+	s, err := p.tryTap(path, lastID)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if s.resp.StatusCode != http.StatusOK {
+		p.t.Fatalf("%s after %q: %s", path, lastID, s.resp.Status)
+	}
+	return s
+}
+
+func (p *proc) tryTap(path, lastID string) (*tap, error) {
+	addr := p.addrs["--edge-addr"]
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(p.t.Context(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\nAccept: text/event-stream\r\n"
+	if lastID != "" {
+		request += "Last-Event-ID: " + lastID + "\r\n"
+	}
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // its body is the connection, closed by cut
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	s := &tap{t: p.t, conn: conn, resp: resp, dec: sse.NewDecoder(resp.Body, 4<<20)}
+	p.t.Cleanup(s.cut)
+	return s, nil
+}
+
+// cut closes the connection.
+func (s *tap) cut() { _ = s.conn.Close() }
+
+// tryNext returns the next event, whatever it is.
+func (s *tap) tryNext() (sse.Event, error) {
+	_ = s.conn.SetReadDeadline(time.Now().Add(patience)) // on a closed connection the read fails as well
+	return s.dec.Next()
+}
+
+// next returns the next event that is no cursor, which must be of a type.
+func (s *tap) next(typ string) sse.Event {
+	s.t.Helper()
+	for {
+		e, err := s.tryNext()
+		if err != nil {
+			s.t.Fatalf("waiting for a %s: %v", typ, err)
+		}
+		if e.Type == "cursor" && typ != "cursor" {
+			continue
+		}
+		if e.Type != typ {
+			s.t.Fatalf("got %s %s, want a %s", e.Type, e.Data, typ)
+		}
+		return e
+	}
+}
+
+// numbers expects messages from up to to and returns the last one's id.
+func (s *tap) numbers(from, to int) (id string) {
+	s.t.Helper()
+	for want := from; want <= to; want++ {
+		e := s.next("message")
+		if n := numberOf(s.t, e.Data); n != want {
+			s.t.Fatalf("got number %d (%s), want %d", n, e.ID, want)
+		}
+		id = e.ID
+	}
+	return id
+}
+
+// procGap is the data of a gap event.
+type procGap struct {
+	Reason    string  `json:"reason"`
+	Certain   bool    `json:"certain"`
+	Stream    *string `json:"stream"`
+	Requested string  `json:"requested"`
+	ResumesAt string  `json:"resumesAt"`
+}
+
+func (s *tap) gap() procGap {
+	s.t.Helper()
+	var g procGap
+	if err := json.Unmarshal(s.next("gap").Data, &g); err != nil {
+		s.t.Fatal(err)
+	}
+	return g
+}
+
+// connected reads the first event.
+func (s *tap) connected() (resumed bool) {
+	s.t.Helper()
+	var c struct {
+		Resumed bool `json:"resumed"`
+	}
+	if err := json.Unmarshal(s.next("connect").Data, &c); err != nil {
+		s.t.Fatal(err)
+	}
+	return c.Resumed
+}

@@ -1,0 +1,273 @@
+// Package e2e tests the whole system from outside: the real program, real
+// connections, a real browser.
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rejoin/services/web/webtest"
+)
+
+// patience bounds every wait. It is long because nothing depends on it: it is only
+// used up when something is broken.
+const patience = 60 * time.Second
+
+// scratch is a folder for what the tests build, removed at the end of the run.
+var scratch string
+
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "rejoin-e2e-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(scratch)
+		os.Exit(code)
+	}))...)
+}
+
+// built builds a program once in a test run and returns its path.
+func built(t testing.TB, pkg string) string {
+	t.Helper()
+	builds.Lock()
+	defer builds.Unlock()
+	path := filepath.Join(scratch, filepath.Base(pkg))
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	args := append([]string{"build", "-o", path}, append(buildFlags, pkg)...)
+	out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
+	}
+	return path
+}
+
+var builds sync.Mutex
+
+const rejoinPackage = "rejoin/standalone/cmd/rejoin"
+
+// proc is the standalone program, running or not. It keeps its addresses and its
+// data folder over restarts.
+type proc struct {
+	t    testing.TB
+	data string
+	args []string
+	// addrs are the addresses it is bound to, by flag; known after the first start.
+	addrs map[string]string
+
+	cmd  *exec.Cmd
+	log  *procLog
+	done chan struct{} // closed when it has ended
+}
+
+// listening maps the log's messages to the flag whose address they tell.
+var listening = map[string]string{
+	"edge open":       "--edge-addr",
+	"ingest listens":  "--ingest-addr",
+	"janitor listens": "--janitor-addr",
+	"nats listens":    "--nats-addr",
+	"admin port open": "--admin-addr",
+}
+
+// startProc starts the program on free ports with a data folder of its own, and
+// waits until it is ready. It ends with the test.
+func startProc(t testing.TB, args ...string) *proc {
+	t.Helper()
+	p := &proc{t: t, data: filepath.Join(t.TempDir(), "data"), args: args, addrs: map[string]string{}}
+	for _, flag := range listening {
+		p.addrs[flag] = "127.0.0.1:0"
+	}
+	t.Cleanup(func() {
+		if p.cmd != nil {
+			p.kill()
+		}
+		p.checkRaces()
+		if t.Failed() && p.log != nil {
+			t.Logf("the last of the program's log:\n%s", p.log.tail(40))
+		}
+	})
+	p.start()
+	return p
+}
+
+// start starts the program, on the ports that it had before.
+func (p *proc) start() {
+	p.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		if err := p.try(deadline); err == nil {
+			return
+		} else if !strings.Contains(err.Error(), "is taken") || time.Now().After(deadline) {
+			p.t.Fatalf("the program did not start: %v\n%s", err, p.log.tail(20))
+		}
+		// The port went to somebody's outgoing connection meanwhile: those are short.
+	}
+}
+
+func (p *proc) try(deadline time.Time) error {
+	args := append([]string{"--data=" + p.data, "--log-format=json"}, p.args...)
+	for flag, addr := range p.addrs {
+		args = append(args, flag+"="+addr)
+	}
+	p.cmd = exec.Command(built(p.t, rejoinPackage), args...) //nolint:noctx // it is killed by the test's cleanup
+	p.cmd.Env = withoutRejoin(os.Environ())
+	// It must not outlive a test run that panics.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.checkRaces()
+	p.log = &procLog{}
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	p.done = make(chan struct{})
+	go func() {
+		_ = p.cmd.Wait() // how it ended is in ProcessState
+		close(p.done)
+	}()
+	for !p.isReady() {
+		select {
+		case <-p.done:
+			p.cmd = nil
+			return errors.New(p.log.tail(1))
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return errors.New("it was not ready in time")
+		}
+	}
+	return nil
+}
+
+// checkRaces reports what the race detector found in the program's last life.
+func (p *proc) checkRaces() {
+	p.t.Helper()
+	if p.log == nil {
+		return
+	}
+	if _, race, found := strings.Cut(p.log.String(), "WARNING: DATA RACE"); found {
+		p.t.Errorf("the program has a data race:%.4000s", race)
+	}
+}
+
+func (p *proc) isReady() bool {
+	for msg, flag := range listening {
+		addr := p.log.attr(msg, "addr")
+		if addr == "" {
+			return false
+		}
+		if p.addrs[flag] != addr { // from the second start on nobody writes, so others may read
+			p.addrs[flag] = addr
+		}
+	}
+	a, err := try(http.MethodGet, p.url("--admin-addr")+"/readyz", "")
+	return err == nil && a.status == http.StatusOK
+}
+
+// kill ends the program as kill -9 does.
+func (p *proc) kill() {
+	p.t.Helper()
+	_ = p.cmd.Process.Kill() // fails when it has ended by itself
+	<-p.done
+	p.cmd = nil
+}
+
+// stop ends the program as Ctrl-C does, and expects exit code 0.
+func (p *proc) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("the program did not stop\n%s", p.log.tail(20))
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("the program stopped with exit code %d\n%s", code, p.log.tail(20))
+	}
+	p.cmd = nil
+}
+
+// in returns the same program for a test inside the one that started it.
+func (p *proc) in(t testing.TB) *proc {
+	c := *p
+	c.t = t
+	return &c
+}
+
+func (p *proc) url(flag string) string { return "http://" + p.addrs[flag] }
+
+// api is the address that serves the whole API.
+func (p *proc) api() string { return p.url("--edge-addr") }
+
+// procLog holds what the program logged.
+type procLog struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *procLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *procLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// attr returns an attribute of the first line with a message, or "".
+func (l *procLog) attr(msg, name string) string {
+	for line := range strings.Lines(l.String()) {
+		var record map[string]any
+		if json.Unmarshal([]byte(line), &record) == nil && record["msg"] == msg {
+			value, _ := record[name].(string)
+			return value
+		}
+	}
+	return ""
+}
+
+func (l *procLog) tail(n int) string {
+	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
+	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
+}
+
+func withoutRejoin(env []string) []string {
+	var out []string
+	for _, e := range env {
+		if !strings.HasPrefix(e, "REJOIN_") {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// waitUntil waits for a condition.
+func waitUntil(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

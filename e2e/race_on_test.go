@@ -1,0 +1,6 @@
+//go:build race
+
+package e2e
+
+// buildFlags build the programs under test as the tests are built.
+var buildFlags = []string{"-race"}

@@ -1,0 +1,52 @@
+package eventlog
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+)
+
+// life is one life of the connection: its context ends when the connection is lost.
+type life struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func newLife() *life {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &life{ctx: ctx, end: cancel}
+}
+
+// live keeps l.life until ctx ends.
+func (l *Log) live(ctx context.Context) {
+	changed := l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+	defer l.nc.RemoveStatusListener(changed)
+	for {
+		select {
+		case <-ctx.Done():
+			l.life.Load().end()
+			return
+		case status := <-changed:
+			l.life.Load().end()
+			if status == nats.CONNECTED {
+				l.life.Store(newLife())
+			}
+		}
+	}
+}
+
+// request returns the context of a request that can be repeated. It ends when the
+// connection is lost: what was under way then is never answered, and would be
+// waited for until its time-out, long after the connection has come back.
+func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	now := l.life.Load()
+	if now == nil || now.ctx.Err() != nil {
+		return ctx, cancel // there is no connection: the client says so at once
+	}
+	stop := context.AfterFunc(now.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
