@@ -36,7 +36,7 @@ func (h *histogram) add(ns int64) {
 }
 
 func (h *histogram) merge(o *histogram) {
-	for i, n := range o.counts {
+	for i, n := range &o.counts {
 		h.counts[i] += n
 	}
 	h.total += o.total
@@ -45,7 +45,7 @@ func (h *histogram) merge(o *histogram) {
 // quantile returns a quantile in milliseconds.
 func (h *histogram) quantile(q float64) float64 {
 	rank := int64(q * float64(h.total))
-	for i, n := range h.counts {
+	for i, n := range &h.counts {
 		if rank -= n; rank < 0 {
 			return upper(i) / 1e6
 		}

@@ -39,11 +39,8 @@ func cases() []benchCase {
 
 func main() {
 	if len(os.Args) == 2 && (os.Args[1] == "raw" || os.Args[1] == "raw-batch") {
-		if err := serveRaw(os.Args[1] == "raw-batch"); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
+		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1] == "raw-batch"))
+		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -19,7 +19,8 @@ import (
 //	raw-batch  for every client, whatever is waiting in one write
 //
 // The first line that they print is their address. A connection whose first byte
-// is 0 is the publisher's: it sends frames, each behind its length in 4 bytes.
+// is 0 is the publisher's: it sends frames, each behind its length in 4 bytes; when
+// it goes, so does the process. serveRaw returns when it cannot accept any more.
 func serveRaw(batch bool) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	if err != nil {

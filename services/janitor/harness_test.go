@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
@@ -194,7 +192,7 @@ func (r *running) wantMark(t *testing.T, session, stream string, want marks.Mark
 // of observations of a histogram.
 func (r *running) metric(t *testing.T, name, label string) float64 {
 	t.Helper()
-	families, err := r.env.Gatherer.(*prometheus.Registry).Gather() //nolint:forcetypeassert // NewEnv makes one
+	families, err := r.env.Gatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

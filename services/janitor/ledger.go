@@ -76,7 +76,7 @@ func (l *ledger) isOf(s eventlog.State) bool {
 // begin prepares the ledger for a tail of a partition, and returns the sequence to
 // go on after: its own when it follows the partition, else 0, and then it begins
 // anew. trims are the durable trim marks of the partition's sessions.
-func (l *ledger) begin(s eventlog.State, trims map[string]uint64, now time.Time) uint64 {
+func (l *ledger) begin(s eventlog.State, trims map[string]uint64) uint64 {
 	if l.follows(s) {
 		l.generations = s.Generations
 		l.advance(s.First)
@@ -226,7 +226,7 @@ func (l *ledger) mark(e eventlog.Entry) {
 }
 
 // pop takes a stream's oldest event out.
-func (l *ledger) pop(a *account, s *stream, reason marks.Reason) entry {
+func (l *ledger) pop(a *account, s *stream, reason marks.Reason) {
 	e := s.events[0]
 	if s.events = s.events[1:]; len(s.events) == 0 {
 		s.events = nil
@@ -235,7 +235,6 @@ func (l *ledger) pop(a *account, s *stream, reason marks.Reason) entry {
 	if e.seq <= a.closedAt(s) && e.seq > s.removed {
 		s.removed, s.reason = e.seq, reason
 	}
-	return e
 }
 
 // count adds an event to the sums, or takes it off. It expects the stream's list

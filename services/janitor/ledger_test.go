@@ -35,14 +35,14 @@ func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLedger(eventlog.Settings{})
-			l.begin(base.state(), nil, base.now)
+			l.begin(base.state(), nil)
 			for _, e := range base.entries {
 				l.apply(e, base.now)
 			}
 			l.reach(5, base.now)
 			s := base.state()
 			test.change(&s)
-			if got := l.begin(s, nil, base.now); got != test.want {
+			if got := l.begin(s, nil); got != test.want {
 				t.Errorf("it goes on after %d, want %d", got, test.want)
 			}
 			if l.complete != (test.want != 0) {
@@ -74,7 +74,7 @@ func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {
 
 	rebuild := func() *ledger {
 		l := newLedger(eventlog.Settings{MaxEventsPerStream: limit})
-		l.begin(m.state(), trims, m.now)
+		l.begin(m.state(), trims)
 		for _, e := range m.entries {
 			l.apply(e, m.now)
 		}
@@ -118,7 +118,7 @@ func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {
 func TestTheLedgerGoesPastWhatTheTailWillNeverBring(t *testing.T) {
 	m := newModel(-1)
 	l := newLedger(eventlog.Settings{MaxAge: time.Hour})
-	l.begin(m.state(), nil, m.now)
+	l.begin(m.state(), nil)
 	l.reach(0, m.now)
 	m.publish(place{"s", "a"}, event.Message)
 	m.publish(place{"s", "a"}, event.Message)

@@ -18,7 +18,7 @@ type runs []run
 func (r runs) Len() int           { return len(r) }
 func (r runs) Less(i, j int) bool { return r[i].events[0].seq < r[j].events[0].seq }
 func (r runs) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *runs) Push(x any)        { *r = append(*r, x.(run)) } //nolint:forcetypeassert // heap's contract
+func (r *runs) Push(x any)        { *r = append(*r, x.(run)) } //nolint:errcheck,forcetypeassert // heap's contract
 func (r *runs) Pop() any {
 	old := *r
 	last := old[len(old)-1]

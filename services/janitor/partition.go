@@ -51,7 +51,7 @@ func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	epoch, through := p.ledger.epoch, p.ledger.through
-	after := p.ledger.begin(s, past, p.now())
+	after := p.ledger.begin(s, past)
 	if p.ledger.epoch != epoch && through > 0 {
 		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
 	}

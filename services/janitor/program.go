@@ -35,7 +35,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 		b, err := backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // told to stop while NATS was away
+				return nil // told to stop while NATS was away
 			}
 			return err
 		}

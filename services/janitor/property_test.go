@@ -53,7 +53,7 @@ func (m *machine) begin() {
 // tail starts the ledger's tail, or starts it again.
 func (m *machine) tail() {
 	m.fetched, m.seen = nil, nil
-	m.sent = m.ledger.begin(m.log.state(), maps.Clone(m.trims), m.log.now)
+	m.sent = m.ledger.begin(m.log.state(), maps.Clone(m.trims))
 	m.caught = m.log.last
 	m.reached()
 }

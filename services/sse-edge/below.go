@@ -36,10 +36,10 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 	}
 	reply, err := r.part.marksNow(ctx, r.place, v.birth, page.Through)
 	found, err := r.judge(ctx, reply, err, items, page.Through)
+	s.add(found...)
 	if err != nil {
 		return err
 	}
-	s.add(found...)
 	s.items = r.keep(items)
 	r.cursor = max(r.cursor, page.Through)
 	r.retagBeyond(v)

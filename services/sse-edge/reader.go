@@ -116,10 +116,10 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 	if r.cursor+1 < v.proved && r.provenTo+1 < v.proved {
 		reply, err := r.part.marksOfWindow(ctx, r.place.session, v)
 		found, err := r.judge(ctx, reply, err, items, through)
+		s.add(found...)
 		if err != nil {
 			return err
 		}
-		s.add(found...)
 		r.provenTo = v.end
 	}
 	s.items = r.keep(items)
@@ -162,7 +162,8 @@ func (r *reader) passCleared(v view, s *step) (moved bool) {
 
 // judge compares what was read with what the ledger says was removed, which was
 // asked for after the read. It moves the cursor, or notes what to drop, so that
-// nothing older than a removed event is sent after the gap is told.
+// nothing older than a removed event is sent after the gap is told. Gaps that come
+// with an error have to be told all the same.
 func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item, through uint64) ([]gap, error) {
 	if err != nil {
 		if ctx.Err() != nil {
@@ -244,6 +245,7 @@ func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64
 	} else if len(items) == 0 && r.fresh {
 		return nil, nil
 	}
+	gone := map[string]uint64{}
 	for _, stream := range streams {
 		first, err := r.part.log.First(ctx, r.subject(event.Message, stream), 1)
 		switch {
@@ -255,7 +257,10 @@ func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64
 			proved = proved || r.place.stream != ""
 			continue
 		}
-		r.drop(stream, first-1)
+		gone[stream] = first - 1
+	}
+	for stream, upTo := range gone {
+		r.drop(stream, upTo)
 	}
 	if proved {
 		return nil, nil

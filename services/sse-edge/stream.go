@@ -227,7 +227,7 @@ func (st *stream) run(ctx context.Context, first step) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-heartbeat.C:
-			err = st.write(st.cursor())
+			err = st.write(st.heartbeat())
 		case <-age.C:
 			return st.end("age")
 		case <-drain:
@@ -271,7 +271,12 @@ func (st *stream) connect(ctx context.Context) []byte {
 	})
 }
 
-func (st *stream) cursor() []byte {
+// heartbeat moves the client's cursor, but never over a gap that it has not been
+// told of yet.
+func (st *stream) heartbeat() []byte {
+	if len(st.reader.pending) > 0 {
+		return []byte(":\n\n")
+	}
 	return sse.AppendEvent(nil, st.reader.id(st.reader.cursor), "cursor", []byte("{}"))
 }
 

@@ -1,0 +1,208 @@
+package edge
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+)
+
+// These tests repeat, one by one, what the property test of e2e found.
+
+const flowPath = "/v1/sessions/s/events"
+
+func (f *fixture) remove(sequences ...uint64) {
+	f.t.Helper()
+	for _, sequence := range sequences {
+		if err := f.b.Log.Delete(f.t.Context(), 0, sequence); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+func (f *fixture) mark(kind event.Kind, stream string) uint64 {
+	f.t.Helper()
+	ack, err := f.b.Log.Mark(f.t.Context(), kind, "s", stream)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// cursorAt returns the ID of a position on a path.
+func cursorAt(t *testing.T, url, path string, sequence uint64) string {
+	t.Helper()
+	id, err := event.ParseID(poll(t, url+path+"?limit=1").Cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Sequence = sequence
+	return id.String()
+}
+
+func says(all ...marks.StreamMark) func(marks.Request) marks.Reply {
+	return func(marks.Request) marks.Reply { return marks.Reply{Marks: all} }
+}
+
+func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	const removed = 395 // in the window, which holds the newest few of 400
+	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: removed, Reason: marks.Trimmed}}))
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	f.publish("a", 5)
+	after := cursorAt(t, url, streamPath, 5)
+	f.publish("a", 395)
+	f.remove(seq(1, removed)...)
+	c := subscribe(t, url+streamPath+"?after="+after)
+	c.next("connect")
+	if g := c.gap(); sequenceOf(t, g.ResumesAt) != removed || !g.Certain {
+		t.Errorf("gap is %+v", g)
+	}
+	c.messages(5)
+	f.publish("a", 1)
+	c.messages(1) // and no second gap
+}
+
+func TestTheLedgerIsAskedAboutAllThatWasStoredWhenTheLogWasRead(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	last := f.publish("a", 400)
+	asked := make(chan uint64, 100)
+	f.ledger(func(req marks.Request) marks.Reply {
+		if req.Session != "" {
+			asked <- req.Through
+		}
+		return marks.Reply{}
+	})
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	poll(t, url+streamPath+"?limit=1")
+	if through := <-asked; through != last {
+		t.Errorf("asked through %d, want %d: an event behind the page may have pushed out one in it", through, last)
+	}
+}
+
+func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.publish("a", 5)
+	f.publish("b", 5)
+	f.publish("c", 1)
+	f.remove(seq(1, 10)...)
+	f.ledger(says(
+		marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 5, Reason: marks.Trimmed}},
+		marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Maybe: 10}},
+	))
+	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
+	after := cursorAt(t, url, flowPath, 1)
+	c := subscribe(t, url+flowPath+"?after="+after)
+	c.next("connect")
+	if g := c.gap(); !g.Certain || *g.Stream != "a" {
+		t.Errorf("the first gap is %+v", g)
+	}
+	if g := c.gap(); g.Certain || g.Stream != nil {
+		t.Errorf("the second gap is %+v", g)
+	}
+	c.messages(1)
+	// A page has room for one gap, which then is about all streams.
+	if g := poll(t, url+flowPath+"?after="+after).Gap; g == nil || g.Stream != nil {
+		t.Errorf("the page's gap is %+v", g)
+	}
+}
+
+func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 2)
+	after := ""
+	eventually(t, "the events are in the window", func() bool {
+		p := poll(t, url+flowPath)
+		after = cursorAt(t, url, flowPath, 1)
+		return len(p.Events) == 2
+	})
+	f.publish("b", 2)
+	f.mark(event.Clear, "a")
+	f.mark(event.Clear, "b")
+	f.publish("c", 1)
+	eventually(t, "the clears are in the window", func() bool {
+		p := poll(t, url+flowPath)
+		return len(p.Events) == 1 && p.Events[0].Stream == "c"
+	})
+	c := subscribe(t, url+flowPath+"?after="+after)
+	c.next("connect")
+	told := map[string]bool{}
+	for range 2 {
+		g := c.gap()
+		if g.Reason != ReasonCleared || g.Stream == nil {
+			t.Fatalf("gap is %+v", g)
+		}
+		told[*g.Stream] = true
+	}
+	if !told["a"] || !told["b"] {
+		t.Errorf("told of %v", told)
+	}
+	c.messages(1)
+}
+
+func TestEventsBehindTheEndAreNotSentFromTheLogEither(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.publish("a", 3)
+	f.mark(event.Close, "a")
+	f.publish("a", 2) // by somebody who does not ask ingest
+	f.publish("b", 300)
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	for _, e := range poll(t, url+flowPath+"?limit=20").Events {
+		if e.Stream == "a" && sequenceOf(t, e.ID) > 3 {
+			t.Errorf("event %s was sent", e.ID)
+		}
+	}
+	if p := poll(t, url+streamPath+"?limit=20"); len(p.Events) != 3 {
+		t.Errorf("%d events of the stream, want 3", len(p.Events))
+	}
+}
+
+func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 2)
+	c := subscribe(t, url+streamPath+"?after=rubbish")
+	if e := c.next("connect"); e.HasID {
+		t.Errorf("connect has the ID %s: a client that is cut now never hears of the gap", e.ID)
+	}
+	c.gap()
+	if c.resp.StatusCode != http.StatusOK {
+		t.Error(c.resp.Status)
+	}
+	c.messages(2)
+}
+
+func TestAClearBelowTheFloorIsAnUncertainGapWhenTheLedgerDoubts(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.publish("a", 5)
+	at := f.mark(event.Clear, "")
+	f.remove(seq(1, 5)...)
+	f.publish("b", 300)
+	f.ledger(func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: at}} })
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	c := subscribe(t, url+flowPath+"?after="+cursorAt(t, url, flowPath, 2))
+	c.next("connect")
+	var g gapData
+	if err := json.Unmarshal(c.next("gap").Data, &g); err != nil || g.Certain || g.Reason != ReasonCleared {
+		t.Errorf("gap is %+v: %v", g, err)
+	}
+	c.messages(300)
+}
+
+func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
+	st := &stream{reader: &reader{tags: newTagger(event.Place{}), pending: []gap{{reason: ReasonCleared}}}}
+	if b := string(st.heartbeat()); b != ":\n\n" {
+		t.Errorf("the heartbeat is %q", b)
+	}
+	st.reader.pending = nil
+	if b := string(st.heartbeat()); b == ":\n\n" {
+		t.Error("the heartbeat has no cursor")
+	}
+}
