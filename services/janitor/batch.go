@@ -24,14 +24,16 @@ var errMoved = errors.New("the partition is not what it was")
 // reports whether there are more. What is deleted is in order of sequence, with up
 // to lanes entries in flight.
 func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]int) (more bool, err error) {
+	var epoch int
+	var through uint64
+	p.with(func(l *ledger) { epoch, through = l.epoch, l.through })
 	state, err := p.log.Look(ctx, p.number)
 	if err != nil {
 		return false, err
 	}
 	var todo []doom
-	var epoch int
 	p.with(func(l *ledger) {
-		if epoch = l.epoch; l.follows(state) {
+		if l.epoch == epoch && l.followed(state, through) {
 			l.advance(state.First)
 			todo = l.batch(batchSize)
 			more = len(l.doomed) > len(todo)

@@ -120,7 +120,12 @@ func (l *ledger) settle(now time.Time) {
 		}
 	}
 	d.missing = append([]span(nil), d.missing[n:]...)
-	d.look, d.past = nil, nil
+	d.look = nil
+	// What a look in the middle of a rebuild did not cover may be an earlier
+	// janitor's work too. What is missed later lies behind all trim marks.
+	if l.complete && len(d.missing) == 0 {
+		d.past = nil
+	}
 }
 
 // largest returns the largest sequence up to a bound that is in the spans, or 0.

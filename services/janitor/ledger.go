@@ -56,12 +56,16 @@ func newLedger(settings eventlog.Settings) *ledger {
 // follows reports whether a partition is still the one in the book, with all that
 // is in the book: not created anew, and not rolled back, neither now nor meanwhile
 // (a generation that began at or before through has given sequences away again).
-func (l *ledger) follows(s eventlog.State) bool {
-	if !l.isOf(s) || s.Last < l.through {
+func (l *ledger) follows(s eventlog.State) bool { return l.followed(s, l.through) }
+
+// followed is follows for a state that was asked for when the ledger was at
+// through: the tail may have moved on since.
+func (l *ledger) followed(s eventlog.State, through uint64) bool {
+	if !l.isOf(s) || s.Last < through {
 		return false
 	}
 	for _, g := range s.Generations {
-		if g.Start <= l.through && !slices.Contains(l.generations, g) {
+		if g.Start <= through && !slices.Contains(l.generations, g) {
 			return false
 		}
 	}

@@ -1,0 +1,368 @@
+package e2e_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// place is a stream, or the flow of a session when stream is empty.
+type place struct{ session, stream string }
+
+func (p place) String() string { return p.session + "/" + p.stream }
+
+// truth is an independent record of everything that was ever stored. JetStream
+// republishes what it stores, in order, with the sequence; what a broken connection
+// swallowed of that is read from the log itself. What was removed before even that
+// is lost: such sequences are known, and whose they were is not.
+//
+// It is safe for concurrent use.
+type truth struct {
+	js         jetstream.JetStream
+	partitions int
+	moved      chan struct{} // closed and replaced when something is added
+
+	streams []jetstream.Stream
+
+	mu       sync.Mutex
+	parts    []map[uint64]stored
+	lost     []map[uint64]bool
+	through  []uint64            // by partition: all up to here is known
+	sessions map[string][]stored // the valid entries of a session, in order
+}
+
+// stored is an entry as it was stored.
+type stored struct {
+	sequence uint64
+	subject  event.Subject
+	kind     event.Kind
+	valid    bool // an event of a stream, or a marker
+	typ      string
+	data     []byte
+}
+
+func (s stored) place() place { return place{s.subject.Session, s.subject.Stream} }
+
+const republished = "audit."
+
+// newTruth makes JetStream republish the log's partitions, and records it from now on.
+func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &truth{js: js, partitions: partitions, moved: make(chan struct{}), sessions: map[string][]stored{}}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	sub, err := nc.Subscribe(republished+">", tr.receive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		t.Fatal(err)
+	}
+	for p := range partitions {
+		tr.parts = append(tr.parts, map[uint64]stored{})
+		tr.lost = append(tr.lost, map[uint64]bool{})
+		tr.through = append(tr.through, 0)
+		stream, err := js.Stream(ctx, partitionName(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := stream.CachedInfo().Config
+		maps.DeleteFunc(cfg.Metadata, func(k, _ string) bool { return !strings.HasPrefix(k, "rejoin.") })
+		cfg.RePublish = &jetstream.RePublish{Source: ">", Destination: republished + ">"}
+		if stream, err = js.UpdateStream(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		tr.streams = append(tr.streams, stream)
+	}
+	return tr
+}
+
+func partitionName(p int) string { return "MCP_" + strconv.Itoa(p) }
+
+func (tr *truth) receive(msg *nats.Msg) {
+	p, err := strconv.Atoi(strings.TrimPrefix(msg.Header.Get(jetstream.StreamHeader), "MCP_"))
+	sequence, err2 := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil || err2 != nil {
+		panic(fmt.Sprintf("a republished message without its place: %v", msg.Header))
+	}
+	tr.add(p, sequence, msg.Header.Get(jetstream.SubjectHeader), msg.Header, msg.Data)
+}
+
+func (tr *truth) add(p int, sequence uint64, subject string, h nats.Header, data []byte) {
+	s := stored{sequence: sequence, typ: event.DefaultType, data: data}
+	if parsed, err := event.ParseSubject(subject); err == nil {
+		s.subject, s.kind = parsed, parsed.Kind
+		s.valid = parsed.Partition == p && event.Partition(parsed.Session, tr.partitions) == p
+		if s.kind == event.Message {
+			s.valid = s.valid && json.Valid(data)
+		}
+	}
+	if typ := h.Get(eventlog.HeaderType); typ != "" && event.CheckType(typ) == nil {
+		s.typ = typ
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if old, ok := tr.parts[p][sequence]; ok && !bytes.Equal(old.data, data) {
+		panic(fmt.Sprintf("two events at %d/%d", p, sequence))
+	}
+	if _, ok := tr.parts[p][sequence]; ok {
+		return
+	}
+	tr.parts[p][sequence] = s
+	delete(tr.lost[p], sequence)
+	if s.valid {
+		all := tr.sessions[s.subject.Session]
+		i, _ := slices.BinarySearchFunc(all, sequence, func(e stored, q uint64) int { return cmp.Compare(e.sequence, q) })
+		tr.sessions[s.subject.Session] = slices.Insert(all, i, s)
+	}
+	tr.advance(p)
+}
+
+// advance notes how far everything is known. The caller holds mu.
+func (tr *truth) advance(p int) {
+	for {
+		next := tr.through[p] + 1
+		if _, ok := tr.parts[p][next]; !ok && !tr.lost[p][next] {
+			break
+		}
+		tr.through[p] = next
+	}
+	close(tr.moved)
+	tr.moved = make(chan struct{})
+}
+
+// get reads a sequence from the log itself; errors that pass are waited out.
+func (tr *truth) get(ctx context.Context, p int, sequence uint64) (*jetstream.RawStreamMsg, error) {
+	for {
+		once, cancel := context.WithTimeout(ctx, time.Second)
+		msg, err := tr.streams[p].GetMsg(once, sequence)
+		cancel()
+		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
+			return msg, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// fill reads what is missing up to a sequence.
+func (tr *truth) fill(ctx context.Context, p int, upTo uint64) error {
+	for sequence := uint64(1); sequence <= upTo; sequence++ {
+		if tr.knows(p, sequence) {
+			continue
+		}
+		msg, err := tr.get(ctx, p, sequence)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			tr.mu.Lock()
+			if _, ok := tr.parts[p][sequence]; !ok {
+				tr.lost[p][sequence] = true
+				tr.advance(p)
+			}
+			tr.mu.Unlock()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		tr.add(p, sequence, msg.Subject, msg.Header, msg.Data)
+	}
+	return nil
+}
+
+func (tr *truth) knows(p int, sequence uint64) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	_, ok := tr.parts[p][sequence]
+	return ok || tr.lost[p][sequence]
+}
+
+// await waits until everything up to a sequence is known.
+func (tr *truth) await(ctx context.Context, p int, upTo uint64) error {
+	timer := time.NewTimer(100 * time.Millisecond)
+	defer timer.Stop()
+	for {
+		tr.mu.Lock()
+		complete := tr.through[p] >= upTo
+		moved := tr.moved
+		tr.mu.Unlock()
+		if complete {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-moved:
+		case <-timer.C:
+			return tr.fill(ctx, p, upTo)
+		}
+	}
+}
+
+// complete waits until all that is stored now is known.
+func (tr *truth) complete(ctx context.Context) error {
+	for p := range tr.parts {
+		last, err := tr.last(ctx, p)
+		if err != nil {
+			return err
+		}
+		if err := tr.await(ctx, p, last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// last returns a partition's last sequence; errors that pass are waited out.
+func (tr *truth) last(ctx context.Context, p int) (uint64, error) {
+	for {
+		once, cancel := context.WithTimeout(ctx, time.Second)
+		stream, err := tr.js.Stream(once, partitionName(p))
+		cancel()
+		if err == nil {
+			return stream.CachedInfo().State.LastSeq, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// known returns the newest sequence of a partition that is known.
+func (tr *truth) known(p int) uint64 {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	var last uint64
+	for sequence := range tr.parts[p] {
+		last = max(last, sequence)
+	}
+	return last
+}
+
+func (tr *truth) partition(session string) int { return event.Partition(session, tr.partitions) }
+
+// all returns the entries of a session in order.
+func (tr *truth) all(session string) []stored {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.Clone(tr.sessions[session])
+}
+
+// clears returns the =clear markers of a session.
+func (tr *truth) clears(session string) []stored {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	var out []stored
+	for _, s := range tr.sessions[session] {
+		if s.kind == event.Clear {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// history is what is true of one session at one moment.
+type history struct {
+	entries []stored
+	closed  map[string]uint64 // by stream, "" for the session: the first =close marker
+	cleared map[string]uint64 // the last =clear marker
+}
+
+func (tr *truth) history(session string) history {
+	h := history{entries: tr.all(session), closed: map[string]uint64{}, cleared: map[string]uint64{}}
+	for _, s := range h.entries {
+		switch s.kind {
+		case event.Close:
+			if h.closed[s.subject.Stream] == 0 {
+				h.closed[s.subject.Stream] = s.sequence
+			}
+		case event.Clear:
+			h.cleared[s.subject.Stream] = s.sequence
+		case event.Message:
+		}
+	}
+	return h
+}
+
+// closedAt returns the sequence at which a stream ended, 0 while it is open.
+func (h history) closedAt(stream string) uint64 {
+	at := h.closed[""]
+	if c := h.closed[stream]; c != 0 && (at == 0 || c < at) {
+		at = c
+	}
+	return at
+}
+
+func (h history) clearedAt(stream string) uint64 { return max(h.cleared[""], h.cleared[stream]) }
+
+// events returns the events of a stream, or of all when stream is empty, that lie
+// before the stream's end and in after < sequence ≤ upTo.
+func (h history) events(stream string, after, upTo uint64) []stored {
+	var out []stored
+	for _, s := range h.entries {
+		if s.kind != event.Message || stream != "" && s.subject.Stream != stream || s.sequence <= after || s.sequence > upTo {
+			continue
+		}
+		if closed := h.closedAt(s.subject.Stream); closed != 0 && s.sequence > closed {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// at returns what was stored at a sequence.
+func (tr *truth) at(p int, sequence uint64) (stored, bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	s, ok := tr.parts[p][sequence]
+	return s, ok
+}
+
+// lostIn reports whether a sequence in after < sequence ≤ upTo is known to have
+// been stored, and nothing else is.
+func (tr *truth) lostIn(p int, after, upTo uint64) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for sequence := range tr.lost[p] {
+		if sequence > after && sequence <= upTo {
+			return true
+		}
+	}
+	return false
+}
+
+// removed reports whether an event is gone: not in the log any more, or cleared.
+func (tr *truth) removed(ctx context.Context, h history, s stored) (bool, error) {
+	if s.sequence < h.clearedAt(s.subject.Stream) {
+		return true, nil
+	}
+	_, err := tr.get(ctx, s.subject.Partition, s.sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return true, nil
+	}
+	return false, err
+}

@@ -1,0 +1,402 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"rejoin/shared/event"
+)
+
+// sent returns how far an edge is known to have been in each partition.
+func (w *world) sent(life string) map[int]uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.processed[life])
+}
+
+// sends notes that an edge has sent an event.
+func (w *world) sends(life string, p int, sequence uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.processed[life] == nil {
+		w.processed[life] = map[int]uint64{}
+	}
+	w.processed[life][p] = max(w.processed[life][p], sequence)
+}
+
+// checkTime bounds every wait of a check. Nothing depends on it.
+const checkTime = min(slowdown, 3) * 45 * time.Second
+
+func (w *world) bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(w.ctx, checkTime)
+}
+
+// checkMessage compares an event with what was stored at its sequence. asOf is how
+// far the edge had been when the subscriber connected to it: a =clear marker up to
+// there was processed, and what lies before it must not be sent any more.
+func (w *world) checkMessage(s *subscriber, session, stream string, sequence uint64, typ string, data []byte, asJSON bool, asOf uint64) {
+	ctx, cancel := w.bounded()
+	defer cancel()
+	p := w.truth.partition(session)
+	if err := w.truth.await(ctx, p, sequence); err != nil {
+		if w.ctx.Err() == nil {
+			w.violate("%s: event %d is not in the log's history: %v", s, sequence, err)
+		}
+		return
+	}
+	e, ok := w.truth.at(p, sequence)
+	switch {
+	case !ok && w.published(place{session, stream}, data, asJSON):
+		// It was removed before the truth could see it; the publisher knows it.
+	case !ok:
+		w.violate("%s: event %d of %s was never stored: %q", s, sequence, stream, data)
+	case !e.valid || e.kind != event.Message || e.place() != (place{session, stream}):
+		w.violate("%s: event %d of %s is %v in the log", s, sequence, stream, e.subject)
+	case e.typ != typ:
+		w.violate("%s: event %d of %s has the type %q and not %q", s, sequence, stream, typ, e.typ)
+	case asJSON && !sameJSON(e.data, data), !asJSON && !bytes.Equal(e.data, data):
+		w.violate("%s: event %d of %s is %q in the log, and %q was sent", s, sequence, stream, e.data, data)
+	default:
+		for _, m := range w.truth.clears(session) {
+			if m.sequence <= asOf && m.sequence > sequence && (m.subject.Stream == "" || m.subject.Stream == stream) {
+				w.violate("%s: event %d of %s was sent though the edge was past the =clear marker %d", s, sequence, stream, m.sequence)
+			}
+		}
+	}
+}
+
+func (w *world) published(at place, data []byte, asJSON bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.attempts[at], func(a *attempt) bool {
+		return bytes.Equal(a.data, data) || asJSON && sameJSON(a.data, data)
+	})
+}
+
+// checkStart finds out whether a subscriber without a cursor was denied an event
+// that is retained, and on a flow which of the events that lie between others were
+// gone when it came.
+func (w *world) checkStart(s *subscriber, at uint64) {
+	ctx, cancel := w.bounded()
+	defer cancel()
+	p := w.truth.partition(s.plan.session)
+	if err := w.truth.await(ctx, p, at); err != nil {
+		return // the end of the schedule finds out
+	}
+	var there []stored
+	if s.plan.stream == "" {
+		there = w.truth.history(s.plan.session).events("", at, ^uint64(0))
+	}
+	for begun := time.Now(); ; {
+		h := w.truth.history(s.plan.session)
+		for _, e := range there {
+			if removed, err := w.truth.removed(ctx, h, e); err == nil && removed {
+				s.mu.Lock()
+				s.excused[e.sequence] = true
+				s.mu.Unlock()
+			}
+		}
+		denied := slices.IndexFunc(h.events(s.plan.stream, 0, at), func(e stored) bool {
+			removed, err := w.truth.removed(ctx, h, e)
+			return err == nil && !removed
+		})
+		switch {
+		case denied < 0 && time.Since(begun) > w.grace() || ctx.Err() != nil:
+			return
+		case denied < 0:
+		case time.Since(begun) > w.grace():
+			e := h.events(s.plan.stream, 0, at)[denied]
+			w.violate("%s began behind %d, and event %d of %s is retained", s, at, e.sequence, e.subject.Stream)
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// grace is how long after a gap the removal that it tells of may take: the ledger
+// answers as if what the janitor is about to delete were gone.
+func (w *world) grace() time.Duration {
+	if w.sc.sessionLimits() || w.sc.clears || w.sc.has(opClose) {
+		if w.sc.has(opRestartJanitor) || w.sc.has(opRestartNATS) {
+			return 3 * time.Second
+		}
+		return 1500 * time.Millisecond
+	}
+	return 200 * time.Millisecond
+}
+
+// overtakes reports whether the log may lose events so fast that the janitor's tail
+// never sees them, which leaves the ledger in doubt as its absence does.
+func (w *world) overtakes() bool {
+	limit := w.sc.settings.MaxEventsPerStream
+	return limit > 0 && limit < 20
+}
+
+// checkGap finds out what was really missing when a gap was told.
+func (w *world) checkGap(s *subscriber, g *toldGap, told time.Time) {
+	w.mu.Lock()
+	w.tally["gap "+g.Reason+fmt.Sprintf(" certain=%t", g.Certain)]++
+	if !g.Certain && !w.overtakes() && (w.doubtful.IsZero() || w.doubtful.After(told)) {
+		w.violations = append(w.violations, fmt.Sprintf("%s: %s: it is not certain, and the janitor was never away", s, g))
+	}
+	w.mu.Unlock()
+	ctx, cancel := w.bounded()
+	defer cancel()
+	p := w.truth.partition(s.plan.session)
+	if err := w.truth.await(ctx, p, g.resumesAt); err != nil {
+		if w.ctx.Err() == nil {
+			w.violate("%s: %s: %v", s, g, err)
+		}
+		return
+	}
+	s.mu.Lock()
+	had := maps.Clone(s.delivered)
+	s.mu.Unlock()
+	stream := s.plan.stream
+	if g.Stream != nil {
+		stream = *g.Stream
+	}
+	upTo, flow := g.resumesAt, s.plan.stream == ""
+	if flow {
+		// Other streams' events come first: what counts is what had been removed, or
+		// was about to be, when the gap was told.
+		upTo = max(upTo, w.truth.known(p))
+	}
+	for {
+		h := w.truth.history(s.plan.session)
+		var removed []stored
+		for _, e := range w.everything(h, stream, g.requested, upTo) {
+			if _, ok := had[e.sequence]; ok {
+				continue
+			}
+			gone, err := w.truth.removed(ctx, h, e)
+			if err != nil {
+				if w.ctx.Err() == nil {
+					w.violate("%s: %s: %v", s, g, err)
+				}
+				return
+			}
+			if gone {
+				removed = append(removed, e)
+			}
+		}
+		if len(removed) > 0 && !flow || !g.Certain && !flow || time.Since(told) > w.grace() {
+			phantom := w.truth.lostIn(p, g.requested, upTo)
+			s.mu.Lock()
+			g.removed, g.phantom = removed, phantom
+			s.mu.Unlock()
+			if len(removed) == 0 && g.Certain && !phantom {
+				w.violate("%s: %s: nothing is missing", s, g)
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// everything returns the messages of a stream, or of all, with those that are no
+// JSON: their removal looks like that of an event.
+func (w *world) everything(h history, stream string, after, upTo uint64) []stored {
+	out := h.events(stream, after, upTo)
+	p := -1
+	for _, e := range h.entries {
+		p = e.subject.Partition
+		break
+	}
+	if p < 0 {
+		return out
+	}
+	w.truth.mu.Lock()
+	defer w.truth.mu.Unlock()
+	for _, e := range w.truth.parts[p] {
+		if !e.valid && e.subject.Session == h.entries[0].subject.Session && e.subject.Partition == p && e.sequence > after && e.sequence <= upTo && (stream == "" || e.subject.Stream == stream) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// goal returns the sequence that a subscriber has to reach, and whether what it
+// reads has ended.
+func (w *world) goal(s *subscriber) (last uint64, closed bool) {
+	h := w.truth.history(s.plan.session)
+	if events := h.events(s.plan.stream, 0, ^uint64(0)); len(events) > 0 {
+		last = events[len(events)-1].sequence
+	}
+	if s.plan.stream == "" {
+		return last, h.closed[""] != 0
+	}
+	return last, h.closedAt(s.plan.stream) != 0
+}
+
+// checkEverything compares what every subscriber has got with the truth, when all
+// have caught up.
+func (w *world) checkEverything() {
+	for _, s := range w.subscribers {
+		w.checkSubscriber(s)
+	}
+	w.checkPublishers()
+}
+
+func (w *world) checkSubscriber(s *subscriber) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := w.truth.history(s.plan.session)
+	if !s.begun {
+		w.violate("%s never began", s)
+		return
+	}
+	var gaps []*toldGap
+	seenClose := false
+	for _, r := range s.log {
+		switch {
+		case r.gap != nil:
+			gaps = append(gaps, r.gap)
+			w.checkReason(s, r.gap)
+		case r.what == "close":
+			seenClose = true
+		case r.what == "message":
+			if closed := h.closedAt(r.stream); closed != 0 && r.position > closed {
+				w.violate("%s: event %d of %s lies behind the end at %d", s, r.position, r.stream, closed)
+			}
+			if seenClose {
+				w.violate("%s: event %d of %s came after close", s, r.position, r.stream)
+			}
+		}
+	}
+	if _, closed := w.goal(s); seenClose && !closed {
+		w.violate("%s was closed and there is no =close marker", s)
+	}
+	if s.plan.from == "unknown" && (len(gaps) == 0 || gaps[0].Reason != "unknown") {
+		w.violate("%s came with an ID of nowhere and was not told", s)
+	}
+	w.checkRepeats(s)
+	var holes []string
+	for _, e := range h.events(s.plan.stream, s.begin, ^uint64(0)) {
+		if _, ok := s.delivered[e.sequence]; ok || s.excused[e.sequence] || covered(s, gaps, e) {
+			continue
+		}
+		holes = append(holes, fmt.Sprintf("%s:%d", e.subject.Stream, e.sequence))
+	}
+	if len(holes) > 0 {
+		w.violate("%s began at %d and misses %s without a gap", s, s.begin, strings.Join(holes, " "))
+	}
+}
+
+// covered reports whether a subscriber was told that an event is missing. On a flow
+// a gap covers its stream's events up to the last that was gone.
+func covered(s *subscriber, gaps []*toldGap, e stored) bool {
+	return slices.ContainsFunc(gaps, func(g *toldGap) bool {
+		if g.Reason == "unknown" || e.sequence <= g.requested || !g.about(e.subject.Stream) {
+			return false
+		}
+		return e.sequence <= g.resumesAt || s.plan.stream == "" && slices.ContainsFunc(g.removed, func(r stored) bool {
+			return r.subject.Stream == e.subject.Stream && e.sequence <= r.sequence
+		})
+	})
+}
+
+func (w *world) checkReason(s *subscriber, g *toldGap) {
+	possible := map[string]bool{
+		"unknown": s.plan.from == "unknown",
+		"expired": w.sc.settings.MaxAge > 0 || !g.Certain,
+		"trimmed": w.sc.settings.MaxEventsPerStream > 0 || w.sc.settings.MaxBytes > 0 || w.sc.sessionLimits(),
+		"cleared": w.sc.clears || w.sc.has(opClose),
+	}
+	if !w.sc.loses() && g.Certain && g.Reason != "unknown" {
+		w.violate("%s: %s: no event is ever lost here", s, g)
+	}
+	if !possible[g.Reason] {
+		w.violate("%s: %s: that reason does not exist here", s, g)
+	}
+}
+
+// checkRepeats makes sure that a stream's gap is told once: what a gap told is gone
+// must not be all that a later one tells of. (On a flow it may be.)
+func (w *world) checkRepeats(s *subscriber) {
+	if s.plan.stream == "" {
+		return
+	}
+	var told uint64 // up to here
+	previous := -1
+	before := told
+	for i, r := range s.log {
+		if r.gap == nil || r.gap.Reason == "unknown" {
+			continue
+		}
+		if previous < 0 || i != previous+1 { // gaps of one step share what they resume at
+			before = told
+		}
+		previous = i
+		g := r.gap
+		fresh := slices.ContainsFunc(g.removed, func(e stored) bool { return e.sequence > before })
+		if g.Certain && !fresh && !g.phantom && before > 0 {
+			w.violate("%s: %s: that was told before, up to %d", s, g, before)
+		}
+		told = max(told, g.resumesAt)
+	}
+}
+
+func (w *world) checkPublishers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fail := func(format string, args ...any) { w.violations = append(w.violations, fmt.Sprintf(format, args...)) }
+	for at, attempts := range w.attempts {
+		p := w.truth.partition(at.session)
+		h := w.truth.history(at.session)
+		where := map[string][]uint64{}
+		for _, e := range h.entries {
+			if e.kind == event.Message && e.place() == at {
+				where[string(e.data)] = append(where[string(e.data)], e.sequence)
+			}
+		}
+		var last uint64
+		for _, a := range attempts {
+			stored := where[string(a.data)]
+			if len(stored) > 1 {
+				fail("%s: %s is stored at %v", at, a.data, stored)
+			}
+			if a.code == "direct" {
+				continue
+			}
+			switch {
+			case a.status == http.StatusCreated:
+				if a.id.Sequence <= last {
+					fail("%s: 201 for %d after %d", at, a.id.Sequence, last)
+				}
+				last = a.id.Sequence
+				if len(stored) == 0 && w.truth.lost[p][a.id.Sequence] {
+					break
+				}
+				if len(stored) != 1 || stored[0] != a.id.Sequence {
+					fail("%s: 201 for %d, and it is stored at %v", at, a.id.Sequence, stored)
+				}
+				if closed := h.closedAt(at.stream); closed != 0 && a.id.Sequence > closed {
+					fail("%s: 201 for %d behind the end at %d", at, a.id.Sequence, closed)
+				}
+				for _, c := range []*closing{w.closes[at], w.closes[place{session: at.session}]} {
+					if c != nil && !c.ended.IsZero() && a.began.After(c.ended) {
+						fail("%s: 201 for %d after it was closed", at, a.id.Sequence)
+					}
+				}
+			case a.status == 0 || a.code == "publish_unknown":
+			case len(stored) > 0:
+				fail("%s: the answer was %d %s, and the event is stored at %v", at, a.status, a.code, stored)
+			case a.status == http.StatusConflict:
+				if w.closes[at] == nil && w.closes[place{session: at.session}] == nil {
+					fail("%s: %s though nobody closed it", at, a.code)
+				}
+			}
+		}
+	}
+}

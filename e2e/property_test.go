@@ -1,0 +1,270 @@
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	schedules = flag.Int("schedules", scheduleCount(), "random schedules of the property test; default: REJOIN_SCHEDULES, or 200, a fifth of it with the race detector")
+	seed      = flag.Uint64("seed", 0, "seed of the first schedule, the next one's is one more; 0: from the clock")
+	lanes     = flag.Int("lanes", 8/min(slowdown, 2), "schedules of the property test that run at a time")
+	keep      = flag.String("keep", "", "folder for what the services of failed schedules logged")
+)
+
+func scheduleCount() int {
+	if n, err := strconv.Atoi(os.Getenv("REJOIN_SCHEDULES")); err == nil {
+		return n
+	}
+	return 200 / slowdown
+}
+
+// TestEverySubscriberGetsEverythingOnceOrIsTold runs random schedules over the real
+// services: publishers, subscribers that come and go, restarts of all programs and
+// of NATS, evictions by every limit, clears and closes. Whatever happens, every
+// subscriber gets every event of its stream exactly once and in order, or is told
+// of a gap that really was one.
+func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+	}
+	t.Logf("%d schedules from seed %d", *schedules, first)
+	next := make(chan uint64)
+	var workers sync.WaitGroup
+	var mu sync.Mutex
+	total := map[string]int{}
+	for range *lanes {
+		workers.Go(func() {
+			for s := range next {
+				t.Run(strconv.FormatUint(s, 10), func(t *testing.T) {
+					tally := runSchedule(t, draw(s))
+					mu.Lock()
+					defer mu.Unlock()
+					for k, v := range tally {
+						total[k] += v
+					}
+				})
+			}
+		})
+	}
+	for i := range *schedules {
+		next <- first + uint64(i) //nolint:gosec // not negative
+	}
+	close(next)
+	workers.Wait()
+	var lines []string
+	for k, v := range total {
+		lines = append(lines, fmt.Sprintf("%s: %d", k, v))
+	}
+	slices.Sort(lines)
+	t.Logf("what happened:\n%s", strings.Join(lines, "\n"))
+}
+
+func runSchedule(t *testing.T, sc schedule) map[string]int {
+	w := newWorld(t, sc)
+	for i, s := range sc.steps {
+		w.say("step %d: %s %+v", i, s.op, s)
+		w.do(s)
+		w.count("step " + s.op.String())
+		if s.pause > 0 {
+			time.Sleep(s.pause) // the schedule's pace, not a wait for anything
+		}
+	}
+	w.finish()
+	w.mu.Lock()
+	violations := slices.Clone(w.violations)
+	w.mu.Unlock()
+	if len(violations) > 0 {
+		w.report(violations)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.subscribers {
+		w.tally["received"] += len(s.delivered)
+		w.tally["connections"] += s.conns
+	}
+	return w.tally
+}
+
+// do does one step.
+func (w *world) do(st step) {
+	session, stream := streamAt(st.which)
+	at := place{session, stream}
+	switch st.op {
+	case opPublish:
+		w.publishers[st.which].put(st.n, int(st.wait))
+	case opPublishAndWait:
+		select {
+		case <-w.publishers[st.which].put(st.n, int(st.wait)).done:
+		case <-time.After(500 * time.Millisecond):
+		}
+	case opPublishDirectly:
+		w.publishDirectly(at, st.n)
+	case opJoin, opResume:
+		s := w.subscribers[st.which]
+		s.tell(func() {
+			s.joined, s.away, s.edge, s.query = s.joined || st.op == opJoin, false, st.edge, st.flag
+		})
+	case opCut:
+		s := w.subscribers[st.which]
+		s.tell(func() { s.away, s.edge = st.flag, st.edge; s.cut() })
+	case opCutAfter:
+		s := w.subscribers[st.which]
+		s.tell(func() { s.cutAfter, s.awayAfter, s.edge, s.query = st.n, st.flag, st.edge, !s.query })
+	case opRestartEdge:
+		w.edges[st.which].restart(st.wait)
+	case opRestartJanitor:
+		w.doubt()
+		w.janitor.restart(st.wait)
+	case opRestartNATS:
+		w.doubt()
+		w.nats.Stop()
+		time.Sleep(st.wait) // how long it is away
+		w.nats.Start()
+	case opClear:
+		if st.n == 0 {
+			at.stream = ""
+		}
+		w.mark(at)
+	case opClose:
+		if st.n == 0 && st.which == 0 {
+			at.stream = ""
+		}
+		w.close(at, st.flag)
+	case opIdle:
+	}
+}
+
+// finish brings everything up again, waits until every subscriber has caught up,
+// and checks.
+func (w *world) finish() {
+	w.say("the end")
+	deadline := time.Now().Add(checkTime)
+	for _, p := range w.publishers {
+		p.end()
+	}
+	ctx, cancel := context.WithDeadline(w.ctx, deadline)
+	defer cancel()
+	settled := func() bool {
+		for _, h := range w.edges {
+			if addr, _ := h.at(); addr == "" || h.busy.Load() {
+				return false
+			}
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, c := range w.closes {
+			if c.ended.IsZero() {
+				return false
+			}
+		}
+		return !w.janitor.busy.Load()
+	}
+	if !w.wait(deadline, settled) {
+		w.violate("the services did not come back, or a close did not end")
+	}
+	// What is still being written when this returns is written at the end, too: the
+	// subscribers are waited for below, and the tasks before the comparison.
+	if err := w.truth.complete(ctx); err != nil {
+		w.violate("the log cannot be read: %v", err)
+	}
+	for i, s := range w.subscribers {
+		s.tell(func() {
+			s.joined, s.away, s.cutAfter = true, false, 0
+			s.plan.limit = 1000
+			if i%2 == 0 {
+				s.edge = i % len(w.edges)
+			}
+		})
+	}
+	for _, s := range w.subscribers {
+		ok := w.wait(deadline, func() bool {
+			last, closed := w.goal(s)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.begun && (closed && s.finished || !closed && s.position >= last)
+		})
+		if !ok {
+			s.mu.Lock()
+			position, finished := s.position, s.finished
+			s.mu.Unlock()
+			last, closed := w.goal(s)
+			w.violate("%s has not caught up: at %d of %d, closed %t, finished %t", s, position, last, closed, finished)
+		}
+	}
+	for _, s := range w.subscribers {
+		s.end()
+	}
+	done := make(chan struct{})
+	go func() { w.tasks.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(checkTime):
+		w.violate("the checks did not end")
+	}
+	if err := w.truth.complete(ctx); err != nil {
+		w.violate("the log cannot be read: %v", err)
+	}
+	w.checkEverything()
+}
+
+// wait waits for a condition.
+func (w *world) wait(deadline time.Time, ok func() bool) bool {
+	for !ok() {
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return true
+}
+
+// report fails the schedule with all that is known.
+func (w *world) report(violations []string) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "replay: go test ./e2e -run EverySubscriber -schedules 1 -seed %d\n", w.sc.seed)
+	for _, v := range violations {
+		fmt.Fprintf(&b, "VIOLATION %s\n", v)
+	}
+	b.WriteString(w.sc.String())
+	for _, s := range w.subscribers {
+		mentioned := slices.ContainsFunc(violations, func(v string) bool { return strings.Contains(v, s.String()+" ") || strings.Contains(v, s.String()+":") })
+		if !mentioned {
+			continue
+		}
+		fmt.Fprintf(&b, "%s: began %d, cursor %s, finished %t\n", s, s.begin, s.cursor, s.finished)
+		for _, r := range s.log {
+			fmt.Fprintf(&b, "    %s\n", r)
+		}
+	}
+	if *keep != "" {
+		name := filepath.Join(*keep, fmt.Sprintf("%d.log", w.sc.seed))
+		if err := os.WriteFile(name, []byte(b.String()+w.historyText()+w.trace.String()), 0o600); err != nil {
+			w.t.Error(err)
+		}
+		fmt.Fprintf(&b, "more in %s\n", name)
+	}
+	w.t.Error(b.String())
+}
+
+// historyText lists what was stored.
+func (w *world) historyText() string {
+	var b strings.Builder
+	for _, session := range sessionNames {
+		fmt.Fprintf(&b, "session %s in partition %d\n", session, w.truth.partition(session))
+		for _, e := range w.truth.all(session) {
+			fmt.Fprintf(&b, "    %d %s %s\n", e.sequence, e.subject.Stream, e.kind)
+		}
+	}
+	return b.String()
+}

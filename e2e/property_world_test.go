@@ -1,0 +1,527 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/ingest"
+	"rejoin/services/janitor"
+	edge "rejoin/services/sse-edge"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// world is one installation under one schedule.
+//
+//	driver (the test's goroutine) ── steps ──▶ hosts: edges, ingest, janitor
+//	                                      ├──▶ publishers, one goroutine a stream
+//	                                      ├──▶ subscribers, one goroutine each
+//	                                      └──▶ tasks: closes, checks of gaps
+type world struct {
+	t     *testing.T
+	sc    schedule
+	begun time.Time
+	nats  *natstest.Server
+	truth *truth
+	own   *backend.Backend // markers and direct publishes
+	trace *lockedBuffer    // what the services logged, and the steps
+
+	edges       []*host
+	ingest      *host
+	janitor     *host
+	subscribers []*subscriber
+	publishers  []*publisher
+	client      *http.Client
+	tasks       sync.WaitGroup
+	ctx         context.Context
+	cancel      context.CancelFunc
+
+	mu         sync.Mutex
+	violations []string
+	doubtful   time.Time                 // the janitor or NATS was away for the first time
+	processed  map[string]map[int]uint64 // by edge and partition: what it has sent
+	attempts   map[place][]*attempt      // what was published
+	closes     map[place]*closing        // what was closed
+	tally      map[string]int
+	number     int
+}
+
+// lockedBuffer is where the services log to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// fast makes clients of NATS come back quickly, and later than the truth does.
+var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.ReconnectJitter(15*time.Millisecond, 15*time.Millisecond)}
+
+func newWorld(t *testing.T, sc schedule) *world {
+	w := &world{
+		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, nats: natstest.Start(t),
+		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
+		client: &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}},
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	t.Cleanup(w.stop)
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	url := w.nats.URL()
+	var err error
+	w.own, err = backend.Create(ctx, backend.Config{NATSURL: url}, "test", sc.settings, w.logger("test"), fast...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit := w.nats.Connect(nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0))
+	w.truth = newTruth(t, audit, sc.settings.Partitions)
+
+	cfg := backend.Config{NATSURL: url}
+	w.janitor = w.host("janitor", func(ctx context.Context, log *slog.Logger, _ func(string)) error {
+		b, err := backend.Create(ctx, cfg, "janitor", sc.settings, log, fast...)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		s, err := janitor.New(janitor.Config{Interval: sc.sweep, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, daemon.NewEnv(log))
+		if err != nil {
+			return err
+		}
+		return s.Run(ctx)
+	})
+	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {
+		b, err := backend.Open(ctx, cfg, "ingest", log, fast...)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		s, err := ingest.New(ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: ackTimeout, CloseMargin: 150 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}, b, daemon.NewEnv(log))
+		if err != nil {
+			return err
+		}
+		opened(s.Addr().String())
+		return s.Run(ctx)
+	})
+	for i, plan := range sc.edges {
+		w.edges = append(w.edges, w.host(fmt.Sprintf("edge %d", i), func(ctx context.Context, log *slog.Logger, opened func(string)) error {
+			b, err := backend.Open(ctx, cfg, "edge", log, fast...)
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			s, err := edge.New(edge.Config{
+				EdgeAddr: "127.0.0.1:0", WindowBytes: plan.window, WindowBackfill: plan.backfill, LogReads: plan.reads,
+				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
+				MaxConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
+			}, b, daemon.NewEnv(log))
+			if err != nil {
+				return err
+			}
+			opened(s.Addr().String())
+			return s.Run(ctx)
+		}))
+	}
+	w.janitor.start()
+	w.ingest.start()
+	for _, e := range w.edges {
+		e.start()
+	}
+	if !w.wait(time.Now().Add(20*time.Second), func() bool { addr, _ := w.ingest.at(); return addr != "" }) {
+		t.Fatal("ingest did not start")
+	}
+	for i := range len(sessionNames) * len(streamNames) {
+		session, stream := streamAt(i)
+		w.publishers = append(w.publishers, newPublisher(w, place{session, stream}))
+	}
+	for i, plan := range sc.subs {
+		w.subscribers = append(w.subscribers, newSubscriber(w, i, plan))
+	}
+	return w
+}
+
+const ackTimeout = 400 * time.Millisecond
+
+func (w *world) logger(name string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w.trace, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Duration("t", time.Since(w.begun).Round(10*time.Microsecond))
+		}
+		return a
+	}})).With("who", name)
+}
+
+// stop ends everything and waits for it.
+func (w *world) stop() {
+	for _, s := range w.subscribers {
+		s.end()
+	}
+	for _, p := range w.publishers {
+		p.end()
+	}
+	w.cancel()
+	w.tasks.Wait()
+	w.client.CloseIdleConnections()
+	var hosts sync.WaitGroup
+	for _, h := range append(append([]*host{}, w.edges...), w.ingest, w.janitor) {
+		if h != nil {
+			hosts.Go(h.stop)
+		}
+	}
+	hosts.Wait()
+	if w.own != nil {
+		w.own.Close()
+	}
+}
+
+func (w *world) violate(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, fmt.Sprintf("%8s ", time.Since(w.begun).Round(time.Millisecond))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) count(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tally[what]++
+}
+
+// doubt notes that from now on a gap may be uncertain.
+func (w *world) doubt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.doubtful.IsZero() {
+		w.doubtful = time.Now()
+	}
+}
+
+func (w *world) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(w.trace, "t=%s ---- "+format+"\n", append([]any{time.Since(w.begun).Round(10 * time.Microsecond)}, args...)...)
+}
+
+// host runs a service, and runs it again.
+type host struct {
+	w     *world
+	name  string
+	serve func(ctx context.Context, log *slog.Logger, opened func(addr string)) error
+	busy  atomic.Bool // a restart is under way
+
+	mu     sync.Mutex
+	addr   string
+	life   int
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (w *world) host(name string, serve func(context.Context, *slog.Logger, func(string)) error) *host {
+	return &host{w: w, name: name, serve: serve}
+}
+
+func (h *host) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	h.life++
+	life, done := h.life, make(chan struct{})
+	h.cancel, h.done = cancel, done
+	go func() {
+		defer close(done)
+		err := h.serve(ctx, h.w.logger(fmt.Sprintf("%s.%d", h.name, life)), func(addr string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.life == life && ctx.Err() == nil {
+				h.addr = addr
+			}
+		})
+		if ctx.Err() == nil {
+			h.w.violate("%s ended by itself: %v", h.name, err)
+		}
+	}()
+}
+
+func (h *host) stop() {
+	h.mu.Lock()
+	cancel, done := h.cancel, h.done
+	h.addr = ""
+	h.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+}
+
+// at returns where the service listens, and which life of it that is.
+func (h *host) at() (addr, life string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.addr, fmt.Sprintf("%s.%d", h.name, h.life)
+}
+
+// restart stops the service, and starts it again after a while. It does nothing
+// when that is under way already.
+func (h *host) restart(away time.Duration) {
+	if !h.busy.CompareAndSwap(false, true) {
+		return
+	}
+	h.w.tasks.Go(func() {
+		defer h.busy.Store(false)
+		h.stop()
+		select {
+		case <-time.After(away):
+		case <-h.w.ctx.Done():
+			return
+		}
+		h.start()
+	})
+}
+
+// attempt is one event that a publisher tried to publish.
+type attempt struct {
+	data         []byte
+	typ          string
+	began, ended time.Time
+	status       int    // of the answer; 0: none
+	code         string // of the problem
+	id           event.ID
+}
+
+// publisher publishes to one stream, one event after the other.
+type publisher struct {
+	w     *world
+	at    place
+	queue chan job
+	done  chan struct{}
+	once  sync.Once
+}
+
+type job struct {
+	n, size int
+	done    chan struct{}
+}
+
+func newPublisher(w *world, at place) *publisher {
+	p := &publisher{w: w, at: at, queue: make(chan job, 1024), done: make(chan struct{})}
+	go p.run()
+	return p
+}
+
+func (p *publisher) run() {
+	defer close(p.done)
+	for j := range p.queue {
+		for range j.n {
+			if p.w.ctx.Err() != nil || !p.publish(j.size) {
+				break
+			}
+		}
+		close(j.done)
+	}
+}
+
+func (p *publisher) end() {
+	p.once.Do(func() { close(p.queue) })
+	<-p.done
+}
+
+func (p *publisher) put(n, size int) job {
+	j := job{n, size, make(chan struct{})}
+	p.queue <- j
+	return j
+}
+
+// message makes a message that no other one equals.
+func (w *world) message(size int) []byte {
+	w.mu.Lock()
+	w.number++
+	n := w.number
+	w.mu.Unlock()
+	pad := strings.Repeat("<é&>0123456789abcdef", size/20+1)
+	space := []string{"", " ", "\n"}[n%3]
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0",%s"method":"m","params":{"n":%d,"big":12345678901234567890,"pad":%q}}`, space, n, pad[:max(size/20*21, 0)])
+}
+
+// publish tries once and reports whether the event was stored.
+func (p *publisher) publish(size int) bool {
+	a := &attempt{data: p.w.message(size), typ: event.DefaultType, began: time.Now()}
+	p.w.mu.Lock()
+	p.w.attempts[p.at] = append(p.w.attempts[p.at], a)
+	number := p.w.number
+	p.w.mu.Unlock()
+	addr, _ := p.w.ingest.at()
+	req, err := http.NewRequestWithContext(p.w.ctx, http.MethodPost, "http://"+addr+eventsPath(p.at), bytes.NewReader(a.data))
+	if err != nil {
+		p.w.violate("cannot make a request: %v", err)
+		return false
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if number%5 == 0 {
+		a.typ = "note"
+		req.Header.Set("Event-Type", a.typ)
+	}
+	status, body, err := p.w.do1(req)
+	p.w.mu.Lock()
+	a.ended = time.Now()
+	p.w.mu.Unlock()
+	if err != nil {
+		if p.w.ctx.Err() == nil {
+			p.w.count("publish error")
+		}
+		return false
+	}
+	var answer struct{ ID, Code string }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		p.w.violate("%s: POST answers %d %q", p.at, status, body)
+		return false
+	}
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	a.status, a.code = status, answer.Code
+	p.w.tally[fmt.Sprintf("publish %d %s", status, answer.Code)]++
+	if status == http.StatusCreated {
+		a.id, err = event.ParseID(answer.ID)
+		if err != nil || a.id.Stream != p.at.stream {
+			p.w.violations = append(p.w.violations, fmt.Sprintf("%s: POST answers the ID %q: %v", p.at, answer.ID, err))
+		}
+		return true
+	}
+	return false
+}
+
+func eventsPath(at place) string {
+	path := "/v1/sessions/" + url.PathEscape(at.session)
+	if at.stream != "" {
+		path += "/streams/" + url.PathEscape(at.stream)
+	}
+	return path + "/events"
+}
+
+func (w *world) do1(req *http.Request) (status int, body []byte, err error) {
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	return resp.StatusCode, body, err
+}
+
+// closing is a close that somebody asked for.
+type closing struct {
+	began, ended time.Time // ended is zero until it was answered 204
+}
+
+// close closes a stream or session; it repeats until it is done.
+func (w *world) close(at place, clearToo bool) {
+	w.mu.Lock()
+	if c := w.closes[at]; c != nil {
+		w.mu.Unlock()
+		return
+	}
+	this := &closing{began: time.Now()}
+	w.closes[at] = this
+	w.mu.Unlock()
+	w.tasks.Go(func() {
+		for w.ctx.Err() == nil {
+			addr, _ := w.ingest.at()
+			path := "http://" + addr + strings.TrimSuffix(eventsPath(at), "/events")
+			if clearToo {
+				path += "?clear=true"
+			}
+			req, err := http.NewRequestWithContext(w.ctx, http.MethodDelete, path, nil)
+			if err != nil {
+				w.violate("cannot make a request: %v", err)
+				return
+			}
+			status, body, err := w.do1(req)
+			switch {
+			case err == nil && status == http.StatusNoContent:
+				w.mu.Lock()
+				this.ended = time.Now()
+				w.mu.Unlock()
+				return
+			case err == nil && status == http.StatusNotFound:
+				// The session has never been used.
+				w.mu.Lock()
+				delete(w.closes, at)
+				w.mu.Unlock()
+				return
+			case err == nil && status != http.StatusServiceUnavailable:
+				w.violate("DELETE of %s answers %d %s", at, status, body)
+				return
+			}
+			select {
+			case <-w.ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+}
+
+// mark writes a bare =clear marker.
+func (w *world) mark(at place) {
+	w.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+		defer cancel()
+		if _, err := w.own.Log.Mark(ctx, event.Clear, at.session, at.stream); err != nil {
+			w.count("clear failed")
+		}
+	})
+}
+
+// publishDirectly does what a service that publishes to NATS may do: right, wrong,
+// and after the end.
+func (w *world) publishDirectly(at place, how int) {
+	w.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+		defer cancel()
+		e := eventlog.Event{Session: at.session, Stream: at.stream, Data: w.message(30)}
+		a := &attempt{data: e.Data, typ: event.DefaultType, began: time.Now(), code: "direct"}
+		switch how {
+		case 0:
+			e.Data = []byte("this is no JSON")
+			a = nil
+		case 1:
+			e.Type = "gap" // one of ours: ignored
+		}
+		if a != nil {
+			w.mu.Lock()
+			w.attempts[at] = append(w.attempts[at], a)
+			w.mu.Unlock()
+		}
+		var err error
+		if how == 2 && w.sc.settings.Partitions > 1 { // in the wrong partition
+			s := event.Subject{Partition: 1 - w.truth.partition(at.session), Session: at.session, Stream: at.stream}
+			_, err = w.own.Conn.RequestWithContext(ctx, s.String(), []byte(`{"jsonrpc":"2.0","method":"stray"}`))
+		} else {
+			_, err = w.own.Log.Publish(ctx, e)
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			w.count("direct publish failed")
+		}
+	})
+}

@@ -1,0 +1,267 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+// A schedule is drawn from one seed: what the log retains, how the services are
+// configured, who subscribes to what, and a list of steps. Running it is as
+// concurrent as the product is, so a seed does not repeat a run exactly; it repeats
+// everything that the test decides.
+type schedule struct {
+	seed     uint64
+	settings eventlog.Settings
+	edges    []edgePlan
+	sweep    time.Duration // between two sweeps of the janitor
+	patience time.Duration // the edges' for a missing janitor
+	clears   bool
+	subs     []subPlan
+	steps    []step
+}
+
+type edgePlan struct {
+	window, backfill, reads int
+	heartbeat               time.Duration
+}
+
+// subPlan is one subscriber: of a stream, or of a session's flow when stream is empty.
+type subPlan struct {
+	session, stream string
+	poll            bool   // pages instead of an event stream
+	from            string // "start", "now" or "unknown": with an ID of nowhere
+	limit           int    // of a page
+}
+
+// step is one thing that happens. What it means depends on op; see world.do.
+type step struct {
+	op    op
+	which int           // a stream, subscriber, edge or session
+	n     int           // how many, or of what size
+	edge  int           // where a subscriber goes
+	wait  time.Duration // how long something is away
+	flag  bool
+	pause time.Duration // after the step
+}
+
+type op uint8
+
+const (
+	opPublish op = iota
+	opPublishAndWait
+	opPublishDirectly
+	opJoin
+	opCut
+	opCutAfter
+	opResume
+	opRestartEdge
+	opRestartJanitor
+	opRestartNATS
+	opClear
+	opClose
+	opIdle
+)
+
+func (o op) String() string {
+	return [...]string{
+		"publish", "publish+wait", "publish-directly", "join", "cut", "cut-after", "resume",
+		"restart-edge", "restart-janitor", "restart-nats", "clear", "close", "idle",
+	}[o]
+}
+
+// sessions and streams of every schedule: names that need escaping among them.
+var (
+	sessionNames = []string{"s1", "s.2", "s=3"}
+	streamNames  = []string{"a", "b_b", "*"}
+)
+
+// streamAt returns stream number i of all sessions.
+func streamAt(i int) (session, stream string) {
+	n := len(streamNames)
+	return sessionNames[i/n%len(sessionNames)], streamNames[i%n]
+}
+
+func draw(seed uint64) schedule {
+	rng := rand.New(rand.NewPCG(seed, 0x5e55104))
+	chance := func(percent int) bool { return rng.IntN(100) < percent }
+	between := func(lo, hi int) int { return lo + rng.IntN(hi-lo+1) }
+	sc := schedule{seed: seed}
+	sc.settings = eventlog.Settings{
+		Partitions: between(1, 2), MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1,
+		MaxEventsPerSession: -1, MaxBytesPerSession: -1, Compression: chance(30),
+	}
+	if evicts := chance(75); evicts {
+		if chance(40) {
+			sc.settings.MaxAge = time.Duration(between(150, 1500)) * time.Millisecond
+		}
+		if chance(40) {
+			sc.settings.MaxEventsPerStream = int64(between(3, 30))
+		}
+		if chance(35) {
+			sc.settings.MaxBytes = int64(sc.settings.Partitions * between(6<<10, 40<<10))
+		}
+		if chance(35) {
+			sc.settings.MaxEventsPerSession = int64(between(10, 60))
+		}
+		if chance(25) {
+			sc.settings.MaxBytesPerSession = int64(between(3<<10, 16<<10))
+		}
+	}
+	sc.sweep = time.Duration(between(10, 150)) * time.Millisecond
+	sc.patience = []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second}[rng.IntN(3)]
+	for range between(2, 3) {
+		sc.edges = append(sc.edges, edgePlan{
+			window:    []int{1 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 1 << 20}[rng.IntN(6)],
+			backfill:  []int{0, 0, -1, 2 << 10}[rng.IntN(4)],
+			reads:     between(1, 4),
+			heartbeat: time.Duration(between(10, 80)) * time.Millisecond,
+		})
+	}
+	for range between(8, 14) {
+		p := subPlan{from: "start", limit: []int{1, 3, 10, 100, 1000}[rng.IntN(5)], poll: chance(25)}
+		p.session, p.stream = streamAt(rng.IntN(9))
+		if chance(35) {
+			p.stream = ""
+		}
+		if chance(20) {
+			p.from = "now"
+		} else if chance(8) {
+			p.from = "unknown"
+		}
+		sc.subs = append(sc.subs, p)
+	}
+	sc.drawSteps(rng, chance, between)
+	return sc
+}
+
+func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between func(lo, hi int) int) {
+	weights := map[op]int{
+		opPublish: 100, opPublishAndWait: 30, opJoin: 12, opCut: 25, opCutAfter: 25, opResume: 45, opIdle: 3,
+	}
+	if chance(30) {
+		weights[opPublishDirectly] = 10
+	}
+	if chance(60) {
+		weights[opRestartEdge] = 4
+	}
+	if chance(45) {
+		weights[opRestartJanitor] = 3
+	}
+	if chance(40) {
+		weights[opRestartNATS] = 1
+	}
+	if chance(40) {
+		weights[opClear], sc.clears = 4, true
+	}
+	if chance(40) {
+		weights[opClose] = 2
+	}
+	total := 0
+	for o := opPublish; o <= opIdle; o++ {
+		total += weights[o]
+	}
+	busy := rng.IntN(9) // one stream gets more than its share
+	size := between(10, 400)
+	slow := between(1, 6)
+	for range between(150, 400) {
+		s := step{which: rng.IntN(1 << 16), edge: rng.IntN(len(sc.edges)), flag: chance(50)}
+		if chance(60) {
+			s.pause = time.Duration(rng.IntN(slow*2000)) * time.Microsecond
+		}
+		at := rng.IntN(total)
+		for at >= weights[s.op] {
+			at -= weights[s.op]
+			s.op++
+		}
+		switch s.op {
+		case opPublish, opPublishAndWait:
+			s.n = between(1, 6)
+			if chance(5) {
+				s.n = between(20, 50)
+			}
+			if s.which %= 9; chance(40) {
+				s.which = busy
+			}
+			s.wait = time.Duration(size)
+		case opPublishDirectly:
+			s.which %= 9
+			s.n = rng.IntN(4)
+		case opJoin, opCut, opResume:
+			s.which %= len(sc.subs)
+		case opCutAfter:
+			s.which %= len(sc.subs)
+			s.n = between(1, 12)
+		case opRestartEdge:
+			s.which %= len(sc.edges)
+			s.wait = time.Duration(rng.IntN(150)) * time.Millisecond
+		case opRestartJanitor:
+			s.wait = time.Duration(rng.IntN(300)) * time.Millisecond
+		case opRestartNATS:
+			s.wait = time.Duration(rng.IntN(150)) * time.Millisecond
+		case opClear, opClose:
+			s.which %= 9
+			s.n = rng.IntN(3) // 0: the whole session
+		case opIdle:
+			s.pause = time.Duration(between(20, 120)) * time.Millisecond
+		}
+		sc.steps = append(sc.steps, s)
+	}
+}
+
+// evicts reports whether the log loses events other than by clears.
+func (sc *schedule) evicts() bool {
+	s := sc.settings
+	return s.MaxAge > 0 || s.MaxEventsPerStream > 0 || s.MaxBytes > 0 || sc.sessionLimits()
+}
+
+func (sc *schedule) sessionLimits() bool {
+	return sc.settings.MaxEventsPerSession > 0 || sc.settings.MaxBytesPerSession > 0
+}
+
+func (sc *schedule) loses() bool { return sc.evicts() || sc.clears || sc.has(opClose) }
+
+func (sc *schedule) has(o op) bool {
+	for _, s := range sc.steps {
+		if s.op == o {
+			return true
+		}
+	}
+	return false
+}
+
+func (sc *schedule) String() string {
+	var b strings.Builder
+	s := sc.settings
+	fmt.Fprintf(&b, "seed %d: partitions %d, age %s, stream %d, bytes %d, session %d/%d B, sweep %s, patience %s\n",
+		sc.seed, s.Partitions, s.MaxAge, s.MaxEventsPerStream, s.MaxBytes, s.MaxEventsPerSession, s.MaxBytesPerSession, sc.sweep, sc.patience)
+	for i, e := range sc.edges {
+		fmt.Fprintf(&b, "edge %d: window %d, backfill %d, reads %d, heartbeat %s\n", i, e.window, e.backfill, e.reads, e.heartbeat)
+	}
+	for i, p := range sc.subs {
+		fmt.Fprintf(&b, "subscriber %d: %s/%s poll=%t from %s limit %d\n", i, p.session, p.stream, p.poll, p.from, p.limit)
+	}
+	for i, st := range sc.steps {
+		fmt.Fprintf(&b, "%d:%s", i, st.op)
+		switch st.op {
+		case opPublish, opPublishAndWait:
+			fmt.Fprintf(&b, "(%d x%d)", st.which, st.n)
+		case opPublishDirectly, opClear, opClose:
+			fmt.Fprintf(&b, "(%d n=%d %t)", st.which, st.n, st.flag)
+		case opJoin, opCut, opResume, opCutAfter:
+			fmt.Fprintf(&b, "(%d @%d n=%d %t)", st.which, st.edge, st.n, st.flag)
+		case opRestartEdge, opRestartJanitor, opRestartNATS:
+			fmt.Fprintf(&b, "(%d %s)", st.which, st.wait)
+		case opIdle:
+		}
+		b.WriteByte(' ')
+		if i%12 == 11 {
+			b.WriteByte('\n')
+		}
+	}
+	b.WriteByte('\n')
+	return b.String()
+}

@@ -1,0 +1,47 @@
+package backend_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A service that starts while NATS restarts neither gives up nor waits for answers
+// that will never come. Found by the property test of e2e.
+func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := backend.Config{NATSURL: srv.URL()}
+	for n := range 12 {
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		opened := make(chan error, 1)
+		go func() {
+			b, err := backend.Create(ctx, cfg, "test", eventlog.Settings{Partitions: 4}, slog.New(slog.DiscardHandler),
+				nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+			if err == nil {
+				b.Close()
+			}
+			opened <- err
+		}()
+		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // to meet it at another step each time
+		srv.Stop()
+		srv.Start()
+		started := time.Now()
+		if err := <-opened; err != nil {
+			t.Fatalf("%d: %v", n, err)
+		}
+		if took := time.Since(started); took > 4*time.Second {
+			t.Errorf("%d: it took %s after NATS was back", n, took)
+		}
+		cancel()
+	}
+}
