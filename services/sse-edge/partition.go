@@ -83,7 +83,8 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 }
 
 // endOf returns the sequence at which the registry says that a stream or its
-// session ended, and the largest number while neither has. The registry knows it
+// session ended, the session alone when stream is empty, and the largest number
+// while neither has. The registry knows it
 // for longer than the log has the marker.
 func (p *partition) endOf(name, stream string) uint64 {
 	end := uint64(math.MaxUint64)

@@ -56,7 +56,7 @@ type reader struct {
 type step struct {
 	gaps  []gap
 	items []item
-	// version and idle: nothing was found, and the window's version then.
+	// version is the window's when it was read, to wait for the next one.
 	version uint64
 	// ended: there is nothing more to come, ever.
 	ended bool
@@ -220,7 +220,7 @@ func (r *reader) maybeUnlisted(reply marks.Reply, items []item) bool {
 		return maybe > r.cursor && (r.place.stream == "" || !listed(reply.Marks, r.place.stream))
 	}
 	return slices.ContainsFunc(items, func(it item) bool {
-		return maybe > it.sequence && maybe > r.from(it.stream, items) && !listed(reply.Marks, it.stream)
+		return maybe > it.sequence && !listed(reply.Marks, it.stream)
 	})
 }
 
@@ -302,14 +302,7 @@ func (r *reader) keep(items []item) []item {
 // ended reports whether the registry says that the stream or session ended at or
 // before the cursor: the window may have forgotten its marker.
 func (r *reader) ended() bool {
-	if rec, ok := r.part.sessions.Session(r.place.session); ok && rec.ClosedAt != 0 && r.cursor >= rec.ClosedAt {
-		return true
-	}
-	if r.place.stream == "" {
-		return false
-	}
-	rec, ok := r.part.sessions.Stream(r.place.session, r.place.stream)
-	return ok && rec.ClosedAt != 0 && r.cursor >= rec.ClosedAt
+	return r.cursor >= r.part.endOf(r.place.session, r.place.stream)
 }
 
 func (r *reader) gap(reason Reason, certain bool, stream string) gap {

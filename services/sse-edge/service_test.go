@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,9 +29,6 @@ type fixture struct {
 	t      *testing.T
 	server *natstest.Server
 	b      *backend.Backend
-
-	mu    sync.Mutex
-	asked int
 }
 
 func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
@@ -57,9 +53,6 @@ func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
 		if err := json.Unmarshal(m.Data, &req); err != nil {
 			f.t.Error(err)
 		}
-		f.mu.Lock()
-		f.asked++
-		f.mu.Unlock()
 		data, _ := json.Marshal(answer(req))
 		_ = m.Respond(data)
 	})
