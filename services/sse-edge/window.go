@@ -214,8 +214,14 @@ func (w *window) reopen(c *chain, incarnation string) {
 	if c.closed == 0 || c.closedOf == "" || incarnation == c.closedOf {
 		return
 	}
-	w.lose(c)
-	c.lost, c.closed = max(c.lost, c.closed), 0
+	end := c.closed
+	c.closed = 0
+	if c.flow == nil {
+		w.loseAll(c)
+	} else {
+		w.lose(c)
+	}
+	c.lost = max(c.lost, end)
 }
 
 // link appends entry n to a chain.
@@ -280,17 +286,22 @@ func (w *window) clear(e eventlog.Entry) {
 		c.wake()
 		return
 	}
-	before := c.lost
+	w.loseAll(c)
+	c.wake()
+}
+
+// loseAll empties the chains of a flow's streams.
+func (w *window) loseAll(flow *chain) {
+	before := flow.lost
 	for _, s := range w.chains {
-		if s.flow == c {
+		if s.flow == flow {
 			w.lose(s)
 			s.wake()
 		}
 	}
-	if c.lost > before {
-		c.lose("", c.lost, w.floor)
+	if flow.lost > before {
+		flow.lose("", flow.lost, w.floor)
 	}
-	c.wake()
 }
 
 // lose empties a stream's chain and remembers its newest event as lost.

@@ -164,6 +164,37 @@ func TestWindowForgetsStreams(t *testing.T) {
 	}
 }
 
+// itemsAt returns what a client without a cursor gets.
+func itemsAt(w *window, at place, incarnation string) []item {
+	a := w.attach(at, incarnation)
+	defer w.detach(a.chain)
+	return w.read(&reader{place: at, chain: a.chain, fresh: true}, limits{events: 100, bytes: 1 << 20}, nil).items
+}
+
+// A name may be used again long after its session has ended, and a window that is
+// seldom written to still has the events then.
+func TestASessionOfTheSameNameGetsNothingOfTheOneBeforeIt(t *testing.T) {
+	for _, closed := range []place{{"s", ""}, {"s", "a"}} {
+		for _, published := range []bool{false, true} {
+			t.Run(fmt.Sprint("closed_", closed, "_published_", published), func(t *testing.T) {
+				w := newTestWindow(1 << 20)
+				w.append(message(1, place{"s", "a"}, `{"old":1}`), 0, "one")
+				w.append(marker(2, closed, event.Close), 0, "one")
+				want := 0
+				if published {
+					w.append(message(3, place{"s", "a"}, `{"new":1}`), 0, "two")
+					want = 1
+				}
+				for _, at := range []place{{"s", "a"}, {"s", ""}} {
+					if items := itemsAt(w, at, "two"); len(items) != want {
+						t.Errorf("%v: %d events, want %d", at, len(items), want)
+					}
+				}
+			})
+		}
+	}
+}
+
 func TestWindowTellsWhereTheTailJumped(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b := place{"s", "a"}, place{"s", "b"}
