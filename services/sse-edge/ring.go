@@ -35,7 +35,9 @@ type ring struct {
 
 func (r *ring) clear() { r.first = r.next }
 
-func (r *ring) bytes() int { return int(r.next-r.first) * entryBytes } //nolint:gosec // entries in memory
+func (r *ring) len() int { return int(r.next - r.first) } //nolint:gosec // entries in memory
+
+func (r *ring) bytes() int { return r.len() * entryBytes }
 
 // at returns entry n, which must be held.
 func (r *ring) at(n uint64) *entry { return &r.entries[n%uint64(len(r.entries))] }

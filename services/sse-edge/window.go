@@ -14,6 +14,7 @@ import (
 //	frames   [segment][segment][segment]        appended at the end, freed at the front
 //	entries  ring of {sequence, offset, links}  numbered from the start of the process
 //	chains   stream → first, last entry         flows: session → first, last entry
+//	markers  {sequence, chain}                  evicted in turn with the entries
 //
 // Appending and evicting are O(1). A cursor's place is found from its chain's
 // newest entry backwards, in as many steps as there are events to deliver, or at
@@ -33,6 +34,9 @@ type window struct {
 	// byNumber finds the stream of an entry; free are its unused places.
 	byNumber []*chain
 	free     []uint32
+	// markers are those behind the floor, oldest first. A chain that has nothing else
+	// is forgotten with its marker.
+	markers []noted
 	// floor: every event after floor-1 that the tail received is here.
 	floor uint64
 	// proved: from here on the tail saw every event come in without a jump.
@@ -48,6 +52,16 @@ type window struct {
 	skipped func(reason string) // counts what is not framed
 }
 
+// noted is a =close or =clear marker that a chain knows of.
+type noted struct {
+	sequence uint64
+	chain    *chain
+}
+
+// notedBytes is what a marker costs, with the chain that may be there for its sake
+// alone: names of the usual length, and a place in the map.
+const notedBytes = 512
+
 func newWindow(budget int, skipped func(reason string)) *window {
 	return &window{budget: budget, frames: newSegments(budget), chains: map[place]*chain{}, floor: 1, proved: 1, skipped: skipped}
 }
@@ -57,6 +71,7 @@ func newWindow(budget int, skipped func(reason string)) *window {
 func (w *window) reset(state eventlog.State, after, floor uint64) {
 	w.frames.clear()
 	w.ring.clear()
+	w.markers = nil
 	for _, c := range w.chains {
 		c.length, c.entries, c.lost, c.closed, c.clearedAt, c.prefix = 0, 0, 0, 0, 0, nil
 		c.losses = nil
@@ -237,10 +252,28 @@ func (w *window) link(c *chain, n uint64, of linksOf) {
 	c.length++
 }
 
-// evict forgets the oldest entries until the window is within its budget. The
-// newest entry stays, however large it is.
+// held is how many bytes the window takes.
+func (w *window) held() int {
+	return w.frames.held() + w.ring.bytes() + len(w.markers)*notedBytes
+}
+
+// note keeps a marker's chain until the marker is evicted.
+func (w *window) note(sequence uint64, c *chain) {
+	w.markers = append(w.markers, noted{sequence, c})
+	w.evict()
+}
+
+// evict forgets the oldest entries and markers until the window is within its
+// budget. The newest one stays, however large it is.
 func (w *window) evict() {
-	for w.frames.held()+w.ring.bytes() > w.budget && w.ring.next-w.ring.first > 1 {
+	for w.held() > w.budget && w.ring.len()+len(w.markers) > 1 {
+		if len(w.markers) > 0 && (w.ring.len() == 0 || w.markers[0].sequence < w.ring.at(w.ring.first).sequence) {
+			old := w.markers[0]
+			w.markers = w.markers[1:]
+			w.floor = old.sequence + 1
+			w.forget(old.chain)
+			continue
+		}
 		old := *w.ring.at(w.ring.first)
 		w.floor = old.sequence + 1
 		stream := w.byNumber[old.chain]
@@ -251,7 +284,11 @@ func (w *window) evict() {
 		}
 		stream.entries--
 		w.ring.pop()
-		w.frames.freeBefore(w.ring.at(w.ring.first).offset)
+		if w.ring.len() > 0 {
+			w.frames.freeBefore(w.ring.at(w.ring.first).offset)
+		} else {
+			w.frames.clear()
+		}
 		w.forget(stream)
 		w.forget(flow)
 	}
@@ -269,11 +306,14 @@ func (w *window) close(e eventlog.Entry, incarnation string) {
 		c.closed, c.closedOf = e.Sequence, incarnation
 	}
 	c.wake()
-	for _, s := range w.chains {
-		if s.flow == c {
-			s.wake()
+	if c.flow == nil {
+		for _, s := range w.chains {
+			if s.flow == c {
+				s.wake()
+			}
 		}
 	}
+	w.note(e.Sequence, c)
 }
 
 // clear takes the events of a stream or session off the streams' chains. They are
@@ -281,13 +321,13 @@ func (w *window) close(e eventlog.Entry, incarnation string) {
 func (w *window) clear(e eventlog.Entry) {
 	c := w.chain(place{e.Subject.Session, e.Subject.Stream})
 	c.clearedAt = e.Sequence
-	if e.Subject.Stream != "" {
+	if c.flow == nil {
+		w.loseAll(c)
+	} else {
 		w.lose(c)
-		c.wake()
-		return
 	}
-	w.loseAll(c)
 	c.wake()
+	w.note(e.Sequence, c)
 }
 
 // loseAll empties the chains of a flow's streams.
@@ -364,7 +404,7 @@ type stats struct {
 func (w *window) stats() stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return stats{events: int(w.ring.next - w.ring.first), bytes: w.frames.held() + w.ring.bytes(), floor: w.floor, end: w.end, ready: w.caughtUp} //nolint:gosec // entries in memory
+	return stats{events: w.ring.len(), bytes: w.held(), floor: w.floor, end: w.end, ready: w.caughtUp}
 }
 
 // oldestOf returns the sequence of a chain's oldest event, when the window holds

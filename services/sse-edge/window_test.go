@@ -122,7 +122,7 @@ func TestWindowReadsWhatWasAppended(t *testing.T) {
 					model = append(model, modelled{at, sequence, data})
 				}
 			}
-			if got := w.stats(); got.floor > 1 && got.events == 0 && sequence == got.end && got.floor != got.end+1 && len(model) > 0 {
+			if got := w.stats(); got.floor > 1 && got.events+len(w.markers) == 0 && sequence == got.end && got.floor != got.end+1 && len(model) > 0 {
 				t.Fatalf("the floor is %d at the end %d", got.floor, got.end)
 			}
 		}
@@ -192,6 +192,34 @@ func TestASessionOfTheSameNameGetsNothingOfTheOneBeforeIt(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The marker comes behind the last event, and must not keep the chain for ever.
+func TestAWindowForgetsWhatHasEnded(t *testing.T) {
+	w := newTestWindow(16 << 10)
+	for n := uint64(1); n < 4000; n += 2 {
+		at := place{fmt.Sprint("s", n), "a"}
+		w.append(message(n, at, `{}`), 0, "one")
+		at.stream = ""
+		w.append(marker(n+1, at, event.Close), 0, "one")
+	}
+	if n := len(w.chains); n > 2*w.stats().events+10 {
+		t.Errorf("the window has %d chains for %d events", n, w.stats().events)
+	}
+}
+
+func TestAWindowOfMarkersAloneIsBoundedToo(t *testing.T) {
+	for _, kind := range []event.Kind{event.Close, event.Clear} {
+		t.Run(kind.String(), func(t *testing.T) {
+			w := newTestWindow(64 << 10)
+			for n := uint64(1); n < 4000; n++ {
+				w.append(marker(n, place{fmt.Sprint("s", n), "a"}, kind), 0, "one")
+			}
+			if n := len(w.chains); n > 1000 {
+				t.Errorf("the window has %d chains", n)
+			}
+		})
 	}
 }
 
