@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -387,6 +388,25 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 		}
 		c.messages(2)
 	}
+}
+
+// No sequence is so large that its client is told of a gap and then hears nothing.
+func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	f.publish("a", 2)
+	var c *client
+	for _, sequence := range []uint64{3, math.MaxInt64, math.MaxUint64 - 1, math.MaxUint64} {
+		id := cursorAt(t, url, streamPath, sequence)
+		c = subscribe(t, url+streamPath+"?after="+id)
+		c.next("connect")
+		if g := c.gap(); g.Reason != ReasonRolledBack || g.Requested != id || sequenceOf(t, g.ResumesAt) != 2 {
+			t.Errorf("%d: gap is %+v", sequence, g)
+		}
+	}
+	f.publish("a", 1)
+	c.messages(1)
 }
 
 func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {

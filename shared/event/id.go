@@ -189,8 +189,8 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 			p.Generation, p.Incarnation = generations[i].ID, incarnation
 			tag := p.Tag()
 			if tag == id.Tag {
-				if end := end(generations[i+1:]); id.Sequence >= end {
-					return RolledBack, end - 1
+				if later := generations[i+1:]; len(later) > 0 && id.Sequence >= end(later) {
+					return RolledBack, end(later) - 1
 				}
 				return Good, 0
 			}

@@ -59,6 +59,7 @@ func TestResolve(t *testing.T) {
 		common uint64
 	}{
 		{"current", made(func(*event.Place) {}, 500), event.Good, 0},
+		{"beyond_everything", made(func(*event.Place) {}, math.MaxUint64), event.Good, 0},
 		{"before_the_session_was_registered", made(func(p *event.Place) { p.Incarnation = "" }, 500), event.Good, 0},
 		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
 		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
