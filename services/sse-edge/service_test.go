@@ -75,6 +75,12 @@ func (f *fixture) edge(change func(*Config)) string {
 
 func (f *fixture) startEdge(change func(*Config)) (url string, stop func()) {
 	f.t.Helper()
+	s, stop := f.startService(change)
+	return "http://" + s.Addr().String(), stop
+}
+
+func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
+	f.t.Helper()
 	env := daemon.NewEnv(nil)
 	b, err := backend.Open(f.t.Context(), backend.Config{NATSURL: f.server.URL()}, "edge", env.Log)
 	if err != nil {
@@ -87,15 +93,14 @@ func (f *fixture) startEdge(change func(*Config)) (url string, stop func()) {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg, b, env)
-	if err != nil {
+	if s, err = New(cfg, b, env); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	eventually(f.t, "the edge is ready", func() bool { return s.ready() == nil })
-	return "http://" + s.Addr().String(), func() {
+	return s, func() {
 		cancel()
 		if err := <-done; err != nil {
 			f.t.Errorf("the edge ended with %v", err)

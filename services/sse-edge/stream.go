@@ -227,7 +227,9 @@ func (st *stream) run(ctx context.Context, first step) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-heartbeat.C:
-			err = st.write(st.heartbeat())
+			if err := st.write(st.heartbeat()); err != nil {
+				return err
+			}
 		case <-age.C:
 			return st.end("age")
 		case <-drain:
@@ -237,9 +239,6 @@ func (st *stream) run(ctx context.Context, first step) error {
 			return st.end("drain")
 		case <-changed:
 		case <-again:
-		}
-		if err != nil && again == nil {
-			return err
 		}
 	}
 }
