@@ -1,9 +1,6 @@
 package janitor
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -58,20 +55,6 @@ func (l *ledger) markOf(a *account, s *stream, now time.Time) marks.Mark {
 	return m
 }
 
-// sorted returns the sessions in order of their tokens.
-func (l *ledger) sorted() []string {
-	if l.order == nil {
-		l.order = sortedByToken(l.accounts)
-	}
-	return l.order
-}
-
-func sortedByToken[V any](m map[string]V) []string {
-	return slices.SortedFunc(maps.Keys(m), byToken)
-}
-
-func byToken(a, b string) int { return cmp.Compare(event.Token(a), event.Token(b)) }
-
 // cursor is where a page begins: behind a stream of a session, by their tokens.
 type cursor struct{ session, stream string }
 
@@ -85,16 +68,14 @@ func parseCursor(s string) cursor {
 // page returns a page of the marks of all sessions that differ from the default.
 func (l *ledger) page(from string, def marks.Mark, now time.Time) ([]marks.StreamMark, string) {
 	at := parseCursor(from)
-	sessions := l.sorted()
-	i := sort.Search(len(sessions), func(i int) bool { return event.Token(sessions[i]) >= at.session })
 	var page []marks.StreamMark
-	for _, session := range sessions[i:] {
+	for _, session := range sorted(&l.order, l.accounts).from(at.session) {
 		after := ""
-		if event.Token(session) == at.session {
+		if session.token == at.session {
 			after = at.stream
 		}
 		var full bool
-		if page, full = l.appendMarks(page, session, after, def, now); full {
+		if page, full = l.appendMarks(page, session.name, after, def, now); full {
 			return page, next(page)
 		}
 	}
@@ -120,15 +101,15 @@ func next(page []marks.StreamMark) string {
 // page is full.
 func (l *ledger) appendMarks(page []marks.StreamMark, session, after string, def marks.Mark, now time.Time) (_ []marks.StreamMark, full bool) {
 	a := l.accounts[session]
-	for _, name := range sortedByToken(a.streams) {
-		if after != "" && event.Token(name) <= after {
+	for _, stream := range sorted(&a.order, a.streams).from(after) {
+		if stream.token == after {
 			continue
 		}
-		m := l.markOf(a, a.streams[name], now)
+		m := l.markOf(a, a.streams[stream.name], now)
 		if m == def {
 			continue
 		}
-		page = append(page, marks.StreamMark{Session: session, Stream: name, Mark: m})
+		page = append(page, marks.StreamMark{Session: session, Stream: stream.name, Mark: m})
 		if len(page) == marks.PageSize {
 			return page, true
 		}

@@ -33,7 +33,7 @@ type ledger struct {
 	complete bool   // the tail has caught up once
 
 	accounts map[string]*account
-	order    []string // the sessions, by token; nil: to be sorted again
+	order    *names   // of the sessions
 	strays   []uint64 // entries that belong nowhere, in order of sequence
 	doomed   []doom
 	doubts   doubts
@@ -158,7 +158,8 @@ func (l *ledger) account(name string) *account {
 	a, ok := l.accounts[name]
 	if !ok {
 		a = &account{streams: map[string]*stream{}}
-		l.accounts[name], l.order = a, nil
+		l.accounts[name] = a
+		l.order.add(name)
 	}
 	return a
 }
@@ -173,6 +174,7 @@ func (l *ledger) stream(a *account, name string) *stream {
 	if !ok {
 		s = &stream{maybe: a.maybe}
 		a.streams[name] = s
+		a.order.add(name)
 	}
 	return s
 }

@@ -191,6 +191,45 @@ func TestAnEventTakesLittleMemory(t *testing.T) {
 	}
 }
 
+// An edge asks for the marks of a whole partition and gives up after AskTimeout. So
+// many streams must not take that long, neither in one session nor in as many, and
+// also while others are begun.
+func TestTheMarksOfManyStreamsAreAnsweredInTime(t *testing.T) {
+	const streams = 100_000
+	for _, oneSession := range []bool{true, false} {
+		l, now := newLedger(eventlog.Settings{}), time.Unix(1e9, 0)
+		publish := func() {
+			at := event.Subject{Session: "s", Stream: fmt.Sprint("stream-", (l.through*7919)%(2*streams))}
+			if !oneSession {
+				at.Session = at.Stream
+			}
+			l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: now}, now)
+		}
+		for range streams {
+			publish()
+		}
+		l.reach(streams, now)
+		l.advance(streams + 1)
+		begun := time.Now()
+		n, last := 0, ""
+		for from, more := "", true; more; more = from != "" {
+			reply := l.answer(marks.Request{From: from}, now)
+			for _, m := range reply.Marks {
+				if at := event.Token(m.Session) + "." + event.Token(m.Stream); at <= last {
+					t.Fatalf("%s came after %s", at, last)
+				} else {
+					last = at
+				}
+			}
+			n, from = n+len(reply.Marks), reply.Next
+			publish()
+		}
+		if took := time.Since(begun); n != streams || took > marks.AskTimeout {
+			t.Errorf("%d marks in %s, want %d within %s", n, took, streams, marks.AskTimeout)
+		}
+	}
+}
+
 func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 	fill(newLedger(eventlog.Settings{}), 100, b.N/100+1)

@@ -93,7 +93,8 @@ func (m *machine) sweep() {
 		return
 	}
 	through := m.ledger.through
-	for _, name := range m.ledger.sorted() {
+	for _, of := range sorted(&m.ledger.order, m.ledger.accounts).from("") {
+		name := of.name
 		a := m.ledger.accounts[name]
 		for _, r := range policy(m.ledger.view(name, a, session.Record{State: session.Open}, m.log.now), m.limits, m.log.now) {
 			m.ledger.condemn(r)

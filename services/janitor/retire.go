@@ -88,6 +88,7 @@ func (l *ledger) forget(keep int) {
 			if last := max(s.removed, s.maybe); len(s.events) == 0 && s.markers == nil && last < limit {
 				l.doubts.floor = max(l.doubts.floor, last)
 				delete(a.streams, stream)
+				a.order = nil
 			}
 		}
 		if a.empty() && len(a.streams) == 0 && a.maybe <= l.doubts.floor {

@@ -73,7 +73,8 @@ func (s *stream) oldest() uint64 {
 // account is what the ledger knows of a session.
 type account struct {
 	streams map[string]*stream
-	events  int // retained, over all streams
+	order   *names // of the streams
+	events  int    // retained, over all streams
 	bytes   int64
 	maybe   uint64 // for streams that the ledger does not know; see doubts
 	markers *markers
