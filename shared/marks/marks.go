@@ -116,6 +116,10 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) (Reply, error) {
 		} else {
 			all.Marks = append(all.Marks, reply.Marks...)
 			all.Through = min(all.Through, reply.Through)
+			// A page leaves out the streams with its own default: the larger doubt is
+			// right for those of all pages.
+			all.Default.Maybe = max(all.Default.Maybe, reply.Default.Maybe)
+			all.Next = reply.Next
 		}
 		if reply.Next == "" || reply.Next == req.From {
 			return all, nil
