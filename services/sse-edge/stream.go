@@ -139,7 +139,11 @@ func (st *stream) serve(conn net.Conn, first step) {
 	m.connections.Inc()
 	defer m.connections.Dec()
 	st.conn = tcp(conn)
-	ctx, cancel := context.WithCancel(st.service.base)
+	// A write that makes a little progress again and again has no end of its own: it
+	// ends with the edge, and a while after the connection should have.
+	cfg := st.service.cfg
+	ctx, cancel := context.WithTimeout(st.service.base, cfg.MaxAge*11/10+cfg.WriteTimeout)
+	defer context.AfterFunc(ctx, func() { _ = st.conn.Close() })()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)

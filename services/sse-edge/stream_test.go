@@ -91,3 +91,34 @@ func TestNothingFollowsAHeartbeatThatWasCutShort(t *testing.T) {
 		t.Errorf("behind the heartbeat's beginning came %.60q", after)
 	}
 }
+
+// A client that takes a byte whenever the deadline is near makes progress, but an
+// edge that stops does not wait for it.
+func TestAnEdgeThatStopsDoesNotWaitForAClientThatReadsByteByByte(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	s, stop := f.startService(nil)
+	defer stop()
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	conn := newFakeConn(func([]byte) (int, error) {
+		begin()
+		time.Sleep(time.Millisecond)
+		return 1, os.ErrDeadlineExceeded
+	})
+	st := streamTo(t, s, conn)
+	st.head = bytes.Repeat([]byte("x"), 1<<20) // minutes, at this speed
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		st.serve(conn, step{})
+	}()
+	<-begun
+	s.end()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Error("the stream goes on writing")
+		_ = conn.Close()
+		<-done
+	}
+}
