@@ -179,6 +179,28 @@ func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 	c.messages(2)
 }
 
+// What follows the cursor is known only after it was read: so connect comes behind
+// the first read, or it would say that a cursor was resumed which was not.
+func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 5, Reason: marks.Trimmed}}))
+	f.publish("a", 10)
+	f.remove(seq(1, 5)...)
+	url := f.edge(nil)
+	for after, resumed := range map[uint64]bool{2: false, 5: true} {
+		c := subscribe(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, after))
+		e := c.next("connect")
+		var data connectData
+		if err := json.Unmarshal(e.Data, &data); err != nil || data.Resumed != resumed || e.HasID != resumed {
+			t.Errorf("after %d: connect is %s with id %q, %v", after, e.Data, e.ID, err)
+		}
+		if !resumed {
+			c.gap()
+		}
+		c.messages(5)
+	}
+}
+
 func TestAClearBelowTheFloorIsAnUncertainGapWhenTheLedgerDoubts(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	f.publish("a", 5)

@@ -54,8 +54,9 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
 	first, position := step{}, r.cursor
-	if r.fresh || req.onGapError {
-		// Where a client without a cursor stands is known once its first event is.
+	if r.fresh || req.start.after != "" {
+		// Where a client without a cursor stands is known once its first event is, and
+		// whether one with a cursor goes on there once what follows was read.
 		resumed := !r.fresh
 		if first, err = s.poll(r, 0); err != nil {
 			s.logger.Warn("a subscriber is told to come back", "error", err)
