@@ -131,6 +131,22 @@ func (r *reader) leftBefore(ctx context.Context, marker uint64) (bool, error) {
 	return false, nil
 }
 
+// findFinal looks whether a stream that the window has nothing of ended with a final
+// event that was delivered.
+func (r *reader) findFinal(ctx context.Context) error {
+	at, err := r.part.log.Last(ctx, r.subject(event.Message, r.place.stream))
+	if err == nil && at <= r.cursor {
+		var e eventlog.Entry
+		if e, err = r.part.log.At(ctx, r.part.number, at); err == nil && e.Final {
+			r.final = at
+		}
+	}
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // clearedAt returns the sequence of the newest =clear marker of a stream, or of
 // the session when stream is empty, and 0 when there is none.
 func (r *reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
@@ -181,8 +197,11 @@ func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error
 		if err != nil {
 			return nil, err
 		}
-		if e.Sequence > closed {
+		if e.Sequence > closed || r.final != 0 && e.Sequence > r.final {
 			continue
+		}
+		if e.Final && r.place.stream != "" {
+			r.final = e.Sequence
 		}
 		if r.place.stream == "" {
 			cleared, err := r.clearedAt(ctx, e.Subject.Stream)

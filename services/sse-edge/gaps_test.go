@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"testing"
+	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -160,6 +161,28 @@ func TestEventsBehindTheEndAreNotSentFromTheLogEither(t *testing.T) {
 	}
 	if p := poll(t, url+streamPath+"?limit=20"); len(p.Events) != 3 {
 		t.Errorf("%d events of the stream, want 3", len(p.Events))
+	}
+}
+
+// The window forgets where a stream ended, and the log knows.
+func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.publish("a", 2)
+	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.publish("b", 300)
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10; c.MaxAge = 5 * time.Second })
+	c := subscribe(t, url+streamPath)
+	c.next("connect")
+	final := c.messages(3)
+	c.next("close")
+	if again := subscribe(t, url+streamPath+"?after="+final); again.resp.StatusCode != http.StatusNoContent {
+		t.Errorf("a resume behind the final event answers %d", again.resp.StatusCode)
+	}
+	if p := poll(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, 303)); !p.Closed {
+		t.Errorf("a poll of what is over answers %+v", p)
 	}
 }
 

@@ -43,6 +43,9 @@ type reader struct {
 	// and the first =close marker by stream; "" is the session's.
 	cleared, closed map[string]uint64
 
+	// final is the sequence of a stream's final event, when it was found in the log.
+	final uint64
+
 	// given is the client's own text of the cursor, while it stands at givenAt.
 	given   string
 	givenAt uint64
@@ -135,7 +138,7 @@ func (r *reader) rolledBack(v view, s *step) {
 		s.add(r.gap(ReasonRolledBack, true, r.place.stream))
 		r.cursor = v.common
 	}
-	r.rollbacks, r.provenTo, r.last, r.dropped, r.cleared = v.rollbacks, 0, 0, nil, nil
+	r.rollbacks, r.provenTo, r.last, r.final, r.dropped, r.cleared = v.rollbacks, 0, 0, 0, nil, nil
 }
 
 // passCleared moves a stream's cursor over what a =clear marker in the window took.
@@ -300,9 +303,9 @@ func (r *reader) keep(items []item) []item {
 }
 
 // ended reports whether the registry says that the stream or session ended at or
-// before the cursor: the window may have forgotten its marker.
+// before the cursor, or the log that the stream did: the window may have forgotten.
 func (r *reader) ended() bool {
-	return r.cursor >= r.part.endOf(r.place.session, r.place.stream)
+	return r.final != 0 && r.cursor >= r.final || r.cursor >= r.part.endOf(r.place.session, r.place.stream)
 }
 
 func (r *reader) gap(reason Reason, certain bool, stream string) gap {

@@ -74,6 +74,9 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 	}
 	r.cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
 	if id.Sequence <= a.end {
+		if a.unknown {
+			return r.findFinal(ctx)
+		}
 		return nil
 	}
 	// Another edge was faster, or the log has lost what it showed.

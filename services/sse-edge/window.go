@@ -374,7 +374,10 @@ func (w *window) attach(p place, incarnation string) attachment {
 	}
 	w.reopen(c, incarnation)
 	c.readers++
-	return attachment{chain: c, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks)}
+	return attachment{
+		chain: c, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks),
+		unknown: c.flow != nil && c.length == 0 && c.closed == 0 && w.floor > w.oldest,
+	}
 }
 
 // attachment is what a new subscriber has to know of the window.
@@ -384,6 +387,8 @@ type attachment struct {
 	gens      []event.Generation
 	end       uint64
 	rollbacks int
+	// unknown says that there is nothing of the stream in a window that is not whole.
+	unknown bool
 }
 
 // detach lets go of what attach returned.
