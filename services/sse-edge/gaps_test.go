@@ -9,6 +9,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
+	"rejoin/shared/session"
 )
 
 // These tests repeat, one by one, what the property test of e2e found.
@@ -183,6 +184,43 @@ func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 	}
 	if p := poll(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, 303)); !p.Closed {
 		t.Errorf("a poll of what is over answers %+v", p)
+	}
+}
+
+// Whoever connects before a session is registered gets IDs of that session once it
+// is: those without an incarnation would be good for a later one of the same name.
+func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+"/v1/sessions/s/streams/b/events")
+	c.next("connect")
+	quiet.next("connect")
+	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
+		t.Fatal(err)
+	}
+	f.publish("a", 1)
+	old := c.messages(1)
+	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) == 1 })
+	oldQuiet := quiet.next("cursor").ID
+	rec, err := f.b.Sessions.Get(t.Context(), "s", "")
+	if err == nil {
+		err = f.b.Sessions.Remove(t.Context(), rec)
+	}
+	if err == nil {
+		_, err = f.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the edge knows the new session", func() bool {
+		p := poll(t, url+flowPath)
+		return len(p.Events) == 1 && p.Cursor != old
+	})
+	for path, after := range map[string]string{flowPath: old, "/v1/sessions/s/streams/b/events": oldQuiet} {
+		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != ReasonUnknown {
+			t.Errorf("%s: the gap of an ID of the session before is %+v", path, g)
+		}
 	}
 }
 

@@ -321,10 +321,15 @@ func (r *reader) id(sequence uint64) string {
 	return event.ID{Stream: r.place.stream, Tag: r.tags.tag(r.place.stream), Sequence: sequence}.String()
 }
 
-// retag makes IDs in the newest generation.
+// retag makes IDs in the newest generation, and of the session once it is registered.
 func (r *reader) retag(v view) {
-	if p := r.tags.place; p.Generation != v.generation || p.Birth != v.birth {
-		p.Generation, p.Birth = v.generation, v.birth
+	p := r.tags.place
+	p.Generation, p.Birth = v.generation, v.birth
+	if p.Incarnation == "" {
+		rec, _ := r.part.sessions.Session(p.Session)
+		p.Incarnation = rec.Incarnation
+	}
+	if p != r.tags.place {
 		r.tags = newTagger(p)
 	}
 }

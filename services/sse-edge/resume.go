@@ -103,6 +103,9 @@ func (r *reader) resolveAnew(ctx context.Context, id event.ID) (event.Verdict, u
 	p := r.tagPlace()
 	p.Birth, p.Incarnation = state.Birth, rec.Incarnation
 	verdict, common := event.Resolve(id, p, state.Generations)
+	if verdict == event.Good {
+		r.tags = newTagger(p) // the copy of the registry may be behind
+	}
 	return verdict, common, nil
 }
 
