@@ -224,6 +224,29 @@ func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testin
 	}
 }
 
+func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.publish("a", 3)
+	f.publish("b", 3)
+	f.publish("c", 1)
+	f.remove(1, 7) // so that the window has holes and the ledger is asked
+	url := f.edge(nil)
+	after := cursorAt(t, url, flowPath, 2)
+	f.mark(event.Clear, "")
+	f.publish("a", 1)
+	f.ledger(says(
+		marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 3, Reason: marks.Cleared}},
+		marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Removed: 6, Reason: marks.Cleared}},
+	))
+	eventually(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
+	c := subscribe(t, url+flowPath+"?after="+after)
+	c.next("connect")
+	if g := c.gap(); g.Reason != ReasonCleared || g.Stream != nil {
+		t.Errorf("gap is %+v", g)
+	}
+	c.messages(1)
+}
+
 func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	f.ledger(nothingRemoved)

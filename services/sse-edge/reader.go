@@ -183,7 +183,7 @@ func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items 
 		if end := r.part.endOf(r.place.session, m.Stream); m.Removed > end {
 			m.Removed, m.Maybe = 0, end // what was removed had come too late to count
 		}
-		from := max(r.from(m.Stream, items), r.dropped[m.Stream])
+		from := max(r.from(m.Stream, items), r.droppedTo(m.Stream))
 		if m.Removed > from {
 			if !r.fresh {
 				gaps = append(gaps, r.gap(reasonOf(m.Reason), true, m.Stream))
@@ -299,8 +299,11 @@ func (r *reader) keep(items []item) []item {
 	if len(r.dropped) == 0 {
 		return items
 	}
-	return slices.DeleteFunc(items, func(it item) bool { return it.sequence <= r.dropped[it.stream] })
+	return slices.DeleteFunc(items, func(it item) bool { return it.sequence <= r.droppedTo(it.stream) })
 }
+
+// droppedTo returns up to which sequence a stream's events are gone.
+func (r *reader) droppedTo(stream string) uint64 { return max(r.dropped[stream], r.dropped[""]) }
 
 // ended reports whether the registry says that the stream or session ended at or
 // before the cursor, or the log that the stream did: the window may have forgotten.

@@ -49,7 +49,7 @@ func (w *window) read(r *reader, limit limits, items []item) view {
 		items: items[:0],
 	}
 	for stream, upTo := range c.losses {
-		if upTo > max(r.cursor, r.dropped[stream]) {
+		if upTo > max(r.cursor, r.droppedTo(stream)) {
 			v.losses = append(v.losses, loss{stream, upTo})
 		}
 	}
