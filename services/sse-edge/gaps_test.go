@@ -247,6 +247,22 @@ func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 	c.messages(1)
 }
 
+// A client without a cursor has missed nothing of what is gone when it comes, also
+// not of a stream whose events only a later page of the log holds.
+func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.publish("a", stepEvents+100)
+	gone := f.publish("b", 5)
+	left := f.publish("b", 1)
+	f.remove(seq(gone-4, gone)...)
+	f.ledger(says(marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Removed: gone, Reason: marks.Trimmed}}))
+	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
+	c.next("connect")
+	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
+		t.Errorf("the last event is %s, want %d", last, left)
+	}
+}
+
 func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	f.ledger(nothingRemoved)

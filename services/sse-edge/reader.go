@@ -190,6 +190,8 @@ func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items 
 			}
 			r.drop(m.Stream, m.Removed)
 			from = m.Removed
+		} else if r.fresh && r.place.stream == "" && m.Removed > 0 {
+			r.drop(m.Stream, m.Removed) // no gap on a later page either
 		}
 		uncertain = uncertain || m.Maybe > from
 	}
