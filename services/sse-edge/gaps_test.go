@@ -3,6 +3,7 @@ package edge
 import (
 	"encoding/json"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -260,6 +261,34 @@ func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
 	c.next("connect")
 	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
 		t.Errorf("the last event is %s, want %d", last, left)
+	}
+}
+
+// A janitor that hangs costs each of those that wait for its answer one time-out,
+// and not one for each that asked before.
+func TestClientsDoNotQueueForAJanitorThatHangs(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.publish("a", 10)
+	f.remove(1, 2, 3, 4)
+	url := f.edge(nil)
+	after := cursorAt(t, url, streamPath, 2)
+	sub, err := f.b.Conn.QueueSubscribeSync(marks.Subject, marks.Queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	begun := time.Now()
+	for range 8 {
+		clients.Go(func() {
+			if g := poll(t, url+streamPath+"?after="+after).Gap; g == nil || g.Certain {
+				t.Errorf("the gap is %+v", g)
+			}
+			if took := time.Since(begun); took > 3*marks.AskTimeout {
+				t.Errorf("an answer took %s", took)
+			}
+		})
 	}
 }
 

@@ -83,10 +83,18 @@ func (t *table) of(session string) marks.Reply {
 type tables struct {
 	mu      sync.Mutex
 	current *table
-	busy    chan struct{} // closed when the fetch under way is done
+	busy    *fetching // nil when no fetch is under way
 }
 
-// get returns the table for a proved floor, and fetches it when nobody has.
+// fetching is a fetch under way.
+type fetching struct {
+	done chan struct{}
+	err  error // set before done is closed; nil also when its caller gave it up
+}
+
+// get returns the table for a proved floor, and fetches it when nobody has. Who waited
+// for a fetch that failed does not try again: a janitor that hangs would cost each one
+// a time-out after the other.
 func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch func(context.Context) (marks.Reply, error)) (*table, error) {
 	for {
 		t.mu.Lock()
@@ -97,13 +105,17 @@ func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch fu
 		if busy := t.busy; busy != nil {
 			t.mu.Unlock()
 			select {
-			case <-busy:
+			case <-busy.done:
+				if busy.err != nil {
+					return nil, busy.err
+				}
 				continue
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
 		}
-		t.busy = make(chan struct{})
+		mine := &fetching{done: make(chan struct{})}
+		t.busy = mine
 		t.mu.Unlock()
 
 		reply, err := fetch(ctx)
@@ -111,8 +123,10 @@ func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch fu
 		t.mu.Lock()
 		if err == nil {
 			t.current = newTable(proved, rollbacks, reply)
+		} else if ctx.Err() == nil {
+			mine.err = err
 		}
-		close(t.busy)
+		close(mine.done)
 		t.busy = nil
 		t.mu.Unlock()
 		if err != nil {
