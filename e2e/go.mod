@@ -6,7 +6,7 @@ require rejoin/shared v0.0.0
 
 replace rejoin/shared => ../shared
 
-require rejoin/services/web v0.0.0 // indirect
+require rejoin/services/web v0.0.0
 
 replace rejoin/services/web => ../services/web
 

@@ -215,7 +215,7 @@ func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error
 		prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
 		items = append(items, item{
 			stream: e.Subject.Stream, sequence: e.Sequence, time: e.Time.UnixNano(),
-			frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ^uint64(0),
+			frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ofLog,
 		})
 	}
 	r.items = items

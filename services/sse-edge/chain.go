@@ -42,9 +42,10 @@ type chain struct {
 	// readers counts the subscribers that hold the chain.
 	readers int
 	// version counts what subscribers are woken for; changed is closed at the next
-	// one, and nil while nobody waits.
+	// one, and nil while nobody waits. subs are the workers that are told of it.
 	version uint64
 	changed chan struct{}
+	subs    []*subscription
 }
 
 // lose notes on a flow that a =clear marker took a stream's events up to a sequence
@@ -66,6 +67,9 @@ func (c *chain) wake() {
 	if c.changed != nil {
 		close(c.changed)
 		c.changed = nil
+	}
+	for _, s := range c.subs {
+		s.wake()
 	}
 }
 

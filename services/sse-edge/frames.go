@@ -59,6 +59,9 @@ type object struct {
 	Message json.RawMessage `json:"message"`
 }
 
+// ofLog is the segment of a frame that is not the window's.
+const ofLog = ^uint64(0)
+
 // item is one event that a read found.
 type item struct {
 	stream   string
@@ -67,6 +70,7 @@ type item struct {
 	frame    []byte // of appendFrame
 	offset   uint64 // of the frame in the window, and of its segment
 	segment  uint64
+	number   uint64 // of its entry in the window; 0 when it is from the log
 }
 
 func (it item) object(tags tagger) object {

@@ -59,8 +59,12 @@ type reader struct {
 type step struct {
 	gaps  []gap
 	items []item
-	// version is the window's when it was read, to wait for the next one.
+	// version is the chain's when the window was read, to wait for the next one.
 	version uint64
+	// proved is the window's proved floor when it was read.
+	proved uint64
+	// more: the window holds more than one step may carry.
+	more bool
 	// ended: there is nothing more to come, ever.
 	ended bool
 }
@@ -97,10 +101,43 @@ func (r *reader) next(ctx context.Context) (step, error) {
 			return step{}, err
 		}
 		r.fresh = false // from here on the client has a place of its own
-		s.version = v.version
-		s.ended = s.ended || len(s.items) == 0 && r.ended()
+		r.conclude(v, &s)
 		return s, nil
 	}
+}
+
+// quick is next for the usual case, in which it takes no more than a look at the
+// window; otherwise it says no and has changed nothing.
+func (r *reader) quick() (s step, ok bool) {
+	if r.fresh || len(r.pending) > 0 {
+		return step{}, false
+	}
+	v := r.part.window.read(r, r.limit, r.items)
+	r.items = v.items
+	if v.rollbacks > r.rollbacks || len(v.losses) > 0 || v.lost > r.cursor || !v.inside || r.unproved(v) {
+		return step{}, false
+	}
+	r.retag(v)
+	r.take(v, &s)
+	r.conclude(v, &s)
+	return s, true
+}
+
+// unproved reports whether the window may lack events behind the cursor.
+func (r *reader) unproved(v view) bool { return r.cursor+1 < v.proved && r.provenTo+1 < v.proved }
+
+// take takes what a view holds and moves the cursor behind it.
+func (r *reader) take(v view, s *step) {
+	s.items = r.keep(v.items)
+	r.retagBeyond(v)
+	r.cursor, r.last = max(r.cursor, v.through), v.last
+	s.more, s.proved = v.more, v.proved
+	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
+}
+
+func (r *reader) conclude(v view, s *step) {
+	s.version = v.version
+	s.ended = s.ended || len(s.items) == 0 && r.ended()
 }
 
 func (r *reader) step(ctx context.Context, v view, s *step) error {
@@ -115,20 +152,16 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 	if !v.inside {
 		return r.below(ctx, v, s)
 	}
-	items, through := v.items, v.through
-	if r.cursor+1 < v.proved && r.provenTo+1 < v.proved {
+	if r.unproved(v) {
 		reply, err := r.part.marksOfWindow(ctx, r.place.session, v)
-		found, err := r.judge(ctx, reply, err, items, through)
+		found, err := r.judge(ctx, reply, err, v.items, v.through)
 		s.add(found...)
 		if err != nil {
 			return err
 		}
 		r.provenTo = v.end
 	}
-	s.items = r.keep(items)
-	r.retagBeyond(v)
-	r.cursor, r.last = max(r.cursor, through), v.last
-	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
+	r.take(v, s)
 	return nil
 }
 
@@ -306,6 +339,17 @@ func (r *reader) keep(items []item) []item {
 
 // droppedTo returns up to which sequence a stream's events are gone.
 func (r *reader) droppedTo(stream string) uint64 { return max(r.dropped[stream], r.dropped[""]) }
+
+// goBack moves the cursor behind what a client was told of a step; see [outbox.cut].
+func (r *reader) goBack(s step, told int) {
+	switch {
+	case told > len(s.items):
+	case told > 0:
+		r.cursor, r.last = s.items[told-1].sequence, s.items[told-1].number
+	case len(s.items) > 0:
+		r.cursor = s.items[0].sequence - 1
+	}
+}
 
 // ended reports whether the registry says that the stream or session ended at or
 // before the cursor, or the log that the stream did: the window may have forgotten.

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -76,9 +78,10 @@ func (c Config) Validate() error {
 //
 //	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
 //	     │                      watch, marks         generations; marks after a jump
+//	     ├─ workers, one a processor: the cursor loop of all event streams
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
-//	     │                 └─ for each event stream, once hijacked: the cursor loop,
-//	     │                    and a reader that notices when the client goes
+//	     │                 └─ for each event stream, once hijacked: a reader that
+//	     │                    notices when the client goes
 //	     └─ stops in this order: no new streams, streams closed over --drain, pages
 //	        answered, listener closed, tails ended
 type Service struct {
@@ -90,6 +93,8 @@ type Service struct {
 	app      *fiber.App
 	ln       net.Listener
 	parts    []*partition
+	workers  []*worker
+	next     atomic.Uint64 // counts the streams, to share them out
 	metrics  *metrics
 
 	base  context.Context // of all streams; ends when they must
@@ -133,6 +138,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		}
 		s.parts = append(s.parts, p)
 	}
+	for range runtime.GOMAXPROCS(0) {
+		s.workers = append(s.workers, newWorker(s))
+	}
 	env.Health.Add("windows", s.ready)
 	var err error
 	if s.ln, err = web.Listen(cfg.EdgeAddr, "--edge-addr"); err != nil {
@@ -140,6 +148,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, sharedBody) + 1, WriteTimeout: time.Minute})
+	s.app.Server().KeepHijackedConns = true // they are the workers'
 	s.app.Use(web.HostCheck(append(append([]string{}, web.LoopbackHosts...), cfg.AllowedHosts...)))
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
@@ -175,6 +184,11 @@ func (s *Service) Run(ctx context.Context) error {
 		tails.Go(func() { p.watch(tailCtx) })
 		tails.Go(func() { p.fetchMarks(tailCtx) })
 	}
+	stopWorkers := make(chan struct{})
+	var workers sync.WaitGroup
+	for _, w := range s.workers {
+		workers.Go(func() { w.run(stopWorkers) })
+	}
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(serveCtx, s.app, s.ln, s.cfg.WriteTimeout) }()
@@ -189,6 +203,8 @@ func (s *Service) Run(ctx context.Context) error {
 		err = <-served
 	}
 	stopServing()
+	close(stopWorkers)
+	workers.Wait()
 	stopTails()
 	tails.Wait()
 	return err
@@ -226,6 +242,10 @@ func (s *Service) enter() (ok bool, reason string) {
 func (s *Service) leave() {
 	<-s.slots
 	s.streams.Done()
+}
+
+func (s *Service) nextWorker() *worker {
+	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }
 
 func (s *Service) partition(session string) *partition { return s.parts[s.log.Partition(session)] }

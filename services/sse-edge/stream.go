@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -71,14 +72,14 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 		}
 	}
 	gap := len(r.pending)+len(first.gaps) > 0
-	st := &stream{service: s, reader: r, req: req, head: responseHead(c), position: position, resumed: req.start.after != "" && !gap, gap: gap}
+	st := &stream{
+		service: s, reader: r, envelope: req.envelope, step: first,
+		position: position, resumed: req.start.after != "" && !gap, gap: gap,
+	}
+	head := responseHead(c)
 	handedOver = true
 	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) {
-		defer s.leave()
-		defer r.close()
-		st.serve(conn, first)
-	})
+	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, head) })
 	return nil
 }
 
@@ -110,67 +111,97 @@ func responseHead(c *fiber.Ctx) []byte {
 	return h.AppendBytes(nil)
 }
 
-// stream is one event stream: the loop that moves its reader's cursor.
+// stream is one event stream: a reader's cursor and the connection that it is sent
+// to. It belongs to its worker, and while it is away, step and err and the reader
+// belong to the goroutine that it is away in.
 type stream struct {
-	service *Service
-	reader  *reader
-	req     request
-	head    []byte
+	service  *Service
+	reader   *reader
+	conn     net.Conn
+	raw      syscall.RawConn // of conn
+	envelope bool
+	// head is what the connection begins with: the response's head and the first block.
+	head []byte
 	// position is where the connection begins; resumed says that it is where the
 	// client's cursor was.
 	position uint64
 	resumed  bool
 	// gap says that the client is told of a gap next. It keeps the cursor that it
 	// came with until then: else a connection that ends before would swallow the gap.
-	gap     bool
-	conn    net.Conn
-	buffers net.Buffers
-	// lastSegment and lastEnd are where the frame that was added last lies in the window.
-	lastSegment, lastEnd uint64
+	gap bool
+
+	away     bool               // a goroutine reads for it, or writes to it
+	flushing bool               // it is the latter
+	again    bool               // its chain has changed meanwhile
+	cancel   context.CancelFunc // of the read
+	step     step               // what the read found; at first what the handler found
+	err      error              // of the read or write
+	ended    bool               // what is being flushed is the last block
+	over     bool               // the worker is done with it
+	reason   string             // why
+
+	sub  *subscription // to the reader's chain
+	slot int           // where in sub.streams it is
+
+	timer         int // where in the worker's timers it is
+	beatAt, endAt time.Time
+	retryAt       time.Time // when the log is read again; zero when it could be read
+	draining      bool      // endAt is its moment within the drain
 }
 
-// errEnd ends a stream in order; its text is the metric's reason.
-type errEnd string
+// due is when the clock has something for the stream next.
+func (st *stream) due() time.Time {
+	due := st.beatAt
+	if st.endAt.Before(due) {
+		due = st.endAt
+	}
+	if !st.retryAt.IsZero() && st.retryAt.Before(due) {
+		due = st.retryAt
+	}
+	return due
+}
 
-func (e errEnd) Error() string { return string(e) }
-
-func (st *stream) serve(conn net.Conn, first step) {
-	m := st.service.metrics
-	m.opened.Inc()
-	m.connections.Inc()
-	defer m.connections.Dec()
+// hand gives the connection to a worker.
+func (st *stream) hand(conn net.Conn, head []byte) {
+	s := st.service
 	st.conn = tcp(conn)
-	// A write that makes a little progress again and again has no end of its own: it
-	// ends with the edge, and a while after the connection should have.
-	cfg := st.service.cfg
-	ctx, cancel := context.WithTimeout(st.service.base, cfg.MaxAge*11/10+cfg.WriteTimeout)
-	defer context.AfterFunc(ctx, func() { _ = st.conn.Close() })()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		defer cancel()
+	s.metrics.opened.Inc()
+	s.metrics.connections.Inc()
+	w := s.nextWorker()
+	raw, err := rawOf(st.conn)
+	if err != nil {
+		st.reason = "gone"
+		_ = st.conn.Close()
+		w.finish(st)
+		return
+	}
+	st.raw = raw
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	st.head = st.connect(ctx, head)
+	w.post(st, newsBegun)
+	s.streams.Go(func() {
 		waitUntilGone(st.conn)
-	}()
-	err := st.run(ctx, first)
-	cancel()
-	_ = st.conn.Close()
-	<-watched
-	m.closed.WithLabelValues(reasonToEnd(err)).Inc()
+		w.post(st, newsGone)
+	})
+}
+
+func rawOf(conn net.Conn) (syscall.RawConn, error) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return c.SyscallConn()
 }
 
 func reasonToEnd(err error) string {
-	var end errEnd
-	switch {
-	case errors.As(err, &end):
-		return string(end)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "slow"
-	default:
-		return "gone"
 	}
+	return "gone"
 }
 
-// tcp returns the connection below Fiber's, which net.Buffers can write to at once.
+// tcp returns the connection below Fiber's, which writev needs.
 func tcp(conn net.Conn) net.Conn {
 	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
 		return u.UnsafeConn()
@@ -181,7 +212,7 @@ func tcp(conn net.Conn) net.Conn {
 // waitUntilGone returns when the client has closed the connection. A client has
 // nothing to say on an event stream; what it says is thrown away.
 func waitUntilGone(conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Time{})
+	_ = conn.SetReadDeadline(time.Time{}) // fails on a closed connection, as Read does
 	var b [64]byte
 	for {
 		if _, err := conn.Read(b[:]); err != nil {
@@ -190,81 +221,30 @@ func waitUntilGone(conn net.Conn) {
 	}
 }
 
-// run is the cursor loop.
-func (st *stream) run(ctx context.Context, first step) error {
-	cfg := st.service.cfg
-	if err := st.write(st.connect(ctx)); err != nil {
-		return err
-	}
-	if !first.empty() {
-		if err := st.tell(first); err != nil {
+// flush writes to a connection, and waits for as long as there is progress.
+func flush(conn net.Conn, b []byte, timeout time.Duration) error {
+	for len(b) > 0 {
+		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
+		n, err := conn.Write(b)
+		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			return err
+		}
+		b = b[n:]
 	}
-	heartbeat := time.NewTicker(cfg.Heartbeat)
-	defer heartbeat.Stop()
-	age := time.NewTimer(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
-	defer age.Stop()
-	drain := st.service.drain
-	var drained <-chan time.Time
-	for {
-		s, err := st.reader.next(ctx)
-		var changed <-chan struct{}
-		var again <-chan time.Time
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			st.service.logger.Warn("an event stream waits for the log", "error", err)
-			again = time.After(logRetry)
-		case !s.empty():
-			if err := st.tell(s); err != nil {
-				return err
-			}
-		default:
-			changed = st.reader.wait(s)
-		}
-		if changed == nil && again == nil {
-			// There may be more: go on at once, but keep to the clock.
-			again = immediately
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-heartbeat.C:
-			if err := st.write(st.heartbeat()); err != nil {
-				return err
-			}
-		case <-age.C:
-			return st.end("age")
-		case <-drain:
-			drain = nil
-			drained = time.After(time.Duration(rand.Int64N(int64(cfg.Drain) + 1))) //nolint:gosec // no secret
-		case <-drained:
-			return st.end("drain")
-		case <-changed:
-		case <-again:
-		}
-	}
+	return conn.SetWriteDeadline(time.Time{})
 }
 
-// immediately is a channel that never blocks.
-var immediately = func() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
-}()
-
-// connect is the first block of a connection, with the head of the response.
-func (st *stream) connect(ctx context.Context) []byte {
+// connect appends the first block of a connection to the head of the response.
+func (st *stream) connect(ctx context.Context, head []byte) []byte {
 	s, r := st.service, st.reader
 	exists, oldest := r.about(ctx)
 	retained := -1.0
 	if age := s.log.Settings().MaxAge; age > 0 {
 		retained = age.Seconds()
 	}
-	b := sse.AppendRetry(st.head, s.cfg.Retry)
-	st.head = nil
+	b := sse.AppendRetry(head, s.cfg.Retry)
 	id := ""
 	if !st.gap {
 		id = r.id(st.position)
@@ -284,37 +264,15 @@ func (st *stream) heartbeat() []byte {
 	return sse.AppendEvent(nil, st.reader.id(st.reader.cursor), "cursor", []byte("{}"))
 }
 
-// end tells the client when to come back.
-func (st *stream) end(reason string) error {
-	b := sse.AppendRetry(nil, jitter(st.service.cfg.Retry))
-	if err := st.write(append(b, '\n')); err != nil {
-		return err
-	}
-	return errEnd(reason)
+// farewell tells the client when to come back.
+func (st *stream) farewell() []byte {
+	return append(sse.AppendRetry(nil, jitter(st.service.cfg.Retry)), '\n')
 }
 
-// tell writes a step.
-func (st *stream) tell(s step) error {
+// closing is the last block of a stream or session that has ended.
+func (st *stream) closing() []byte {
 	r := st.reader
-	st.buffers = st.buffers[:0]
-	if len(s.gaps) > 0 {
-		st.buffers = append(st.buffers, st.gaps(s))
-	}
-	for i := range s.items {
-		st.frame(&s.items[i], i > 0 && !st.rewritten())
-	}
-	if s.ended {
-		status := closeData{Status: "closed", Session: r.place.session, Stream: orNull(r.place.stream)}
-		st.buffers = append(st.buffers, appendJSON(nil, r.id(r.cursor), "close", status))
-	}
-	st.service.count(s)
-	if err := st.flush(); err != nil {
-		return err
-	}
-	if s.ended {
-		return errEnd("ended")
-	}
-	return nil
+	return appendJSON(nil, r.id(r.cursor), "close", closeData{Status: "closed", Session: r.place.session, Stream: orNull(r.place.stream)})
 }
 
 // gaps returns the blocks of a step's gaps. All but the last carry the cursor that
@@ -332,53 +290,5 @@ func (st *stream) gaps(s step) []byte {
 	return b
 }
 
-// rewritten reports whether the window's frames cannot be sent as they are.
-func (st *stream) rewritten() bool { return st.req.envelope || st.reader.place.stream == "" }
-
-// frame adds an item's frame to what is to be written: the window's own bytes, as
-// one slice with the one before where they are neighbours.
-func (st *stream) frame(it *item, maybeNext bool) {
-	if !st.rewritten() {
-		if n := len(st.buffers); maybeNext && n > 0 && it.segment != ^uint64(0) && it.segment == st.lastSegment && it.offset == st.lastEnd {
-			st.buffers[n-1] = st.buffers[n-1][:len(st.buffers[n-1])+len(it.frame)]
-		} else {
-			st.buffers = append(st.buffers, it.frame)
-		}
-		st.lastSegment, st.lastEnd = it.segment, it.offset+uint64(len(it.frame))
-		return
-	}
-	id := st.reader.id(it.sequence)
-	if st.req.envelope {
-		st.buffers = append(st.buffers, appendJSON(nil, id, "", it.object(st.reader.tags)))
-		return
-	}
-	typ, data := frameParts(it.frame)
-	if typ == "message" {
-		typ = ""
-	}
-	st.buffers = append(st.buffers, sse.AppendEvent(nil, id, typ, data))
-}
-
-func (st *stream) write(b []byte) error {
-	st.buffers = append(st.buffers[:0], b)
-	return st.flush()
-}
-
-// flush writes the buffers with as few system calls as there can be. The deadline
-// is for progress: a client that reads slowly is waited for, one that does not
-// read is let go, to come back with its cursor.
-func (st *stream) flush() error {
-	all := st.buffers
-	for len(st.buffers) > 0 {
-		if err := st.conn.SetWriteDeadline(time.Now().Add(st.service.cfg.WriteTimeout)); err != nil {
-			return err
-		}
-		n, err := st.buffers.WriteTo(st.conn)
-		st.service.metrics.sentBytes.Add(float64(n))
-		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
-			return err
-		}
-	}
-	st.buffers = all[:0]
-	return nil
-}
+// rewritten reports whether the client gets other bytes than the window's frames.
+func (st *stream) rewritten() bool { return st.envelope || st.reader.place.stream == "" }

@@ -93,7 +93,7 @@ func (w *window) collect(v *view, r *reader, limit limits) {
 				v.through = v.items[len(v.items)-1].sequence
 				return
 			}
-			it := item{sequence: en.sequence, time: en.time, offset: en.offset}
+			it := item{sequence: en.sequence, time: en.time, offset: en.offset, number: n}
 			it.frame, it.segment = w.frames.bytes(en.offset, en.size)
 			if c.flow == nil {
 				it.stream = w.byNumber[en.chain].place.stream

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"slices"
 	"sync"
 
 	"rejoin/shared/event"
@@ -378,6 +379,20 @@ func (w *window) attach(p place, incarnation string) attachment {
 		chain: c, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks),
 		unknown: c.flow != nil && c.length == 0 && c.closed == 0 && w.floor > w.oldest,
 	}
+}
+
+// subscribe has a worker told of what happens on a chain from now on.
+func (w *window) subscribe(s *subscription) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.chain.subs = append(s.chain.subs, s)
+}
+
+// unsubscribe ends that.
+func (w *window) unsubscribe(s *subscription) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.chain.subs = slices.DeleteFunc(s.chain.subs, func(other *subscription) bool { return other == s })
 }
 
 // attachment is what a new subscriber has to know of the window.

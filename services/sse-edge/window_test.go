@@ -266,18 +266,18 @@ func TestFramesAreJoinedOnlyWithinASegment(t *testing.T) {
 	for n := uint64(1); n <= 60; n++ {
 		w.append(message(n, at, fmt.Sprintf(`{"n":%d}`, n)), 0, "")
 	}
-	st := &stream{reader: readerAt(w, at, 0)}
-	v := w.read(st.reader, limits{100, 1 << 20}, nil)
+	v := w.read(readerAt(w, at, 0), limits{100, 1 << 20}, nil)
 	var want []byte
 	for i := range v.items {
 		want = append(want, v.items[i].frame...)
-		st.frame(&v.items[i], i > 0)
 	}
-	if got := bytes.Join(st.buffers, nil); !bytes.Equal(got, want) {
+	var o outbox
+	o.frames(v.items)
+	if got := bytes.Join(o.buffers, nil); !bytes.Equal(got, want) {
 		t.Errorf("the joined frames are not the frames:\n%s\n%s", got, want)
 	}
-	if len(st.buffers) < 2 || len(st.buffers) > 10 {
-		t.Errorf("%d frames make %d buffers", len(v.items), len(st.buffers))
+	if len(o.buffers) < 2 || len(o.buffers) > 10 {
+		t.Errorf("%d frames make %d buffers", len(v.items), len(o.buffers))
 	}
 }
 

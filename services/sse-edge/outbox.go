@@ -1,0 +1,119 @@
+package edge
+
+import (
+	"slices"
+
+	"rejoin/shared/event"
+	"rejoin/shared/sse"
+)
+
+// outbox is what is written to a client next: blocks of its own, the frames of a
+// step, and the block that ends the stream. Frames of the window stay where they
+// are; neighbours become one buffer.
+type outbox struct {
+	buffers [][]byte
+	size    int   // of all buffers
+	ends    []int // where, in bytes, the leading blocks end, each frame, and the last block
+	made    []byte
+}
+
+// only makes a block of no step the content.
+func (o *outbox) only(block []byte) {
+	o.clear()
+	o.add(block)
+	o.ends = append(o.ends, o.size)
+}
+
+func (o *outbox) clear() {
+	clear(o.buffers)
+	o.buffers, o.ends, o.size, o.made = o.buffers[:0], o.ends[:0], 0, o.made[:0]
+}
+
+func (o *outbox) add(b []byte) {
+	if len(b) > 0 {
+		o.buffers = append(o.buffers, b)
+		o.size += len(b)
+	}
+}
+
+// fill makes a step of a stream the content.
+func (o *outbox) fill(st *stream, s step) {
+	o.clear()
+	lead := st.head
+	if len(s.gaps) > 0 {
+		lead = append(lead, st.gaps(s)...)
+	}
+	o.add(lead)
+	st.head = nil
+	o.ends = append(o.ends, o.size)
+	if st.rewritten() {
+		for i := range s.items {
+			o.rewrite(st, &s.items[i])
+		}
+	} else {
+		o.frames(s.items)
+	}
+	if s.ended {
+		o.add(st.closing())
+	}
+	o.ends = append(o.ends, o.size)
+}
+
+// frames adds frames as they lie in the window.
+func (o *outbox) frames(items []item) {
+	var segment, end uint64
+	joinable := false
+	for i := range items {
+		it := &items[i]
+		if joinable && it.segment == segment && it.offset == end {
+			last := &o.buffers[len(o.buffers)-1]
+			*last = (*last)[:len(*last)+len(it.frame)]
+			o.size += len(it.frame)
+		} else {
+			o.add(it.frame)
+		}
+		o.ends = append(o.ends, o.size)
+		joinable, segment, end = it.segment != ofLog, it.segment, it.offset+uint64(len(it.frame))
+	}
+}
+
+// rewrite adds an event as a flow, or a stream with envelopes, shows it.
+func (o *outbox) rewrite(st *stream, it *item) {
+	id := event.ID{Stream: st.reader.place.stream, Tag: st.reader.tags.tag(st.reader.place.stream), Sequence: it.sequence}.String()
+	from := len(o.made)
+	if st.envelope {
+		o.made = appendJSON(o.made, id, "", it.object(st.reader.tags))
+	} else {
+		typ, data := frameParts(it.frame)
+		if typ == event.DefaultType {
+			typ = ""
+		}
+		o.made = sse.AppendEvent(o.made, id, typ, data)
+	}
+	o.add(o.made[from:])
+	o.ends = append(o.ends, o.size)
+}
+
+// smallRest is how much of an unfinished frame is copied. A larger one is held where
+// it lies, with its segment of the window.
+const smallRest = 4 << 10
+
+// cut returns what has to follow the first n bytes so that a block is complete, at
+// least a byte, and how much a client then has: 0 for the leading blocks, i for the
+// first i frames, and one more than there are frames for everything.
+func (o *outbox) cut(n int, made bool) (rest []byte, told int) {
+	told, _ = slices.BinarySearch(o.ends, n+1)
+	length := o.ends[told] - n
+	for _, b := range o.buffers {
+		if n >= len(b) {
+			n -= len(b)
+			continue
+		}
+		rest = b[n : n+length]
+		break
+	}
+	if made || len(rest) <= smallRest {
+		rest = slices.Clone(rest)
+	}
+	return rest, told
+}

@@ -1,0 +1,67 @@
+package edge
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+)
+
+// What a socket took and the rest that is cut together are whole blocks, and the
+// cursor goes back to just what they hold.
+func TestOutboxIsCutBetweenBlocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newTestWindow(16 << 10)
+		at := place{"s", "a"}
+		count := rapid.Uint64Range(0, 30).Draw(t, "events")
+		for n := uint64(1); n <= count; n++ {
+			w.append(message(3*n, at, fmt.Sprintf(`{"n":%d}`, n)), 0, "")
+		}
+		r := readerAt(w, at, 0)
+		v := w.read(r, limits{100, 1 << 20}, nil)
+		s := step{items: v.items, ended: rapid.Bool().Draw(t, "ended")}
+		if rapid.Bool().Draw(t, "gap") {
+			s.gaps = []gap{{reason: ReasonExpired, stream: "a"}}
+		}
+		r.tags = newTagger(event.Place{Session: "s"})
+		r.cursor = 3*count + 1 // the empty end of the log
+		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))}
+		var o outbox
+		o.fill(st, s)
+		all := bytes.Join(o.buffers, nil)
+		if len(all) != o.size {
+			t.Fatalf("size %d of %d", o.size, len(all))
+		}
+		if o.size == 0 {
+			return
+		}
+		n := rapid.IntRange(0, o.size-1).Draw(t, "taken")
+		rest, told := o.cut(n, st.rewritten())
+		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
+			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
+		}
+		sent := all[:n+len(rest)]
+		if told > len(s.items) && len(sent) != len(all) {
+			t.Fatalf("everything was told, and %q is sent of %q", sent, all)
+		}
+		if got := bytes.Count(sent, []byte(`"n":`)); got != min(told, len(s.items)) {
+			t.Fatalf("%d events are sent and %d told: %q", got, told, sent)
+		}
+		r.goBack(s, told)
+		want := r.cursor
+		switch {
+		case told > len(s.items):
+			want = 3*count + 1
+		case told > 0:
+			want = uint64(3 * told) //nolint:gosec // small
+		case count > 0:
+			want = 2
+		}
+		if r.cursor != want {
+			t.Fatalf("the cursor is %d, want %d", r.cursor, want)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package edge
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxBuffers is how many buffers one writev takes (IOV_MAX).
+const maxBuffers = 1024
+
+// sockets writes to sockets without ever waiting. It is used by one goroutine.
+type sockets struct {
+	buffers [][]byte
+	written int
+	err     error
+	try     func(fd uintptr) bool // made once, so that a write allocates nothing
+}
+
+// write writes as much of the buffers as a socket takes at once, and returns how much
+// that was.
+func (s *sockets) write(conn syscall.RawConn, buffers [][]byte) (n int, err error) {
+	if s.try == nil {
+		s.try = s.attempt
+	}
+	for len(buffers) > 0 {
+		s.buffers = buffers[:min(len(buffers), maxBuffers)]
+		s.written, s.err = 0, nil
+		if err := conn.Write(s.try); err != nil {
+			return n, err
+		}
+		n += s.written
+		if s.err != nil || s.written < total(s.buffers) {
+			break
+		}
+		buffers = buffers[len(s.buffers):]
+	}
+	s.buffers = nil
+	if errors.Is(s.err, unix.EAGAIN) {
+		return n, nil
+	}
+	return n, s.err
+}
+
+func (s *sockets) attempt(fd uintptr) bool {
+	for {
+		n, err := unix.Writev(int(fd), s.buffers)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		s.written, s.err = max(n, 0), err
+		return true // whatever came of it: do not wait
+	}
+}
+
+func total(buffers [][]byte) (n int) {
+	for _, b := range buffers {
+		n += len(b)
+	}
+	return n
+}

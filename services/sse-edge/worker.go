@@ -1,0 +1,470 @@
+package edge
+
+import (
+	"container/heap"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// worker moves the cursors of a share of the event streams, in one goroutine.
+//
+//	window ── a chain changed ──▶ worker ── look at the window, writev that never waits ──▶ socket
+//	                               │  ▲
+//	              what would wait  ▼  │ back
+//	                         a goroutine: a read of the log, or a socket that is full
+//
+// A chain that changes is queued once, however many events come and however many
+// streams follow it. So load makes it cheaper: the later a worker comes round to a
+// stream, the more frames go into one write. Streams of one chain whose cursors
+// stand at the same place are served from one read.
+type worker struct {
+	service *Service
+	wake    chan struct{} // holds a token while something is queued
+
+	mu    sync.Mutex
+	dirty []*subscription // chains that have changed
+	posts []post
+
+	// What follows belongs to the goroutine of run.
+	subs   map[*chain]*subscription
+	timers timers
+	more   []*stream // there is more behind their cursors than one write took
+	items  []item    // memory for reads
+	out    outbox    // what is written
+	shared shared    // the read that out holds
+	socket sockets
+}
+
+// subscription is one worker's interest in one chain.
+type subscription struct {
+	worker  *worker
+	chain   *chain
+	queued  atomic.Bool // it is in the worker's queue
+	streams []*stream   // the worker's own
+}
+
+// wake queues the subscription, unless it is queued.
+func (s *subscription) wake() {
+	if s.queued.CompareAndSwap(false, true) {
+		w := s.worker
+		w.mu.Lock()
+		w.dirty = append(w.dirty, s)
+		w.mu.Unlock()
+		w.rouse()
+	}
+}
+
+// post tells a worker what happened to a stream.
+type post struct {
+	stream *stream
+	what   news
+}
+
+type news uint8
+
+const (
+	newsBegun news = iota // the stream is the worker's from now on: the first post of each
+	newsBack              // it is back from where it had to wait
+	newsGone              // its client has closed the connection
+)
+
+func newWorker(s *Service) *worker {
+	return &worker{service: s, wake: make(chan struct{}, 1), subs: map[*chain]*subscription{}}
+}
+
+func (w *worker) post(st *stream, what news) {
+	w.mu.Lock()
+	w.posts = append(w.posts, post{st, what})
+	w.mu.Unlock()
+	w.rouse()
+}
+
+func (w *worker) rouse() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it will wake up anyway
+	}
+}
+
+// run works until stop is closed, by when every stream must have ended.
+func (w *worker) run(stop <-chan struct{}) {
+	drain, over := w.service.drain, w.service.base.Done()
+	clock := time.NewTimer(0)
+	defer clock.Stop()
+	var dirty []*subscription
+	var posts []post
+	for {
+		var ready <-chan struct{}
+		if len(w.more) > 0 {
+			ready = closedChannel
+		} else {
+			w.forget()
+			clock.Reset(w.timers.wait(time.Now()))
+		}
+		select {
+		case <-ready:
+		case <-w.wake:
+		case <-clock.C:
+		case <-stop:
+			return
+		case <-drain:
+			drain = nil
+			w.drain()
+		case <-over:
+			over = nil
+			w.endAll()
+		}
+		w.mu.Lock()
+		dirty, w.dirty = w.dirty, dirty[:0]
+		posts, w.posts = w.posts, posts[:0]
+		w.mu.Unlock()
+		for _, p := range posts {
+			w.hear(p)
+		}
+		for _, s := range dirty {
+			s.queued.Store(false) // before it is read: a change from now on queues it again
+			for _, st := range slices.Backward(s.streams) {
+				w.advance(st)
+			}
+		}
+		more := w.more
+		w.more = nil
+		for _, st := range more {
+			w.advance(st)
+		}
+		w.tick(time.Now())
+		clear(dirty)
+		clear(posts)
+	}
+}
+
+func (w *worker) hear(p post) {
+	switch st := p.stream; p.what {
+	case newsBegun:
+		w.begin(st)
+	case newsBack:
+		w.back(st)
+	case newsGone:
+		w.end(st, "gone")
+	}
+}
+
+// begin takes over a stream: its chain is subscribed to first and read then, so
+// that no change is missed.
+func (w *worker) begin(st *stream) {
+	c := st.reader.chain
+	sub := w.subs[c]
+	if sub == nil {
+		sub = &subscription{worker: w, chain: c}
+		w.subs[c] = sub
+		st.reader.part.window.subscribe(sub)
+	}
+	st.sub, st.slot = sub, len(sub.streams)
+	sub.streams = append(sub.streams, st)
+	cfg, now := w.service.cfg, time.Now()
+	st.beatAt = now.Add(cfg.Heartbeat)
+	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
+	heap.Push(&w.timers, st)
+	select {
+	case <-w.service.drain:
+		w.drainOne(st, now)
+	default:
+	}
+	first := st.step
+	st.step = step{}
+	w.tell(st, first)
+	if w.service.base.Err() != nil {
+		w.end(st, "drain")
+	}
+	w.advance(st)
+}
+
+// advance sends what follows a stream's cursor.
+func (w *worker) advance(st *stream) {
+	switch {
+	case st.over, !st.retryAt.IsZero(): // the log could not be read a moment ago
+		return
+	case st.away:
+		st.again = true
+		return
+	case w.shared.serves(st):
+		w.shared.move(st.reader)
+		w.send(st, w.shared.step)
+		return
+	}
+	r := st.reader
+	w.forget()
+	from := r.cursor
+	r.items = w.items
+	s, ok := r.quick()
+	w.items, r.items = r.items, nil
+	switch {
+	case !ok:
+		w.read(st)
+	case !s.empty():
+		w.out.fill(st, s)
+		w.shared.keep(st, from, s)
+		w.send(st, s)
+	}
+}
+
+// tell sends a step that is a stream's own.
+func (w *worker) tell(st *stream, s step) {
+	w.forget()
+	w.out.fill(st, s)
+	w.send(st, s)
+	w.out.clear()
+	st.reader.items = nil
+}
+
+// forget lets go of what the last read found and what was made of it.
+func (w *worker) forget() {
+	w.shared = shared{}
+	w.out.clear()
+	clear(w.items)
+	w.items = w.items[:0]
+}
+
+// send writes the outbox, which holds a step. A socket that is full gets the rest of
+// the frame that was begun from a goroutine, and the cursor goes back behind it: a
+// slow client holds no more than that.
+func (w *worker) send(st *stream, s step) {
+	w.service.count(s)
+	n, err := w.socket.write(st.raw, w.out.buffers)
+	w.service.metrics.sentBytes.Add(float64(n))
+	switch {
+	case err != nil:
+		w.end(st, "gone")
+	case n < w.out.size:
+		rest, told := w.out.cut(n, st.rewritten())
+		st.reader.goBack(s, told)
+		st.ended = s.ended && told > len(s.items)
+		w.flush(st, rest)
+	case s.ended:
+		w.end(st, "ended")
+	case s.more:
+		w.more = append(w.more, st)
+	}
+}
+
+// write writes a block of the stream's own making.
+func (w *worker) write(st *stream, block []byte) {
+	w.forget()
+	w.out.only(block)
+	w.send(st, step{})
+}
+
+// read has a stream's cursor moved by a goroutine, since that takes more than a look
+// at the window.
+func (w *worker) read(st *stream) {
+	ctx, cancel := context.WithCancel(w.service.base)
+	st.away, st.cancel = true, cancel
+	go func() {
+		defer cancel()
+		st.step, st.err = st.reader.next(ctx)
+		w.post(st, newsBack)
+	}()
+}
+
+// flush has a goroutine write the rest of a frame to a socket that is full.
+func (w *worker) flush(st *stream, rest []byte) {
+	st.away, st.flushing = true, true
+	go func() {
+		st.err = flush(st.conn, rest, w.service.cfg.WriteTimeout)
+		w.service.metrics.sentBytes.Add(float64(len(rest)))
+		w.post(st, newsBack)
+	}()
+}
+
+// back goes on with a stream that had to wait.
+func (w *worker) back(st *stream) {
+	s, err, flushed := st.step, st.err, st.flushing
+	st.step, st.err, st.away, st.flushing, st.cancel = step{}, nil, false, false, nil
+	again := st.again
+	st.again = false
+	switch {
+	case st.over:
+		w.finish(st)
+	case flushed && err != nil:
+		w.end(st, reasonToEnd(err))
+	case flushed && st.ended:
+		w.end(st, "ended")
+	case flushed:
+		w.advance(st)
+	case err != nil:
+		w.service.logger.Warn("an event stream waits for the log", "error", err)
+		st.retryAt = time.Now().Add(logRetry)
+		heap.Fix(&w.timers, st.timer)
+	default:
+		again = again || !s.empty()
+		w.tell(st, s)
+		if again {
+			w.more = append(w.more, st)
+		}
+	}
+}
+
+// end ends a stream; reason is the metric's.
+func (w *worker) end(st *stream, reason string) {
+	if st.over {
+		return
+	}
+	st.over, st.reason = true, reason
+	_ = st.conn.Close() // the client may have done so before
+	heap.Remove(&w.timers, st.timer)
+	sub := st.sub
+	last := len(sub.streams) - 1
+	sub.streams[last].slot = st.slot
+	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
+	if sub.streams = sub.streams[:last]; last == 0 {
+		delete(w.subs, sub.chain)
+		st.reader.part.window.unsubscribe(sub)
+	}
+	if st.cancel != nil {
+		st.cancel()
+	}
+	if !st.away {
+		w.finish(st)
+	}
+}
+
+// finish lets go of what a stream held. Nobody uses it any more.
+func (w *worker) finish(st *stream) {
+	st.reader.close()
+	w.service.metrics.connections.Dec()
+	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
+	w.service.leave()
+}
+
+func (w *worker) endAll() {
+	for len(w.timers) > 0 {
+		w.end(w.timers[0], "drain")
+	}
+}
+
+// drain has every stream end at a moment of its own within the drain.
+func (w *worker) drain() {
+	now := time.Now()
+	for _, st := range slices.Clone(w.timers) {
+		w.drainOne(st, now)
+	}
+}
+
+func (w *worker) drainOne(st *stream, now time.Time) {
+	at := now.Add(time.Duration(rand.Int64N(int64(w.service.cfg.Drain) + 1))) //nolint:gosec // no secret
+	if at.Before(st.endAt) {
+		st.endAt, st.draining = at, true
+		heap.Fix(&w.timers, st.timer)
+	}
+}
+
+// tick does what is due.
+func (w *worker) tick(now time.Time) {
+	for len(w.timers) > 0 {
+		st := w.timers[0]
+		switch due := st.due(); {
+		case due.After(now):
+			return
+		case !st.endAt.After(now):
+			w.sendAway(st)
+		case !st.retryAt.IsZero() && !st.retryAt.After(now):
+			st.retryAt = time.Time{}
+			heap.Fix(&w.timers, st.timer)
+			w.advance(st)
+		default:
+			st.beatAt = now.Add(w.service.cfg.Heartbeat)
+			heap.Fix(&w.timers, st.timer)
+			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
+			if !st.away && !st.over {
+				w.write(st, st.heartbeat())
+			}
+		}
+	}
+}
+
+// sendAway ends a stream and tells the client when to come back, if there is room
+// for that in its socket and no frame is unfinished.
+func (w *worker) sendAway(st *stream) {
+	if !st.flushing {
+		_, _ = w.socket.write(st.raw, [][]byte{st.farewell()})
+	}
+	reason := "age"
+	if st.draining {
+		reason = "drain"
+	}
+	w.end(st, reason)
+}
+
+// timers is a heap of streams by what is due next.
+type timers []*stream
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].due().Before(t[j].due()) }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].timer, t[j].timer = i, j
+}
+
+func (t *timers) Push(x any) {
+	st := x.(*stream) //nolint:errcheck,forcetypeassert // heap's contract
+	st.timer = len(*t)
+	*t = append(*t, st)
+}
+
+func (t *timers) Pop() any {
+	last := len(*t) - 1
+	st := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	return st
+}
+
+// wait returns how long there is nothing to do.
+func (t timers) wait(now time.Time) time.Duration {
+	if len(t) == 0 {
+		return time.Hour
+	}
+	return max(t[0].due().Sub(now), 0)
+}
+
+// shared is a read that serves every stream of a chain whose cursor stands where it
+// began: the worker's outbox holds its frames.
+type shared struct {
+	step       step
+	sub        *subscription // nil: there is none
+	from       uint64
+	through    uint64
+	last       uint64
+	rollbacks  int
+	rewritten  bool
+	envelope   bool
+	generation string
+}
+
+func (s *shared) keep(st *stream, from uint64, found step) {
+	r := st.reader
+	*s = shared{
+		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
+		rewritten: st.rewritten(), envelope: st.envelope, generation: r.tags.place.Generation,
+	}
+	if len(r.dropped) > 0 {
+		s.sub = nil // what it left out is this reader's own business
+	}
+}
+
+// serves reports whether a stream may be sent what the outbox holds. Whatever could
+// make a reader of its own see something else wakes the chain, and so has queued
+// the subscription.
+func (s *shared) serves(st *stream) bool {
+	r := st.reader
+	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
+		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
+		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
+		st.envelope == s.envelope && r.tags.place.Generation == s.generation
+}
+
+func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }
