@@ -16,7 +16,12 @@ type entry struct {
 }
 
 // links lead to the neighbours in a chain, as distances in entries; 0 means none.
-type links struct{ prev, next uint32 }
+//
+// jump leads further back, so that an entry is found in logarithmic time, and height
+// counts the entries up to here. Entries form a list of complete trees of which two
+// of the same size become one under the next entry (Myers, An applicative
+// random-access stack, 1983), so that appending stays O(1).
+type links struct{ prev, next, jump, height uint32 }
 
 // linksOf picks the links of one of the two chains that an entry is on.
 type linksOf func(*entry) *links

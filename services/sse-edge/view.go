@@ -122,7 +122,12 @@ func (w *window) after(c *chain, r *reader, of linksOf) uint64 {
 	}
 	n := c.last
 	for n != c.first {
-		prev := n - uint64(of(w.ring.at(n)).prev)
+		at := of(w.ring.at(n))
+		if far := n - uint64(at.jump); at.jump != 0 && far >= c.first && w.ring.at(far).sequence > r.cursor {
+			n = far
+			continue
+		}
+		prev := n - uint64(at.prev)
 		if w.ring.at(prev).sequence <= r.cursor {
 			break
 		}

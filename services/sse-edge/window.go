@@ -244,13 +244,31 @@ func (w *window) reopen(c *chain, incarnation string) {
 func (w *window) link(c *chain, n uint64, of linksOf) {
 	if c.length > 0 {
 		distance := uint32(n - c.last) //nolint:gosec // entries in memory are fewer than 2³²
-		of(w.ring.at(n)).prev = distance
-		of(w.ring.at(c.last)).next = distance
+		own, before := of(w.ring.at(n)), of(w.ring.at(c.last))
+		own.prev, before.next = distance, distance
+		own.height = before.height + 1
+		own.jump = uint32(n - w.jumpFrom(c, of)) //nolint:gosec // as above
 	} else {
 		c.first = n
 	}
 	c.last = n
 	c.length++
+}
+
+// jumpFrom returns where the entry behind a chain's last one jumps to: to that, or
+// over two trees of the same size that end there.
+func (w *window) jumpFrom(c *chain, of linksOf) uint64 {
+	last := of(w.ring.at(c.last))
+	one := c.last - uint64(last.jump)
+	if last.jump == 0 || one < c.first {
+		return c.last
+	}
+	middle := of(w.ring.at(one))
+	two := one - uint64(middle.jump)
+	if middle.jump == 0 || two < c.first || last.height-middle.height != middle.height-of(w.ring.at(two)).height {
+		return c.last
+	}
+	return two
 }
 
 // held is how many bytes the window takes.

@@ -318,3 +318,21 @@ func BenchmarkReadAfterCursor(b *testing.B) {
 		}
 	}
 }
+
+// A cursor far behind in a stream that has the window to itself.
+func BenchmarkFindFarBehind(b *testing.B) {
+	w := newTestWindow(256 << 20)
+	const events = 500_000
+	for n := uint64(1); n <= events; n++ {
+		w.append(message(n, place{"s", "a"}, `{"jsonrpc":"2.0","method":"m"}`), 0, "")
+	}
+	r := readerAt(w, place{"s", "a"}, 0)
+	items := make([]item, 0, 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.cursor, r.last = w.floor+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
+		if v := w.read(r, limits{1, 1 << 10}, items); len(v.items) != 1 || v.items[0].sequence != r.cursor+1 {
+			b.Fatal(v.items)
+		}
+	}
+}
