@@ -139,7 +139,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 			s, err := edge.New(edge.Config{
 				EdgeAddr: "127.0.0.1:0", WindowBytes: plan.window, WindowBackfill: plan.backfill, LogReads: plan.reads,
 				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
-				MaxConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
+				MaxConnections: 1000, MaxSessionConnections: 1000, MaxAddressConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
 			}, b, daemon.NewEnv(log))
 			if err != nil {
 				return err

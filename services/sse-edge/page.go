@@ -26,6 +26,12 @@ type page struct {
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for.
 func (s *Service) page(c *fiber.Ctx, req request) error {
+	v := visit{session: req.at.session, address: clientAddress(c)}
+	if refused := s.admission.enter(v); refused != "" {
+		s.metrics.refused.WithLabelValues(refused).Inc()
+		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	}
+	defer s.admission.leave(v)
 	r, err := s.open(req, limits{events: req.limit, bytes: pageBytes})
 	if err != nil {
 		return err

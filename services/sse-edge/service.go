@@ -46,6 +46,10 @@ type Config struct {
 	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may make no progress." default:"10s"`
 	// MaxConnections bounds the event streams that are open at a time.
 	MaxConnections int `name:"max-connections" help:"Event streams that may be open at a time." default:"100000" placeholder:"N"`
+	// MaxSessionConnections bounds those of one session.
+	MaxSessionConnections int `name:"max-session-connections" help:"Event streams of one session that may be open at a time." default:"10000" placeholder:"N"`
+	// MaxAddressConnections bounds those from one client address.
+	MaxAddressConnections int `name:"max-address-connections" help:"Event streams from one client address that may be open at a time." default:"10000" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
 	// LedgerPatience is how long a missing janitor is waited for before a gap is
@@ -64,8 +68,8 @@ func (c Config) Validate() error {
 		return errors.New("--window-backfill must be -1 or more")
 	case c.LogReads < 1:
 		return errors.New("--log-reads must be at least 1")
-	case c.MaxConnections < 1:
-		return errors.New("--max-connections must be at least 1")
+	case c.MaxConnections < 1 || c.MaxSessionConnections < 1 || c.MaxAddressConnections < 1:
+		return errors.New("--max-connections, --max-session-connections and --max-address-connections must be at least 1")
 	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
 		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
@@ -100,11 +104,8 @@ type Service struct {
 	base  context.Context // of all streams; ends when they must
 	end   context.CancelFunc
 	drain chan struct{} // closed when the edge begins to stop
-	slots chan struct{} // one for each open event stream
 
-	mu       sync.Mutex
-	draining bool
-	streams  sync.WaitGroup
+	admission *admission
 }
 
 // New binds the edge's listener. more are routes of other services that share its
@@ -115,7 +116,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
-		drain: make(chan struct{}), slots: make(chan struct{}, cfg.MaxConnections),
+		drain: make(chan struct{}), admission: newAdmission(cfg),
 	}
 	s.base, s.end = context.WithCancel(context.Background())
 	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
@@ -212,36 +213,13 @@ func (s *Service) Run(ctx context.Context) error {
 
 // drainStreams closes all event streams within a time and waits for them.
 func (s *Service) drainStreams(within time.Duration) {
-	s.mu.Lock()
-	s.draining = true
+	s.admission.close()
 	close(s.drain)
-	s.mu.Unlock()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off behind it.
 	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
 	defer cut.Stop()
-	s.streams.Wait()
-}
-
-// enter counts a new event stream, unless the edge drains or is full.
-func (s *Service) enter() (ok bool, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining {
-		return false, "drain"
-	}
-	select {
-	case s.slots <- struct{}{}:
-	default:
-		return false, "limit"
-	}
-	s.streams.Add(1)
-	return true, ""
-}
-
-func (s *Service) leave() {
-	<-s.slots
-	s.streams.Done()
+	s.admission.inside.Wait()
 }
 
 func (s *Service) nextWorker() *worker {

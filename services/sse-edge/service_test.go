@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -88,7 +89,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{
 		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 5 * time.Second, MaxConnections: 100, LedgerPatience: 100 * time.Millisecond,
+		MaxAge: 10 * time.Minute, WriteTimeout: 5 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100, LedgerPatience: 100 * time.Millisecond,
 	}
 	if change != nil {
 		change(&cfg)
@@ -480,21 +481,82 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 
 func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
+	for name, limit := range map[string]func(*Config){
+		"in total":    func(c *Config) { c.MaxConnections = 1 },
+		"per session": func(c *Config) { c.MaxSessionConnections = 1 },
+		"per address": func(c *Config) { c.MaxAddressConnections = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := f.edge(limit)
+			c := subscribe(t, url+streamPath)
+			c.next("connect")
+			refused := subscribe(t, url+streamPath)
+			body, err := io.ReadAll(refused.body)
+			if err != nil || refused.resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
+				t.Errorf("status %d, body %q, %v", refused.resp.StatusCode, body, err)
+			}
+			c.close()
+			eventually(t, "there is room again", func() bool {
+				c := subscribe(t, url+streamPath)
+				defer c.close()
+				_, err := c.dec.Next()
+				return err == nil
+			})
+		})
+	}
+}
+
+// A poll is counted too, and is told in its own way.
+func TestFullEdgeAnswersPollsWith503(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
 	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
-	refused := subscribe(t, url+streamPath)
-	body, err := io.ReadAll(refused.body)
-	if err != nil || refused.resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
-		t.Errorf("status %d, body %q, %v", refused.resp.StatusCode, body, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+streamPath, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.close()
-	eventually(t, "there is room again", func() bool {
-		c := subscribe(t, url+streamPath)
-		defer c.close()
-		_, err := c.dec.Next()
-		return err == nil
-	})
+	req.Header.Set("Accept", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	a := newAdmission(Config{MaxConnections: 4, MaxSessionConnections: 2, MaxAddressConnections: 3})
+	for i, step := range []struct {
+		visit   visit
+		refused string
+	}{
+		{visit{"s", one}, ""},
+		{visit{"s", one}, ""},
+		{visit{"s", two}, "session_limit"},
+		{visit{"t", one}, ""},
+		{visit{"t", one}, "address_limit"},
+		{visit{"u", two}, ""},
+		{visit{"v", two}, "limit"},
+	} {
+		if refused := a.enter(step.visit); refused != step.refused {
+			t.Errorf("step %d: %q, want %q", i, refused, step.refused)
+		}
+	}
+	for _, v := range []visit{{"s", one}, {"s", one}, {"t", one}, {"u", two}} {
+		a.leave(v)
+	}
+	if a.open != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
+		t.Errorf("all have left, and %d, %v, %v are counted", a.open, a.sessions, a.addresses)
+	}
+	a.close()
+	if refused := a.enter(visit{"s", one}); refused != "drain" {
+		t.Errorf("refused with %q after the close", refused)
+	}
+	a.inside.Wait()
 }
 
 func TestDrainClosesEveryStreamWithARetry(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -28,14 +29,14 @@ const logRetry = 500 * time.Millisecond
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req request) error {
-	ok, reason := s.enter()
-	if !ok {
-		return s.later(c, reason)
+	v := visit{session: req.at.session, address: clientAddress(c)}
+	if refused := s.admission.enter(v); refused != "" {
+		return s.later(c, refused)
 	}
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			s.leave()
+			s.admission.leave(v)
 		}
 	}()
 	r, err := s.open(req, limits{events: stepEvents, bytes: stepBytes})
@@ -73,7 +74,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	}
 	gap := len(r.pending)+len(first.gaps) > 0
 	st := &stream{
-		service: s, reader: r, envelope: req.envelope, step: first,
+		service: s, reader: r, visit: v, envelope: req.envelope, step: first,
 		position: position, resumed: req.start.after != "" && !gap, gap: gap,
 	}
 	head := responseHead(c)
@@ -81,6 +82,12 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, head) })
 	return nil
+}
+
+// clientAddress is the address that a request came from.
+func clientAddress(c *fiber.Ctx) netip.Addr {
+	addr, _ := netip.AddrFromSlice(c.Context().RemoteIP())
+	return addr.Unmap()
 }
 
 // later tells an EventSource to come back.
@@ -117,6 +124,7 @@ func responseHead(c *fiber.Ctx) []byte {
 type stream struct {
 	service  *Service
 	reader   *reader
+	visit    visit
 	conn     net.Conn
 	raw      syscall.RawConn // of conn
 	envelope bool
@@ -180,7 +188,7 @@ func (st *stream) hand(conn net.Conn, head []byte) {
 	defer cancel()
 	st.head = st.connect(ctx, head)
 	w.post(st, newsBegun)
-	s.streams.Go(func() {
+	s.admission.inside.Go(func() {
 		waitUntilGone(st.conn)
 		w.post(st, newsGone)
 	})

@@ -337,7 +337,7 @@ func (w *worker) finish(st *stream) {
 	st.reader.close()
 	w.service.metrics.connections.Dec()
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
-	w.service.leave()
+	w.service.admission.leave(st.visit)
 }
 
 func (w *worker) endAll() {
