@@ -1,0 +1,181 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
+// not, in order, until handle returns false, and returns the sequence up to which
+// there was no more. While handle does not return, nothing more is read: it may
+// wait, for a few seconds at most. What was removed is left out without a word.
+//
+// One scan costs about as much as delivering the partition once, however many
+// streams are looked for: far less than a [Log.Read] for each of them. Errors wrap
+// [ErrUnavailable] or ctx's error.
+func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(Entry) (more bool)) (through uint64, err error) {
+	s := scan{log: l, p: p, filter: streamSubject(p), upTo: upTo, through: after, handle: handle, pull: tailPull}
+	return s.run(ctx)
+}
+
+// scan is a read of a part of a partition with one short-lived ordered consumer.
+type scan struct {
+	log    *Log
+	p      int
+	filter string
+	upTo   uint64
+	handle func(Entry) (more bool)
+	pull   int // how many messages are asked for at a time
+
+	mu      sync.Mutex // held by the handler, which nats.go calls
+	through uint64
+	err     error
+	over    bool
+	done    chan struct{} // closed when over
+}
+
+// scanIdle is how long the server keeps the consumer of a scan whose process died.
+const scanIdle = 30 * time.Second
+
+// scanPatience is how long a scan waits for the next event before it asks whether
+// there still is one: nobody says so when it was removed before it could be sent.
+const scanPatience = 250 * time.Millisecond
+
+func (s *scan) run(ctx context.Context) (through uint64, err error) {
+	if s.through >= s.upTo {
+		return s.upTo, nil
+	}
+	outer := ctx
+	ctx, cancel := s.log.request(ctx)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			err = scanError(outer, err)
+		}
+	}()
+	consumer, err := s.log.js.OrderedConsumer(ctx, streamName(s.p), jetstream.OrderedConsumerConfig{
+		FilterSubjects:    []string{s.filter},
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       s.through + 1,
+		InactiveThreshold: scanIdle,
+		MaxResetAttempts:  1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { s.log.deleteConsumer(s.p, consumer) }()
+	if consumer.CachedInfo().NumPending == 0 {
+		return s.upTo, nil
+	}
+	s.done = make(chan struct{})
+	// The error handler must not stop the consumer itself: that deadlocks.
+	consuming, err := consumer.Consume(s.take, jetstream.PullMaxMessages(s.pull),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			s.log.log.Debug("a scan's consumer", "partition", s.p, "error", err)
+		}))
+	if err != nil {
+		return 0, err
+	}
+	s.wait(ctx)
+	consuming.Stop() // what is on its way is thrown away
+	<-consuming.Closed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.through, s.err
+}
+
+// take takes a message, called by nats.go.
+func (s *scan) take(msg jetstream.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	e, err := s.log.entryFrom(msg, s.p, false)
+	switch {
+	case err != nil:
+		s.end(s.through, err)
+	case e.Sequence > s.upTo:
+		s.end(s.upTo, nil)
+	default:
+		s.through = e.Sequence
+		more := s.handle(e)
+		switch {
+		case e.Pending == 0:
+			s.end(s.upTo, nil)
+		case !more:
+			s.end(e.Sequence, nil)
+		}
+	}
+}
+
+// end ends the scan. The caller holds mu.
+func (s *scan) end(through uint64, err error) {
+	if !s.over {
+		s.over, s.through, s.err = true, through, err
+		close(s.done)
+	}
+}
+
+// wait returns when the scan is over. It finds out when nothing will come any more.
+func (s *scan) wait(ctx context.Context) {
+	ticker := time.NewTicker(scanPatience)
+	defer ticker.Stop()
+	seen := uint64(0) // anything that has not been looked at yet
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-ctx.Done():
+			s.stop(ctx.Err())
+			return
+		case <-ticker.C:
+		}
+		if !s.mu.TryLock() {
+			continue // the handler is at work
+		}
+		through := s.through
+		s.mu.Unlock()
+		if through != seen {
+			seen = through
+			continue
+		}
+		left, err := s.log.get(ctx, s.p, through+1, jetstream.WithGetMsgSubject(s.filter))
+		switch {
+		case errors.Is(err, ErrNotFound) || err == nil && left.Sequence > s.upTo:
+			s.nothingBehind(through)
+		case err != nil:
+			s.stop(err)
+			return
+		}
+	}
+}
+
+func (s *scan) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(s.through, err)
+}
+
+// nothingBehind ends a scan that has not moved meanwhile.
+func (s *scan) nothingBehind(through uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.through == through {
+		s.end(s.upTo, nil)
+	}
+}
+
+func scanError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if e := apiError(err); e != nil && !errors.Is(e, ErrUnavailable) {
+		return errors.Join(ErrUnavailable, e)
+	}
+	return apiError(err)
+}

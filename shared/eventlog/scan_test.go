@@ -1,0 +1,80 @@
+package eventlog_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestScanHandsOverEverythingInOrder(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	for n := range 600 {
+		publish(t, l, "s", "a", n)
+	}
+	if _, err := l.Mark(patient(t), event.Clear, "s", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(patient(t), "mcp.0.s.no=name", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []uint64{1, 7, 8, 400} {
+		if err := l.Delete(patient(t), 0, gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name                 string
+		after, upTo, through uint64
+		stop                 int
+		first, last          uint64
+		count                int
+	}{
+		{"all of it", 0, math.MaxUint64, math.MaxUint64, -1, 2, 602, 598},
+		{"a part", 6, 500, 500, -1, 9, 500, 491},
+		{"stopped", 0, math.MaxUint64, 11, 7, 2, 11, 8},
+		{"nothing there", 602, 4000, 4000, -1, 0, 0, 0},
+		{"no room", 10, 10, 10, -1, 0, 0, 0},
+	} {
+		var seen []uint64
+		through, err := l.Scan(patient(t), 0, c.after, c.upTo, func(e eventlog.Entry) bool {
+			seen = append(seen, e.Sequence)
+			if e.Valid != (e.Sequence != 602) || e.Sequence == 601 && e.Subject.Kind != event.Clear {
+				t.Errorf("%s: %d is %+v", c.name, e.Sequence, e)
+			}
+			return len(seen) != c.stop+1
+		})
+		if err != nil || through != c.through || len(seen) != c.count || !slices.IsSorted(seen) {
+			t.Errorf("%s: through %d, %d entries, %v", c.name, through, len(seen), err)
+		}
+		if c.count > 0 && (seen[0] != c.first || seen[len(seen)-1] != c.last) {
+			t.Errorf("%s: %d to %d", c.name, seen[0], seen[len(seen)-1])
+		}
+	}
+}
+
+// While the handler waits, the server's messages wait too, and none is lost.
+func TestScanWaitsForItsHandler(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 1300 {
+		publish(t, l, "s", "a", n)
+	}
+	count := 0
+	_, err := l.Scan(patient(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+		if count++; count == 1000 {
+			time.Sleep(2 * 250 * time.Millisecond) // longer than the scan's own patience
+		}
+		if e.Sequence != uint64(count) { //nolint:gosec // small
+			t.Errorf("entry %d has the sequence %d", count, e.Sequence)
+		}
+		return true
+	})
+	if err != nil || count != 1300 {
+		t.Errorf("%d entries, %v", count, err)
+	}
+}
