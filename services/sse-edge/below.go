@@ -8,25 +8,14 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// below reads a page for a cursor that lies below the window's floor, out of the
-// log. At most --log-reads of these go on at a time on an edge.
+// below reads a page for a cursor that lies below the window's floor, out of the log.
 func (r *reader) below(ctx context.Context, v view, s *step) error {
-	select {
-	case r.part.reads <- struct{}{}:
-		defer func() { <-r.part.reads }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	r.part.metrics.logReads.Inc()
 	r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
 	upTo := v.floor - 1
 	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
 		return errors.Join(err, again(moved))
 	}
-	page, err := r.part.log.Read(ctx, eventlog.Query{
-		Session: r.place.session, Stream: r.place.stream,
-		After: r.cursor, UpTo: upTo, MaxEvents: r.limit.events, MaxBytes: r.limit.bytes,
-	})
+	page, err := r.part.backlog.read(ctx, r.place, r.cursor, upTo, r.limit)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
 )
 
@@ -159,10 +158,20 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 // marksNow returns the marks of a place at this moment, for what was just read
 // from the log up to a sequence.
 func (p *partition) marksNow(ctx context.Context, at place, birth string, through uint64) (marks.Reply, error) {
-	var state eventlog.State
-	var err error
-	if state, err = p.log.Look(ctx, p.number); err != nil {
+	l, err := p.looks.after(ctx)
+	if err != nil {
 		return marks.Reply{}, err
 	}
-	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: max(through, state.Last), First: state.First})
+	if l.shared >= askForAll && l.state.Birth == birth {
+		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) {
+			return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Through: l.state.Last, First: l.state.First})
+		})
+		if err != nil {
+			return marks.Reply{}, err
+		}
+		if l.state.Last >= through {
+			return t.of(at.session), nil
+		}
+	}
+	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: max(through, l.state.Last), First: l.state.First})
 }

@@ -14,6 +14,7 @@ type metrics struct {
 	resumes     *prometheus.CounterVec
 	gaps        *prometheus.CounterVec
 	logReads    prometheus.Counter
+	logScans    prometheus.Counter
 	missed      prometheus.Counter
 	skipped     *prometheus.CounterVec
 	rollbacks   prometheus.Counter
@@ -36,7 +37,8 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		pages:       counter("pages_total", "Pages answered to polls."),
 		resumes:     vec("resumes_total", "Subscribers that came with a cursor, by where it pointed: window or log.", "from"),
 		gaps:        vec("gaps_total", "Gaps that were told, by reason.", "reason"),
-		logReads:    counter("log_reads_total", "Pages read from the log for cursors below the window."),
+		logReads:    counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
+		logScans:    counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
 		missed:      counter("tail_missed_total", "Sequences that were removed before a tail received them."),
 		skipped:     vec("events_skipped_total", "Entries of the log that are not shown: subject, json or closed.", "reason"),
 		rollbacks:   counter("rollbacks_total", "Times that a partition was found rolled back."),
@@ -50,7 +52,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 			return total
 		})
 	}
-	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.missed, m.skipped, m.rollbacks,
+	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks,
 		gauge("window_events", "Events that the windows hold.", func(s stats) float64 { return float64(s.events) }),
 		gauge("window_bytes", "Bytes that the windows take.", func(s stats) float64 { return float64(s.bytes) }))
 	return m

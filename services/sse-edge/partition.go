@@ -20,7 +20,8 @@ type partition struct {
 	ledger    *ledger
 	window    *window
 	tables    tables
-	reads     chan struct{} // places for reads of the log, shared by all partitions
+	looks     looks
+	backlog   backlog
 	logger    *slog.Logger
 	backfill  int // bytes of the log to begin with
 	created   eventlog.State

@@ -125,11 +125,16 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	n := b.Log.Settings().Partitions
 	for number := range n {
 		p := &partition{
-			number: number, log: b.Log, sessions: b.Sessions, ledger: led, reads: reads, logger: env.Log, metrics: s.metrics,
+			number: number, log: b.Log, sessions: b.Sessions, ledger: led, logger: env.Log, metrics: s.metrics,
 			window:    newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
 			strangers: strangers{sessions: b.Sessions},
-			jumped:    make(chan struct{}, 1),
-			backfill:  cfg.WindowBytes / n * 8 / 10,
+			looks:     looks{base: s.base, log: b.Log, number: number},
+			backlog: backlog{
+				base: s.base, log: b.Log, number: number, slots: reads, metrics: s.metrics,
+				budget: max(cfg.WindowBytes/64, minScanBudget),
+			},
+			jumped:   make(chan struct{}, 1),
+			backfill: cfg.WindowBytes / n * 8 / 10,
 		}
 		switch {
 		case cfg.WindowBackfill > 0:
@@ -208,6 +213,11 @@ func (s *Service) Run(ctx context.Context) error {
 	workers.Wait()
 	stopTails()
 	tails.Wait()
+	s.end()
+	for _, p := range s.parts {
+		p.backlog.work.Wait()
+		p.looks.work.Wait()
+	}
 	return err
 }
 

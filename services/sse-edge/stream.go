@@ -187,11 +187,13 @@ func (st *stream) hand(conn net.Conn, head []byte) {
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
 	st.head = st.connect(ctx, head)
+	s.admission.inside.Add(1) // before the worker can end the stream
 	w.post(st, newsBegun)
-	s.admission.inside.Go(func() {
+	go func() {
+		defer s.admission.inside.Done()
 		waitUntilGone(st.conn)
 		w.post(st, newsGone)
-	})
+	}()
 }
 
 func rawOf(conn net.Conn) (syscall.RawConn, error) {

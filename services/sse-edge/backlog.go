@@ -1,0 +1,279 @@
+package edge
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// backlog serves the reads of one partition for cursors below the window's floor. A
+// few of them are read one by one, each with a filter of its own; when more wait,
+// one scan of the partition serves them all, so that a storm of resumes costs about
+// as much as delivering the partition once. At most --log-reads reads and scans go
+// on at a time on an edge; one partition has one scan at a time. What is read and
+// not yet taken is bounded by budget.
+type backlog struct {
+	base    context.Context //nolint:containedctx // of the edge: scans end with it
+	log     *eventlog.Log
+	number  int
+	slots   chan struct{} // one for each read that goes on, shared by all partitions
+	budget  int           // bytes
+	metrics *metrics
+
+	mu      sync.Mutex
+	waiting []*logRead
+	busy    bool          // a dispatcher is at work
+	arrived chan struct{} // closed at the next arrival; nil while nobody waits for it
+	work    sync.WaitGroup
+}
+
+// logRead is one reader's page. It belongs to the dispatcher until done is closed.
+type logRead struct {
+	ctx         context.Context //nolint:containedctx // of the call that waits
+	at          place
+	after, upTo uint64
+	limit       limits
+
+	page  eventlog.Page
+	bytes int
+	err   error
+	done  chan struct{}
+}
+
+const (
+	// scanFrom is how many readers make a scan cheaper than a read for each.
+	scanFrom = 4
+	// scanPause is how long a scan waits for readers to come back for more.
+	scanPause = 100 * time.Millisecond
+	// minScanBudget is the least that a scan may hold for its readers, in bytes.
+	minScanBudget = 256 << 10
+)
+
+// read reads a page of a place: after < sequence ≤ upTo. Errors are those of
+// [eventlog.Log.Read].
+func (b *backlog) read(ctx context.Context, at place, after, upTo uint64, limit limits) (eventlog.Page, error) {
+	if after >= upTo {
+		return eventlog.Page{Through: upTo}, nil
+	}
+	q := &logRead{ctx: ctx, at: at, after: after, upTo: upTo, limit: limit, done: make(chan struct{})}
+	b.mu.Lock()
+	b.waiting = append(b.waiting, q)
+	if b.arrived != nil {
+		close(b.arrived)
+		b.arrived = nil
+	}
+	if !b.busy {
+		b.busy = true
+		b.work.Go(b.dispatch)
+	}
+	b.mu.Unlock()
+	select {
+	case <-q.done:
+		return q.page, q.err
+	case <-ctx.Done():
+		return eventlog.Page{}, ctx.Err()
+	}
+}
+
+// dispatch serves what waits, and ends when nothing does. While every slot is taken,
+// more readers come to share what is read next.
+func (b *backlog) dispatch() {
+	for {
+		b.slots <- struct{}{}
+		b.mu.Lock()
+		switch n := len(b.waiting); {
+		case n == 0:
+			b.busy = false
+			b.mu.Unlock()
+			<-b.slots
+			return
+		case n < scanFrom:
+			q := b.waiting[0]
+			b.waiting = b.waiting[1:]
+			b.mu.Unlock()
+			b.work.Go(func() {
+				defer func() { <-b.slots }()
+				b.readOne(q)
+			})
+		default:
+			b.mu.Unlock()
+			b.scan()
+			<-b.slots
+		}
+	}
+}
+
+func (b *backlog) readOne(q *logRead) {
+	if q.err = q.ctx.Err(); q.err == nil {
+		b.metrics.logReads.Inc()
+		q.page, q.err = b.log.Read(q.ctx, eventlog.Query{
+			Session: q.at.session, Stream: q.at.stream, After: q.after, UpTo: q.upTo,
+			MaxEvents: q.limit.events, MaxBytes: q.limit.bytes,
+		})
+	}
+	close(q.done)
+}
+
+// scan serves all that wait with one read of the partition.
+func (b *backlog) scan() {
+	b.metrics.logScans.Inc()
+	ctx, cancel := context.WithTimeout(b.base, scanTimeout)
+	defer cancel()
+	s := &logScan{backlog: b, ctx: ctx, byPlace: map[place][]*logRead{}}
+	from := s.join(0)
+	if s.readers == 0 {
+		return
+	}
+	s.position = from
+	through, err := b.log.Scan(ctx, b.number, from, s.upTo, s.take)
+	for _, reads := range s.byPlace {
+		for _, q := range reads {
+			if q.page.Through, q.err = min(through, q.upTo), err; err != nil {
+				q.page = eventlog.Page{}
+			}
+			close(q.done)
+		}
+	}
+}
+
+// scanTimeout bounds a scan; its readers come again after it.
+const scanTimeout = time.Minute
+
+// logScan is one scan.
+type logScan struct {
+	backlog *backlog
+	ctx     context.Context //nolint:containedctx // the scan's
+	// byPlace holds the readers that are on board.
+	byPlace  map[place][]*logRead
+	readers  int
+	position uint64
+	upTo     uint64 // the furthest that any of them goes
+	held     int    // bytes on pages that are not handed over yet
+}
+
+// join takes aboard those who wait and whose cursor the scan has not passed, and
+// returns the least of their cursors.
+func (s *logScan) join(position uint64) (least uint64) {
+	b := s.backlog
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	least = ^uint64(0)
+	rest := b.waiting[:0]
+	for _, q := range b.waiting {
+		switch {
+		case q.ctx.Err() != nil: // nobody waits for it
+		case q.after < position:
+			rest = append(rest, q)
+		default:
+			s.byPlace[q.at] = append(s.byPlace[q.at], q)
+			s.readers++
+			s.upTo = max(s.upTo, q.upTo)
+			least = min(least, q.after)
+		}
+	}
+	clear(b.waiting[len(rest):])
+	b.waiting = rest
+	return least
+}
+
+// take takes an entry of the scan.
+func (s *logScan) take(e eventlog.Entry) (more bool) {
+	s.position = e.Sequence
+	if !e.Valid {
+		return true
+	}
+	if e.Subject.Kind == event.Message {
+		s.give(place{e.Subject.Session, e.Subject.Stream}, e)
+	}
+	s.give(place{session: e.Subject.Session}, e)
+	if s.held > s.backlog.budget {
+		s.pause()
+	}
+	return s.readers > 0
+}
+
+// give adds an entry to the pages of a place's readers.
+func (s *logScan) give(at place, e eventlog.Entry) {
+	reads := s.byPlace[at]
+	if len(reads) == 0 {
+		return
+	}
+	rest := reads[:0]
+	for _, q := range reads {
+		if e.Sequence > q.after && e.Sequence <= q.upTo {
+			q.page.Entries = append(q.page.Entries, e)
+			q.bytes += e.Size
+			s.held += e.Size
+		}
+		if len(q.page.Entries) >= q.limit.events || q.bytes >= q.limit.bytes || e.Sequence >= q.upTo {
+			s.hand(q)
+			continue
+		}
+		rest = append(rest, q)
+	}
+	s.keep(at, rest)
+}
+
+func (s *logScan) keep(at place, reads []*logRead) {
+	if len(reads) == 0 {
+		delete(s.byPlace, at)
+	} else {
+		s.byPlace[at] = reads
+	}
+}
+
+// hand gives a reader its page.
+func (s *logScan) hand(q *logRead) {
+	q.page.Through = min(s.position, q.upTo)
+	s.held -= q.bytes
+	s.readers--
+	close(q.done)
+}
+
+// pause gives everybody what they have so far, and waits a moment for them to come
+// back for more. Who takes longer gets the next scan.
+func (s *logScan) pause() {
+	given := 0
+	for at, reads := range s.byPlace {
+		rest := reads[:0]
+		for _, q := range reads {
+			if len(q.page.Entries) == 0 && q.upTo > s.position {
+				rest = append(rest, q)
+				continue
+			}
+			s.hand(q)
+			given++
+		}
+		s.keep(at, rest)
+	}
+	timer := time.NewTimer(scanPause)
+	defer timer.Stop()
+	for target := s.readers + given; s.readers < target; {
+		arrived := s.backlog.arrival()
+		s.join(s.position)
+		if s.readers >= target {
+			return
+		}
+		select {
+		case <-arrived:
+		case <-timer.C:
+			s.join(s.position)
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// arrival returns a channel that is closed when the next reader comes.
+func (b *backlog) arrival() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.arrived == nil {
+		b.arrived = make(chan struct{})
+	}
+	return b.arrived
+}
