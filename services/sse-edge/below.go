@@ -10,7 +10,11 @@ import (
 
 // below reads a page for a cursor that lies below the window's floor, out of the log.
 func (r *reader) below(ctx context.Context, v view, s *step) error {
-	r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
+	// Markers of a single stream that were written since the reader came are on its
+	// chain, so one look at the log does for all pages. Those of a flow's streams are not.
+	if r.cleared == nil || r.place.stream == "" {
+		r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
+	}
 	upTo := v.floor - 1
 	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
 		return errors.Join(err, again(moved))
@@ -19,7 +23,7 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 	if err != nil {
 		return err
 	}
-	items, err := r.itemsOf(ctx, page)
+	items, err := r.itemsOf(ctx, v, page)
 	if err != nil {
 		return err
 	}
@@ -176,7 +180,7 @@ func once(known map[string]uint64, stream string, look func() (uint64, error)) (
 }
 
 // itemsOf frames the messages of a page as the window would have.
-func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error) {
+func (r *reader) itemsOf(ctx context.Context, v view, page eventlog.Page) ([]item, error) {
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if e.Subject.Kind != event.Message || !validMessage(e.Data) {
@@ -186,7 +190,7 @@ func (r *reader) itemsOf(ctx context.Context, page eventlog.Page) ([]item, error
 		if err != nil {
 			return nil, err
 		}
-		if e.Sequence > closed || r.final != 0 && e.Sequence > r.final {
+		if e.Sequence > closed || v.closed != 0 && e.Sequence > v.closed || r.final != 0 && e.Sequence > r.final {
 			continue
 		}
 		if e.Final && r.place.stream != "" {

@@ -39,8 +39,8 @@ type reader struct {
 	// dropped holds up to which sequence each stream's events are gone and a gap was
 	// told, so that older ones still at hand are not sent; "" is all of a flow's streams.
 	dropped map[string]uint64
-	// cleared and closed hold, for one read below the floor, the newest =clear marker
-	// and the first =close marker by stream; "" is the session's.
+	// cleared and closed hold, for reads below the floor, the newest =clear marker and
+	// the first =close marker in the log by stream; "" is the session's.
 	cleared, closed map[string]uint64
 
 	// final is the sequence of a stream's final event, when it was found in the log.
@@ -171,7 +171,8 @@ func (r *reader) rolledBack(v view, s *step) {
 		s.add(r.gap(ReasonRolledBack, true, r.place.stream))
 		r.cursor = v.common
 	}
-	r.rollbacks, r.provenTo, r.last, r.final, r.dropped, r.cleared = v.rollbacks, 0, 0, 0, nil, nil
+	r.rollbacks, r.provenTo, r.last, r.final = v.rollbacks, 0, 0, 0
+	r.dropped, r.cleared, r.closed = nil, nil, nil
 }
 
 // passCleared moves a stream's cursor over what a =clear marker in the window took.
