@@ -55,32 +55,22 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	first, position := step{}, r.cursor
-	if r.fresh || req.start.after != "" {
-		// Where a client without a cursor stands is known once its first event is, and
-		// whether one with a cursor goes on there once what follows was read.
-		resumed := !r.fresh
-		if first, err = s.poll(r, 0); err != nil {
+	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope}
+	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
+	if req.onGapError {
+		if st.step, err = s.poll(r, 0); err != nil {
 			s.logger.Warn("a subscriber is told to come back", "error", err)
 			return s.later(c, "unavailable")
 		}
-		if len(first.gaps) > 0 && req.onGapError {
-			s.count(first)
-			return goneProblem(first.gaps[0])
-		}
-		if !resumed {
-			position = r.resumesAt(first)
+		if len(st.step.gaps) > 0 {
+			s.count(st.step)
+			return goneProblem(st.step.gaps[0])
 		}
 	}
-	gap := len(r.pending)+len(first.gaps) > 0
-	st := &stream{
-		service: s, reader: r, visit: v, envelope: req.envelope, step: first,
-		position: position, resumed: req.start.after != "" && !gap, gap: gap,
-	}
-	head := responseHead(c)
+	st.head = responseHead(c)
 	handedOver = true
 	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, head) })
+	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
 	return nil
 }
 
@@ -130,19 +120,12 @@ type stream struct {
 	envelope bool
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
-	// position is where the connection begins; resumed says that it is where the
-	// client's cursor was.
-	position uint64
-	resumed  bool
-	// gap says that the client is told of a gap next. It keeps the cursor that it
-	// came with until then: else a connection that ends before would swallow the gap.
-	gap bool
 
 	away     bool               // a goroutine reads for it, or writes to it
 	flushing bool               // it is the latter
 	again    bool               // its chain has changed meanwhile
 	cancel   context.CancelFunc // of the read
-	step     step               // what the read found; at first what the handler found
+	step     step               // what the read found
 	err      error              // of the read or write
 	ended    bool               // what is being flushed is the last block
 	over     bool               // the worker is done with it
@@ -169,31 +152,70 @@ func (st *stream) due() time.Time {
 	return due
 }
 
-// hand gives the connection to a worker.
-func (st *stream) hand(conn net.Conn, head []byte) {
+// openingTimeout bounds how long a client waits for its first block. It is long
+// since a storm of cursors below the windows has to be read from the log.
+const openingTimeout = time.Minute
+
+// beginning is where a connection begins.
+type beginning struct {
+	fresh    bool   // the client has no cursor, or none that is worth anything
+	resumes  bool   // it has one
+	position uint64 // of the cursor
+	read     bool   // the stream's step has been read
+}
+
+// hand takes over the connection. It does not keep the goroutine that calls it, with
+// the buffers of the request, while the log is read.
+func (st *stream) hand(conn net.Conn, from beginning) {
 	s := st.service
 	st.conn = tcp(conn)
 	s.metrics.opened.Inc()
 	s.metrics.connections.Inc()
 	w := s.nextWorker()
-	raw, err := rawOf(st.conn)
-	if err != nil {
-		st.reason = "gone"
-		_ = st.conn.Close()
-		w.finish(st)
-		return
-	}
-	st.raw = raw
-	ctx, cancel := context.WithTimeout(s.base, openTimeout)
-	defer cancel()
-	st.head = st.connect(ctx, head)
-	s.admission.inside.Add(1) // before the worker can end the stream
-	w.post(st, newsBegun)
+	s.admission.inside.Add(1) // before anything can end the stream
 	go func() {
-		defer s.admission.inside.Done()
-		waitUntilGone(st.conn)
-		w.post(st, newsGone)
+		if err := st.open(from); err != nil {
+			s.logger.Warn("a subscriber is told to come back", "error", err)
+			s.metrics.refused.WithLabelValues("unavailable").Inc()
+			_ = flush(st.conn, append(st.head, st.farewell()...), s.cfg.WriteTimeout) // or it has gone
+			_ = st.conn.Close()
+			st.reason = "failed"
+			w.finish(st)
+			s.admission.inside.Done()
+			return
+		}
+		w.post(st, newsBegun)
+		go func() { // with a small stack
+			defer s.admission.inside.Done()
+			waitUntilGone(st.conn)
+			w.post(st, newsGone)
+		}()
 	}()
+}
+
+// open reads what follows the client's cursor, and makes the first block: where a
+// client without a cursor stands is known once its first event is, and whether one
+// with a cursor goes on there once what follows was read.
+func (st *stream) open(from beginning) (err error) {
+	r := st.reader
+	ctx, cancel := context.WithTimeout(st.service.base, openingTimeout)
+	defer cancel()
+	if st.raw, err = rawOf(st.conn); err != nil {
+		return err
+	}
+	if (from.fresh || from.resumes) && !from.read {
+		quick := false
+		if st.step, quick = r.quick(); !quick {
+			if st.step, err = r.next(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if from.fresh {
+		from.position = r.resumesAt(st.step)
+	}
+	st.head = st.connect(ctx, from)
+	return nil
 }
 
 func rawOf(conn net.Conn) (syscall.RawConn, error) {
@@ -246,22 +268,24 @@ func flush(conn net.Conn, b []byte, timeout time.Duration) error {
 	return conn.SetWriteDeadline(time.Time{})
 }
 
-// connect appends the first block of a connection to the head of the response.
-func (st *stream) connect(ctx context.Context, head []byte) []byte {
+// connect appends the first block to the head of the response. A client that is told
+// of a gap next keeps the cursor that it came with until then: else a connection that
+// ends before would swallow the gap.
+func (st *stream) connect(ctx context.Context, from beginning) []byte {
 	s, r := st.service, st.reader
 	exists, oldest := r.about(ctx)
 	retained := -1.0
 	if age := s.log.Settings().MaxAge; age > 0 {
 		retained = age.Seconds()
 	}
-	b := sse.AppendRetry(head, s.cfg.Retry)
+	gap := len(r.pending)+len(st.step.gaps) > 0
 	id := ""
-	if !st.gap {
-		id = r.id(st.position)
+	if !gap {
+		id = r.id(from.position)
 	}
-	return appendJSON(b, id, "connect", connectData{
+	return appendJSON(sse.AppendRetry(st.head, s.cfg.Retry), id, "connect", connectData{
 		Session: r.place.session, Stream: orNull(r.place.stream), Exists: exists,
-		Resumed: st.resumed, Oldest: oldest, RetainedFor: retained,
+		Resumed: from.resumes && !gap, Oldest: oldest, RetainedFor: retained,
 	})
 }
 

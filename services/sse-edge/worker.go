@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"rejoin/shared/event"
 )
 
 // worker moves the cursors of a share of the event streams, in one goroutine.
@@ -434,22 +436,21 @@ func (t timers) wait(now time.Time) time.Duration {
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
-	step       step
-	sub        *subscription // nil: there is none
-	from       uint64
-	through    uint64
-	last       uint64
-	rollbacks  int
-	rewritten  bool
-	envelope   bool
-	generation string
+	step      step
+	sub       *subscription // nil: there is none
+	from      uint64
+	through   uint64
+	last      uint64
+	rollbacks int
+	envelope  bool
+	tags      event.Place
 }
 
 func (s *shared) keep(st *stream, from uint64, found step) {
 	r := st.reader
 	*s = shared{
 		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
-		rewritten: st.rewritten(), envelope: st.envelope, generation: r.tags.place.Generation,
+		envelope: st.envelope, tags: r.tags.place,
 	}
 	if len(r.dropped) > 0 {
 		s.sub = nil // what it left out is this reader's own business
@@ -464,7 +465,7 @@ func (s *shared) serves(st *stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
 		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
 		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
-		st.envelope == s.envelope && r.tags.place.Generation == s.generation
+		st.envelope == s.envelope && r.tags.place == s.tags
 }
 
 func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }

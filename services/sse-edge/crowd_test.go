@@ -1,0 +1,288 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/sse"
+)
+
+// spectator is one of a crowd of clients on bare sockets.
+type spectator struct {
+	conn net.Conn
+	dec  *sse.Decoder
+	last uint64 // sequence of the newest message
+	id   string
+}
+
+// attend connects. A client with a small buffer makes the edge wait for it soon.
+func attend(ctx context.Context, url, path, after string, small bool) (*spectator, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := conn.(*net.TCPConn); small && ok {
+		if err := tcp.SetReadBuffer(4 << 10); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: %s\r\n\r\n", path, after); err != nil {
+		return nil, err
+	}
+	return &spectator{conn: conn}, nil
+}
+
+// watch reads n messages and checks that they follow each other by step.
+func (s *spectator) watch(n int, step uint64) error {
+	if s.dec == nil {
+		r := bufio.NewReader(s.conn)
+		for {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return err
+			}
+			if line == "\r\n" {
+				break
+			}
+		}
+		s.dec = sse.NewDecoder(r, 1<<20)
+	}
+	for n > 0 {
+		e, err := s.dec.Next()
+		if err != nil {
+			return err
+		}
+		switch e.Type {
+		case "connect", "cursor":
+		case "message":
+			at := sequenceAt(e.ID)
+			if s.last != 0 && at != s.last+step {
+				return fmt.Errorf("%d came after %d", at, s.last)
+			}
+			if !bytes.HasPrefix(e.Data, []byte(`{"jsonrpc"`)) || !bytes.HasSuffix(e.Data, []byte(`}`)) {
+				return fmt.Errorf("the message %d is %q", at, e.Data)
+			}
+			s.last, s.id = at, e.ID
+			n--
+		default:
+			return fmt.Errorf("got %s %s", e.Type, e.Data)
+		}
+	}
+	return nil
+}
+
+func sequenceAt(id string) (n uint64) {
+	_, _ = fmt.Sscanf(id[strings.LastIndexByte(id, '_')+1:], "%d", &n)
+	return n
+}
+
+func (f *fixture) publishPadded(stream string, n, size int) {
+	f.t.Helper()
+	data := []byte(`{"jsonrpc":"2.0","method":"m","params":{"pad":"` + strings.Repeat("x", size) + `"}}`)
+	for range n {
+		if _, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// each calls do for 0 to n-1, many at a time, and fails the test on errors.
+func each(t *testing.T, n int, do func(i int) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	slots := make(chan struct{}, 200)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := do(i); err != nil && failed.Add(1) <= 5 {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := failed.Load(); n > 5 {
+		t.Errorf("%d clients failed", n)
+	}
+}
+
+func crowded(c *Config) {
+	c.MaxConnections, c.MaxSessionConnections, c.MaxAddressConnections = 10_000, 10_000, 10_000
+	c.WriteTimeout, c.LogReads = time.Minute, 8
+}
+
+// A thousand clients that do not read are no burden to one that does, and when they
+// read on they get everything, from the frame that was cut in the middle.
+func TestAThousandStalledClients(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(crowded)
+	const stalled, events = 1000, 120
+	crowd := make([]*spectator, stalled)
+	each(t, stalled, func(i int) (err error) {
+		crowd[i], err = attend(t.Context(), url, streamPath, "", true)
+		return err
+	})
+	healthy, err := attend(t.Context(), url, streamPath, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crowd = append(crowd, healthy)
+	t.Cleanup(func() {
+		for _, s := range crowd {
+			_ = s.conn.Close()
+		}
+	})
+	f.publishPadded("a", events, 4<<10)
+	if err := healthy.watch(events, 1); err != nil {
+		t.Fatal(err)
+	}
+	each(t, stalled, func(i int) error {
+		if i%10 != 0 {
+			return nil // a hundred of them are enough to read half a megabyte each
+		}
+		return crowd[i].watch(events, 1)
+	})
+}
+
+// Cursors in the window and below its floor, all at once.
+func TestTwoThousandReconnectAtOnce(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(func(c *Config) {
+		crowded(c)
+		c.WindowBytes = 128 << 10
+	})
+	const streams, events, clients = 20, 60, 2000
+	for range events {
+		for n := range streams {
+			f.publish(fmt.Sprint(n), 1)
+		}
+	}
+	path := func(i int) string { return fmt.Sprintf("/v1/sessions/s/streams/%d/events", i%streams) }
+	cursors := make([]string, streams)
+	for n := range cursors {
+		cursors[n] = cursorAt(t, url, path(n), uint64((events/2-1)*streams+n+1)) //nolint:gosec // small
+	}
+	before := consumers(t, f)
+	each(t, clients, func(i int) error {
+		s, err := attend(t.Context(), url, path(i), cursors[i%streams], false)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.conn.Close() }()
+		s.last = sequenceAt(cursors[i%streams])
+		return s.watch(events/2, streams)
+	})
+	eventually(t, "the reads have left no consumer behind", func() bool { return consumers(t, f) <= before })
+}
+
+func consumers(t *testing.T, f *fixture) int {
+	t.Helper()
+	js, err := f.server.Connect().JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := js.StreamInfo("MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Consumers
+}
+
+// An edge that drains while events flow cuts nothing in the middle: every client goes
+// on at another edge behind what it has.
+func TestDrainUnderLoad(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	other := f.edge(crowded)
+	url, stop := f.startEdge(func(c *Config) {
+		crowded(c)
+		c.Drain = 300 * time.Millisecond
+	})
+	const clients = 300
+	crowd := make([]*spectator, clients)
+	each(t, clients, func(i int) (err error) {
+		crowd[i], err = attend(t.Context(), url, streamPath, "", false)
+		return err
+	})
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for range 40 {
+			f.publishPadded("a", 10, 500)
+		}
+	}()
+	stopped := make(chan struct{})
+	each(t, clients, func(i int) error {
+		if i == 0 {
+			go func() { defer close(stopped); stop() }()
+		}
+		s := crowd[i]
+		defer func() { _ = s.conn.Close() }()
+		if err := s.watch(1<<30, 1); !errors.Is(err, io.EOF) {
+			return err
+		}
+		if r := s.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
+			return fmt.Errorf("retry is %s", r)
+		}
+		return nil
+	})
+	<-stopped
+	<-published
+	each(t, clients, func(i int) error {
+		s, err := attend(t.Context(), other, streamPath, crowd[i].id, false)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.conn.Close() }()
+		s.last = crowd[i].last
+		return s.watch(400-int(s.last), 1) //nolint:gosec // at most 400
+	})
+}
+
+// A client that takes a few bytes now and then makes progress for ever, but an edge
+// that stops does not wait for it.
+func TestAnEdgeThatStopsDoesNotWaitForAClientThatReadsByteByByte(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.publishPadded("a", 300, 4<<10)
+	url, stop := f.startEdge(crowded)
+	s, err := attend(t.Context(), url, streamPath, "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		var b [1]byte
+		for {
+			if _, err := s.conn.Read(b[:]); err != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop() }()
+	select {
+	case <-stopped:
+	case <-time.After(20 * time.Second): // crowded has a write time-out of a minute
+		t.Error("the edge waits")
+	}
+	_ = s.conn.Close()
+	<-reading
+	<-stopped
+}
