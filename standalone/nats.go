@@ -18,8 +18,8 @@ const (
 	// natsStart bounds the start of the embedded server, which reads its store first.
 	natsStart = 5 * time.Minute
 	// maxPayload is the largest message on NATS: a log may be told to take messages
-	// of 64 MiB, and headers come on top.
-	maxPayload = 65 << 20
+	// of 31 MiB, and headers come on top.
+	maxPayload = 32 << 20
 )
 
 // natsServer is the embedded NATS server.

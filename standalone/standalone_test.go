@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -196,6 +197,37 @@ const (
 	message   = `{"jsonrpc":"2.0","method":"m"}`
 	eventPath = "/v1/sessions/s/streams/st/events"
 )
+
+func TestTheLargestMessageThatALogMayTakeIsStored(t *testing.T) {
+	const largest = 31 << 20
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")
+	const head, tail = `{"jsonrpc":"2.0","method":"`, `"}`
+	body := head + strings.Repeat("m", largest-len(head)-len(tail)) + tail
+	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
+		for _, c := range []struct {
+			body string
+			want int
+		}{{body, http.StatusCreated}, {body + " ", http.StatusRequestEntityTooLarge}} {
+			url := "http://" + r.addrs[flag] + eventPath
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Idempotency-Key", flag)
+			req.Header.Set("Event-Type", strings.Repeat("t", event.MaxTypeLen))
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != c.want {
+				t.Errorf("%s answered %d bytes with %d, want %d", flag, len(c.body), resp.StatusCode, c.want)
+			}
+		}
+	}
+	r.stop()
+}
 
 func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	r := start(t, filepath.Join(t.TempDir(), "data"))

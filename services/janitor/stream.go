@@ -10,7 +10,7 @@ import (
 // entry is a retained event, 16 bytes of memory.
 type entry struct {
 	seq  uint64
-	size uint32 // bytes of the message; at most 64 MiB
+	size uint32 // bytes of the message; at most 31 MiB
 	unix uint32 // when it was stored, in whole seconds; good until 2106
 }
 

@@ -44,7 +44,7 @@ func (s *segments) append(write func([]byte) []byte) (offset uint64, size uint32
 	}
 	offset = s.next
 	s.next += uint64(n)
-	return offset, uint32(n) //nolint:gosec // a frame is at most a few times 64 MiB
+	return offset, uint32(n) //nolint:gosec // a frame is at most a few times 31 MiB
 }
 
 func (s *segments) add(size int) int {

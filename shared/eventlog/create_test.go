@@ -38,7 +38,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 		}
 		cfg := stream.CachedInfo().Config
 		got := []any{cfg.Subjects, cfg.MaxAge, cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard, cfg.Compression, cfg.MaxConsumers}
-		want := []any{[]string{"mcp." + name[4:] + ".*.*"}, 90 * time.Second, int64(77), int64(1 << 20), int32(1000), jetstream.DiscardOld, jetstream.S2Compression, 100_000}
+		want := []any{[]string{"mcp." + name[4:] + ".*.*"}, 90 * time.Second, int64(77), int64(1 << 20), int32(1000 + 4096), jetstream.DiscardOld, jetstream.S2Compression, 100_000}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
@@ -76,8 +76,8 @@ func TestSettingsAreChecked(t *testing.T) {
 		"bytes per session":       {func(s *eventlog.Settings) { s.MaxBytesPerSession = -2 }, false},
 		"bytes":                   {func(s *eventlog.Settings) { s.MaxBytes = -2 }, false},
 		"negative message":        {func(s *eventlog.Settings) { s.MaxMessageBytes = -1 }, false},
-		"largest message":         {func(s *eventlog.Settings) { s.MaxMessageBytes = 64 << 20 }, true},
-		"message far too large":   {func(s *eventlog.Settings) { s.MaxMessageBytes = 64<<20 + 1 }, false},
+		"largest message":         {func(s *eventlog.Settings) { s.MaxMessageBytes = 31 << 20 }, true},
+		"message far too large":   {func(s *eventlog.Settings) { s.MaxMessageBytes = 31<<20 + 1 }, false},
 		"fewer bytes than spread": {func(s *eventlog.Settings) { s.MaxBytes = 1 }, true},
 	}
 	for name, tt := range tests {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,27 +92,63 @@ func TestMessageIDsDoNotCollide(t *testing.T) {
 
 func TestAnEventThatIsTooLargeIsNotStored(t *testing.T) {
 	srv := natstest.Start(t)
-	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // the server's own limit is 1 MiB
+	server := int(srv.Connect().MaxPayload())
+	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // more than the server takes
 	small := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	for name, err := range map[string]error{
-		"the log's limit":              put(t, small, 101, ""),
-		"with its headers":             put(t, small, 100, "key"),
-		"the server's limit":           put(t, l, 1<<20+1, ""),
-		"the log's limit, larger":      put(t, l, 2<<20+1, ""),
-		"the server's, with a header":  put(t, l, 1<<20, "key"),
-		"the log's limit, with a type": put(t, small, 1000, "key"),
+		"the log's limit":             put(t, small, 101, ""),
+		"the log's, with a header":    put(t, small, 101, "key"),
+		"the log's limit, larger":     put(t, l, 2<<20+1, ""),
+		"the server's limit":          put(t, l, server+1, ""),
+		"the server's, with a header": put(t, l, server, "key"),
 	} {
 		if !errors.Is(err, eventlog.ErrTooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := put(t, small, 100, ""); err != nil {
-		t.Errorf("the largest event: %v", err)
-	}
-	for log, want := range map[*eventlog.Log]uint64{l: 0, small: 1} {
+	for log, want := range map[*eventlog.Log]uint64{l: 0, small: 0} {
 		if state, err := log.Look(patient(t), 0); err != nil || state.Last != want {
 			t.Errorf("%d are stored, not %d, %v", state.Last, want, err)
 		}
+	}
+}
+
+// The limit is one of the message: JetStream counts headers as well.
+func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
+	for _, size := range []int{100, eventlog.DefaultSettings().MaxMessageBytes} {
+		l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: size})
+		e := eventlog.Event{
+			Session: "s", Stream: "t", Data: bytes.Repeat([]byte("x"), size),
+			Type: strings.Repeat("t", event.MaxTypeLen), Key: strings.Repeat("k", 256), Final: true,
+			Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		}
+		if _, err := l.Publish(patient(t), e); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if got, err := l.At(patient(t), 0, 1); err != nil || got.Size != size {
+			t.Errorf("of %d bytes %d are stored, %v", size, got.Size, err)
+		}
+	}
+}
+
+// A log that was made when the stream had no room for headers goes on as it is.
+func TestALogWithoutRoomForHeadersRefusesWhatDoesNotFit(t *testing.T) {
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
+	js := newJetStream(t, l)
+	stream, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgSize = 100
+	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, l, 100, "key"); !errors.Is(err, eventlog.ErrTooLarge) {
+		t.Errorf("with a header: %v", err)
+	}
+	if err := put(t, l, 100, ""); err != nil {
+		t.Errorf("without one: %v", err)
 	}
 }
 

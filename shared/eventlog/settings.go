@@ -11,11 +11,17 @@ import (
 // Version is the version of the log's layout.
 const Version = "1"
 
-// The largest values that a setting may have.
+// The largest values that a setting may have. JetStream's file store takes records
+// of 32 MiB, in which subject and headers count.
 const (
 	maxPartitions   = 1024
-	maxMessageBytes = 64 << 20
+	maxMessageBytes = 31 << 20
 )
+
+// headerRoom is what JetStream's limit has above the largest message, since it
+// counts headers as well. Those of an event come to 300 bytes at most; the rest is
+// for publishers on NATS, which may send more.
+const headerRoom = 4 << 10
 
 // Settings are the properties of a log, set once by whoever creates it. Every
 // service reads them from the log, so that none that starts with other defaults
@@ -31,7 +37,7 @@ type Settings struct {
 	MaxEventsPerStream int64
 	// MaxBytes is how many bytes the whole log may hold. Default 8 GiB.
 	MaxBytes int64
-	// MaxMessageBytes is the largest event. Default 1 MiB.
+	// MaxMessageBytes is the largest event, without its headers. Default 1 MiB.
 	MaxMessageBytes int
 	// MaxEventsPerSession is how many events of one session the janitor retains. Default 10,000.
 	MaxEventsPerSession int64
@@ -173,7 +179,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		MaxMsgs:           -1,
 		MaxMsgsPerSubject: s.MaxEventsPerStream,
 		MaxBytes:          -1,
-		MaxMsgSize:        int32(s.MaxMessageBytes), //nolint:gosec // validated: at most 64 MiB
+		MaxMsgSize:        int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
 		MaxConsumers:      maxConsumers,
 		Duplicates:        2 * time.Minute,
 		Metadata:          map[string]string{metaVersion: Version},
