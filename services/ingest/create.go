@@ -82,21 +82,35 @@ func readSession(c *fiber.Ctx) (sessionRequest, error) {
 	return parseSession(body)
 }
 
-// parseSession reads a body. Member names are taken literally, which
+// parseSession reads a body. Member names are taken literally and once, which
 // encoding/json does not do with a struct. The result holds no part of body.
 func parseSession(body []byte) (req sessionRequest, err error) {
 	bad := func(detail string) (sessionRequest, error) {
-		return sessionRequest{}, web.New(web.CodeInvalidJSON, detail)
+		return sessionRequest{}, web.New(web.CodeInvalidBody, detail)
 	}
 	if !utf8.Valid(body) || !json.Valid(body) {
-		return bad("")
+		return sessionRequest{}, web.New(web.CodeInvalidJSON, "")
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(body, &members); err != nil || members == nil {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	if first, err := dec.Token(); err != nil || first != json.Delim('{') {
 		return bad("The body must be an object.")
 	}
-	for name, value := range members {
-		switch name {
+	seen := map[string]bool{}
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return sessionRequest{}, err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return sessionRequest{}, err
+		}
+		member, _ := name.(string)
+		if seen[member] {
+			return bad("The body has a member twice.")
+		}
+		seen[member] = true
+		switch member {
 		case "session":
 			if err := json.Unmarshal(value, &req.name); err != nil || value[0] != '"' {
 				return bad("session must be a string.")
@@ -111,7 +125,7 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if len(value) > maxMetadata {
 				return sessionRequest{}, web.New(web.CodeBodyTooLarge, "metadata may have up to 16 KiB.")
 			}
-			req.metadata = bytes.Clone(value)
+			req.metadata = value
 		default:
 			return bad("The body may have the members session and metadata, and no others.")
 		}

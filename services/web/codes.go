@@ -12,6 +12,7 @@ type Code string
 const (
 	CodeInvalidRequest       Code = "invalid_request"
 	CodeInvalidJSON          Code = "invalid_json"
+	CodeInvalidBody          Code = "invalid_body"
 	CodeInvalidMessage       Code = "invalid_message"
 	CodeInvalidName          Code = "invalid_name"
 	CodeInvalidParameter     Code = "invalid_parameter"
@@ -53,6 +54,7 @@ type Kind struct {
 var Codes = map[Code]Kind{
 	CodeInvalidRequest:       {Status: http.StatusBadRequest, Title: "The request is not valid HTTP."},
 	CodeInvalidJSON:          {Status: http.StatusBadRequest, Title: "The body is not valid JSON."},
+	CodeInvalidBody:          {Status: http.StatusBadRequest, Title: "The body is JSON, but not what this resource takes."},
 	CodeInvalidMessage:       {Status: http.StatusBadRequest, Title: "The message is not a JSON-RPC 2.0 message."},
 	CodeInvalidName:          {Status: http.StatusBadRequest, Title: "The name of a session or stream is not valid."},
 	CodeInvalidParameter:     {Status: http.StatusBadRequest, Title: "A query parameter is not valid."},
