@@ -4,6 +4,7 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -130,7 +131,7 @@ func NewApp(cfg Config) *fiber.App {
 		}
 		routed(c)
 	}
-	app.Use(frame(m, cfg.Log), checkTarget)
+	app.Use(frame(m, cfg.Log), checkLength, checkTarget)
 	return app
 }
 
@@ -165,6 +166,29 @@ func guarded(c *fiber.Ctx) (err error) {
 			err = &panicError{v, debug.Stack()}
 		}
 	}()
+	return c.Next()
+}
+
+// checkLength refuses requests of which fasthttp and the proxies in front may see
+// different ends, so that one hides in another's body (RFC 9112, section 11.2):
+// those with more than one Content-Length or Transfer-Encoding, with both, or with
+// a coding besides chunked. What follows such a request is not read.
+func checkLength(c *fiber.Ctx) error {
+	framed, plain := 0, true
+	for line := range bytes.Lines(c.Request().Header.RawHeaders()) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch {
+		case bytes.EqualFold(name, []byte(fiber.HeaderContentLength)):
+			framed++
+		case bytes.EqualFold(name, []byte(fiber.HeaderTransferEncoding)):
+			framed++
+			plain = bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
+		}
+	}
+	if framed > 1 || !plain {
+		c.Context().SetConnectionClose()
+		return New(CodeInvalidRequest, "")
+	}
 	return c.Next()
 }
 

@@ -3,8 +3,10 @@ package web
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gofiber/fiber/v2"
@@ -223,6 +225,10 @@ func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
 		"headers too large":      {"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 2048) + "\r\n\r\n", CodeHeadersTooLarge},
 		"target too large":       {"GET /" + strings.Repeat("x", 2048) + " HTTP/1.1\r\nHost: localhost\r\n\r\n", CodeHeadersTooLarge},
 		"no HTTP":                {"\x16\x03\x01\r\n\r\n", CodeInvalidRequest},
+		"two lengths":            {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\ncontent-length: 4\r\n\r\nabcd", CodeInvalidRequest},
+		"length and chunks":      {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
+		"another coding":         {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
+		"two codings":            {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
 		"bad length":             {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n", CodeInvalidRequest},
 	}
 	for name, tt := range tests {
@@ -232,6 +238,9 @@ func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
 			r := c.receive(t, "POST")
 			if p := expectProblem(t, r, tt.want); p.Detail != "" {
 				t.Errorf("tells %q", p.Detail)
+			}
+			if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the connection is not closed: %q, %v", rest, err)
 			}
 		})
 	}
