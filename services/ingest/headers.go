@@ -101,15 +101,13 @@ func jsonBody(c *fiber.Ctx) ([]byte, error) {
 
 // flag returns a query parameter that is true, false, or not given.
 func flag(c *fiber.Ctx, name string) (bool, error) {
-	values := c.Context().QueryArgs().PeekMulti(name)
+	value, given, err := web.Query(c, name)
 	switch {
-	case len(values) == 0:
-		return false, nil
-	case len(values) == 1 && string(values[0]) == "true":
-		return true, nil
-	case len(values) == 1 && string(values[0]) == "false":
-		return false, nil
+	case err != nil || !given:
+		return false, err
+	case value == "true" || value == "false":
+		return value == "true", nil
 	default:
-		return false, web.New(web.CodeInvalidParameter, name+" must be true or false, and given once.")
+		return false, web.New(web.CodeInvalidParameter, `The parameter "`+name+`" is "true" or "false".`)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -142,24 +141,27 @@ func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 	bad := func(format string, args ...any) (listQuery, error) {
 		return listQuery{}, web.New(web.CodeInvalidParameter, fmt.Sprintf(format, args...))
 	}
-	if v := c.Query("limit"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxLimit {
-			return bad("limit must be a number from 1 to %d.", maxLimit)
-		}
-		q.limit = n
+	limit, given, err := web.Query(c, "limit")
+	if err != nil {
+		return listQuery{}, err
 	}
-	if v := c.Query("after"); v != "" {
-		if event.CheckSession(v) != nil {
-			return bad("after must be the name of a session.")
+	if given {
+		if q.limit, err = strconv.Atoi(limit); err != nil || q.limit < 1 || q.limit > maxLimit {
+			return bad("The parameter \"limit\" is a whole number from 1 to %d.", maxLimit)
 		}
-		q.after = strings.Clone(v)
 	}
-	if v := c.Query("state"); v != "" {
-		q.state = session.State(strings.Clone(v))
-		if !slices.Contains([]session.State{session.Open, session.Closing, session.Closed}, q.state) {
-			return bad("state must be open, closing or closed.")
-		}
+	if q.after, _, err = web.Query(c, "after"); err != nil {
+		return listQuery{}, err
+	}
+	if q.after != "" && event.CheckSession(q.after) != nil {
+		return bad(`The parameter "after" is the name of a session.`)
+	}
+	state, given, err := web.Query(c, "state")
+	if err != nil {
+		return listQuery{}, err
+	}
+	if q.state = session.State(state); given && !slices.Contains([]session.State{session.Open, session.Closing, session.Closed}, q.state) {
+		return bad(`The parameter "state" is "open", "closing" or "closed".`)
 	}
 	return q, nil
 }

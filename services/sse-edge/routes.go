@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -124,29 +125,20 @@ func parse(c *fiber.Ctx) (request, error) {
 	}
 	// Last-Event-ID wins over after: a browser that reconnects sends the newer place
 	// in the header, with the URL that it was opened with.
-	req.start.after = strings.Clone(c.Query("after"))
+	if req.start.after, _, err = web.Query(c, "after"); err != nil {
+		return request{}, err
+	}
 	if id := c.Get("Last-Event-ID"); id != "" {
 		req.start.after = strings.Clone(id)
 	}
-	switch from := c.Query("from"); from {
-	case "", "start":
-	case "now":
-		req.start.now = true
-	default:
-		return request{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start" or "now".`)
+	if req.start.now, err = choice(c, "from", "now", "start", false); err != nil {
+		return request{}, err
 	}
-	switch c.Query("on_gap") {
-	case "", "event":
-	case "error":
-		req.onGapError = true
-	default:
-		return request{}, web.New(web.CodeInvalidParameter, `The parameter "on_gap" is "event" or "error".`)
+	if req.onGapError, err = choice(c, "on_gap", "error", "event", false); err != nil {
+		return request{}, err
 	}
-	req.envelope = req.at.stream == ""
-	if v := c.Query("envelope"); v != "" {
-		if req.envelope, err = strconv.ParseBool(v); err != nil {
-			return request{}, web.New(web.CodeInvalidParameter, `The parameter "envelope" is "true" or "false".`)
-		}
+	if req.envelope, err = choice(c, "envelope", "true", "false", req.at.stream == ""); err != nil {
+		return request{}, err
 	}
 	if req.limit, err = number(c, "limit", defaultLimit, 1, maxLimit); err != nil {
 		return request{}, err
@@ -167,14 +159,27 @@ func name(c *fiber.Ctx, param string, check func(string) error) (string, error) 
 	return n, nil
 }
 
+// choice reads a parameter that has one of two values; def is for when it is not given.
+func choice(c *fiber.Ctx, param, yes, no string, def bool) (bool, error) {
+	value, given, err := web.Query(c, param)
+	switch {
+	case err != nil || !given:
+		return def, err
+	case value == yes || value == no:
+		return value == yes, nil
+	default:
+		return false, web.New(web.CodeInvalidParameter, fmt.Sprintf("The parameter %q is %q or %q.", param, yes, no))
+	}
+}
+
 func number(c *fiber.Ctx, param string, def, lo, hi int) (int, error) {
-	text := c.Query(param)
-	if text == "" {
-		return def, nil
+	text, given, err := web.Query(c, param)
+	if err != nil || !given {
+		return def, err
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < lo || n > hi {
-		return 0, web.New(web.CodeInvalidParameter, "The parameter \""+param+"\" is a number from "+strconv.Itoa(lo)+" to "+strconv.Itoa(hi)+".")
+		return 0, web.New(web.CodeInvalidParameter, fmt.Sprintf("The parameter %q is a whole number from %d to %d.", param, lo, hi))
 	}
 	return n, nil
 }

@@ -74,3 +74,19 @@ func Param(c *fiber.Ctx, name string) (string, error) {
 	}
 	return strings.Clone(value), nil // raw points into the request's buffer
 }
+
+// Query returns a query parameter and whether it is given; given without a value,
+// it is empty. The string is a copy and may be kept. When it is given more than
+// once, readers may disagree about which one counts, and the error is a [*Problem]
+// with the code invalid_parameter.
+func Query(c *fiber.Ctx, name string) (value string, given bool, err error) {
+	values := c.Context().QueryArgs().PeekMulti(name)
+	switch len(values) {
+	case 0:
+		return "", false, nil
+	case 1:
+		return string(values[0]), true, nil
+	default:
+		return "", true, New(CodeInvalidParameter, "The parameter \""+name+"\" is given more than once.")
+	}
+}
