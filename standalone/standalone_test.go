@@ -198,6 +198,28 @@ const (
 	eventPath = "/v1/sessions/s/streams/st/events"
 )
 
+func TestHostNamesAreAllowedBesidesThoseOfTheMachine(t *testing.T) {
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--edge-hosts=rejoin.example", "--ingest-hosts=rejoin.example", "--janitor-hosts=rejoin.example")
+	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
+		for host, allowed := range map[string]bool{"rejoin.example": true, "localhost": true, "127.0.0.1": true, "other.example": false} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, "http://"+r.addrs[flag]+"/v1/sessions", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if got := resp.StatusCode != http.StatusForbidden; got != allowed {
+				t.Errorf("%s answered %s with %d", flag, host, resp.StatusCode)
+			}
+		}
+	}
+	r.stop()
+}
+
 func TestTheLargestMessageThatALogMayTakeIsStored(t *testing.T) {
 	const largest = 31 << 20
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")

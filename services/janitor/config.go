@@ -12,9 +12,9 @@ type Config struct {
 	// [Service.Routes] itself. Default: 127.0.0.1:8082.
 	JanitorAddr string `default:"127.0.0.1:8082" help:"Address that serves what is retained; port 0 takes any free one." placeholder:"HOST:PORT"`
 
-	// JanitorHosts are the names that a request's Host header may have, without
-	// port. Default: those of the loopback interface.
-	JanitorHosts []string `help:"Host names that requests to the janitor may be for, with commas between them (default: localhost, 127.0.0.1, ::1)." placeholder:"HOST"`
+	// JanitorHosts are the names, besides those of the loopback interface, that a
+	// request's Host header may have, without port.
+	JanitorHosts []string `help:"Host names, besides localhost, under which clients may address the janitor." placeholder:"HOST"`
 
 	// Interval is the time between two sweeps. Default: 5 s.
 	Interval time.Duration `default:"5s" help:"Time between two sweeps."`

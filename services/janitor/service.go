@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}
 		s.ln = ln
 		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics})
-		s.app.Use(web.HostCheck(cfg.JanitorHosts))
+		s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.JanitorHosts)))
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +26,10 @@ import (
 // Config configures the edge.
 type Config struct {
 	// EdgeAddr is where the edge listens; port 0 takes any free port.
-	EdgeAddr string `name:"edge-addr" help:"Address that the edge listens on." default:"127.0.0.1:8080" placeholder:"ADDR"`
-	// AllowedHosts are the names, besides those of the loopback interface, under
-	// which clients may address the edge.
-	AllowedHosts []string `name:"allowed-hosts" help:"Host names, besides localhost, under which clients may address the edge." placeholder:"HOST"`
+	EdgeAddr string `name:"edge-addr" help:"Address for subscribers; port 0 takes any free one." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	// EdgeHosts are the names, besides those of the loopback interface, under which
+	// subscribers may address the edge.
+	EdgeHosts []string `name:"edge-hosts" help:"Host names, besides localhost, under which subscribers may address the edge." placeholder:"HOST"`
 	// WindowBytes bounds the memory of the windows of all partitions together.
 	WindowBytes int `name:"window-bytes" help:"Memory for the newest events, in bytes." default:"268435456" placeholder:"BYTES"`
 	// WindowBackfill is how many bytes of the newest events the edge reads when it
@@ -155,7 +156,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, sharedBody) + 1, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
-	s.app.Use(web.HostCheck(append(append([]string{}, web.LoopbackHosts...), cfg.AllowedHosts...)))
+	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.EdgeHosts)))
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil

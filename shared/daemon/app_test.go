@@ -102,6 +102,7 @@ func TestMainSaysInOneLineWhatIsWrong(t *testing.T) {
 		"unknown flag":  {nil, []string{"--tarpit"}, ExitUsage, "ingest: unknown flag --tarpit, did you mean \"--target\"?; see ingest --help\n"},
 		"bad value":     {nil, []string{"--log-level=loud"}, ExitUsage, "ingest: --log-level must be one of \"debug\",\"info\",\"warn\",\"error\" but got \"loud\"; see ingest --help\n"},
 		"argument":      {nil, []string{"extra"}, ExitUsage, "ingest: unexpected argument extra; see ingest --help\n"},
+		"no time-out":   {nil, []string{"--stop-timeout=-1s"}, ExitUsage, "ingest: --stop-timeout must not be negative, as -1s is; see ingest --help\n"},
 		"bad time-out":  {nil, []string{"--stop-timeout=soon"}, ExitUsage, "ingest: --stop-timeout: expected duration but got \"soon\": time: invalid duration \"soon\"; see ingest --help\n"},
 		"nothing wrong": {failing(nil), nil, ExitOK, ""},
 	}

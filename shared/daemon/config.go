@@ -41,6 +41,14 @@ type Config struct {
 	Version kong.VersionFlag `env:"-" help:"Print the version and exit."`
 }
 
+// Validate returns an error that names the first flag whose value makes no sense.
+func (c *Config) Validate() error {
+	if c.StopTimeout < 0 {
+		return fmt.Errorf("--stop-timeout must not be negative, as %s is", c.StopTimeout)
+	}
+	return nil
+}
+
 func (c *Config) config() *Config { return c }
 
 // CLI is a pointer to a struct of Kong flags that embeds [Config].
