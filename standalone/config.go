@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/alecthomas/kong"
 
@@ -45,6 +46,9 @@ func (c Config) Validate() error {
 		if err != nil {
 			return err
 		}
+	}
+	if settle := c.Ingest.AckTimeout + c.Ingest.CloseMargin; c.Janitor.CloseAfter <= settle {
+		return fmt.Errorf("--close-after (%s) must be longer than --ack-timeout and --close-margin together (%s)", c.Janitor.CloseAfter, settle)
 	}
 	return nil
 }

@@ -222,7 +222,7 @@ func TestHostNamesAreAllowedBesidesThoseOfTheMachine(t *testing.T) {
 
 func TestTheLargestMessageThatALogMayTakeIsStored(t *testing.T) {
 	const largest = 31 << 20
-	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m", "--close-after=2m")
 	const head, tail = `{"jsonrpc":"2.0","method":"`, `"}`
 	body := head + strings.Repeat("m", largest-len(head)-len(tail)) + tail
 	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
