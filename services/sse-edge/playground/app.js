@@ -489,13 +489,13 @@ function onConnect(e) {
   } else {
     parts.push('Connected')
   }
-  if (data.exists === false) parts.push('nobody has written here yet')
+  if (data.exists === false) parts.push('nothing is stored here')
   const oldest = data.oldest && parseID(data.oldest)
   if (oldest) parts.push(`oldest retained ${oldest.sequence}`)
   if (data.retainedFor > 0) parts.push(`kept for ${duration(data.retainedFor)}`)
   push({ kind: 'note', text: parts.join(' · ') })
   onCursor(e)
-  setState('live', data.retainedFor > 0 ? `Events are kept for ${duration(data.retainedFor)}: you may be away that long and lose nothing.` : '')
+  setState('live', data.retainedFor > 0 ? `Events are kept for ${duration(data.retainedFor)}, the oldest for less when there are too many.` : '')
 }
 
 function duration(seconds) {
@@ -523,7 +523,7 @@ function onGap(e) {
   const reason = String(data.reason)
   const sure = data.certain !== false
   const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
-  parts.push(sure ? 'This is certain.' : 'Nobody could say for certain just now.')
+  if (!sure) parts.push('Nobody could say for certain just now.')
   if (data.requested) parts.push(`Asked for what follows ${data.requested}.`)
   parts.push(data.resumesAt ? `It goes on at ${data.resumesAt}.` : 'It goes on with the next event.')
   counts.gaps++
@@ -648,7 +648,7 @@ function named(...fields) {
   for (const id of fields) {
     const el = $(id)
     if (el.value.trim() !== '' && el.checkValidity()) continue
-    showProblem({ code: 'name', detail: `Give the ${id} a name of 1 to 128 visible ASCII characters.` })
+    showProblem({ code: 'invalid_name', detail: `Give the ${id} a name of 1 to 128 visible ASCII characters.` })
     el.focus()
     return false
   }
