@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"rejoin/services/web"
 )
 
 const readmeFile = "../README.md"
@@ -301,18 +305,34 @@ func table(t *testing.T) string {
 }
 
 func TestREADMEsConfigurationTableIsWhatHelpSays(t *testing.T) {
-	const begin, end = "<!-- flags -->\n", "<!-- /flags -->\n"
+	checkTable(t, "<!-- flags -->\n", "<!-- /flags -->\n", table(t))
+}
+
+func TestREADMEsTableOfCodesIsTheServices(t *testing.T) {
+	codes := slices.SortedFunc(maps.Keys(web.Codes), func(a, b web.Code) int {
+		return cmp.Or(cmp.Compare(web.Codes[a].Status, web.Codes[b].Status), cmp.Compare(a, b))
+	})
+	var b strings.Builder
+	b.WriteString("| status | `code` | title |\n|---|---|---|\n")
+	for _, code := range codes {
+		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", web.Codes[code].Status, code, web.Codes[code].Title)
+	}
+	checkTable(t, "<!-- codes -->\n", "<!-- /codes -->\n", b.String())
+}
+
+// checkTable compares what the README has between two comments, or writes it.
+func checkTable(t *testing.T, begin, end, want string) {
+	t.Helper()
 	text, _ := readme(t)
 	before, rest, ok := strings.Cut(text, begin)
 	got, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
 		t.Fatalf("the README has no table between %q and %q", begin, end)
 	}
-	want := table(t)
 	if *update {
 		writeREADME(t, before+begin+want+end+after)
 	} else if got != want {
-		t.Error("the README's table differs from --help; run this test with -update")
+		t.Error("the README's table is not up to date; run this test with -update")
 		lines := strings.Split(got, "\n")
 		for line := range strings.SplitSeq(want, "\n") {
 			if !slices.Contains(lines, line) {
