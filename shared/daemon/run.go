@@ -24,6 +24,7 @@ func Run(ctx context.Context, cfg Config, env Env, actors ...Actor) error {
 	}
 	g.Add("drain", func(ctx context.Context) error {
 		<-ctx.Done()
+		env.Log.Info("stopping")
 		env.Health.Drain()
 		return nil
 	})

@@ -325,7 +325,7 @@ let failures = 0 // times in a row that the browser gave up
 let listen = () => {} // makes the open EventSource hand over one more event type
 const order = new Order('')
 
-const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'waiting to reconnect', cut: 'cut', closed: 'closed' }
+const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'reconnecting', cut: 'cut', closed: 'closed' }
 
 function setState(next, detail = '') {
   state = next
