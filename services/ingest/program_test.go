@@ -58,13 +58,46 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 	}
 }
 
-func TestTheProgramEndsWhileItWaitsForTheLog(t *testing.T) {
-	cfg := ingest.ProgramConfig{Ingest: testConfig()}
-	cfg.Backend.NATSURL = "nats://127.0.0.1:1"
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := ingest.Run(ctx, cfg, daemon.NewEnv(nil)); err == nil {
-		t.Error("no error")
+func TestTheProgramIsAliveWhileItWaitsForTheLog(t *testing.T) {
+	var cfg ingest.ProgramConfig
+	logs, out := io.Pipe()
+	signals := make(chan os.Signal, 1)
+	code := make(chan int, 1)
+	go func() {
+		code <- daemon.App{
+			Name: "ingest", CLI: &cfg, Stderr: out, Signals: signals,
+			Run:  func(ctx context.Context, env daemon.Env) error { return ingest.Run(ctx, cfg, env) },
+			Args: []string{"--nats-url", "nats://127.0.0.1:1", "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json"},
+		}.Main()
+		_ = out.Close()
+	}()
+	addr := ""
+	for lines := bufio.NewScanner(logs); addr == "" && lines.Scan(); {
+		var line struct{ Msg, Addr string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("%v in %q", err, lines.Text())
+		}
+		addr = line.Addr
+	}
+	go func() { _, _ = io.Copy(io.Discard, logs) }()
+	client := newClient(t)
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+		req, err := http.NewRequestWithContext(patient(t), http.MethodGet, "http://"+addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	signals <- syscall.SIGTERM
+	if got := <-code; got != daemon.ExitOK {
+		t.Errorf("exit code %d", got)
 	}
 }
 

@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -18,34 +17,17 @@ type ProgramConfig struct {
 }
 
 // Run creates what is missing of the log and the registry, then runs the service
-// until ctx ends. The admin port is open from the beginning; the program is ready
-// when the log is there and the ledger complete.
+// until ctx ends; see [backend.Serve]. It is ready when the ledger is complete.
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	if err := errors.Join(cfg.Janitor.Validate(), cfg.Log.Validate()); err != nil {
 		return err
 	}
-	var opened atomic.Bool
-	env.Health.Add("log", func() error {
-		if !opened.Load() {
-			return errors.New("the log is not there yet")
-		}
-		return nil
-	})
-	return daemon.Run(ctx, cfg.Config, env, daemon.Actor{Name: "janitor", Run: func(ctx context.Context) error {
-		b, err := backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil // told to stop while NATS was away
-			}
-			return err
-		}
-		defer b.Close()
-		cfg.Log.WarnOfDifferences(b.Log.Settings(), env.Log)
-		s, err := New(cfg.Janitor, b, env)
-		if err != nil {
-			return err
-		}
-		opened.Store(true)
-		return s.Run(ctx)
-	}})
+	return backend.Serve(ctx, cfg.Config, env, "janitor",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) {
+			cfg.Log.WarnOfDifferences(b.Log.Settings(), env.Log)
+			return New(cfg.Janitor, b, env)
+		})
 }

@@ -14,16 +14,11 @@ type ProgramConfig struct {
 	Edge    Config         `embed:""`
 }
 
-// Run waits for the log, then runs the service and the admin port until ctx ends.
+// Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
-	b, err := backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	s, err := New(cfg.Edge, b, env)
-	if err != nil {
-		return err
-	}
-	return daemon.Run(ctx, cfg.Config, env, daemon.Actor{Name: "sse-edge", Run: s.Run})
+	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) { return New(cfg.Edge, b, env) })
 }

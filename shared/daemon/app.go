@@ -162,9 +162,10 @@ func helpOf(value *kong.Value) string {
 	return kong.DefaultHelpValueFormatter(&v)
 }
 
-// fail prints err in one line and returns code.
+// fail prints err in one line and returns code. An actor may have the program's name.
 func (a App) fail(code int, err error) int {
 	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	line = strings.TrimPrefix(line, a.Name+": ")
 	_, _ = fmt.Fprintf(a.Stderr, "%s: %s\n", a.Name, line) // nowhere left to report to
 	return code
 }

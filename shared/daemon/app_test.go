@@ -98,6 +98,7 @@ func TestMainSaysInOneLineWhatIsWrong(t *testing.T) {
 	}{
 		"error":         {failing(errBroken), nil, ExitError, "ingest: broken pipe\n"},
 		"two errors":    {failing(errors.Join(errBroken, errBroken)), nil, ExitError, "ingest: broken pipe; broken pipe\n"},
+		"its own name":  {failing(fmt.Errorf("ingest: %w", errBroken)), nil, ExitError, "ingest: broken pipe\n"},
 		"not told":      {failing(context.Canceled), nil, ExitError, "ingest: context canceled\n"},
 		"unknown flag":  {nil, []string{"--tarpit"}, ExitUsage, "ingest: unknown flag --tarpit, did you mean \"--target\"?; see ingest --help\n"},
 		"bad value":     {nil, []string{"--log-level=loud"}, ExitUsage, "ingest: --log-level must be one of \"debug\",\"info\",\"warn\",\"error\" but got \"loud\"; see ingest --help\n"},

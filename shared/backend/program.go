@@ -1,0 +1,48 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"rejoin/shared/daemon"
+)
+
+// Service is what a program runs on a backend.
+type Service interface {
+	// Run serves until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// Serve is the Run of a program with one service: it waits for the backend that
+// open opens, makes the service on it, and runs it until ctx ends; told to stop
+// while it waits, it returns nil. The admin port is open from the beginning, so
+// that nobody takes a program that waits for one that hangs; it is ready when the
+// service is there and says so.
+func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, name string,
+	open func(context.Context) (*Backend, error), start func(*Backend) (S, error),
+) error {
+	var opened atomic.Bool
+	env.Health.Add("log", func() error {
+		if !opened.Load() {
+			return errors.New("the log is not there yet")
+		}
+		return nil
+	})
+	return daemon.Run(ctx, cfg, env, daemon.Actor{Name: name, Run: func(ctx context.Context) error {
+		b, err := open(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		defer b.Close()
+		s, err := start(b)
+		if err != nil {
+			return err
+		}
+		opened.Store(true)
+		return s.Run(ctx)
+	}})
+}
