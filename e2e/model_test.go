@@ -223,15 +223,21 @@ func (tr *truth) await(ctx context.Context, p int, upTo uint64) error {
 // complete waits until all that is stored now is known.
 func (tr *truth) complete(ctx context.Context) error {
 	for p := range tr.parts {
-		last, err := tr.last(ctx, p)
-		if err != nil {
-			return err
-		}
-		if err := tr.await(ctx, p, last); err != nil {
+		if _, err := tr.upToNow(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// upToNow waits until all that a partition holds now is known, and returns its
+// last sequence.
+func (tr *truth) upToNow(ctx context.Context, p int) (uint64, error) {
+	last, err := tr.last(ctx, p)
+	if err != nil {
+		return 0, err
+	}
+	return last, tr.await(ctx, p, last)
 }
 
 // last returns a partition's last sequence; errors that pass are waited out.
@@ -249,17 +255,6 @@ func (tr *truth) last(ctx context.Context, p int) (uint64, error) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-// known returns the newest sequence of a partition that is known.
-func (tr *truth) known(p int) uint64 {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	var last uint64
-	for sequence := range tr.parts[p] {
-		last = max(last, sequence)
-	}
-	return last
 }
 
 func (tr *truth) partition(session string) int { return event.Partition(session, tr.partitions) }

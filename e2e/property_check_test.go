@@ -85,8 +85,10 @@ func (w *world) published(at place, data []byte, asJSON bool) bool {
 func (w *world) checkStart(s *subscriber, at uint64) {
 	ctx, cancel := w.bounded()
 	defer cancel()
+	// What was stored when the subscriber came has to be known, also what lies behind
+	// its place: the truth may be later than an edge.
 	p := w.truth.partition(s.plan.session)
-	if err := w.truth.await(ctx, p, at); err != nil {
+	if _, err := w.truth.upToNow(ctx, p); err != nil {
 		return // the end of the schedule finds out
 	}
 	var there []stored
@@ -138,8 +140,9 @@ func (w *world) overtakes() bool {
 	return limit > 0 && limit < 20
 }
 
-// checkGap finds out what was really missing when a gap was told.
-func (w *world) checkGap(s *subscriber, g *toldGap, told time.Time) {
+// checkGap finds out what was really missing when a gap was told to a subscriber
+// that had got some events by then.
+func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told time.Time) {
 	w.mu.Lock()
 	w.tally["gap "+g.Reason+fmt.Sprintf(" certain=%t", g.Certain)]++
 	if !g.Certain && !w.overtakes() && (w.doubtful.IsZero() || w.doubtful.After(told)) {
@@ -149,15 +152,13 @@ func (w *world) checkGap(s *subscriber, g *toldGap, told time.Time) {
 	ctx, cancel := w.bounded()
 	defer cancel()
 	p := w.truth.partition(s.plan.session)
-	if err := w.truth.await(ctx, p, g.resumesAt); err != nil {
+	last, err := w.truth.upToNow(ctx, p)
+	if err != nil {
 		if w.ctx.Err() == nil {
 			w.violate("%s: %s: %v", s, g, err)
 		}
 		return
 	}
-	s.mu.Lock()
-	had := maps.Clone(s.delivered)
-	s.mu.Unlock()
 	stream := s.plan.stream
 	if g.Stream != nil {
 		stream = *g.Stream
@@ -166,7 +167,7 @@ func (w *world) checkGap(s *subscriber, g *toldGap, told time.Time) {
 	if flow {
 		// Other streams' events come first: what counts is what had been removed, or
 		// was about to be, when the gap was told.
-		upTo = max(upTo, w.truth.known(p))
+		upTo = max(upTo, last)
 	}
 	for {
 		h := w.truth.history(s.plan.session)

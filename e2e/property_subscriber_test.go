@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -411,8 +412,8 @@ func (c *connection) told(g *toldGap) {
 		c.w.violate("%s: a gap after %q: %v", c, g.Requested, err)
 	}
 	g.requested = from.Sequence
-	now := time.Now()
-	c.w.tasks.Go(func() { c.w.checkGap(s, g, now) })
+	now, had := time.Now(), maps.Clone(c.delivered)
+	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, now) })
 }
 
 // page reads a page.
