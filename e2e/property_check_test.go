@@ -133,24 +133,17 @@ func (w *world) grace() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// overtakes reports whether the log may lose events so fast that the janitor's tail
-// never sees them, which leaves the ledger in doubt as its absence does.
-func (w *world) overtakes() bool {
-	limit := w.sc.settings.MaxEventsPerStream
-	return limit > 0 && limit < 20
-}
-
 // checkGap finds out what was really missing when a gap was told to a subscriber
-// that had got some events by then.
-func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told time.Time) {
+// that had got some events by then. why says why it may be uncertain.
+func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told time.Time, why string) {
 	w.mu.Lock()
 	w.tally["gap "+g.Reason+fmt.Sprintf(" certain=%t", g.Certain)]++
-	if !g.Certain && !w.overtakes() && (w.doubtful.IsZero() || w.doubtful.After(told)) {
-		w.violations = append(w.violations, fmt.Sprintf("%s: %s: it is not certain, and the janitor was never away", s, g))
-	}
 	w.mu.Unlock()
 	ctx, cancel := w.bounded()
 	defer cancel()
+	if !g.Certain {
+		w.checkDoubt(ctx, s, g, why)
+	}
 	p := w.truth.partition(s.plan.session)
 	last, err := w.truth.upToNow(ctx, p)
 	if err != nil {

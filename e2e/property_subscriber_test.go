@@ -413,7 +413,8 @@ func (c *connection) told(g *toldGap) {
 	}
 	g.requested = from.Sequence
 	now, had := time.Now(), maps.Clone(c.delivered)
-	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, now) })
+	why := c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
+	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, now, why) })
 }
 
 // page reads a page.

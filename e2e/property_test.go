@@ -124,13 +124,14 @@ func (w *world) do(st step) {
 	case opRestartEdge:
 		w.edges[st.which].restart(st.wait)
 	case opRestartJanitor:
-		w.doubt()
-		w.janitor.restart(st.wait)
+		w.absent(func() <-chan struct{} { return w.janitor.restart(st.wait) })
 	case opRestartNATS:
-		w.doubt()
-		w.nats.Stop()
-		time.Sleep(st.wait) // how long it is away
-		w.nats.Start()
+		w.absent(func() <-chan struct{} {
+			w.nats.Stop()
+			time.Sleep(st.wait) // how long it is away
+			w.nats.Start()
+			return closed
+		})
 	case opClear:
 		if st.n == 0 {
 			at.stream = ""

@@ -50,12 +50,13 @@ type world struct {
 	publishers  []*publisher
 	client      *http.Client
 	tasks       sync.WaitGroup
+	watch       sync.WaitGroup // ends with ctx
 	ctx         context.Context
 	cancel      context.CancelFunc
 
 	mu         sync.Mutex
 	violations []string
-	doubtful   time.Time                 // the janitor or NATS was away for the first time
+	doubt      doubt                     // when a gap may be uncertain
 	processed  map[string]map[int]uint64 // by edge and partition: what it has sent
 	attempts   map[place][]*attempt      // what was published
 	closes     map[place]*closing        // what was closed
@@ -87,6 +88,7 @@ var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.Reconne
 func newWorld(t *testing.T, sc schedule) *world {
 	w := &world{
 		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, nats: natstest.Start(t),
+		doubt:     doubt{upTo: make([]uint64, sc.settings.Partitions), missed: map[string]float64{}},
 		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
 		client: &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}},
 	}
@@ -110,10 +112,14 @@ func newWorld(t *testing.T, sc schedule) *world {
 			return err
 		}
 		defer b.Close()
-		s, err := janitor.New(janitor.Config{Interval: sc.sweep, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, daemon.NewEnv(log))
+		env := daemon.NewEnv(log)
+		s, err := janitor.New(janitor.Config{Interval: sc.sweep, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
 		if err != nil {
 			return err
 		}
+		w.mu.Lock()
+		w.doubt.env = &env
+		w.mu.Unlock()
 		return s.Run(ctx)
 	})
 	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {
@@ -148,7 +154,8 @@ func newWorld(t *testing.T, sc schedule) *world {
 			return s.Run(ctx)
 		}))
 	}
-	w.janitor.start()
+	w.absent(func() <-chan struct{} { w.janitor.start(); return closed })
+	w.watch.Go(w.watchMissed)
 	w.ingest.start()
 	for _, e := range w.edges {
 		e.start()
@@ -187,6 +194,7 @@ func (w *world) stop() {
 	}
 	w.cancel()
 	w.tasks.Wait()
+	w.watch.Wait()
 	w.client.CloseIdleConnections()
 	var hosts sync.WaitGroup
 	for _, h := range append(append([]*host{}, w.edges...), w.ingest, w.janitor) {
@@ -210,15 +218,6 @@ func (w *world) count(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tally[what]++
-}
-
-// doubt notes that from now on a gap may be uncertain.
-func (w *world) doubt() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.doubtful.IsZero() {
-		w.doubtful = time.Now()
-	}
 }
 
 func (w *world) say(format string, args ...any) {
@@ -283,13 +282,18 @@ func (h *host) at() (addr, life string) {
 	return h.addr, fmt.Sprintf("%s.%d", h.name, h.life)
 }
 
-// restart stops the service, and starts it again after a while. It does nothing
-// when that is under way already.
-func (h *host) restart(away time.Duration) {
+// closed is a channel that is closed.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// restart stops the service, and starts it again after a while; the channel is
+// closed then. It does nothing and returns nil when that is under way already.
+func (h *host) restart(away time.Duration) <-chan struct{} {
 	if !h.busy.CompareAndSwap(false, true) {
-		return
+		return nil
 	}
+	started := make(chan struct{})
 	h.w.tasks.Go(func() {
+		defer close(started)
 		defer h.busy.Store(false)
 		h.stop()
 		select {
@@ -299,6 +303,7 @@ func (h *host) restart(away time.Duration) {
 		}
 		h.start()
 	})
+	return started
 }
 
 // attempt is one event that a publisher tried to publish.

@@ -37,6 +37,7 @@ type ledger struct {
 	strays   []uint64 // entries that belong nowhere, in order of sequence
 	doomed   []doom
 	doubts   doubts
+	missed   uint64 // how many sequences were ever missing, those of earlier epochs too
 	totals   totals
 
 	pruned   uint64    // first, when all streams were last looked at
@@ -89,7 +90,7 @@ func (l *ledger) begin(s eventlog.State, trims map[string]uint64) uint64 {
 	fresh := ledger{
 		limit: l.limit, maxAge: l.maxAge, epoch: l.epoch + 1,
 		created: s.Created, birth: s.Birth, generations: s.Generations,
-		first: s.First, accounts: map[string]*account{},
+		first: s.First, accounts: map[string]*account{}, missed: l.missed,
 		doubts: doubts{past: map[string]uint64{}},
 	}
 	for name, upTo := range trims {
@@ -107,7 +108,7 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 		l.late(e, now)
 		return false
 	}
-	l.doubts.miss(l.through+1, e.Sequence-1)
+	l.miss(e.Sequence - 1)
 	l.through = e.Sequence
 	switch {
 	case !e.Valid:
@@ -137,9 +138,16 @@ func (l *ledger) skip(through uint64, now time.Time) {
 	if through <= l.through {
 		return
 	}
-	l.doubts.miss(l.through+1, through)
+	l.miss(through)
 	l.through = through
 	l.settle(now)
+}
+
+// miss notes that the tail went past everything behind the ledger's sequence up to
+// another one without an entry.
+func (l *ledger) miss(through uint64) {
+	l.doubts.miss(l.through+1, through)
+	l.missed += through - l.through
 }
 
 // advance notes the partition's first retained sequence. Streams are brought up to

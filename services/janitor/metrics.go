@@ -56,6 +56,16 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metr
 	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
 	gauge("sessions", "Sessions with events in the log.", func(l *ledger) float64 { return float64(l.totals.sessions) })
 	gauge("streams", "Streams with events in the log.", func(l *ledger) float64 { return float64(l.totals.streams) })
+	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "rejoin_janitor_tail_missed_total",
+		Help: "Sequences that were removed before a tail received them: at a start those that the log has lost by then, later those that it loses too fast for the ledgers to say whose they were.",
+	}, func() float64 {
+		sum := 0.0
+		for _, p := range partitions {
+			p.with(func(l *ledger) { sum += float64(l.missed) })
+		}
+		return sum
+	}))
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
 		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",

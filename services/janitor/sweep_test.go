@@ -154,8 +154,8 @@ func TestABurstThatTheTailMissesIsAttributed(t *testing.T) {
 }
 
 func TestEveryMetricMoves(t *testing.T) {
-	cfg := quick()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, cfg)
+	srv, settings, cfg := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, quick()
+	r := begin(t, srv, settings, cfg)
 	r.publish(t, "s", "a", 3)
 	r.publish(t, "s", "b", 3)
 	r.wantMark(t, "nobody", "x", marks.Mark{})
@@ -183,4 +183,12 @@ func TestEveryMetricMoves(t *testing.T) {
 		t.Errorf("the lag is %v", got)
 	}
 	p.with(func(l *ledger) { l.through += 2 })
+	if got := r.metric(t, "tail_missed_total", ""); got != 0 {
+		t.Errorf("%v sequences were missed", got)
+	}
+	r.stop()
+	r = begin(t, srv, settings, cfg)
+	if got := r.metric(t, "tail_missed_total", ""); got != 2 {
+		t.Errorf("a janitor that starts has missed %v sequences, want those that were trimmed", got)
+	}
 }

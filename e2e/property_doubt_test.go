@@ -1,0 +1,188 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"rejoin/shared/daemon"
+	"rejoin/shared/marks"
+)
+
+// doubt is when a gap may be uncertain. Nobody can say what was removed while the
+// janitor is away, or NATS, or the janitor is catching up after either; and once it
+// has caught up, nobody can say it of what was stored until then, because its
+// ledger was begun anew, or has missed something. Of what came later it must be
+// certain, unless its tail missed sequences all the same, which it counts.
+//
+// The world's lock guards it.
+type doubt struct {
+	absences int                // that go on
+	upTo     []uint64           // by partition: the last sequence when an absence or a miss was over
+	env      *daemon.Env        // of the janitor's present life
+	missed   map[string]float64 // by life, as last read
+}
+
+// absent notes that the janitor is away from now until back is closed and its
+// ledgers answer again for all that is stored. A nil back means that it did not go.
+func (w *world) absent(leave func() (back <-chan struct{})) {
+	w.mu.Lock()
+	w.doubt.absences++
+	w.mu.Unlock()
+	back := leave()
+	w.tasks.Go(func() {
+		var ends []uint64
+		if back != nil {
+			<-back
+			ends = w.answered()
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.doubt.absences--
+		w.doubt.reach(ends)
+	})
+}
+
+func (d *doubt) reach(ends []uint64) {
+	for p, end := range ends {
+		d.upTo[p] = max(d.upTo[p], end)
+	}
+}
+
+// answered waits until the janitor answers for everything that is stored, and
+// returns the last sequences then.
+func (w *world) answered() []uint64 {
+	ctx, cancel := w.bounded()
+	defer cancel()
+	for {
+		err := w.ask(ctx)
+		if err == nil {
+			var ends []uint64
+			if ends, err = w.lasts(ctx); err == nil {
+				return ends
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if w.ctx.Err() == nil {
+				w.violate("the janitor does not answer: %v", err)
+			}
+			return nil
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// ask asks the janitor about every partition, as an edge would.
+func (w *world) ask(ctx context.Context) error {
+	for p := range w.sc.settings.Partitions {
+		state, err := w.own.Log.Look(ctx, p)
+		if err != nil {
+			return err
+		}
+		once, cancel := context.WithTimeout(ctx, marks.AskTimeout)
+		_, err = marks.Ask(once, w.own.Conn, marks.Request{Partition: p, Birth: state.Birth, Through: state.Last, First: state.First})
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) lasts(ctx context.Context) ([]uint64, error) {
+	var ends []uint64
+	for p := range w.sc.settings.Partitions {
+		last, err := w.truth.last(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, last)
+	}
+	return ends, nil
+}
+
+// countMissed looks at how many sequences the janitor's tails have missed. If there
+// are more than before, all that is stored now is in doubt.
+func (w *world) countMissed(ctx context.Context) {
+	w.mu.Lock()
+	env, life := w.doubt.env, fmt.Sprintf("%p", w.doubt.env)
+	w.mu.Unlock()
+	if env == nil {
+		return
+	}
+	families, err := env.Gatherer.Gather()
+	if err != nil {
+		w.violate("the janitor's metrics: %v", err)
+		return
+	}
+	missed := -1.0
+	for _, f := range families {
+		if f.GetName() == "rejoin_janitor_tail_missed_total" {
+			missed = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	if missed < 0 {
+		w.violate("the janitor does not count what its tails missed")
+		return
+	}
+	w.mu.Lock()
+	before := w.doubt.missed[life]
+	w.mu.Unlock()
+	if missed == before {
+		return
+	}
+	ends, err := w.lasts(ctx)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubt.missed[life] = missed
+	w.doubt.reach(ends)
+	w.tally["janitor missed something"]++
+}
+
+// watchMissed looks at it all the time, so that what is in doubt is known closely.
+func (w *world) watchMissed() {
+	for w.ctx.Err() == nil {
+		w.countMissed(w.ctx)
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// doubtful says why a gap behind a sequence may be uncertain at this moment, or
+// returns "" when it may not, as far as is known.
+func (w *world) doubtful(p int, requested uint64) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.doubt.absences > 0:
+		return "the janitor is away"
+	case requested <= w.doubt.upTo[p]:
+		return "from before"
+	default:
+		return ""
+	}
+}
+
+// checkDoubt makes sure that a gap is not uncertain without a reason; why is what
+// doubtful said when it was told.
+func (w *world) checkDoubt(ctx context.Context, s *subscriber, g *toldGap, why string) {
+	p := w.truth.partition(s.plan.session)
+	if why == "" {
+		// The janitor may have missed something since it was last asked.
+		w.countMissed(ctx)
+		if why = w.doubtful(p, g.requested); why != "" {
+			why = "just missed"
+		}
+	}
+	if why == "" {
+		w.violate("%s: %s: it is not certain, and the janitor was there and saw everything", s, g)
+		why = "wrongly"
+	}
+	w.count("uncertain gap: " + why)
+}
