@@ -123,6 +123,8 @@ func (w *world) do(st step) {
 		s.tell(func() { s.cutAfter, s.awayAfter, s.edge, s.query = st.n, st.flag, st.edge, !s.query })
 	case opRestartEdge:
 		w.edges[st.which].restart(st.wait)
+	case opRestartIngest:
+		w.ingest.restart(st.wait)
 	case opRestartJanitor:
 		w.absent(func() <-chan struct{} { return w.janitor.restart(st.wait) })
 	case opRestartNATS:
@@ -169,7 +171,7 @@ func (w *world) finish() {
 				return false
 			}
 		}
-		return !w.janitor.busy.Load()
+		return !w.janitor.busy.Load() && !w.ingest.busy.Load()
 	}
 	if !w.wait(deadline, settled) {
 		w.violate("the services did not come back, or a close did not end")

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,12 +65,14 @@ const (
 	opClear
 	opClose
 	opIdle
+	opRestartIngest
 )
 
 func (o op) String() string {
 	return [...]string{
 		"publish", "publish+wait", "publish-directly", "join", "cut", "cut-after", "resume",
 		"restart-edge", "restart-janitor", "restart-nats", "clear", "close", "idle",
+		"restart-ingest",
 	}[o]
 }
 
@@ -135,7 +138,20 @@ func draw(seed uint64) schedule {
 		sc.subs = append(sc.subs, p)
 	}
 	sc.drawSteps(rng, chance, between)
+	sc.drawMore()
 	return sc
+}
+
+// drawMore adds to a schedule what was thought of later. It draws from numbers of
+// its own, so that the rest of the schedule of a seed stays what it was.
+func (sc *schedule) drawMore() {
+	rng := rand.New(rand.NewPCG(sc.seed, 0x5e55105))
+	if rng.IntN(100) < 40 {
+		for range 1 + rng.IntN(5) {
+			st := step{op: opRestartIngest, wait: time.Duration(rng.IntN(150)) * time.Millisecond}
+			sc.steps = slices.Insert(sc.steps, rng.IntN(len(sc.steps)+1), st)
+		}
+	}
 }
 
 func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between func(lo, hi int) int) {
@@ -253,7 +269,7 @@ func (sc *schedule) String() string {
 			fmt.Fprintf(&b, "(%d n=%d %t)", st.which, st.n, st.flag)
 		case opJoin, opCut, opResume, opCutAfter:
 			fmt.Fprintf(&b, "(%d @%d n=%d %t)", st.which, st.edge, st.n, st.flag)
-		case opRestartEdge, opRestartJanitor, opRestartNATS:
+		case opRestartEdge, opRestartJanitor, opRestartNATS, opRestartIngest:
 			fmt.Fprintf(&b, "(%d %s)", st.which, st.wait)
 		case opIdle:
 		}
