@@ -104,6 +104,7 @@ type subscriber struct {
 	begin     uint64
 	position  uint64 // of the newest ID
 	finished  bool   // 204, or a page that says closed
+	refused   *refusal
 	log       []received
 	delivered map[uint64]string // sequence → stream
 	excused   map[uint64]bool   // on a flow: what was gone when it came
@@ -152,6 +153,9 @@ func (s *subscriber) run() {
 		s.mu.Lock()
 		wake, ended, idle := s.wake, s.ended, !s.joined || s.away || s.finished
 		edge := s.edge
+		if s.refused != nil {
+			edge = s.refused.edge
+		}
 		s.mu.Unlock()
 		if ended {
 			return
@@ -200,6 +204,10 @@ func (s *subscriber) connect(n int) bool {
 	if s.cursor == "" && s.plan.from == "now" {
 		q.Set("from", "now")
 	}
+	this := &connection{subscriber: s, life: life, asked: s.cursor, cleared: s.w.sent(life), refusal: s.refused}
+	if this.strict = s.plan.strict && s.cursor != "" && s.refused == nil; this.strict {
+		q.Set("on_gap", "error")
+	}
 	if s.plan.poll {
 		q.Set("limit", strconv.Itoa(s.plan.limit))
 		q.Set("wait", strconv.Itoa(s.conns%2))
@@ -218,9 +226,7 @@ func (s *subscriber) connect(n int) bool {
 	if !s.plan.poll {
 		s.note(received{what: "open", edge: life, note: s.cursor})
 	}
-	asked := s.cursor
 	s.mu.Unlock()
-	this := &connection{subscriber: s, life: life, asked: asked, cleared: s.w.sent(life)}
 	resp, err := s.w.client.Do(req)
 	if err != nil {
 		return ctx.Err() != nil
@@ -231,8 +237,11 @@ func (s *subscriber) connect(n int) bool {
 		return this.page(ctx, resp.Body)
 	case resp.StatusCode == http.StatusOK:
 		return this.stream(ctx, resp.Body)
+	case resp.StatusCode == http.StatusGone && this.strict:
+		return this.refuse(ctx, resp.Body, n)
 	case resp.StatusCode == http.StatusNoContent && !s.plan.poll:
 		s.tell(func() {
+			this.goesOn("204")
 			s.finished = true
 			s.note(received{what: "204", edge: life})
 			if !s.begun && s.plan.from == "now" {
@@ -256,6 +265,8 @@ type connection struct {
 	asked     string // the cursor that it began with
 	connected bool
 	cleared   map[int]uint64 // how far this edge is known to have been when the request was made
+	strict    bool           // it asked for an error instead of a gap
+	refusal   *refusal       // why the one before was refused
 }
 
 // stream reads an event stream.
@@ -302,6 +313,9 @@ func (c *connection) event(ev sse.Event) {
 	}
 	if !c.connected && ev.Type != "connect" {
 		c.w.violate("%s: the first event is %s", c, ev.Type)
+	}
+	if ev.Type != "connect" && ev.Type != "gap" && (ev.Type != "cursor" || ev.ID != c.asked) {
+		c.goesOn(ev.Type)
 	}
 	switch ev.Type {
 	case "connect":
@@ -400,6 +414,7 @@ func (c *connection) told(g *toldGap) {
 	}
 	g.resumesAt = at.Sequence
 	s := c.subscriber
+	c.toldAgain(g)
 	if g.Reason == "unknown" {
 		if c.plan.from != "unknown" || c.begun {
 			c.w.violate("%s: an ID that it was given is unknown: %s", c, g)
@@ -441,6 +456,9 @@ func (c *connection) page(ctx context.Context, body io.Reader) bool {
 	id, err := event.ParseID(page.Cursor)
 	if err != nil || id.Stream != c.plan.stream {
 		c.w.violate("%s: the cursor %q of a page: %v", c, page.Cursor, err)
+	}
+	if page.Gap == nil && (len(page.Events) > 0 || page.Closed || page.Cursor != c.asked) {
+		c.goesOn("a page")
 	}
 	if page.Gap != nil {
 		c.told(page.Gap)

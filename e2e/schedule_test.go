@@ -36,6 +36,7 @@ type subPlan struct {
 	poll            bool   // pages instead of an event stream
 	from            string // "start", "now" or "unknown": with an ID of nowhere
 	limit           int    // of a page
+	strict          bool   // asks for an error instead of a gap
 }
 
 // step is one thing that happens. What it means depends on op; see world.do.
@@ -152,6 +153,9 @@ func (sc *schedule) drawMore() {
 			sc.steps = slices.Insert(sc.steps, rng.IntN(len(sc.steps)+1), st)
 		}
 	}
+	for i := range sc.subs {
+		sc.subs[i].strict = rng.IntN(100) < 30
+	}
 }
 
 func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between func(lo, hi int) int) {
@@ -258,7 +262,7 @@ func (sc *schedule) String() string {
 		fmt.Fprintf(&b, "edge %d: window %d, backfill %d, reads %d, heartbeat %s\n", i, e.window, e.backfill, e.reads, e.heartbeat)
 	}
 	for i, p := range sc.subs {
-		fmt.Fprintf(&b, "subscriber %d: %s/%s poll=%t from %s limit %d\n", i, p.session, p.stream, p.poll, p.from, p.limit)
+		fmt.Fprintf(&b, "subscriber %d: %s/%s poll=%t from %s limit %d strict=%t\n", i, p.session, p.stream, p.poll, p.from, p.limit, p.strict)
 	}
 	for i, st := range sc.steps {
 		fmt.Fprintf(&b, "%d:%s", i, st.op)

@@ -1,0 +1,71 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+)
+
+// refusal is a 410 that a subscriber got which had asked for an error instead of a
+// gap. It comes back to the same edge with the same cursor, and without asking for
+// that, and must be told the gap before anything else: that an edge takes back what
+// it said must not happen, unless it was not certain, or is another by then.
+type refusal struct {
+	edge   int
+	life   string
+	cursor string
+	doubt  string // why the gap may have been uncertain
+}
+
+// refuse takes a 410.
+func (c *connection) refuse(ctx context.Context, body io.Reader, edge int) bool {
+	var problem struct {
+		Code   string
+		Status int
+	}
+	err := json.NewDecoder(body).Decode(&problem)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil || c.ended {
+		return true
+	}
+	if err != nil || problem.Code != "gap" || problem.Status != 410 {
+		c.w.violate("%s: the answer to on_gap=error is %+v: %v", c, problem, err)
+	}
+	c.refused = &refusal{edge: edge, life: c.life, cursor: c.asked, doubt: c.w.doubtful(c.w.truth.partition(c.plan.session), c.position)}
+	c.note(received{what: "410", edge: c.life, note: c.asked})
+	c.w.count("on_gap=error: 410")
+	return true
+}
+
+// goesOn notes that a subscriber is told something else than a gap. The caller
+// holds mu.
+func (c *connection) goesOn(what string) {
+	if c.refusal == nil {
+		return
+	}
+	switch {
+	case c.refusal.life != c.life:
+		c.w.count("on_gap=error: the edge is another by now")
+	case c.refusal.doubt != "":
+		c.w.count("on_gap=error: it was not certain")
+	default:
+		c.w.violate("%s: %s answered 410 after %s, and then goes on with %s", c, c.life, c.refusal.cursor, what)
+	}
+	c.refusal, c.refused = nil, nil
+}
+
+// toldAgain notes that a subscriber is told a gap. The caller holds mu.
+func (c *connection) toldAgain(g *toldGap) {
+	if c.refusal != nil {
+		c.refusal, c.refused = nil, nil
+		c.w.count("on_gap=error: then told as an event")
+	}
+	// What an edge sees at once it must not say in the stream.
+	if c.strict && g.Reason == "unknown" {
+		c.w.violate("%s: asked for an error and is told %s", c, g)
+	}
+	if c.strict && c.plan.poll {
+		c.w.violate("%s: a page that was to be an error has %s", c, g)
+	}
+}
