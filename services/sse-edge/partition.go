@@ -46,13 +46,9 @@ func (p *partition) run(ctx context.Context) error {
 
 // watch lets frames carry a generation that was begun while the tail went on.
 func (p *partition) watch(ctx context.Context) {
-	known := ""
 	for {
 		state, changed := p.log.State(p.number)
-		if newest := state.Generation().ID; newest != known {
-			known = newest
-			p.window.setGenerations(state.Birth, state.Generations)
-		}
+		p.window.extend(state)
 		select {
 		case <-ctx.Done():
 			return
@@ -141,7 +137,7 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	}
 	p.created = state
 	if same {
-		p.window.setGenerations(state.Birth, state.Generations)
+		p.window.goOn(state)
 		return end, nil
 	}
 	p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)

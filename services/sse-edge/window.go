@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"math"
 	"slices"
 	"sync"
 
@@ -45,7 +46,8 @@ type window struct {
 	// end: everything up to here that the tail will ever receive was received.
 	end uint64
 	// rollbacks holds, for every time the partition was rolled back, the newest
-	// sequence that the lives before and after have in common.
+	// sequence that the lives before and after have in common. Every start of the
+	// server counts: it may have been one behind what the window has seen.
 	rollbacks []uint64
 	caughtUp  bool
 	oldest    uint64 // the oldest retained sequence when the backfill began
@@ -99,13 +101,41 @@ func (w *window) rollback(state eventlog.State, after, floor, common uint64) {
 	w.reset(state, after, floor)
 }
 
-// setGenerations takes over the partition's generations: later frames carry the newest.
-func (w *window) setGenerations(birth string, gens []event.Generation) {
+// goOn takes over the generations of a partition that was compared with the window
+// and goes on behind it: later frames carry the newest. The window itself is as good
+// as it was, but a reader may be ahead of it, and has to hear if the partition is not
+// what it was there.
+func (w *window) goOn(state eventlog.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.birth == "" || w.birth == birth {
-		w.birth, w.gens = birth, gens
+	w.take(state, event.Fork(w.gens, state.Generations))
+}
+
+// extend takes over generations that were begun while the tail goes on, if they
+// follow the window's own and begin behind its end. Otherwise the partition was
+// rolled back: what the window holds is of the life before, and must not be given
+// out under an ID of the new one. The tail will find that out and begin anew.
+func (w *window) extend(state eventlog.State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.gens) == 0 || w.birth != state.Birth || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
+		return
 	}
+	if fork := event.Fork(w.gens, state.Generations); fork >= w.end {
+		w.take(state, fork)
+	}
+}
+
+// take takes over generations. fork is the newest sequence that the partition has
+// in common with what it was. The caller holds the lock.
+func (w *window) take(state eventlog.State, fork uint64) {
+	if fork != math.MaxUint64 {
+		w.rollbacks = append(w.rollbacks, fork)
+		for _, c := range w.chains {
+			c.wake()
+		}
+	}
+	w.birth, w.gens = state.Birth, state.Generations
 }
 
 // newest returns the sequences and store times of up to n of the newest entries,

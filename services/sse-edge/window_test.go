@@ -36,7 +36,7 @@ func newTestWindow(budget int) *window {
 }
 
 func readerAt(w *window, at place, cursor uint64) *reader {
-	return &reader{place: at, chain: w.attach(at, "").chain, cursor: cursor}
+	return &reader{place: at, chain: w.attach(at, "").chain, cursor: cursor, tags: newTagger(event.Place{})}
 }
 
 // The window against the simplest model there is: a slice of everything ever
@@ -333,6 +333,47 @@ func BenchmarkFindFarBehind(b *testing.B) {
 		r.cursor, r.last = w.floor+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
 		if v := w.read(r, limits{1, 1 << 10}, items); len(v.items) != 1 || v.items[0].sequence != r.cursor+1 {
 			b.Fatal(v.items)
+		}
+	}
+}
+
+func stateOf(gens ...event.Generation) eventlog.State {
+	return eventlog.State{Birth: "b", Generations: append([]event.Generation{{ID: "b", Start: 1}}, gens...)}
+}
+
+func TestAWindowOfALifeThatWasRolledBackTakesNoGenerationOfTheNext(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	w.extend(stateOf(event.Generation{ID: "first", Start: 1}))
+	w.append(message(1, place{"s", "a"}, "1"), 0, "")
+	w.append(message(2, place{"s", "a"}, "2"), 0, "")
+	for name, after := range map[string]eventlog.State{
+		"an older copy":           stateOf(event.Generation{ID: "other", Start: 2}),
+		"an older copy, no start": stateOf(),
+		"a power cut":             stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "other", Start: 2}),
+	} {
+		if w.extend(after); w.gens[len(w.gens)-1].ID != "first" {
+			t.Errorf("%s: the window is of generation %s", name, w.gens[len(w.gens)-1].ID)
+		}
+	}
+	if w.extend(stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "second", Start: 3})); w.gens[len(w.gens)-1].ID != "second" {
+		t.Error("the window does not take the generation that follows its own")
+	}
+}
+
+// Another edge was faster, and what it showed was lost before this one has seen it.
+func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	w.append(message(1, place{"s", "a"}, "1"), 0, "")
+	ahead, level := readerAt(w, place{"s", "a"}, 5), readerAt(w, place{"s", "a"}, 1)
+	w.goOn(stateOf(event.Generation{ID: "next", Start: 3}))
+	for r, told := range map[*reader]bool{ahead: true, level: false} {
+		v := w.read(r, limits{events: 1, bytes: 1}, nil)
+		var s step
+		if v.rollbacks > r.rollbacks {
+			r.rolledBack(v, &s)
+		}
+		if len(s.gaps) > 0 != told || told && r.cursor != 2 {
+			t.Errorf("a reader is told %v and stands at %d", s.gaps, r.cursor)
 		}
 	}
 }
