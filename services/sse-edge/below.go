@@ -27,7 +27,7 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 	if err != nil {
 		return err
 	}
-	reply, err := r.part.marksNow(ctx, r.place, v.birth, page.Through)
+	reply, err := r.part.marksNow(ctx, r.place, v, page.Through)
 	found, err := r.judge(ctx, reply, err, items, page.Through)
 	s.add(found...)
 	if err != nil {
@@ -83,9 +83,9 @@ func (r *reader) passClearedBelow(ctx context.Context, v view, s *step) (moved b
 // lostBefore reports whether a =clear marker took an event behind the cursor away,
 // and whether that is certain.
 func (r *reader) lostBefore(ctx context.Context, v view, marker uint64) (lost, certain bool, err error) {
-	reply, err := r.part.marksNow(ctx, r.place, v.birth, marker)
-	if ctx.Err() != nil {
-		return false, false, ctx.Err()
+	reply, err := r.part.marksNow(ctx, r.place, v, marker)
+	if ctx.Err() != nil || errors.Is(err, errBehind) {
+		return false, false, errors.Join(ctx.Err(), err)
 	}
 	lost = err != nil || reply.Default.Maybe > r.cursor && !listed(reply.Marks, r.place.stream)
 	for _, m := range reply.Marks {

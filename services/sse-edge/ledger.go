@@ -156,22 +156,24 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 }
 
 // marksNow returns the marks of a place at this moment, for what was just read
-// from the log up to a sequence.
-func (p *partition) marksNow(ctx context.Context, at place, birth string, through uint64) (marks.Reply, error) {
+// from the log up to a sequence. The error is errBehind when the log is not in the
+// generation of the window that v was taken of: what was read does not go with it.
+func (p *partition) marksNow(ctx context.Context, at place, v view, through uint64) (marks.Reply, error) {
 	l, err := p.looks.after(ctx)
 	if err != nil {
 		return marks.Reply{}, err
 	}
-	if l.shared >= askForAll && l.state.Birth == birth {
-		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) {
-			return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Through: l.state.Last, First: l.state.First})
-		})
+	if l.state.Birth != v.birth || l.state.Generation().ID != v.generation {
+		return marks.Reply{}, errBehind
+	}
+	req := marks.Request{Partition: p.number, Birth: v.birth, Through: l.state.Last, First: l.state.First}
+	if l.shared >= askForAll && l.state.Last >= through {
+		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) { return p.ledger.ask(ctx, req) })
 		if err != nil {
 			return marks.Reply{}, err
 		}
-		if l.state.Last >= through {
-			return t.of(at.session), nil
-		}
+		return t.of(at.session), nil
 	}
-	return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: birth, Session: at.session, Stream: at.stream, Through: max(through, l.state.Last), First: l.state.First})
+	req.Session, req.Stream, req.Through = at.session, at.stream, max(through, l.state.Last)
+	return p.ledger.ask(ctx, req)
 }

@@ -3,8 +3,11 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -80,6 +83,27 @@ func (s *step) add(gaps ...gap) {
 
 func (s step) empty() bool { return len(s.gaps) == 0 && len(s.items) == 0 && !s.ended }
 
+// errBehind is returned when the log is in another generation than the window, which
+// has yet to find out whether it was rolled back: the two must not be read as one.
+var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
+
+const (
+	// catchUpWithin is how long a window that is behind is waited for: its tail
+	// begins anew as soon as it may.
+	catchUpWithin = 5 * time.Second
+	catchUpEvery  = 20 * time.Millisecond
+)
+
+// pause waits and reports whether there still is somebody to wait.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // errAgain is returned within next when the cursor was moved and has to be read anew.
 var errAgain = errors.New("read again")
 
@@ -89,10 +113,14 @@ var errAgain = errors.New("read again")
 func (r *reader) next(ctx context.Context) (step, error) {
 	s := step{gaps: r.pending}
 	r.pending = nil
+	begun := time.Now()
 	for {
 		v := r.part.window.read(r, r.limit, r.items)
 		r.items = v.items
 		err := r.step(ctx, v, &s)
+		if errors.Is(err, errBehind) && time.Since(begun) < catchUpWithin && pause(ctx, catchUpEvery) {
+			continue
+		}
 		if errors.Is(err, errAgain) {
 			continue
 		}
@@ -171,8 +199,9 @@ func (r *reader) rolledBack(v view, s *step) {
 		s.add(r.gap(ReasonRolledBack, true, r.place.stream))
 		r.cursor = v.common
 	}
+	maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo > v.common })
 	r.rollbacks, r.provenTo, r.last, r.final = v.rollbacks, 0, 0, 0
-	r.dropped, r.cleared, r.closed = nil, nil, nil
+	r.cleared, r.closed = nil, nil
 }
 
 // passCleared moves a stream's cursor over what a =clear marker in the window took.
@@ -203,8 +232,8 @@ func (r *reader) passCleared(v view, s *step) (moved bool) {
 // with an error have to be told all the same.
 func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item, through uint64) ([]gap, error) {
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+		if ctx.Err() != nil || errors.Is(err, errBehind) {
+			return nil, errors.Join(ctx.Err(), err)
 		}
 		return r.withoutLedger(ctx, items, through)
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -23,6 +24,15 @@ type start struct {
 // open returns a reader at a subscriber's place, to be closed by the caller.
 // Errors are errNotReady and those of the log and the registry, all of which pass.
 func (p *partition) open(ctx context.Context, at place, from start, limit limits) (*reader, error) {
+	for begun := time.Now(); ; {
+		r, err := p.tryOpen(ctx, at, from, limit)
+		if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin || !pause(ctx, catchUpEvery) {
+			return r, err
+		}
+	}
+}
+
+func (p *partition) tryOpen(ctx context.Context, at place, from start, limit limits) (*reader, error) {
 	if !p.window.stats().ready {
 		return nil, errNotReady
 	}
@@ -54,9 +64,11 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 		return nil //nolint:nilerr // what cannot be read is no error but a gap
 	}
 	verdict, common := event.Resolve(id, r.tagPlace(), a.gens)
-	if verdict != event.Good {
-		// The ID may be newer than what this edge has heard of generation and session.
-		if verdict, common, err = r.resolveAnew(ctx, id); err != nil {
+	last := a.end
+	if verdict != event.Good || id.Sequence > a.end {
+		// The ID may be newer than what this edge has heard of generation and session:
+		// another edge was faster, or the log has lost what it showed.
+		if verdict, common, last, err = r.resolveAnew(ctx, id, a); err != nil {
 			return err
 		}
 	}
@@ -73,32 +85,29 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 		return nil
 	}
 	r.cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
-	if id.Sequence <= a.end {
-		if a.unknown {
-			return r.findFinal(ctx)
-		}
-		return nil
+	if id.Sequence <= a.end && a.unknown {
+		return r.findFinal(ctx)
 	}
-	// Another edge was faster, or the log has lost what it showed.
-	state, err := r.part.log.Look(ctx, r.part.number)
-	if err != nil {
-		return err
-	}
-	if id.Sequence > state.Last {
+	if id.Sequence > last {
 		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.stream, requested: text}}
-		r.cursor = state.Last
+		r.cursor = last
 	}
 	return nil
 }
 
-func (r *reader) resolveAnew(ctx context.Context, id event.ID) (event.Verdict, uint64, error) {
+// resolveAnew asks the log and the registry themselves. It also returns the
+// partition's last sequence, at least the window's end.
+func (r *reader) resolveAnew(ctx context.Context, id event.ID, a attachment) (_ event.Verdict, common, last uint64, _ error) {
 	state, err := r.part.log.Look(ctx, r.part.number)
 	if err != nil {
-		return event.Unknown, 0, err
+		return event.Unknown, 0, 0, err
+	}
+	if state.Birth != a.birth || state.Generation().ID != a.gens[len(a.gens)-1].ID {
+		return event.Unknown, 0, 0, errBehind
 	}
 	rec, err := r.part.sessions.Get(ctx, r.place.session, "")
 	if err != nil && !errors.Is(err, session.ErrNotFound) {
-		return event.Unknown, 0, err
+		return event.Unknown, 0, 0, err
 	}
 	p := r.tagPlace()
 	p.Birth, p.Incarnation = state.Birth, rec.Incarnation
@@ -106,7 +115,7 @@ func (r *reader) resolveAnew(ctx context.Context, id event.ID) (event.Verdict, u
 	if verdict == event.Good {
 		r.tags = newTagger(p) // the copy of the registry may be behind
 	}
-	return verdict, common, nil
+	return verdict, common, max(state.Last, a.end), nil
 }
 
 func (r *reader) tagPlace() event.Place {
