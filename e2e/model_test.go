@@ -67,7 +67,8 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &truth{js: js, partitions: partitions, moved: make(chan struct{}), sessions: map[string][]stored{}}
+	tr := emptyTruth(partitions)
+	tr.js = js
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	sub, err := nc.Subscribe(republished+">", tr.receive)
@@ -78,9 +79,6 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 		t.Fatal(err)
 	}
 	for p := range partitions {
-		tr.parts = append(tr.parts, map[uint64]stored{})
-		tr.lost = append(tr.lost, map[uint64]bool{})
-		tr.through = append(tr.through, 0)
 		stream, err := js.Stream(ctx, partitionName(p))
 		if err != nil {
 			t.Fatal(err)
@@ -92,6 +90,15 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 			t.Fatal(err)
 		}
 		tr.streams = append(tr.streams, stream)
+	}
+	return tr
+}
+
+func emptyTruth(partitions int) *truth {
+	tr := &truth{partitions: partitions, moved: make(chan struct{}), through: make([]uint64, partitions), sessions: map[string][]stored{}}
+	for range partitions {
+		tr.parts = append(tr.parts, map[uint64]stored{})
+		tr.lost = append(tr.lost, map[uint64]bool{})
 	}
 	return tr
 }

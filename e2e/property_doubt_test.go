@@ -55,12 +55,9 @@ func (w *world) answered() []uint64 {
 	ctx, cancel := w.bounded()
 	defer cancel()
 	for {
-		err := w.ask(ctx)
+		ends, err := w.ask(ctx)
 		if err == nil {
-			var ends []uint64
-			if ends, err = w.lasts(ctx); err == nil {
-				return ends
-			}
+			return ends
 		}
 		select {
 		case <-ctx.Done():
@@ -73,31 +70,32 @@ func (w *world) answered() []uint64 {
 	}
 }
 
-// ask asks the janitor about every partition, as an edge would.
-func (w *world) ask(ctx context.Context) error {
+// ask asks the janitor about every partition, as an edge would, and returns the
+// last sequences when it has answered. A request that was lost with a connection is
+// not waited for long.
+func (w *world) ask(ctx context.Context) ([]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*marks.AskTimeout)
+	defer cancel()
 	for p := range w.sc.settings.Partitions {
 		state, err := w.own.Log.Look(ctx, p)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		once, cancel := context.WithTimeout(ctx, marks.AskTimeout)
-		_, err = marks.Ask(once, w.own.Conn, marks.Request{Partition: p, Birth: state.Birth, Through: state.Last, First: state.First})
-		cancel()
-		if err != nil {
-			return err
+		if _, err = marks.Ask(ctx, w.own.Conn, marks.Request{Partition: p, Birth: state.Birth, Through: state.Last, First: state.First}); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return w.lasts(ctx)
 }
 
 func (w *world) lasts(ctx context.Context) ([]uint64, error) {
 	var ends []uint64
 	for p := range w.sc.settings.Partitions {
-		last, err := w.truth.last(ctx, p)
+		state, err := w.own.Log.Look(ctx, p)
 		if err != nil {
 			return nil, err
 		}
-		ends = append(ends, last)
+		ends = append(ends, state.Last)
 	}
 	return ends, nil
 }
@@ -132,9 +130,11 @@ func (w *world) countMissed(ctx context.Context) {
 	if missed == before {
 		return
 	}
-	ends, err := w.lasts(ctx)
+	once, cancel := context.WithTimeout(ctx, 2*marks.AskTimeout)
+	ends, err := w.lasts(once)
+	cancel()
 	if err != nil {
-		return
+		return // the next time finds it
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

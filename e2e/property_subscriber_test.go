@@ -64,6 +64,8 @@ type toldGap struct {
 	// behind requested was lost before anybody saw whose it was.
 	removed []stored
 	phantom bool
+	// why says why the gap may be uncertain, where a log is rolled back.
+	why string
 }
 
 func (g *toldGap) String() string {
@@ -358,7 +360,7 @@ func (c *connection) start(at uint64, all bool) {
 		return
 	}
 	c.begun, c.begin = true, at
-	if all {
+	if all && !c.w.sc.copies {
 		s := c.subscriber
 		c.w.tasks.Go(func() { c.w.checkStart(s, at) })
 	}
@@ -381,6 +383,9 @@ func (c *connection) object(o pageEvent, position uint64) {
 
 // message checks one event as far as that can be done at once.
 func (c *connection) message(stream string, sequence uint64, typ string, data []byte, same bool) {
+	if c.w.sc.copies {
+		return // an event may come again; checkLives looks at everything at the end
+	}
 	p := c.w.truth.partition(c.plan.session)
 	if of, ok := c.delivered[sequence]; ok {
 		c.w.violate("%s: event %d of %s came again", c, sequence, of)
@@ -427,6 +432,13 @@ func (c *connection) told(g *toldGap) {
 		c.w.violate("%s: a gap after %q: %v", c, g.Requested, err)
 	}
 	g.requested = from.Sequence
+	if c.w.sc.copies {
+		if g.Reason == "rolled_back" {
+			c.position = g.resumesAt
+		}
+		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
+		return
+	}
 	now, had := time.Now(), maps.Clone(c.delivered)
 	why := c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
 	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, now, why) })

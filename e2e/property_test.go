@@ -62,17 +62,28 @@ func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
 	}
 	close(next)
 	workers.Wait()
+	t.Logf("what happened:\n%s", tallyText(total))
+}
+
+func tallyText(total map[string]int) string {
 	var lines []string
 	for k, v := range total {
 		lines = append(lines, fmt.Sprintf("%s: %d", k, v))
 	}
 	slices.Sort(lines)
-	t.Logf("what happened:\n%s", strings.Join(lines, "\n"))
+	return strings.Join(lines, "\n")
 }
 
 func runSchedule(t *testing.T, sc schedule) map[string]int {
 	w := newWorld(t, sc)
-	for i, s := range sc.steps {
+	w.run()
+	w.finish()
+	return w.end()
+}
+
+// run does the schedule's steps.
+func (w *world) run() {
+	for i, s := range w.sc.steps {
 		w.say("step %d: %s %+v", i, s.op, s)
 		w.do(s)
 		w.count("step " + s.op.String())
@@ -80,7 +91,10 @@ func runSchedule(t *testing.T, sc schedule) map[string]int {
 			time.Sleep(s.pause) // the schedule's pace, not a wait for anything
 		}
 	}
-	w.finish()
+}
+
+// end fails the test if anything was violated, and returns what happened.
+func (w *world) end() map[string]int {
 	w.mu.Lock()
 	violations := slices.Clone(w.violations)
 	w.mu.Unlock()
@@ -145,6 +159,10 @@ func (w *world) do(st step) {
 		}
 		w.close(at, st.flag)
 	case opIdle:
+	case opCopy:
+		w.copyFiles(st.wait)
+	case opRollBack:
+		w.rollBack(st.wait)
 	}
 }
 
@@ -158,22 +176,7 @@ func (w *world) finish() {
 	}
 	ctx, cancel := context.WithDeadline(w.ctx, deadline)
 	defer cancel()
-	settled := func() bool {
-		for _, h := range w.edges {
-			if addr, _ := h.at(); addr == "" || h.busy.Load() {
-				return false
-			}
-		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, c := range w.closes {
-			if c.ended.IsZero() {
-				return false
-			}
-		}
-		return !w.janitor.busy.Load() && !w.ingest.busy.Load()
-	}
-	if !w.wait(deadline, settled) {
+	if !w.wait(deadline, w.settled) {
 		w.violate("the services did not come back, or a close did not end")
 	}
 	// What is still being written when this returns is written at the end, too: the
@@ -221,6 +224,23 @@ func (w *world) finish() {
 	w.checkEverything()
 }
 
+// settled reports whether all services are up and all closes done.
+func (w *world) settled() bool {
+	for _, h := range w.edges {
+		if addr, _ := h.at(); addr == "" || h.busy.Load() {
+			return false
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.closes {
+		if c.ended.IsZero() {
+			return false
+		}
+	}
+	return !w.janitor.busy.Load() && !w.ingest.busy.Load()
+}
+
 // wait waits for a condition.
 func (w *world) wait(deadline time.Time, ok func() bool) bool {
 	for !ok() {
@@ -235,7 +255,7 @@ func (w *world) wait(deadline time.Time, ok func() bool) bool {
 // report fails the schedule with all that is known.
 func (w *world) report(violations []string) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "replay: go test ./e2e -run EverySubscriber -schedules 1 -seed %d\n", w.sc.seed)
+	fmt.Fprintf(&b, "replay: go test ./e2e -run %s -seed %d\n", w.replay(), w.sc.seed)
 	for _, v := range violations {
 		fmt.Fprintf(&b, "VIOLATION %s\n", v)
 	}
@@ -258,6 +278,13 @@ func (w *world) report(violations []string) {
 		fmt.Fprintf(&b, "more in %s\n", name)
 	}
 	w.t.Error(b.String())
+}
+
+func (w *world) replay() string {
+	if w.sc.copies {
+		return "ARollBack -rollbacks 1"
+	}
+	return "EverySubscriber -schedules 1"
 }
 
 // historyText lists what was stored.

@@ -21,6 +21,7 @@ type schedule struct {
 	sweep    time.Duration // between two sweeps of the janitor
 	patience time.Duration // the edges' for a missing janitor
 	clears   bool
+	copies   bool // of the log's files are made and put back; then nothing else is lost
 	subs     []subPlan
 	steps    []step
 }
@@ -67,13 +68,15 @@ const (
 	opClose
 	opIdle
 	opRestartIngest
+	opCopy
+	opRollBack
 )
 
 func (o op) String() string {
 	return [...]string{
 		"publish", "publish+wait", "publish-directly", "join", "cut", "cut-after", "resume",
 		"restart-edge", "restart-janitor", "restart-nats", "clear", "close", "idle",
-		"restart-ingest",
+		"restart-ingest", "copy", "roll-back",
 	}[o]
 }
 
@@ -273,7 +276,7 @@ func (sc *schedule) String() string {
 			fmt.Fprintf(&b, "(%d n=%d %t)", st.which, st.n, st.flag)
 		case opJoin, opCut, opResume, opCutAfter:
 			fmt.Fprintf(&b, "(%d @%d n=%d %t)", st.which, st.edge, st.n, st.flag)
-		case opRestartEdge, opRestartJanitor, opRestartNATS, opRestartIngest:
+		case opRestartEdge, opRestartJanitor, opRestartNATS, opRestartIngest, opCopy, opRollBack:
 			fmt.Fprintf(&b, "(%d %s)", st.which, st.wait)
 		case opIdle:
 		}

@@ -1,0 +1,140 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natstest"
+)
+
+// lives is the history of a log whose files are copied now and then, and whose
+// older copies are put back. Each time a life ends and another begins, which has
+// everything up to the copy's last sequences in common with it, and gives out all
+// later ones anew. The driver alone uses it.
+type lives struct {
+	copies    []string   // folders; those of lives that were given up are forgotten
+	rollBacks []rollBack // the end of each life but the last
+}
+
+type rollBack struct {
+	began     time.Duration
+	life      string   // the folder as it was
+	copy      string   // the folder that was put back
+	positions []uint64 // of all subscribers, when the server was about to be stopped
+}
+
+// copyFiles copies the store while the server is stopped.
+func (w *world) copyFiles(away time.Duration) {
+	w.absent(func() <-chan struct{} {
+		w.nats.Stop()
+		w.lives.copies = append(w.lives.copies, w.copyTo("copy", len(w.lives.copies)))
+		time.Sleep(away) // how long it is away
+		w.nats.Start()
+		return closed
+	})
+}
+
+// rollBack puts an older copy of the store back while the server is stopped.
+func (w *world) rollBack(away time.Duration) {
+	l := &w.lives
+	if len(l.copies) == 0 {
+		return
+	}
+	rb := rollBack{began: time.Since(w.begun)}
+	for _, s := range w.subscribers {
+		s.mu.Lock()
+		rb.positions = append(rb.positions, s.position)
+		s.mu.Unlock()
+	}
+	w.absent(func() <-chan struct{} { w.putBack(&rb, away); return closed })
+	l.rollBacks = append(l.rollBacks, rb)
+}
+
+func (w *world) putBack(rb *rollBack, away time.Duration) {
+	l := &w.lives
+	w.nats.Stop()
+	rb.life = w.copyTo("life", len(l.rollBacks))
+	older := int(away) % len(l.copies)
+	l.copies = l.copies[:older+1]
+	rb.copy = l.copies[older]
+	if err := errors.Join(os.RemoveAll(w.nats.Dir()), os.CopyFS(w.nats.Dir(), os.DirFS(rb.copy))); err != nil {
+		w.t.Fatal(err)
+	}
+	time.Sleep(away) // how long it is away
+	w.nats.Start()
+}
+
+func (w *world) copyTo(what string, n int) string {
+	to := filepath.Join(w.t.TempDir(), what+strconv.Itoa(n))
+	if err := os.CopyFS(to, os.DirFS(w.nats.Dir())); err != nil {
+		w.t.Fatal(err)
+	}
+	return to
+}
+
+// contents is all that a store held.
+type contents struct {
+	*truth
+	last        []uint64   // by partition
+	births      []string   // the first generation of each partition
+	generations [][]string // all that a partition has had
+}
+
+// read reads a copy of a store with a server of its own, or when folder is empty
+// the store that is in use.
+func (w *world) read(ctx context.Context, folder string) contents {
+	var nc *nats.Conn
+	if folder == "" {
+		nc = w.own.Conn
+	} else {
+		srv := natstest.StartIn(w.t, folder)
+		defer srv.Stop()
+		nc = srv.Connect()
+		defer nc.Close()
+	}
+	c, err := readLog(ctx, nc, w.sc.settings.Partitions)
+	if err != nil {
+		w.t.Fatalf("%s cannot be read: %v", folder, err)
+	}
+	return c
+}
+
+func readLog(ctx context.Context, nc *nats.Conn, partitions int) (contents, error) {
+	c := contents{truth: emptyTruth(partitions)}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return c, err
+	}
+	for p := range partitions {
+		stream, err := js.Stream(ctx, partitionName(p))
+		if err != nil {
+			return c, err
+		}
+		info := stream.CachedInfo()
+		for sequence := uint64(1); sequence <= info.State.LastSeq; sequence++ {
+			msg, err := stream.GetMsg(ctx, sequence)
+			if err != nil {
+				return c, fmt.Errorf("%d/%d: %w", p, sequence, err)
+			}
+			c.add(p, sequence, msg.Subject, msg.Header, msg.Data)
+		}
+		var gens []string
+		for g := range strings.SplitSeq(info.Config.Metadata["rejoin.generations"], ",") {
+			id, _, _ := strings.Cut(g, ":")
+			gens = append(gens, id)
+		}
+		c.last = append(c.last, info.State.LastSeq)
+		c.births = append(c.births, info.Config.Metadata["rejoin.birth"])
+		c.generations = append(c.generations, gens)
+	}
+	return c, nil
+}
