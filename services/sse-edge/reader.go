@@ -200,8 +200,10 @@ func (r *reader) rolledBack(v view, s *step) {
 		r.cursor = v.common
 	}
 	maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo > v.common })
-	r.rollbacks, r.provenTo, r.last, r.final = v.rollbacks, 0, 0, 0
-	r.cleared, r.closed = nil, nil
+	if r.final > v.common {
+		r.final = 0
+	}
+	r.rollbacks, r.provenTo, r.last, r.cleared, r.closed = v.rollbacks, 0, 0, nil, nil
 }
 
 // passCleared moves a stream's cursor over what a =clear marker in the window took.
