@@ -95,7 +95,8 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	if s.plan.stream == "" {
 		there = w.truth.history(s.plan.session).events("", at, ^uint64(0))
 	}
-	for begun := time.Now(); ; {
+	for wait := (&patience{w: w, since: time.Now(), least: w.grace()}); ; {
+		over := wait.over()
 		h := w.truth.history(s.plan.session)
 		for _, e := range there {
 			if removed, err := w.truth.removed(ctx, h, e); err == nil && removed {
@@ -109,10 +110,10 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 			return err == nil && !removed
 		})
 		switch {
-		case denied < 0 && time.Since(begun) > w.grace() || ctx.Err() != nil:
+		case denied < 0 && over || ctx.Err() != nil:
 			return
 		case denied < 0:
-		case time.Since(begun) > w.grace():
+		case over:
 			e := h.events(s.plan.stream, 0, at)[denied]
 			w.violate("%s began behind %d, and event %d of %s is retained", s, at, e.sequence, e.subject.Stream)
 			return
@@ -121,10 +122,13 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	}
 }
 
+// sweepsRemove reports whether the janitor has anything to remove.
+func (w *world) sweepsRemove() bool { return w.sc.sessionLimits() || w.sc.clears || w.sc.has(opClose) }
+
 // grace is how long after a gap the removal that it tells of may take: the ledger
 // answers as if what the janitor is about to delete were gone.
 func (w *world) grace() time.Duration {
-	if w.sc.sessionLimits() || w.sc.clears || w.sc.has(opClose) {
+	if w.sweepsRemove() {
 		if w.sc.has(opRestartJanitor) || w.sc.has(opRestartNATS) {
 			return 3 * time.Second
 		}
@@ -162,7 +166,8 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told 
 		// was about to be, when the gap was told.
 		upTo = max(upTo, last)
 	}
-	for {
+	for wait := (&patience{w: w, since: told, least: w.grace()}); ; {
+		over := wait.over()
 		h := w.truth.history(s.plan.session)
 		var removed []stored
 		for _, e := range w.everything(h, stream, g.requested, upTo) {
@@ -180,7 +185,7 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told 
 				removed = append(removed, e)
 			}
 		}
-		if len(removed) > 0 && !flow || !g.Certain && !flow || time.Since(told) > w.grace() {
+		if len(removed) > 0 && !flow || !g.Certain && !flow || over {
 			phantom := w.truth.lostIn(p, g.requested, upTo)
 			s.mu.Lock()
 			g.removed, g.phantom = removed, phantom

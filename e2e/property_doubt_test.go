@@ -21,7 +21,13 @@ type doubt struct {
 	upTo     []uint64           // by partition: the last sequence when an absence or a miss was over
 	env      *daemon.Env        // of the janitor's present life
 	missed   map[string]float64 // by life, as last read
+	seen     time.Time          // when watch last saw the log
+	slow     time.Time          // when it last saw it again after too long a time
 }
+
+// slowAfter is how long a look at the log may take: what takes longer on a machine
+// that has too much to do is like an absence, and puts off what is waited for.
+const slowAfter = 400 * time.Millisecond
 
 // absent notes that the janitor is away from now until back is closed and its
 // ledgers answer again for all that is stored. A nil back means that it did not go.
@@ -109,19 +115,8 @@ func (w *world) countMissed(ctx context.Context) {
 	if env == nil {
 		return
 	}
-	families, err := env.Gatherer.Gather()
-	if err != nil {
-		w.violate("the janitor's metrics: %v", err)
-		return
-	}
-	missed := -1.0
-	for _, f := range families {
-		if f.GetName() == "rejoin_janitor_tail_missed_total" {
-			missed = f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	if missed < 0 {
-		w.violate("the janitor does not count what its tails missed")
+	missed, ok := w.janitorMetric(env, "tail_missed_total")
+	if !ok {
 		return
 	}
 	w.mu.Lock()
@@ -143,9 +138,70 @@ func (w *world) countMissed(ctx context.Context) {
 	w.tally["janitor missed something"]++
 }
 
-// watchMissed looks at it all the time, so that what is in doubt is known closely.
+// janitorMetric returns a counter, or the number of observations of a histogram.
+func (w *world) janitorMetric(env *daemon.Env, name string) (value float64, ok bool) {
+	families, err := env.Gatherer.Gather()
+	if err != nil {
+		w.violate("the janitor's metrics: %v", err)
+		return 0, false
+	}
+	for _, f := range families {
+		if f.GetName() == "rejoin_janitor_"+name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()), true
+		}
+	}
+	w.violate("the janitor has no metric %s", name)
+	return 0, false
+}
+
+// patience waits for what the janitor has said that it will do.
+type patience struct {
+	w      *world
+	since  time.Time
+	least  time.Duration
+	env    *daemon.Env // the life of the janitor whose sweeps are counted
+	sweeps float64
+}
+
+// over reports whether it should be done by now: some time has passed, on a machine
+// that was not slow, and whole sweeps.
+func (p *patience) over() bool {
+	p.w.mu.Lock()
+	env, slow := p.w.doubt.env, p.w.doubt.slow
+	fast := time.Since(p.w.doubt.seen) < slowAfter
+	p.w.mu.Unlock()
+	if time.Since(p.since) > checkTime/2 {
+		return true
+	}
+	if env == nil {
+		return false
+	}
+	sweeps, ok := p.w.janitorMetric(env, "sweep_duration_seconds")
+	if env != p.env {
+		p.env, p.sweeps = env, sweeps
+	}
+	swept := !p.w.sweepsRemove() || sweeps >= p.sweeps+3
+	return ok && fast && swept && time.Since(p.since) > p.least && time.Since(slow) > p.least
+}
+
+// watchMissed looks at the log and at what the janitor missed all the time, so that
+// what is in doubt is known closely.
 func (w *world) watchMissed() {
 	for w.ctx.Err() == nil {
+		once, cancel := context.WithTimeout(w.ctx, 2*marks.AskTimeout)
+		ends, err := w.lasts(once)
+		cancel()
+		if now := time.Now(); err == nil {
+			w.mu.Lock()
+			if now.Sub(w.doubt.seen) > slowAfter {
+				w.doubt.slow = now
+				w.doubt.reach(ends)
+				w.tally["the log was out of sight"]++
+			}
+			w.doubt.seen = now
+			w.mu.Unlock()
+		}
 		w.countMissed(w.ctx)
 		select {
 		case <-w.ctx.Done():
@@ -162,6 +218,8 @@ func (w *world) doubtful(p int, requested uint64) string {
 	switch {
 	case w.doubt.absences > 0:
 		return "the janitor is away"
+	case time.Since(w.doubt.seen) > slowAfter:
+		return "the machine is slow"
 	case requested <= w.doubt.upTo[p]:
 		return "from before"
 	default:

@@ -108,8 +108,8 @@ func newWorld(t *testing.T, sc schedule) *world {
 	} else {
 		audit := w.nats.Connect(nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0))
 		w.truth = newTruth(t, audit, sc.settings.Partitions)
-		w.watch.Go(w.watchMissed)
 	}
+	w.watch.Go(w.watchMissed)
 
 	cfg := backend.Config{NATSURL: url}
 	w.janitor = w.host("janitor", func(ctx context.Context, log *slog.Logger, _ func(string)) error {
