@@ -63,6 +63,11 @@ func parseGenerations(s string) ([]event.Generation, error) {
 func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
+	release, err := l.parts[p].own(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	server := l.nc.ConnectedServerId()
 	if server == "" {
 		return false, ErrUnavailable

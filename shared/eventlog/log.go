@@ -27,7 +27,7 @@ type Log struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	log      *slog.Logger
-	settings Settings
+	settings atomic.Pointer[Settings]
 	creator  bool
 	parts    []*partition
 	life     atomic.Pointer[life]
@@ -55,15 +55,16 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	if err != nil {
 		return nil, err
 	}
-	l.settings, err = l.readSettings(ctx)
+	has, err := l.readSettings(ctx)
 	if errors.Is(err, ErrNotFound) {
-		l.settings, err = settings.withDefaults(), nil
+		has, err = settings.withDefaults(), nil
 	}
 	if err != nil {
 		return nil, err
 	}
+	l.settings.Store(&has)
 	// MCP_0 comes last: it holds the settings, so whoever sees it sees a whole log.
-	for p := l.settings.Partitions - 1; p >= 0; p-- {
+	for p := has.Partitions - 1; p >= 0; p-- {
 		if err := l.createPartition(ctx, p); err != nil {
 			return nil, err
 		}
@@ -80,8 +81,9 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	}
 	said := false
 	for {
-		l.settings, err = l.readSettings(ctx)
+		has, err := l.readSettings(ctx)
 		if err == nil {
+			l.settings.Store(&has)
 			return l.start(ctx)
 		}
 		if errors.Is(err, ErrMismatch) {
@@ -109,9 +111,9 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 
 func (l *Log) start(ctx context.Context) (*Log, error) {
 	l.life.Store(newLife())
-	l.parts = make([]*partition, l.settings.Partitions)
+	l.parts = make([]*partition, l.Settings().Partitions)
 	for p := range l.parts {
-		l.parts[p] = &partition{changed: make(chan struct{})}
+		l.parts[p] = &partition{changed: make(chan struct{}), owned: make(chan struct{}, 1)}
 		if err := l.refresh(ctx, p); err != nil {
 			return nil, fmt.Errorf("partition %d: %w", p, err)
 		}
@@ -129,12 +131,13 @@ func (l *Log) Close() {
 	l.watched.Wait()
 }
 
-// Settings returns the log's settings.
-func (l *Log) Settings() Settings { return l.settings }
+// Settings returns the log's settings, at most a few seconds old. Its limits may
+// change; partitions, replicas and the like never do.
+func (l *Log) Settings() Settings { return *l.settings.Load() }
 
 // Partition returns the partition of a session.
 func (l *Log) Partition(session string) int {
-	return event.Partition(session, l.settings.Partitions)
+	return event.Partition(session, len(l.parts))
 }
 
 // Conn returns the connection that the log was opened on.
@@ -151,9 +154,10 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 // createPartition makes the JetStream stream of a partition when it is missing.
 // It never updates one that is there.
 func (l *Log) createPartition(ctx context.Context, p int) error {
-	cfg := l.settings.streamConfig(p)
+	settings := l.Settings()
+	cfg := settings.streamConfig(p)
 	if p == 0 {
-		for k, v := range l.settings.metadata() {
+		for k, v := range settings.metadata() {
 			cfg.Metadata[k] = v
 		}
 	}

@@ -71,7 +71,7 @@ func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string)
 }
 
 func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
-	if len(msg.Data) > l.settings.MaxMessageBytes {
+	if len(msg.Data) > l.Settings().MaxMessageBytes {
 		return Ack{}, ErrTooLarge
 	}
 	if _, err := l.settle(ctx, p); err != nil {

@@ -23,9 +23,9 @@ const (
 // for publishers on NATS, which may send more.
 const headerRoom = 4 << 10
 
-// Settings are the properties of a log, set once by whoever creates it. Every
-// service reads them from the log, so that none that starts with other defaults
-// can delete anything. -1 switches a limit off; zero means the default.
+// Settings are the properties of a log, set by whoever creates it; only the limits
+// can be changed later ([Log.SetLimits]). Every service reads them from the log, so
+// that none that starts with other defaults can delete anything. -1 switches a limit off; zero means the default.
 type Settings struct {
 	// Partitions is the number of partitions. Default 16.
 	Partitions int
@@ -101,6 +101,7 @@ const (
 	metaBirth       = "rejoin.birth"
 	metaGenerations = "rejoin.generations"
 	metaServer      = "rejoin.server"
+	metaEarlier     = "rejoin.earlier_limits"
 )
 
 // field is one setting as metadata of MCP_0.
@@ -178,7 +179,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		Replicas:          s.Replicas,
 		MaxMsgs:           -1,
 		MaxMsgsPerSubject: s.MaxEventsPerStream,
-		MaxBytes:          -1,
+		MaxBytes:          s.Limits().MaxBytes,
 		MaxMsgSize:        int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
 		MaxConsumers:      maxConsumers,
 		Duplicates:        2 * time.Minute,
@@ -187,9 +188,6 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 	if s.MaxAge > 0 {
 		cfg.MaxAge = s.MaxAge
 		cfg.Duplicates = min(cfg.Duplicates, s.MaxAge)
-	}
-	if s.MaxBytes > 0 {
-		cfg.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression

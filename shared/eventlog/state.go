@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -25,6 +26,11 @@ type State struct {
 	First, Last uint64
 	// Events and Bytes are what is retained.
 	Events, Bytes uint64
+	// Limits are those that JetStream enforces, as the partition itself has them.
+	Limits Limits
+	// Earlier are the smaller limits of events per stream that the partition had,
+	// the smallest, which is the oldest, first.
+	Earlier []Earlier
 
 	server string // the server that the newest generation was begun for
 	seenOn string // the server that this client was connected to when it looked
@@ -42,6 +48,7 @@ type partition struct {
 	asked   uint64 // the number of looks that were begun
 	shown   uint64 // the number of the look that state is from
 	changed chan struct{}
+	owned   chan struct{} // holds one token while somebody changes the configuration
 }
 
 const (
@@ -96,6 +103,16 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
+	earlier, err := parseEarlier(info.Config.Metadata[metaEarlier])
+	if err != nil {
+		return err
+	}
+	settings := l.Settings()
+	if p == 0 {
+		if settings, err = l.settingsNow(info.Config.Metadata); err != nil {
+			return err
+		}
+	}
 	state := State{
 		Created:     info.Created,
 		Birth:       info.Config.Metadata[metaBirth],
@@ -104,6 +121,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		Last:        info.State.LastSeq,
 		Events:      info.State.Msgs,
 		Bytes:       info.State.Bytes,
+		Limits:      limitsOf(info.Config),
+		Earlier:     earlier,
 		server:      info.Config.Metadata[metaServer],
 		seenOn:      server,
 	}
@@ -120,9 +139,22 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		part.settled = server
 	}
 	part.state, part.stream = state, stream
+	if p == 0 {
+		l.settings.Store(&settings)
+	}
 	close(part.changed)
 	part.changed = make(chan struct{})
 	return nil
+}
+
+// settingsNow reads the settings that partition 0 has now. The services were built
+// for a number of partitions, so another one is another log.
+func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
+	now, err := settingsFrom(meta)
+	if err == nil && now.Partitions != len(l.parts) {
+		err = fmt.Errorf("%w: it has %d partitions and had %d", ErrMismatch, now.Partitions, len(l.parts))
+	}
+	return now, err
 }
 
 // clustered reports whether the server is one of a cluster, where a restart of

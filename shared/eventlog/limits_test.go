@@ -1,0 +1,234 @@
+package eventlog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func setLimits(t *testing.T, l *eventlog.Log, settings eventlog.Settings) {
+	t.Helper()
+	for p := settings.Partitions - 1; p >= 0; p-- {
+		if err := l.SetLimits(patient(t), p, settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// untilState waits until a log has seen a state of a partition by itself.
+func untilState(t *testing.T, l *eventlog.Log, p int, ok func(eventlog.State) bool) {
+	t.Helper()
+	for {
+		state, changed := l.State(p)
+		if ok(state) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-patient(t).Done():
+			t.Fatalf("never; the state is %+v", state)
+		}
+	}
+}
+
+func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
+	t.Helper()
+	s, err := newJetStream(t, l).Stream(patient(t), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CachedInfo().Config.Metadata
+}
+
+func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 2, MaxAge: time.Minute, MaxEventsPerStream: 5, MaxBytes: 1 << 20})
+	other := open(t, srv)
+	for n := range 4 {
+		publish(t, l, "s", "t", n)
+	}
+	generations := metadata(t, l, "MCP_0")["rejoin.generations"]
+	to := l.Settings()
+	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, -1
+	to.MaxEventsPerSession, to.MaxBytesPerSession = 7, -1
+	if err := l.SetLimits(patient(t), 1, to); err != nil {
+		t.Fatal(err)
+	}
+	if l.Settings() == to {
+		t.Error("the log has the settings before all partitions have the limits")
+	}
+	setLimits(t, l, to)
+	want := eventlog.Limits{MaxAge: -1, MaxEventsPerStream: 3, MaxBytes: -1}
+	for name, of := range map[string]*eventlog.Log{"its own": l, "another's": other} {
+		for p := range 2 {
+			untilState(t, of, p, func(s eventlog.State) bool { return s.Limits == want && s.Earlier == nil })
+		}
+		if of.Settings() != to {
+			t.Errorf("%s: %+v", name, of.Settings())
+		}
+	}
+	if again := open(t, srv).Settings(); again != to {
+		t.Errorf("opened anew: %+v", again)
+	}
+	if state := lookAt(t, l, l.Partition("s")); state.Events != 3 || state.First != 2 {
+		t.Errorf("of four events are left: %+v", state)
+	}
+	meta := metadata(t, l, "MCP_0")
+	if meta["rejoin.generations"] != generations || meta["_nats.level"] == "" {
+		t.Errorf("the metadata is %v", meta)
+	}
+
+	before := meta
+	setLimits(t, l, to) // again: there is nothing to do
+	if after := metadata(t, l, "MCP_0"); !maps.Equal(before, after) {
+		t.Errorf("the metadata was %v and is %v", before, after)
+	}
+}
+
+func lookAt(t *testing.T, l *eventlog.Log, p int) eventlog.State {
+	t.Helper()
+	state, err := l.Look(patient(t), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+func TestWhatIsFixedCannotBeChanged(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for name, change := range map[string]func(*eventlog.Settings){
+		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
+		"replicas":    func(s *eventlog.Settings) { s.Replicas = 3 },
+		"messages":    func(s *eventlog.Settings) { s.MaxMessageBytes = 1 << 21 },
+		"compression": func(s *eventlog.Settings) { s.Compression = !s.Compression },
+		"a default":   func(s *eventlog.Settings) { s.MaxAge = 0 },
+		"nonsense":    func(s *eventlog.Settings) { s.MaxBytes = -2 },
+	} {
+		to := l.Settings()
+		change(&to)
+		if err := l.SetLimits(patient(t), 0, to); !errors.Is(err, eventlog.ErrInvalidSettings) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestALargerLimitRemembersTheSmallerOne(t *testing.T) {
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 2})
+	for n := range 5 {
+		publish(t, l, "s", "t", n)
+	}
+	to := l.Settings()
+	want := func(list ...eventlog.Earlier) {
+		t.Helper()
+		if got := lookAt(t, l, 0).Earlier; fmt.Sprint(got) != fmt.Sprint(list) {
+			t.Errorf("the earlier limits are %v, want %v", got, list)
+		}
+	}
+	to.MaxEventsPerStream = 4
+	setLimits(t, l, to)
+	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5})
+	publish(t, l, "s", "t", 5)
+	to.MaxEventsPerStream = -1
+	setLimits(t, l, to)
+	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5}, eventlog.Earlier{MaxEventsPerStream: 4, UpTo: 6})
+	to.MaxEventsPerStream = 3
+	setLimits(t, l, to)
+	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5})
+	to.MaxEventsPerStream = 1
+	setLimits(t, l, to)
+	want()
+
+	// Cut off before the end of the smaller limit was written down.
+	js := newJetStream(t, l)
+	s, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.MaxEventsPerStream = 8
+	setLimits(t, l, to)
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgsPerSubject, cfg.Metadata["rejoin.max_events_per_stream"], cfg.Metadata["rejoin.earlier_limits"] = 8, "8", "1:"
+	update(t, js, cfg)
+	if state := lookAt(t, l, 0); len(state.Earlier) != 1 || state.Earlier[0].UpTo < 1<<62 {
+		t.Fatalf("%+v", state.Earlier)
+	}
+	setLimits(t, l, to)
+	want(eventlog.Earlier{MaxEventsPerStream: 1, UpTo: 6})
+}
+
+// JetStream's timer still goes by the old age when an update makes it shorter.
+func TestAShorterAgeRemovesWhatIsTooOldBeforeTheLongerOneIsOver(t *testing.T) {
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: time.Hour})
+	publish(t, l, "s", "t", 1)
+	to := l.Settings()
+	to.MaxAge = 300 * time.Millisecond
+	setLimits(t, l, to)
+	deadline := time.Now().Add(20 * time.Second)
+	for lookAt(t, l, 0).Events > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the event is still there")
+		}
+	}
+}
+
+// Both read a partition's configuration, change it and write it back.
+func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 1})
+	to := l.Settings()
+	for life := range 5 {
+		before := len(look(t, l).Generations)
+		stop(t, srv, l)
+		start(t, srv, l)
+		to.MaxEventsPerStream, to.MaxEventsPerSession = int64(100-life), int64(life+1)
+		until := func(f func(context.Context) error) {
+			deadline := time.Now().Add(patience)
+			for {
+				err := f(within(t, time.Second))
+				if err == nil {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Error(err)
+					return
+				}
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			until(func(ctx context.Context) error { _, err := l.BeginGeneration(ctx, 0); return err })
+		})
+		wg.Go(func() { until(func(ctx context.Context) error { return l.SetLimits(ctx, 0, to) }) })
+		wg.Wait()
+		state := look(t, l)
+		if len(state.Generations) != before+1 || state.Limits != to.Limits() || l.Settings() != to {
+			t.Errorf("%d generations after %d, limits %+v, settings %+v", len(state.Generations), before, state.Limits, l.Settings())
+		}
+	}
+}
+
+func TestALogWithOtherPartitionsIsAnother(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	s, err := js.Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.Metadata["rejoin.partitions"] = "2"
+	update(t, js, cfg)
+	if _, err := l.Look(patient(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), "2 partitions") {
+		t.Errorf("%v", err)
+	}
+	if l.Settings().Partitions != 1 {
+		t.Error("the log has changed its partitions")
+	}
+}
