@@ -37,10 +37,12 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 			l.advance(state.First)
 			todo = l.batch(batchSize)
 			more = len(l.doomed) > len(todo)
+			p.deleting = true
 		} else {
 			err = errMoved
 		}
 	})
+	defer p.with(func(*ledger) { p.deleting = false })
 	if err != nil || len(todo) == 0 {
 		return false, err
 	}

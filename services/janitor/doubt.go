@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"math"
 	"sort"
 	"time"
 
@@ -22,7 +23,16 @@ import (
 //     unless some were removed since: by age or bytes, and then x too lies before
 //     the first retained sequence; by this ledger's janitor, and then S's removed
 //     lies after x; or by an earlier janitor, see below. So x can be S's only if S
-//     has limit events, the oldest after x.
+//     has limit events, the oldest after x. The limit was another one before this
+//     ledger began, perhaps, and then the one that removed from S last is the one
+//     that counts. A larger one than today's has left nothing that today's did not
+//     take as well. A smaller one, which ended when the last sequence was u, has
+//     removed nothing behind u: so x can also be S's if x ≤ u and S has as many
+//     events as the smaller limit allowed, the oldest after x (takenUpTo). The
+//     change to a smaller limit itself may leave any number of S's events, when S is
+//     published to meanwhile: what is missing up to its end can be any stream's, as
+//     with age. All this stands in the partition's metadata, or nobody would know
+//     of it after a restart.
 //   - By an earlier janitor, which wrote down before how far it would go in S's
 //     session (the durable trim mark u): x ≤ u, and since it removes the oldest of
 //     a stream first, x lies before S's oldest retained event. Events after a =close
@@ -41,7 +51,9 @@ import (
 // with the largest missing sequence (unsettled).
 //
 // After settling, missing is empty and the ledger is exact again: what it has is
-// what the server has, so no removal to come is unseen.
+// what the server has, so no removal to come is unseen. All of this holds while the
+// limit is the one in the book: when it changes, the ledger is dropped before the
+// server hears of it, and begins when the server has done it.
 type doubts struct {
 	missing []span            // not attributed yet, in order
 	look    *look             // what will attribute a part of missing
@@ -102,7 +114,7 @@ func (l *ledger) settle(now time.Time) {
 	}
 	n := sort.Search(len(d.missing), func(i int) bool { return d.missing[i].to > d.look.asOf })
 	settled := d.missing[:n]
-	d.floor = max(d.floor, largest(settled, d.look.first-1))
+	d.floor = max(d.floor, largest(settled, max(d.look.first-1, l.takenUpTo(0))))
 	for name, upTo := range d.past {
 		a := l.account(name)
 		a.maybe = max(a.maybe, largest(settled, upTo))
@@ -113,8 +125,8 @@ func (l *ledger) settle(now time.Time) {
 		for _, s := range a.streams {
 			l.expire(a, s, now)
 			before := s.oldest() - 1
-			if l.limit > 0 && int64(len(s.events)+s.ghosts) >= l.limit && len(s.events) > 0 {
-				s.maybe = max(s.maybe, largest(settled, before))
+			if len(s.events) > 0 {
+				s.maybe = max(s.maybe, largest(settled, min(before, l.takenUpTo(len(s.events)+s.ghosts))))
 			}
 			s.maybe = max(s.maybe, largest(settled, min(past, before)))
 		}
@@ -126,6 +138,21 @@ func (l *ledger) settle(now time.Time) {
 	if l.complete && len(d.missing) == 0 {
 		d.past = nil
 	}
+}
+
+// takenUpTo returns the largest sequence that a limit per subject may have taken
+// from a stream of which this many events are left.
+func (l *ledger) takenUpTo(left int) uint64 {
+	if l.limit > 0 && int64(left) >= l.limit {
+		return math.MaxUint64
+	}
+	upTo := uint64(0)
+	for _, e := range l.earlier {
+		if int64(left) >= e.MaxEventsPerStream {
+			upTo = max(upTo, e.UpTo)
+		}
+	}
+	return upTo
 }
 
 // largest returns the largest sequence up to a bound that is in the spans, or 0.

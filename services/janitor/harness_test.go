@@ -171,7 +171,7 @@ func (r *running) ask(t *testing.T, session, stream string) (marks.Mark, error) 
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), marks.AskTimeout)
 	defer cancel()
-	reply, err := marks.Ask(ctx, r.b.Conn, marks.Request{Partition: p, Birth: state.Birth, Session: session, Stream: stream, Through: state.Last, First: state.First})
+	reply, err := marks.Ask(ctx, r.b.Conn, marks.Request{Partition: p, Birth: state.Birth, Session: session, Stream: stream, Through: state.Last, First: state.First, Limit: state.Limits.MaxEventsPerStream})
 	return lookUp(reply, place{session, stream}), err
 }
 

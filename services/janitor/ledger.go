@@ -19,14 +19,21 @@ import (
 // sequence went by age or by bytes. What the janitor removes is taken out (condemn)
 // before it is deleted. So, while nothing is missed, the ledger at sequence T is
 // the log at sequence T. What was missed is the business of [doubts].
+//
+// A ledger lives under one limit per subject. When that changes it is dropped
+// before, and begun anew after: the log says what is left.
 type ledger struct {
-	limit  int64         // events of one subject that JetStream keeps; not positive: no limit
-	maxAge time.Duration // not positive: no limit
+	limit   int64 // events of one subject that JetStream keeps; not positive: no limit
+	earlier []eventlog.Earlier
+	maxAge  time.Duration // not positive: no limit
 
 	created     time.Time
 	birth       string
 	generations []event.Generation
 	epoch       int // how often the ledger was begun anew
+	// foreign is the last sequence when somebody was found to have changed the limit
+	// who does not write down what it was before. It outlives the ledger.
+	foreign uint64
 
 	first    uint64 // everything before it is gone
 	through  uint64 // the sequence up to which the log was followed
@@ -50,8 +57,25 @@ type totals struct {
 	bytes                     int64
 }
 
-func newLedger(settings eventlog.Settings) *ledger {
-	return &ledger{limit: settings.MaxEventsPerStream, maxAge: settings.MaxAge, accounts: map[string]*account{}, first: 1}
+func newLedger() *ledger {
+	return &ledger{accounts: map[string]*account{}, first: 1}
+}
+
+// drop forgets everything: the ledger is not complete, and follows no partition,
+// until it begins.
+func (l *ledger) drop() {
+	epoch, foreign := l.epoch+1, l.foreign
+	*l = *newLedger()
+	l.epoch, l.foreign = epoch, foreign
+}
+
+// notice notes whether a state is one under a limit that is not the one in the book.
+func (l *ledger) notice(s eventlog.State) bool {
+	if l.birth != s.Birth || !l.created.Equal(s.Created) || l.limit == s.Limits.MaxEventsPerStream {
+		return false
+	}
+	l.foreign = max(l.foreign, s.Last)
+	return true
 }
 
 // follows reports whether a partition is still the one in the book, with all that
@@ -73,9 +97,10 @@ func (l *ledger) followed(s eventlog.State, through uint64) bool {
 	return true
 }
 
-// isOf reports whether a state is one of the partition in the book.
+// isOf reports whether a state is one of the partition in the book, under the limit
+// in the book.
 func (l *ledger) isOf(s eventlog.State) bool {
-	return l.created.Equal(s.Created) && l.birth == s.Birth
+	return l.created.Equal(s.Created) && l.birth == s.Birth && l.limit == s.Limits.MaxEventsPerStream
 }
 
 // begin prepares the ledger for a tail of a partition, and returns the sequence to
@@ -88,10 +113,14 @@ func (l *ledger) begin(s eventlog.State, trims map[string]uint64) uint64 {
 		return l.through
 	}
 	fresh := ledger{
-		limit: l.limit, maxAge: l.maxAge, epoch: l.epoch + 1,
+		limit: s.Limits.MaxEventsPerStream, earlier: s.Earlier, maxAge: s.Limits.MaxAge, epoch: l.epoch + 1,
 		created: s.Created, birth: s.Birth, generations: s.Generations,
 		first: s.First, accounts: map[string]*account{}, missed: l.missed,
 		doubts: doubts{past: map[string]uint64{}},
+	}
+	if l.notice(s); l.foreign > 0 {
+		fresh.foreign = l.foreign
+		fresh.earlier = append(slices.Clone(s.Earlier), eventlog.Earlier{UpTo: l.foreign})
 	}
 	for name, upTo := range trims {
 		if upTo = min(upTo, s.Last); upTo > 0 {

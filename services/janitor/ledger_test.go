@@ -25,6 +25,8 @@ func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
 		{"the same", func(*eventlog.State) {}, 5},
 		{"more", func(s *eventlog.State) { s.Last = 9 }, 5},
 		{"created anew", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
+		{"another limit", func(s *eventlog.State) { s.Limits.MaxEventsPerStream = 7 }, 0},
+		{"another age", func(s *eventlog.State) { s.Limits.MaxAge = time.Second }, 5},
 		{"another birth", func(s *eventlog.State) { s.Birth = "other" }, 0},
 		{"rolled back", func(s *eventlog.State) { s.Last = 4 }, 0},
 		{"rolled back and grown again", func(s *eventlog.State) {
@@ -35,7 +37,7 @@ func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
 		}, 5},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := newLedger(eventlog.Settings{})
+			l := newLedger()
 			l.begin(base.state(), nil)
 			for _, e := range base.entries {
 				l.apply(e, base.now)
@@ -74,7 +76,7 @@ func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {
 	trims := map[string]uint64{"trimmed": 12}
 
 	rebuild := func() *ledger {
-		l := newLedger(eventlog.Settings{MaxEventsPerStream: limit})
+		l := newLedger()
 		l.begin(m.state(), trims)
 		for _, e := range m.entries {
 			l.apply(e, m.now)
@@ -122,7 +124,7 @@ func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {
 func TestALookInTheMiddleOfARebuildForgetsNoTrimMark(t *testing.T) {
 	now := time.Unix(1000, 0)
 	state := eventlog.State{Created: now, Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1, Last: 20, Events: 3}
-	l := newLedger(eventlog.Settings{MaxEventsPerStream: -1, MaxAge: -1})
+	l := newLedger()
 	apply := func(seq uint64, stream string) {
 		l.apply(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: stream}, Valid: true, Sequence: seq, Time: now, Size: 10}, now)
 	}
@@ -140,7 +142,7 @@ func TestALookInTheMiddleOfARebuildForgetsNoTrimMark(t *testing.T) {
 
 func TestTheLedgerGoesPastWhatTheTailWillNeverBring(t *testing.T) {
 	m := newModel(-1)
-	l := newLedger(eventlog.Settings{MaxAge: time.Hour})
+	l := newLedger()
 	l.begin(m.state(), nil)
 	l.reach(0, m.now)
 	m.publish(place{"s", "a"}, event.Message)
@@ -181,7 +183,7 @@ func fill(l *ledger, streams, events int) {
 
 func TestAnEventTakesLittleMemory(t *testing.T) {
 	const streams, events, limit = 100, 1000, 32
-	l := newLedger(eventlog.Settings{})
+	l := newLedger()
 	fill(l, streams, events)
 	kept := 0
 	for _, s := range l.accounts["s"].streams {
@@ -236,5 +238,5 @@ func TestPagesOfMarksDoNotSortAllStreamsEachTime(t *testing.T) {
 
 func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
-	fill(newLedger(eventlog.Settings{}), 100, b.N/100+1)
+	fill(newLedger(), 100, b.N/100+1)
 }

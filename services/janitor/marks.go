@@ -121,8 +121,13 @@ func (c *clerk) respond(msg *nats.Msg, reply marks.Reply) {
 // answers reports whether the ledger can answer a question: it has followed the
 // log far enough, and what it missed is attributed.
 func (l *ledger) answers(req marks.Request) bool {
-	return l.exact() && l.birth == req.Birth && l.through >= req.Through
+	return l.exact() && l.birth == req.Birth && l.under(req.Limit) && l.through >= req.Through
 }
+
+// under reports whether the ledger is under a limit that an edge has seen; 0 means
+// that it did not say. With a smaller one the partition may have lost what the
+// ledger still has.
+func (l *ledger) under(limit int64) bool { return limit == 0 || limit == l.limit }
 
 // answer answers a question if the ledger is as good as it will get, or, when it
 // is late, if the answer is right at all.
@@ -138,6 +143,8 @@ func (p *partition) answer(req marks.Request, late bool) (marks.Reply, bool) {
 		return marks.Reply{Error: "the ledger is not complete"}, true
 	case l.birth != req.Birth:
 		return marks.Reply{Error: "the partition has another birth"}, true
+	case !l.under(req.Limit):
+		return marks.Reply{Error: "the partition has another limit"}, true
 	case l.through < req.Through:
 		return marks.Reply{Error: fmt.Sprintf("the ledger has followed the log to %d only", l.through)}, true
 	}

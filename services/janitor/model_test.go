@@ -29,6 +29,7 @@ type removal struct {
 // removals from the front.
 type model struct {
 	limit    int64
+	earlier  []eventlog.Earlier // smaller limits of before, as the partition's metadata has them
 	now      time.Time
 	last     uint64
 	first    uint64
@@ -45,6 +46,51 @@ func (m *model) state() eventlog.State {
 	return eventlog.State{
 		Created: time.Unix(1, 0), Birth: "birth", Generations: []event.Generation{{ID: "birth", Start: 1}},
 		First: m.first, Last: m.last,
+		Limits:  eventlog.Limits{MaxEventsPerStream: m.limit, MaxAge: time.Hour, MaxBytes: -1},
+		Earlier: slices.Clone(m.earlier),
+	}
+}
+
+// relimit changes the limit per subject as the log's SetLimits does: with a smaller
+// one the oldest events and markers of each subject go at once, and some more of
+// those that are published to meanwhile; a larger one leaves the smaller among the
+// earlier ones. What the change adds has an open end until closeEarlier.
+func (m *model) relimit(to int64, more func() int64) {
+	smaller := func(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
+	if smaller(m.limit, to) {
+		m.earlier = append(m.earlier, eventlog.Earlier{MaxEventsPerStream: m.limit, UpTo: math.MaxUint64})
+	}
+	if smaller(to, m.limit) && more != nil {
+		m.earlier = append(m.earlier, eventlog.Earlier{UpTo: math.MaxUint64})
+	}
+	m.relimited(to, more)
+	m.earlier = slices.DeleteFunc(m.earlier, func(e eventlog.Earlier) bool { return e.MaxEventsPerStream > 0 && !smaller(e.MaxEventsPerStream, to) })
+}
+
+// relimited is relimit without the book-keeping.
+func (m *model) relimited(to int64, more func() int64) {
+	if m.limit = to; to < 0 {
+		return
+	}
+	keep := map[event.Subject]int64{}
+	for _, e := range slices.Clone(m.entries) {
+		left := m.retained(func(other eventlog.Entry) bool { return other.Subject == e.Subject })
+		if _, ok := keep[e.Subject]; !ok {
+			keep[e.Subject] = to
+			if left > to && more != nil {
+				keep[e.Subject] -= more()
+			}
+		}
+		if left > keep[e.Subject] {
+			m.gone(e, m.last, false)
+			m.delete(e.Sequence)
+		}
+	}
+}
+
+func (m *model) closeEarlier() {
+	for i := range m.earlier {
+		m.earlier[i].UpTo = min(m.earlier[i].UpTo, m.last)
 	}
 }
 

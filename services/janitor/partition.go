@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,30 +27,75 @@ type partition struct {
 
 	mu      sync.Mutex
 	ledger  *ledger
-	ready   bool          // the ledger was complete once
-	waiting int           // how many wait for moved
-	moved   chan struct{} // closed and replaced when the ledger moves, if somebody waits
-	wake    chan struct{} // tells follow that a look is wanted
+	ready   bool // the ledger was complete once
+	waiting int  // how many wait for moved
+	fed     bool // the tail that runs has begun the ledger, or goes on with it
+	held    bool // no ledger may begin
+	// deleting says that the sweeper deletes what was doomed. A ledger that began
+	// meanwhile would hold some of it for retained.
+	deleting bool
+	endTail  context.CancelFunc
+	moved    chan struct{} // closed and replaced when the ledger moves, if somebody waits
+	wake     chan struct{} // tells follow that a look is wanted
 }
 
 func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared func()) *partition {
 	return &partition{
 		number: p, log: log, trims: trims, logger: logger, cleared: cleared, now: time.Now,
-		ledger: newLedger(log.Settings()), moved: make(chan struct{}), wake: make(chan struct{}, 1),
+		ledger: newLedger(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
-// tail follows the log until ctx ends.
-func (p *partition) tail(ctx context.Context) error {
-	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
-		HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
-	})
+// tail follows the log until ctx ends, with one tail after the other.
+func (p *partition) tail(ctx context.Context) {
+	for ctx.Err() == nil {
+		life, end := context.WithCancel(ctx)
+		p.mu.Lock()
+		p.endTail = end
+		p.mu.Unlock()
+		_ = p.log.Tail(life, p.number, eventlog.TailConfig{ // it ends with its context
+			HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
+		})
+		end()
+	}
+}
+
+// errNotNow is returned to a tail that has to wait until its ledger may begin.
+var errNotNow = errors.New("the ledger may not begin now")
+
+// drop drops the ledger; the next tail begins it anew. The caller holds mu.
+func (p *partition) drop() {
+	p.ledger.drop()
+	p.fed = false // what the tail still handles is of no ledger
+	if p.endTail != nil {
+		p.endTail()
+	}
+}
+
+// without calls change while there is no ledger of the partition. What the ledger
+// answered before was right about everything that was read before, and it answers
+// again when it has read what the change has left.
+func (p *partition) without(change func() error) error {
+	p.mu.Lock()
+	p.held = true
+	p.notice()
+	p.drop()
+	p.mu.Unlock()
+	defer p.with(func(*ledger) { p.held = false })
+	return change()
 }
 
 func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 	past := p.trims.of(p.number, s.Birth)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.held || p.deleting && !p.ledger.follows(s) {
+		return 0, errNotNow
+	}
+	if now, _ := p.log.State(p.number); now.Limits != s.Limits {
+		return 0, errNotNow // s was asked for before a change, and has been on its way since
+	}
+	p.fed = true
 	epoch, through := p.ledger.epoch, p.ledger.through
 	after := p.ledger.begin(s, past)
 	if p.ledger.epoch != epoch && through > 0 {
@@ -60,7 +106,7 @@ func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 
 func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()
-	cleared := p.ledger.apply(e, p.now()) && p.ledger.complete
+	cleared := p.fed && p.ledger.apply(e, p.now()) && p.ledger.complete
 	p.progress()
 	p.mu.Unlock()
 	if cleared {
@@ -71,6 +117,9 @@ func (p *partition) handle(e eventlog.Entry, _ uint64) {
 func (p *partition) through(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.fed {
+		return
+	}
 	p.ledger.reach(sequence, p.now())
 	p.ready = true
 	p.progress()
@@ -105,7 +154,12 @@ func (p *partition) follow(ctx context.Context) {
 		state, changed := p.log.State(p.number)
 		now := p.now()
 		p.mu.Lock()
+		if p.notice() {
+			p.logger.Warn("somebody has changed a limit of the partition; its ledger begins anew", "partition", p.number)
+			p.drop()
+		}
 		if p.ledger.isOf(state) {
+			p.ledger.maxAge = state.Limits.MaxAge
 			p.ledger.advance(state.First)
 			p.ledger.prune(now)
 			if p.ledger.through != through {
@@ -139,6 +193,15 @@ func (p *partition) follow(ctx context.Context) {
 		case <-due:
 		}
 	}
+}
+
+// notice reports whether the ledger is under another limit than the partition:
+// somebody has changed that without [partition.without]. It asks for the state
+// itself, which must not be older than the one that the ledger began with. The
+// caller holds mu.
+func (p *partition) notice() bool {
+	s, _ := p.log.State(p.number)
+	return p.fed && p.ledger.notice(s)
 }
 
 // look looks at the server and tells the ledger.

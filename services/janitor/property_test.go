@@ -28,11 +28,14 @@ type machine struct {
 	asOf    uint64
 	missed  bool // the ledger did not see everything from the birth of the log on
 	odd     bool // something was published behind a =close marker
+	foreign bool // a limit was changed by somebody who wrote nothing down: this janitor knows, the next would not
 }
+
+var limitPerSubject = rapid.SampledFrom([]int64{-1, 1, 2, 3, 5})
 
 func newMachine(t *rapid.T) *machine {
 	m := &machine{trims: map[string]uint64{}}
-	m.log = newModel(rapid.SampledFrom([]int64{-1, 1, 2, 3, 5}).Draw(t, "limit per subject"))
+	m.log = newModel(limitPerSubject.Draw(t, "limit per subject"))
 	m.limits = limits{maxEvents: rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), maxBytes: -1, closedGrace: time.Hour}
 	for _, s := range []string{"a", "b"} {
 		for _, st := range []string{"x", "y", "z"} {
@@ -45,15 +48,18 @@ func newMachine(t *rapid.T) *machine {
 
 // begin starts a janitor, with no more knowledge than what is stored.
 func (m *machine) begin() {
-	m.log.pardon()
-	m.ledger = newLedger(eventlog.Settings{MaxEventsPerStream: m.log.limit, MaxAge: time.Hour})
+	m.ledger = newLedger()
 	m.tail()
 }
 
 // tail starts the ledger's tail, or starts it again.
 func (m *machine) tail() {
 	m.fetched, m.seen = nil, nil
+	epoch := m.ledger.epoch
 	m.sent = m.ledger.begin(m.log.state(), maps.Clone(m.trims))
+	if m.ledger.epoch != epoch {
+		m.log.pardon() // what was doomed is not any more
+	}
 	m.caught = m.log.last
 	m.reached()
 }
@@ -122,8 +128,8 @@ func (m *machine) delete(lane uint8) {
 
 func (m *machine) check(t *rapid.T) {
 	l := m.ledger
-	if !l.complete {
-		return
+	if !l.complete || l.limit != m.log.limit {
+		return // an edge has seen the limit, and gets no answer
 	}
 	whole := l.answer(marks.Request{}, m.log.now)
 	for _, at := range m.places {
@@ -227,9 +233,44 @@ func TestMarksNeverMissARemovalAndNeverInventOne(t *testing.T) {
 					m.missed = true
 				}
 			},
+			"relimit": func(t *rapid.T) {
+				if rapid.IntRange(0, 2).Draw(t, "rarely") != 0 {
+					return
+				}
+				m.ledger.notice(m.log.state())
+				m.ledger.drop()
+				publish(t)
+				if to := limitPerSubject.Draw(t, "limit per subject"); rapid.Bool().Draw(t, "published meanwhile") {
+					m.log.relimit(to, func() int64 { return rapid.Int64Range(0, to).Draw(t, "too many") })
+					publish(t)
+				} else {
+					m.log.relimit(to, nil)
+				}
+				if rapid.IntRange(0, 3).Draw(t, "cut off") != 0 {
+					m.log.closeEarlier()
+				}
+				m.missed = true
+				m.tail()
+			},
+			"behind the janitor's back": func(t *rapid.T) {
+				to := limitPerSubject.Draw(t, "limit per subject")
+				if m.ledger.limit == m.log.limit && to > 0 && (to < m.log.limit || m.log.limit < 0) && rapid.IntRange(0, 2).Draw(t, "rarely") == 0 {
+					m.missed, m.foreign = true, true
+					m.log.relimited(to, func() int64 { return rapid.Int64Range(0, to).Draw(t, "too many") })
+				}
+			},
+			"notice": func(*rapid.T) {
+				if m.ledger.limit != m.log.limit {
+					if rapid.Bool().Draw(t, "by the tail") {
+						m.ledger.notice(m.log.state())
+						m.ledger.drop()
+					}
+					m.tail()
+				}
+			},
 			"interrupt": func(*rapid.T) { m.tail() },
 			"restart": func(t *rapid.T) {
-				if rapid.IntRange(0, 2).Draw(t, "rarely") == 0 {
+				if rapid.IntRange(0, 2).Draw(t, "rarely") == 0 && !m.foreign {
 					m.missed = m.missed || m.log.first > 1 || len(m.log.entries) != int(m.log.last)
 					m.begin()
 				}

@@ -27,6 +27,7 @@ import (
 //	   │                  and one for each question that waits for a ledger
 //	   ├──▶ sweeper       one: policy, then deletes with up to 8 more
 //	   ├──▶ registrar     one: duties in the session registry
+//	   ├──▶ setter        one: changes the log's limits
 //	   └──▶ web.Serve     one a connection, if there is a listener
 //
 // When Run's context ends, or one of them fails, all are told to stop, and Run
@@ -40,6 +41,7 @@ type Service struct {
 	clerk      *clerk
 	sweeper    *sweeper
 	registrar  *registrar
+	setter     *setter
 	app        *fiber.App
 	ln         net.Listener // nil without a listener of its own
 }
@@ -65,18 +67,18 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
-	settings := b.Log.Settings()
 	s.trims = newTrims(b.Log, env.Log)
 	s.sweeper = &sweeper{
 		nc: b.Conn, trims: s.trims, sessions: b.Sessions, interval: cfg.Interval, logger: env.Log, kick: make(chan struct{}, 1),
-		limits: limits{maxEvents: settings.MaxEventsPerSession, maxBytes: settings.MaxBytesPerSession, closedGrace: cfg.ClosedGrace},
+		settings: b.Log.Settings, closedGrace: cfg.ClosedGrace,
 	}
-	for p := range settings.Partitions {
+	for p := range b.Log.Settings().Partitions {
 		s.partitions = append(s.partitions, newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared))
 	}
 	m := newMetrics(env.Metrics, s.partitions)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
+	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
 	s.clerk = &clerk{nc: b.Conn, partitions: s.partitions, metrics: m, logger: env.Log}
 	env.Health.Add("ledger", s.complete)
 	return s, nil
@@ -151,13 +153,18 @@ func (s *Service) keepLedger(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	for _, p := range s.partitions {
-		wg.Go(func() { _ = p.tail(ctx) }) // it ends with ctx
+		wg.Go(func() { p.tail(ctx) })
 		wg.Go(func() { p.follow(ctx) })
 	}
 	wg.Go(func() { s.sweeper.run(ctx) })
 	wg.Go(func() { s.registrar.run(ctx) })
+	var setErr error
+	wg.Go(func() {
+		setErr = s.setter.run(ctx)
+		stop()
+	})
 	err := s.clerk.run(ctx)
 	stop()
 	wg.Wait()
-	return err
+	return errors.Join(err, setErr)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 )
 
@@ -23,16 +24,17 @@ const keepEmpty = 100_000
 
 // sweeper is the one place that deletes from the log.
 type sweeper struct {
-	nc         *nats.Conn
-	partitions []*partition
-	trims      *trims
-	sessions   *session.Registry
-	limits     limits
-	interval   time.Duration
-	metrics    *metrics
-	logger     *slog.Logger
-	kick       chan struct{} // a =clear marker was seen
-	server     string        // whose copy of the trim marks is known to be whole
+	nc          *nats.Conn
+	partitions  []*partition
+	trims       *trims
+	sessions    *session.Registry
+	settings    func() eventlog.Settings // the log's, now
+	closedGrace time.Duration
+	interval    time.Duration
+	metrics     *metrics
+	logger      *slog.Logger
+	kick        chan struct{} // a =clear marker was seen
+	server      string        // whose copy of the trim marks is known to be whole
 }
 
 // cleared asks for a sweep soon.
@@ -165,24 +167,31 @@ func (w *sweeper) doom(l *ledger, now time.Time) {
 	if len(l.strays) > 0 {
 		l.condemn(Removal{Reason: Stray, Sequences: slices.Clone(l.strays)})
 	}
+	lim := w.limits()
 	for name, a := range l.accounts {
 		rec, _ := w.sessions.Session(name)
-		if !w.concerns(a, rec.State) {
+		if !lim.concern(a, rec.State) {
 			continue
 		}
-		for _, r := range policy(l.view(name, a, rec, now), w.limits, now) {
+		for _, r := range policy(l.view(name, a, rec, now), lim, now) {
 			l.condemn(r)
 		}
 	}
 	l.sortDoomed()
 }
 
-// concerns reports whether the policy may have something to say about a session:
+// limits are those of now: the log's may change.
+func (w *sweeper) limits() limits {
+	s := w.settings()
+	return limits{maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession, closedGrace: w.closedGrace}
+}
+
+// concern reports whether the policy may have something to say about a session:
 // it says nothing about one within its limits that has no markers and is not closed.
-func (w *sweeper) concerns(a *account, state session.State) bool {
+func (lim limits) concern(a *account, state session.State) bool {
 	return a.marked > 0 || state == session.Closed && a.events > 0 ||
-		w.limits.maxEvents >= 0 && int64(a.events) > w.limits.maxEvents ||
-		w.limits.maxBytes >= 0 && a.bytes > w.limits.maxBytes
+		lim.maxEvents >= 0 && int64(a.events) > lim.maxEvents ||
+		lim.maxBytes >= 0 && a.bytes > lim.maxBytes
 }
 
 // view returns what the policy sees of a session.

@@ -147,7 +147,7 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 		if err != nil {
 			return marks.Reply{}, err
 		}
-		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: max(v.end, state.Last), First: state.First})
+		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: max(v.end, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream})
 	})
 	if err != nil {
 		return marks.Reply{}, err
@@ -166,7 +166,7 @@ func (p *partition) marksNow(ctx context.Context, at place, v view, through uint
 	if l.state.Birth != v.birth || l.state.Generation().ID != v.generation {
 		return marks.Reply{}, errBehind
 	}
-	req := marks.Request{Partition: p.number, Birth: v.birth, Through: l.state.Last, First: l.state.First}
+	req := marks.Request{Partition: p.number, Birth: v.birth, Through: l.state.Last, First: l.state.First, Limit: l.state.Limits.MaxEventsPerStream}
 	if l.shared >= askForAll && l.state.Last >= through {
 		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) { return p.ledger.ask(ctx, req) })
 		if err != nil {

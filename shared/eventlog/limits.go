@@ -52,10 +52,15 @@ func limitsOf(cfg jetstream.StreamConfig) Limits {
 // Earlier is a limit of events per stream that held before a larger one. Whoever
 // wonders whose event is missing needs it: a stream that has few events may have
 // lost more to the smaller limit.
+//
+// A limit of 0 stands for a change to a smaller limit while events were stored:
+// nats-server 2.15.2 may then remove more than the smaller limit asks for, up to all
+// of a stream, because its update goes on removing what a publish has removed
+// meanwhile.
 type Earlier struct {
 	MaxEventsPerStream int64
-	// UpTo is the newest sequence that the limit may have removed. It is
-	// math.MaxUint64 until the larger limit is known to hold.
+	// UpTo is the newest sequence that the limit, or the change, may have removed. It
+	// is math.MaxUint64 until the change is known to be over.
 	UpTo uint64
 }
 
@@ -86,7 +91,7 @@ func parseEarlier(s string) ([]Earlier, error) {
 		if upTo != "" && err == nil {
 			e.UpTo, err = strconv.ParseUint(upTo, 10, 64)
 		}
-		if !ok || err != nil || n < 1 {
+		if !ok || err != nil || n < 0 {
 			return nil, fmt.Errorf("%w: its earlier limits are %q", ErrMismatch, s)
 		}
 		list = append(list, e)
@@ -97,23 +102,30 @@ func parseEarlier(s string) ([]Earlier, error) {
 // smaller compares limits, of which -1 is the largest.
 func smaller(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
 
-// earlierAfter returns the earlier limits after a change of the limit of events per
-// stream, with an open end for the one that a larger limit replaces. An earlier
-// limit that is not smaller than the new one says nothing: what it has left of a
-// stream, the new one takes as well. Nor does one that removed nothing behind the
-// first retained sequence.
-func earlierAfter(list []Earlier, from, to int64, first uint64) []Earlier {
-	next := slices.Clone(list)
-	if smaller(from, to) {
-		next = append(next, Earlier{MaxEventsPerStream: from, UpTo: math.MaxUint64})
-	}
-	return tidyEarlier(slices.DeleteFunc(next, func(e Earlier) bool {
-		return !smaller(e.MaxEventsPerStream, to) || e.UpTo < first
+// stillEarlier returns the earlier limits that say something beside a limit. One that
+// is not smaller does not: what it has left of a stream, the present one takes as
+// well. Nor does one that removed nothing behind the first retained sequence.
+func stillEarlier(list []Earlier, limit int64, first uint64) []Earlier {
+	return tidyEarlier(slices.DeleteFunc(slices.Clone(list), func(e Earlier) bool {
+		return e.MaxEventsPerStream > 0 && !smaller(e.MaxEventsPerStream, limit) || e.UpTo < first
 	}))
 }
 
-// closed returns the earlier limits with the end of those that have none.
-func closed(list []Earlier, last uint64) []Earlier {
+// earlierDuring returns the earlier limits while the limit of events per stream
+// changes, with an open end for what the change adds.
+func earlierDuring(list []Earlier, from, to int64, first uint64) []Earlier {
+	next := slices.Clone(list)
+	switch {
+	case smaller(from, to):
+		next = append(next, Earlier{MaxEventsPerStream: from, UpTo: math.MaxUint64})
+	case smaller(to, from):
+		next = append(next, Earlier{UpTo: math.MaxUint64})
+	}
+	return stillEarlier(next, to, first)
+}
+
+// ended returns the earlier limits with the end of those that have none.
+func ended(list []Earlier, last uint64) []Earlier {
 	next := slices.Clone(list)
 	for i := range next {
 		if next[i].UpTo == math.MaxUint64 {
@@ -181,14 +193,14 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	if err := checkPartition(info.Config, p); err != nil {
 		return err
 	}
-	earlier, err := parseEarlier(info.Config.Metadata[metaEarlier])
+	before, err := parseEarlier(info.Config.Metadata[metaEarlier])
 	if err != nil {
 		return err
 	}
 	have, want := limitsOf(info.Config), settings.Limits()
-	earlier = earlierAfter(earlier, have.MaxEventsPerStream, want.MaxEventsPerStream, info.State.FirstSeq)
-	cfg := settings.configure(info.Config, p, earlier)
-	if have == want && maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) && !slices.ContainsFunc(earlier, isOpen) {
+	during := earlierDuring(before, have.MaxEventsPerStream, want.MaxEventsPerStream, info.State.FirstSeq)
+	cfg := settings.configure(info.Config, p, during)
+	if have == want && maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) && !slices.ContainsFunc(during, isOpen) {
 		return nil
 	}
 	if want.MaxAge > 0 && have.MaxAge > want.MaxAge {
@@ -203,8 +215,18 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	if err := l.update(ctx, cfg); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(earlier, isOpen) {
-		if err := l.closeEarlier(ctx, p, settings, earlier); err != nil {
+	if slices.ContainsFunc(during, isOpen) {
+		after, err := l.js.Stream(ctx, streamName(p))
+		if err != nil {
+			return apiError(err)
+		}
+		now := after.CachedInfo()
+		list := ended(during, now.State.LastSeq)
+		quiet := now.State.LastSeq == info.State.LastSeq && !slices.ContainsFunc(before, isOpen)
+		if quiet && smaller(want.MaxEventsPerStream, have.MaxEventsPerStream) {
+			list = stillEarlier(before, want.MaxEventsPerStream, now.State.FirstSeq)
+		}
+		if err := l.update(ctx, settings.configure(now.Config, p, list)); err != nil {
 			return err
 		}
 	}
@@ -212,17 +234,6 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 }
 
 func isOpen(e Earlier) bool { return e.UpTo == math.MaxUint64 }
-
-// closeEarlier notes that a smaller limit has taken nothing behind what is the last
-// sequence now.
-func (l *Log) closeEarlier(ctx context.Context, p int, settings Settings, earlier []Earlier) error {
-	stream, err := l.js.Stream(ctx, streamName(p))
-	if err != nil {
-		return apiError(err)
-	}
-	info := stream.CachedInfo()
-	return l.update(ctx, settings.configure(info.Config, p, closed(earlier, info.State.LastSeq)))
-}
 
 func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, updateWithin)

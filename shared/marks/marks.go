@@ -69,6 +69,9 @@ type Request struct {
 	// First is the oldest retained sequence as the edge saw it: everything before
 	// it is gone, whether or not the ledger has noticed.
 	First uint64 `json:"first,omitempty"`
+	// Limit is the partition's limit of events per stream as the edge saw it: a ledger
+	// that does not know of a change yet does not answer. 0 means not said.
+	Limit int64 `json:"limit,omitempty"`
 	// From pages through a long answer: Reply.Next of the page before.
 	From string `json:"from,omitempty"`
 }

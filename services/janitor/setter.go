@@ -1,0 +1,91 @@
+package janitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/logset"
+)
+
+// setsBacklog is how many requests may wait; more are dropped by the client, which
+// logs it, and the asker times out.
+const setsBacklog = 64
+
+// setter changes the limits of partitions for whoever asks.
+type setter struct {
+	nc         *nats.Conn
+	log        *eventlog.Log
+	partitions []*partition
+	logger     *slog.Logger
+}
+
+// errChanged is what a request is answered that was made for other settings.
+var errChanged = errors.New("the settings have changed meanwhile")
+
+// run takes one request after the other until ctx ends.
+func (s *setter) run(ctx context.Context) error {
+	requests := make(chan *nats.Msg, setsBacklog)
+	sub, err := s.nc.ChanQueueSubscribe(logset.Subject, logset.Queue, requests)
+	if err != nil {
+		return fmt.Errorf("cannot subscribe to %s: %w", logset.Subject, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case msg := <-requests:
+			var reply logset.Reply
+			if err := s.do(ctx, msg.Data); err != nil {
+				reply.Error = err.Error()
+			}
+			data, err := json.Marshal(reply)
+			if err == nil {
+				err = msg.Respond(data)
+			}
+			if err != nil {
+				s.logger.Warn("a request to change limits gets no answer", "error", err)
+			}
+		}
+	}
+}
+
+func (s *setter) do(ctx context.Context, data []byte) error {
+	var req logset.Request
+	if err := json.Unmarshal(data, &req); err != nil {
+		return fmt.Errorf("the request cannot be read: %w", err)
+	}
+	if req.Partition < 0 || req.Partition >= len(s.partitions) {
+		return fmt.Errorf("there is no partition %d", req.Partition)
+	}
+	if _, err := s.log.Look(ctx, 0); err != nil {
+		return err
+	}
+	if s.log.Settings() != req.From {
+		return errChanged
+	}
+	state, err := s.log.Look(ctx, req.Partition)
+	if err != nil {
+		return err
+	}
+	set := func() error { return s.log.SetLimits(ctx, req.Partition, req.To) }
+	if state.Limits.MaxEventsPerStream == req.To.MaxEventsPerStream {
+		err = set()
+	} else {
+		err = s.partitions[req.Partition].without(set)
+	}
+	if err != nil {
+		s.logger.Warn("cannot change the limits of a partition", "partition", req.Partition, "error", err)
+		return err
+	}
+	if req.Partition == 0 {
+		s.logger.Info("the log has new limits", "from", fmt.Sprintf("%+v", req.From), "to", fmt.Sprintf("%+v", req.To))
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+// Package logset is the request that changes the limits of the log, one partition
+// at a time, and its answer. "rejoin log set" asks, and the acting janitor does it:
+// it alone writes the partitions' configuration, where the generations are too, and
+// it has to drop its ledger of a partition before the limit of a stream changes.
+package logset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+)
+
+// Subject is where the acting janitor listens, in the queue group [Queue].
+const (
+	Subject = "mcp.log.set"
+	Queue   = "janitor"
+)
+
+var (
+	// ErrNobody is returned when no janitor listens.
+	ErrNobody = errors.New("no janitor answers")
+
+	// ErrRefused is returned when the janitor did not do it, or not to the end; the
+	// error says why.
+	ErrRefused = errors.New("the janitor says")
+)
+
+// Request asks for the limits of one partition. From partition 0 on the new settings
+// are those of the log, so it comes last, as [eventlog.Log.SetLimits] says.
+type Request struct {
+	Partition int
+	// From are the log's settings as whoever asks has seen them: another change in
+	// between is not undone unseen.
+	From eventlog.Settings
+	// To are the new ones. Only limits may differ.
+	To eventlog.Settings
+}
+
+// Reply answers a Request, when the partition has the limits.
+type Reply struct {
+	// Error says why it has not; empty when it has.
+	Error string `json:"error,omitempty"`
+}
+
+// Ask sends a request and waits for the answer, which may take as long as JetStream
+// takes to remove what a smaller limit forbids. Errors wrap [ErrNobody],
+// [ErrRefused], or ctx's or the connection's error, with which nobody knows whether
+// the partition has the new limits.
+func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
+	data, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	msg, err := nc.RequestWithContext(ctx, Subject, data)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return ErrNobody
+	}
+	if err != nil {
+		return err
+	}
+	var reply Reply
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return fmt.Errorf("the answer of the janitor cannot be read: %w", err)
+	}
+	if reply.Error != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, reply.Error)
+	}
+	return nil
+}
