@@ -101,6 +101,7 @@ func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
 	text, blocks := readme(t)
 	p := startProc(t)
 	shell := openTerminal(t, filepath.Dir(p.data))
+	shell.run("export REJOIN_NATS_URL=nats://" + p.addrs["--nats-addr"]) // not the port that the README's commands take for granted
 	runs, compared := 0, 0
 	var edits []block // with -update
 	for i, b := range blocks {
@@ -122,7 +123,8 @@ func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
 			}
 			continue
 		}
-		got := shell.run(strings.ReplaceAll(b.text, "127.0.0.1:8080", p.addrs["--edge-addr"]))
+		here := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage))
+		got := shell.run(here.Replace(b.text))
 		if i+1 == len(blocks) || blocks[i+1].lang != "text" {
 			if got != "" {
 				t.Errorf("the README shows no output of\n%sbut it prints\n%s", b.text, got)

@@ -1,0 +1,64 @@
+package standalone
+
+import (
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A running program's log is shown and changed through its NATS port, and the
+// program goes by it at once and after a restart.
+func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	r := start(t, data, "--max-bytes=1000000000")
+	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
+	log := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"log"}, args...), "--nats-url=nats://"+r.addrs["--nats-addr"])...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	if got, want := log("set", "--max-age=2h", "--max-events-per-stream=20000"), "max-age: 1h → 2h\nmax-events-per-stream: 10000 → 20000\nAll 16 partitions are set.\n"; got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+	retained := func() {
+		t.Helper()
+		r.wait("clients are told the new age", func() bool {
+			return strings.Contains(firstBlock(t, "http://"+r.addrs["--edge-addr"]+eventPath), `"retainedFor":7200`)
+		})
+	}
+	retained()
+	r.stop()
+	r = start(t, data)
+	retained()
+	if got := log("show"); !strings.Contains(got, "max-events-per-stream   20000\n") || strings.Contains(got, "cut off") {
+		t.Errorf("after a restart it shows\n%s", got)
+	}
+	r.stop()
+}
+
+// firstBlock returns what a stream begins with.
+func firstBlock(t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	buf := make([]byte, 4096)
+	n, err := resp.Body.Read(buf)
+	if n == 0 {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}

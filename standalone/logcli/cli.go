@@ -1,0 +1,131 @@
+// Package logcli is the command "rejoin log": it shows what a log is set to and
+// holds, and changes its limits while everything runs. The log belongs to a
+// standalone program, or to services on a NATS server of their own.
+package logcli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+)
+
+// CLI holds the flags of the commands.
+type CLI struct {
+	daemon.Config
+	Backend backend.Config `embed:""`
+	Show    ShowFlags      `cmd:"" help:"Show the log's settings, and what each of its partitions holds."`
+	Set     SetFlags       `cmd:"" help:"Change limits of the log, while everything runs."`
+}
+
+// Main runs the command that args, which follow "rejoin log", ask for, and returns
+// the process' exit code. It may be used once in a process.
+func Main(args []string) int {
+	var cli CLI
+	return app(&cli, args, os.Stdin).Main()
+}
+
+func app(cli *CLI, args []string, stdin *os.File) daemon.App {
+	return daemon.App{
+		Name: "rejoin log", Description: "Show what the log is set to and holds, and change its limits.",
+		CLI: cli, Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
+		Run: func(ctx context.Context, env daemon.Env) error {
+			if env.Command == "set" {
+				if _, err := cli.Set.to(eventlog.DefaultSettings()); err != nil {
+					return err // it makes no sense for any log
+				}
+			}
+			l, done, err := open(ctx, cli.Backend)
+			if err != nil {
+				return err
+			}
+			defer done()
+			if env.Command == "show" {
+				return show(ctx, l, cli.Show, env.Stdout)
+			}
+			return set(ctx, l, cli.Set, env.Stdout, question{stdin, isTerminal(stdin)})
+		},
+	}
+}
+
+// hideServiceFlags leaves out of the help what only programs that go on running need.
+func hideServiceFlags(k *kong.Kong) error {
+	for _, f := range k.Model.Flags {
+		switch f.Name {
+		case "admin-addr", "log-level", "log-format", "stop-timeout", "pprof":
+			f.Hidden = true
+		}
+	}
+	return nil
+}
+
+// openWithin is how long a log may take to answer.
+const openWithin = 5 * time.Second
+
+// open opens a log that is there. An error is one sentence for the user. The
+// function it returns closes the log.
+func open(ctx context.Context, cfg backend.Config) (*eventlog.Log, func(), error) {
+	quiet := slog.New(slog.DiscardHandler)
+	opts := []nats.Option{nats.RetryOnFailedConnect(false), nats.NoReconnect()}
+	if cfg.NATSCreds != "" {
+		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
+	}
+	nc, err := eventlog.Connect(cfg.NATSURL, "rejoin log", quiet, opts...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or say where NATS is with --nats-url", withoutSecrets(cfg.NATSURL), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	l, err := eventlog.Open(ctx, nc, quiet)
+	if err != nil {
+		nc.Close()
+		if errors.Is(err, eventlog.ErrNotFound) {
+			return nil, nil, fmt.Errorf("there is no log at %s", withoutSecrets(cfg.NATSURL))
+		}
+		return nil, nil, err
+	}
+	return l, func() {
+		l.Close()
+		nc.Close()
+	}, nil
+}
+
+// withoutSecrets leaves user, password and token out of a list of URLs.
+func withoutSecrets(urls string) string {
+	all := strings.Split(urls, ",")
+	for i, s := range all {
+		if at := strings.LastIndex(s, "@"); at >= 0 {
+			scheme, _, _ := strings.Cut(s, "://")
+			s = scheme + "://" + s[at+1:]
+		}
+		if u, err := url.Parse(s); err == nil {
+			s = u.String()
+		}
+		all[i] = s
+	}
+	return strings.Join(all, ",")
+}
+
+// isTerminal takes any character device for one, as /dev/null is; nobody answers there.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// question is where the user's answers come from.
+type question struct {
+	in       io.Reader
+	terminal bool
+}

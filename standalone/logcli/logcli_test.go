@@ -1,0 +1,237 @@
+package logcli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rejoin/services/janitor"
+	"rejoin/services/web/webtest"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/logset"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+
+const patience = 60 * time.Second
+
+// system is a log with a janitor.
+type system struct {
+	t   *testing.T
+	srv *natstest.Server
+	b   *backend.Backend
+}
+
+func begin(t *testing.T, settings eventlog.Settings) *system {
+	t.Helper()
+	srv := natstest.Start(t)
+	env := daemon.NewEnv(nil)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", settings, env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		b.Close()
+	})
+	s := &system{t, srv, b}
+	s.until("the janitor is there", func() bool { return env.Health.Readiness().Ready })
+	return s
+}
+
+func (s *system) until(what string, ok func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatal("never: " + what)
+		}
+	}
+}
+
+// run runs a command and returns its exit code and what it prints. What stands in
+// stdin is what a program is given that is not on a terminal.
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	stdin, err := os.Create(filepath.Join(t.TempDir(), "stdin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stdin.Close() }()
+	var cli CLI
+	var out, errs bytes.Buffer
+	a := app(&cli, args, stdin)
+	a.Stdout, a.Stderr = &out, &errs
+	return a.Main(), out.String(), errs.String()
+}
+
+func (s *system) want(code int, out, sentence string, args ...string) {
+	s.t.Helper()
+	gotCode, gotOut, gotErr := run(s.t, append(args, "--nats-url="+s.srv.URL())...)
+	if sentence != "" {
+		sentence = "rejoin log: " + sentence + "\n"
+	}
+	if gotCode != code || gotOut != out || gotErr != sentence {
+		s.t.Errorf("%v: exit code %d and\n%q\n%q, want %d and\n%q\n%q", args, gotCode, gotOut, gotErr, code, out, sentence)
+	}
+}
+
+func (s *system) publish(session string, n int) {
+	s.t.Helper()
+	for range n {
+		if _, err := s.b.Log.Publish(s.t.Context(), eventlog.Event{Session: session, Stream: "t", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func TestLimitsAreShownAndChanged(t *testing.T) {
+	t.Setenv("REJOIN_MAX_EVENTS_PER_STREAM", "3") // for a new log, and not for this
+	s := begin(t, eventlog.Settings{Partitions: 2, MaxAge: 90 * time.Minute, Compression: true})
+	s.publish("s", 4)
+	s.want(0, "max-age: 1h30m → 2h\nmax-events-per-session: 10000 → no limit\nAll 2 partitions are set.\n", "",
+		"set", "--max-age=2h", "--max-events-per-session=-1")
+	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--max-age=120m")
+	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nAll 2 partitions are set.\n", "",
+		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--yes")
+	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
+		t.Errorf("the settings are %+v", got)
+	}
+	p := s.b.Log.Partition("s")
+	state, err := s.b.Log.Look(t.Context(), p)
+	if err != nil || state.Events != 1 || state.First != 4 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	rows := [2]string{"0            1      1     0       0      0\n", "1            1      1     0       0      0\n"}
+	rows[p] = fmt.Sprintf("%d            1      4     4       1  %5d\n", p, state.Bytes)
+	s.want(0, `partitions              2
+replicas                1
+max-age                 2h
+max-events-per-stream   1
+max-bytes               1048576 (1.0 MiB)
+max-message-bytes       1048576 (1.0 MiB)
+max-events-per-session  no limit
+max-bytes-per-session   10485760 (10.0 MiB)
+compression             yes
+
+  partition  generations  first  last  events  bytes
+          `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 1  %5d\n", state.Bytes), "", "show")
+	_, out, _ := run(t, "show", "--json", "--nats-url="+s.srv.URL())
+	var shown shownLog
+	if err := json.Unmarshal([]byte(out), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if want := (shownPartition{p, 4, 4, 1, state.Bytes, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
+		t.Errorf("as JSON: %s", out)
+	}
+}
+
+func TestRemovingEventsIsAskedForFirst(t *testing.T) {
+	s := begin(t, eventlog.Settings{Partitions: 1})
+	s.publish("s", 3)
+	two := int64(2)
+	try := func(q question) (string, error) {
+		t.Helper()
+		var out bytes.Buffer
+		err := set(t.Context(), s.b.Log, SetFlags{MaxEventsPerStream: &two}, &out, q)
+		return out.String(), err
+	}
+	for answer, want := range map[string]error{"": errNotAsked, "\n": errNo, "n\n": errNo, "yesterday\n": errNo} {
+		if out, err := try(question{strings.NewReader(answer), true}); err != want || !strings.HasPrefix(out, "max-events-per-stream: 10000 → 2\nEvents that") { //nolint:errorlint // exactly this
+			t.Errorf("answered %q: %q, %v", answer, out, err)
+		}
+	}
+	s.want(1, "max-events-per-stream: 10000 → 2\n", errNotAsked.Error(), "set", "--max-events-per-stream=2")
+	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 3 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if out, err := try(question{strings.NewReader("Y\n"), true}); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set.\n") {
+		t.Errorf("answered yes: %q, %v", out, err)
+	}
+	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 2 {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
+
+func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
+	s := begin(t, eventlog.Settings{Partitions: 3, MaxEventsPerStream: 5})
+	cutOff := func(limit int64) {
+		from := s.b.Log.Settings()
+		to := from
+		to.MaxEventsPerStream = limit
+		if err := logset.Ask(t.Context(), s.b.Conn, logset.Request{Partition: 2, From: from, To: to}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const others = "1 of 3 partitions have other limits, since a change was cut off; they get these as well.\n"
+	cutOff(10)
+	_, out, _ := run(t, "show", "--nats-url="+s.srv.URL())
+	if !strings.Contains(out, "max-events-per-stream   5\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
+		t.Errorf("it shows\n%s", out)
+	}
+	s.want(0, "max-events-per-stream: 5 → 10\n"+others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=10")
+
+	cutOff(3)
+	s.want(1, "max-events-per-stream: 10 → 3\n"+others, errNotAsked.Error(), "set", "--max-events-per-stream=3")
+	s.want(0, "max-events-per-stream: 10 → 3\n"+others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=3", "--yes")
+	cutOff(8)
+	s.want(1, others, errNotAsked.Error(), "set", "--max-events-per-stream=3") // back again removes what came meanwhile
+	s.want(0, others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=3", "-y")
+}
+
+func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {
+	s := begin(t, eventlog.Settings{Partitions: 1})
+	s.want(1, "", errNothingAsked.Error(), "set", "--yes")
+	s.want(1, "", "--max-bytes must be positive, or -1 for no limit", "set", "--max-bytes=0")
+	s.want(1, "", "--max-age must be positive, or -1 for no limit", "set", "--max-age=0s")
+	s.want(1, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none", "set", "--max-age=1ms")
+	s.want(1, "", "invalid log settings: a limit must be positive, or -1 for none", "set", "--max-bytes-per-session=-2")
+	s.want(2, "", `--max-age: "soon" is no duration such as 90m, nor -1; see rejoin log --help`, "set", "--max-age=soon")
+	for name, url := range map[string]string{"no server": "nats://user:secret@127.0.0.1:1", "no log": natstest.Start(t).URL()} {
+		code, _, stderr := run(t, "show", "--nats-url="+url)
+		if code != 1 || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "secret") {
+			t.Errorf("%s: %d, %q", name, code, stderr)
+		}
+	}
+
+	// A log without a janitor.
+	srv := natstest.Start(t)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 1}, daemon.NewEnv(nil).Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	alone := &system{t, srv, b}
+	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers, which is what changes a log; start one, and repeat it to be sure that it is done", "set", "--max-age=2h")
+}
+
+func TestSecretsAreNotShown(t *testing.T) {
+	for in, want := range map[string]string{
+		"nats://127.0.0.1:4222":              "nats://127.0.0.1:4222",
+		"nats://u:p@a:1,tls://token@b:2,c:3": "nats://a:1,tls://b:2,c:3",
+	} {
+		if got := withoutSecrets(in); got != want {
+			t.Errorf("%q becomes %q", in, got)
+		}
+	}
+}

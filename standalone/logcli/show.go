@@ -1,0 +1,200 @@
+package logcli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+// ShowFlags are the flags of "rejoin log show".
+type ShowFlags struct {
+	JSON bool `name:"json" env:"-" help:"Print JSON."`
+}
+
+// setting is a setting as it is shown; the flag that sets it has the same name.
+type setting struct {
+	name    string
+	value   func(eventlog.Settings) string
+	shrinks func(from, to eventlog.Settings) bool // nil: it cannot be changed
+}
+
+// settings are all of them, in the order in which they are shown.
+func settings() []setting {
+	number := func(get func(eventlog.Settings) int64, text func(int64) string) func(eventlog.Settings) string {
+		return func(s eventlog.Settings) string { return text(get(s)) }
+	}
+	shrinks := func(get func(eventlog.Settings) int64) func(from, to eventlog.Settings) bool {
+		return func(from, to eventlog.Settings) bool { return smaller(get(to), get(from)) }
+	}
+	partitions := func(s eventlog.Settings) int64 { return int64(s.Partitions) }
+	replicas := func(s eventlog.Settings) int64 { return int64(s.Replicas) }
+	age := func(s eventlog.Settings) int64 { return int64(s.MaxAge) }
+	perStream := func(s eventlog.Settings) int64 { return s.MaxEventsPerStream }
+	bytes := func(s eventlog.Settings) int64 { return s.MaxBytes }
+	message := func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }
+	perSession := func(s eventlog.Settings) int64 { return s.MaxEventsPerSession }
+	bytesPerSession := func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }
+	return []setting{
+		{"partitions", number(partitions, countText), nil},
+		{"replicas", number(replicas, countText), nil},
+		{"max-age", number(age, ageText), shrinks(age)},
+		{"max-events-per-stream", number(perStream, countText), shrinks(perStream)},
+		{"max-bytes", number(bytes, bytesText), shrinks(bytes)},
+		{"max-message-bytes", number(message, bytesText), nil},
+		{"max-events-per-session", number(perSession, countText), shrinks(perSession)},
+		{"max-bytes-per-session", number(bytesPerSession, bytesText), shrinks(bytesPerSession)},
+		{"compression", func(s eventlog.Settings) string { return map[bool]string{true: "yes", false: "no"}[s.Compression] }, nil},
+	}
+}
+
+// smaller compares limits, of which -1 is the largest.
+func smaller(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
+
+const noLimit = "no limit"
+
+func countText(n int64) string {
+	if n < 0 {
+		return noLimit
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func bytesText(n int64) string {
+	if n < 1<<20 {
+		return countText(n)
+	}
+	return fmt.Sprintf("%d (%.1f MiB)", n, float64(n)/(1<<20))
+}
+
+func ageText(n int64) string {
+	if n < 0 {
+		return noLimit
+	}
+	s := time.Duration(n).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// shownLog is what --json prints. -1 is no limit.
+type shownLog struct {
+	Settings   shownSettings    `json:"settings"`
+	Partitions []shownPartition `json:"partitions"`
+}
+
+type shownSettings struct {
+	Partitions          int   `json:"partitions"`
+	Replicas            int   `json:"replicas"`
+	MaxAgeMilliseconds  int64 `json:"maxAgeMilliseconds"`
+	MaxEventsPerStream  int64 `json:"maxEventsPerStream"`
+	MaxBytes            int64 `json:"maxBytes"`
+	MaxMessageBytes     int   `json:"maxMessageBytes"`
+	MaxEventsPerSession int64 `json:"maxEventsPerSession"`
+	MaxBytesPerSession  int64 `json:"maxBytesPerSession"`
+	Compression         bool  `json:"compression"`
+}
+
+type shownPartition struct {
+	Partition   int    `json:"partition"`
+	First       uint64 `json:"first"`
+	Last        uint64 `json:"last"`
+	Events      uint64 `json:"events"`
+	Bytes       uint64 `json:"bytes"`
+	Generations int    `json:"generations"`
+	// Limits is false when a change of the limits did not get to this partition.
+	Limits bool `json:"limitsAsSet"`
+}
+
+func milliseconds(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// states looks at all partitions.
+func states(ctx context.Context, l *eventlog.Log) ([]eventlog.State, error) {
+	all := make([]eventlog.State, l.Settings().Partitions)
+	for p := range all {
+		var err error
+		if all[p], err = l.Look(ctx, p); err != nil {
+			return nil, fmt.Errorf("partition %d: %w", p, err)
+		}
+	}
+	return all, nil
+}
+
+func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) error {
+	all, err := states(ctx, l)
+	if err != nil {
+		return err
+	}
+	s := l.Settings()
+	if flags.JSON {
+		return showJSON(s, all, out)
+	}
+	var b bytes.Buffer
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, f := range settings() {
+		_, _ = fmt.Fprintf(table, "%s\t%s\n", f.name, f.value(s)) // a buffer takes all
+	}
+	_ = table.Flush()
+	b.WriteByte('\n')
+	table = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(table, "partition\tgenerations\tfirst\tlast\tevents\tbytes\t")
+	var events, size uint64
+	for p, st := range all {
+		_, _ = fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t\n", p, len(st.Generations), st.First, st.Last, st.Events, st.Bytes)
+		events, size = events+st.Events, size+st.Bytes
+	}
+	_, _ = fmt.Fprintf(table, "all\t\t\t\t%d\t%d\t\n", events, size)
+	_ = table.Flush()
+	if n := behind(s, all); n > 0 {
+		_, _ = fmt.Fprintf(&b, "\n%s\n", behindText(n, len(all)))
+	}
+	_, err = out.Write(b.Bytes())
+	return err
+}
+
+func showJSON(s eventlog.Settings, all []eventlog.State, out io.Writer) error {
+	shown := shownLog{Settings: shownSettings{
+		Partitions: s.Partitions, Replicas: s.Replicas, MaxAgeMilliseconds: milliseconds(s.MaxAge),
+		MaxEventsPerStream: s.MaxEventsPerStream, MaxBytes: s.MaxBytes, MaxMessageBytes: s.MaxMessageBytes,
+		MaxEventsPerSession: s.MaxEventsPerSession, MaxBytesPerSession: s.MaxBytesPerSession, Compression: s.Compression,
+	}}
+	for p, st := range all {
+		shown.Partitions = append(shown.Partitions, shownPartition{
+			Partition: p, First: st.First, Last: st.Last, Events: st.Events, Bytes: st.Bytes,
+			Generations: len(st.Generations), Limits: st.Limits == s.Limits(),
+		})
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(shown)
+}
+
+// behind counts the partitions that have other limits than the log's settings.
+func behind(s eventlog.Settings, all []eventlog.State) (n int) {
+	for _, st := range all {
+		if st.Limits != s.Limits() {
+			n++
+		}
+	}
+	return n
+}
+
+func behindText(n, of int) string {
+	return fmt.Sprintf("%d of %d partitions have other limits: a change was cut off; rejoin log set brings it to its end.", n, of)
+}
