@@ -201,7 +201,7 @@ func TestAnEventTakesLittleMemory(t *testing.T) {
 func TestPagesOfMarksDoNotSortAllStreamsEachTime(t *testing.T) {
 	const streams = 50_000
 	for _, oneSession := range []bool{true, false} {
-		l, now := newLedger(eventlog.Settings{}), time.Unix(1e9, 0)
+		l, now := newLedger(), time.Unix(1e9, 0)
 		publish := func() {
 			at := event.Subject{Session: "s", Stream: fmt.Sprint("stream-", (l.through*7919)%(2*streams))}
 			if !oneSession {
