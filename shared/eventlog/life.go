@@ -39,11 +39,13 @@ func (l *Log) live(ctx context.Context) {
 // connection is lost: what was under way then is never answered, and would be
 // waited for until its time-out, long after the connection has come back.
 func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
 	now := l.life.Load()
 	if now == nil || now.ctx.Err() != nil {
-		return ctx, cancel // there is no connection: the client says so at once
+		// There is no connection, and the client says so at once; or there is one again,
+		// of which the log has yet to hear, and nobody would say when that is lost.
+		return context.WithTimeout(ctx, lookWithin)
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(now.ctx, cancel)
 	return ctx, func() {
 		stop()
