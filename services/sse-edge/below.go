@@ -67,7 +67,11 @@ func (r *reader) passClearedBelow(ctx context.Context, v view, s *step) (moved b
 	if marker <= r.cursor {
 		return false, nil
 	}
-	if !r.fresh {
+	if r.fresh {
+		if err := r.inStep(ctx); err != nil {
+			return false, err
+		}
+	} else {
 		lost, certain, err := r.lostBefore(ctx, v, marker)
 		if err != nil {
 			return false, err

@@ -140,11 +140,15 @@ func (t *tables) get(ctx context.Context, proved uint64, rollbacks int, fetch fu
 // the one does not know of the other.
 
 // marksOfWindow returns the marks of a session for cursors that lie in the window
-// v was taken of, but below its proved floor.
+// v was taken of, but below its proved floor. The error is errBehind when the log is
+// not in the generation of that window.
 func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (marks.Reply, error) {
 	t, err := p.tables.get(ctx, v.proved, v.rollbacks, func(ctx context.Context) (marks.Reply, error) {
 		state, err := p.log.Look(ctx, p.number)
 		if err != nil {
+			return marks.Reply{}, err
+		}
+		if err := behind(state, v.birth, v.generation); err != nil {
 			return marks.Reply{}, err
 		}
 		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: max(v.end, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream})
@@ -163,8 +167,8 @@ func (p *partition) marksNow(ctx context.Context, at place, v view, through uint
 	if err != nil {
 		return marks.Reply{}, err
 	}
-	if l.state.Birth != v.birth || l.state.Generation().ID != v.generation {
-		return marks.Reply{}, errBehind
+	if err := behind(l.state, v.birth, v.generation); err != nil {
+		return marks.Reply{}, err
 	}
 	req := marks.Request{Partition: p.number, Birth: v.birth, Through: l.state.Last, First: l.state.First, Limit: l.state.Limits.MaxEventsPerStream}
 	if l.shared >= askForAll && l.state.Last >= through {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"sync/atomic"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -25,6 +26,7 @@ type partition struct {
 	logger    *slog.Logger
 	backfill  int // bytes of the log to begin with
 	created   eventlog.State
+	tailed    atomic.Pointer[eventlog.State] // when the tail last began
 	began     bool
 	metrics   *metrics
 	strangers strangers
@@ -48,7 +50,8 @@ func (p *partition) run(ctx context.Context) error {
 func (p *partition) watch(ctx context.Context) {
 	for {
 		state, changed := p.log.State(p.number)
-		p.window.extend(state)
+		tailed := p.tailed.Load()
+		p.window.extend(state, tailed != nil && tailed.SameServer(state))
 		select {
 		case <-ctx.Done():
 			return
@@ -128,6 +131,7 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	if !p.began {
 		p.window.begin(state, after, floor)
 		p.began, p.created = true, state
+		p.tailed.Store(&state)
 		return after, nil
 	}
 	end := p.window.stats().end
@@ -138,11 +142,13 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	p.created = state
 	if same {
 		p.window.goOn(state)
+		p.tailed.Store(&state)
 		return end, nil
 	}
 	p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
 	p.metrics.rollbacks.Inc()
 	p.window.rollback(state, after, floor, common)
+	p.tailed.Store(&state)
 	return after, nil
 }
 

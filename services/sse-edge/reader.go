@@ -196,7 +196,9 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 // rolledBack tells a client that it has seen events which the log has lost.
 func (r *reader) rolledBack(v view, s *step) {
 	if r.cursor > v.common {
-		s.add(r.gap(ReasonRolledBack, true, r.place.stream))
+		if !r.fresh {
+			s.add(r.gap(ReasonRolledBack, true, r.place.stream))
+		}
 		r.cursor = v.common
 	}
 	maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo > v.common })
@@ -329,6 +331,9 @@ func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64
 		}
 		gone[stream] = first - 1
 	}
+	if err := r.inStep(ctx); err != nil {
+		return nil, err
+	}
 	for stream, upTo := range gone {
 		r.drop(stream, upTo)
 	}
@@ -336,6 +341,25 @@ func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64
 		return nil, nil
 	}
 	return gaps, nil
+}
+
+// inStep looks whether the log is in the generation of the window. If it is not, the
+// error is errBehind: what the log says must not move the cursor to where the window
+// has yet to find out whether it is the same there.
+func (r *reader) inStep(ctx context.Context) error {
+	state, err := r.part.log.Look(ctx, r.part.number)
+	if err != nil {
+		return err
+	}
+	return behind(state, r.tags.place.Birth, r.tags.place.Generation)
+}
+
+// behind returns errBehind if a window's newest generation is not the log's.
+func behind(log eventlog.State, birth, generation string) error {
+	if log.Birth != birth || log.Generation().ID != generation {
+		return errBehind
+	}
+	return nil
 }
 
 // streamsOf returns the streams of items, each once.

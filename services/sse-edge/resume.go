@@ -102,8 +102,8 @@ func (r *reader) resolveAnew(ctx context.Context, id event.ID, a attachment) (_ 
 	if err != nil {
 		return event.Unknown, 0, 0, err
 	}
-	if state.Birth != a.birth || state.Generation().ID != a.gens[len(a.gens)-1].ID {
-		return event.Unknown, 0, 0, errBehind
+	if err := behind(state, a.birth, a.gens[len(a.gens)-1].ID); err != nil {
+		return event.Unknown, 0, 0, err
 	}
 	rec, err := r.part.sessions.Get(ctx, r.place.session, "")
 	if err != nil && !errors.Is(err, session.ErrNotFound) {

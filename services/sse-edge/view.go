@@ -161,5 +161,9 @@ var closedChannel = func() chan struct{} {
 func (w *window) holes() view {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return view{inside: w.caughtUp, birth: w.birth, proved: w.proved, end: w.end, rollbacks: len(w.rollbacks)}
+	v := view{inside: w.caughtUp, birth: w.birth, proved: w.proved, end: w.end, rollbacks: len(w.rollbacks)}
+	if len(w.gens) > 0 {
+		v.generation = w.gens[len(w.gens)-1].ID
+	}
+	return v
 }

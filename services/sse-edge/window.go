@@ -114,14 +114,16 @@ func (w *window) goOn(state eventlog.State) {
 // extend takes over generations that were begun while the tail goes on, if they
 // follow the window's own and begin behind its end. Otherwise the partition was
 // rolled back: what the window holds is of the life before, and must not be given
-// out under an ID of the new one. The tail will find that out and begin anew.
-func (w *window) extend(state eventlog.State) {
+// out under an ID of the new one. The tail will find that out and begin anew, unless
+// it is on the same server already: then the generation was begun late, when no
+// janitor was there at the start.
+func (w *window) extend(state eventlog.State, sameServer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.gens) == 0 || w.birth != state.Birth || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
 		return
 	}
-	if fork := event.Fork(w.gens, state.Generations); fork >= w.end {
+	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
 		w.take(state, fork)
 	}
 }

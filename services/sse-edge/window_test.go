@@ -343,7 +343,7 @@ func stateOf(gens ...event.Generation) eventlog.State {
 
 func TestAWindowOfALifeThatWasRolledBackTakesNoGenerationOfTheNext(t *testing.T) {
 	w := newTestWindow(1 << 20)
-	w.extend(stateOf(event.Generation{ID: "first", Start: 1}))
+	w.extend(stateOf(event.Generation{ID: "first", Start: 1}), false)
 	w.append(message(1, place{"s", "a"}, "1"), 0, "")
 	w.append(message(2, place{"s", "a"}, "2"), 0, "")
 	for name, after := range map[string]eventlog.State{
@@ -351,12 +351,16 @@ func TestAWindowOfALifeThatWasRolledBackTakesNoGenerationOfTheNext(t *testing.T)
 		"an older copy, no start": stateOf(),
 		"a power cut":             stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "other", Start: 2}),
 	} {
-		if w.extend(after); w.gens[len(w.gens)-1].ID != "first" {
+		if w.extend(after, false); w.gens[len(w.gens)-1].ID != "first" {
 			t.Errorf("%s: the window is of generation %s", name, w.gens[len(w.gens)-1].ID)
 		}
 	}
-	if w.extend(stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "second", Start: 3})); w.gens[len(w.gens)-1].ID != "second" {
+	if w.extend(stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "second", Start: 3}), false); w.gens[len(w.gens)-1].ID != "second" {
 		t.Error("the window does not take the generation that follows its own")
+	}
+	w.append(message(3, place{"s", "a"}, "3"), 0, "")
+	if w.extend(stateOf(append(slices.Clone(w.gens[1:]), event.Generation{ID: "late", Start: 3})...), true); w.gens[len(w.gens)-1].ID != "late" {
+		t.Error("the window does not take a generation that was begun late, on the tail's own server")
 	}
 }
 
@@ -365,8 +369,10 @@ func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	w.append(message(1, place{"s", "a"}, "1"), 0, "")
 	ahead, level := readerAt(w, place{"s", "a"}, 5), readerAt(w, place{"s", "a"}, 1)
+	fresh := readerAt(w, place{"s", "a"}, 5) // its client has seen nothing that could be lost
+	fresh.fresh = true
 	w.goOn(stateOf(event.Generation{ID: "next", Start: 3}))
-	for r, told := range map[*reader]bool{ahead: true, level: false} {
+	for r, told := range map[*reader]bool{ahead: true, level: false, fresh: false} {
 		v := w.read(r, limits{events: 1, bytes: 1}, nil)
 		var s step
 		if v.rollbacks > r.rollbacks {

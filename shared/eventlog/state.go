@@ -39,6 +39,9 @@ type State struct {
 // Generation returns the newest generation.
 func (s State) Generation() event.Generation { return s.Generations[len(s.Generations)-1] }
 
+// SameServer reports whether two states were seen on the same server, in one run of it.
+func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
+
 // partition guards a State; changed is closed and replaced whenever it is set.
 type partition struct {
 	mu      sync.Mutex
