@@ -95,30 +95,22 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	if s.plan.stream == "" {
 		there = w.truth.history(s.plan.session).events("", at, ^uint64(0))
 	}
-	for wait := (&patience{w: w, since: time.Now(), least: w.grace()}); ; {
-		over := wait.over()
-		h := w.truth.history(s.plan.session)
-		for _, e := range there {
-			if removed, err := w.truth.removed(ctx, h, e); err == nil && removed {
-				s.mu.Lock()
-				s.excused[e.sequence] = true
-				s.mu.Unlock()
-			}
+	for wait := (&patience{w: w, since: time.Now(), least: w.grace()}); !wait.over() && ctx.Err() == nil; {
+		time.Sleep(50 * time.Millisecond)
+	}
+	h := w.truth.history(s.plan.session)
+	for _, e := range there {
+		if removed, err := w.truth.removed(ctx, h, e); err == nil && removed {
+			s.mu.Lock()
+			s.excused[e.sequence] = true
+			s.mu.Unlock()
 		}
-		denied := slices.IndexFunc(h.events(s.plan.stream, 0, at), func(e stored) bool {
-			removed, err := w.truth.removed(ctx, h, e)
-			return err == nil && !removed
-		})
-		switch {
-		case denied < 0 && over || ctx.Err() != nil:
-			return
-		case denied < 0:
-		case over:
-			e := h.events(s.plan.stream, 0, at)[denied]
+	}
+	for _, e := range h.events(s.plan.stream, 0, at) {
+		if removed, err := w.truth.removed(ctx, h, e); err == nil && !removed {
 			w.violate("%s began behind %d, and event %d of %s is retained", s, at, e.sequence, e.subject.Stream)
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -168,6 +160,10 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told 
 	}
 	for wait := (&patience{w: w, since: told, least: w.grace()}); ; {
 		over := wait.over()
+		if flow && !over && ctx.Err() == nil {
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
 		h := w.truth.history(s.plan.session)
 		var removed []stored
 		for _, e := range w.everything(h, stream, g.requested, upTo) {

@@ -218,6 +218,8 @@ func (w *world) finish() {
 	case <-time.After(checkTime):
 		w.violate("the checks did not end")
 	}
+	ctx, cancel = w.bounded() // the checks may have taken long
+	defer cancel()
 	if err := w.truth.complete(ctx); err != nil {
 		w.violate("the log cannot be read: %v", err)
 	}
