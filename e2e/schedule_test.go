@@ -228,6 +228,7 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		case opClear, opClose:
 			s.which %= 9
 			s.n = rng.IntN(3) // 0: the whole session
+		case opRestartIngest, opCopy, opRollBack: // drawn apart, so that the seeds of before stay what they were
 		case opIdle:
 			s.pause = time.Duration(between(20, 120)) * time.Millisecond
 		}

@@ -204,12 +204,13 @@ func (st *stream) open(from beginning) (err error) {
 		return err
 	}
 	if (from.fresh || from.resumes) && !from.read {
-		quick := false
-		if st.step, quick = r.quick(); !quick {
-			if st.step, err = r.next(ctx); err != nil {
+		found, ok := r.quick()
+		if !ok {
+			if found, err = r.next(ctx); err != nil {
 				return err
 			}
 		}
+		st.step = found
 	}
 	if from.fresh {
 		from.position = r.resumesAt(st.step)
