@@ -29,9 +29,9 @@ const (
 
 // latency measures the time from just before a publish to the client that has the
 // event, through Rejoin, through a raw broadcaster, and through JetStream alone.
-func latency(ctx context.Context, program string) (figures, error) {
+func latency(ctx context.Context, p *programs) (figures, error) {
 	var f figures
-	s, err := start(ctx, program)
+	s, err := start(ctx, p, "")
 	if err != nil {
 		return f, err
 	}

@@ -2,15 +2,18 @@
 // limits that nothing built like it can pass, in the same run.
 //
 //	go run ./bench                                  every case, three times
-//	CASES=latency REPS=1 go run ./bench             a part
+//	CASES=fan-out,idle-9000 REPS=1 go run ./bench   groups of cases, or single ones
 //
 // For each figure it prints one line "BENCH <case> <metric> <value>", where the
-// value is the median over the repetitions, and a table with the spread.
+// value is the median over the repetitions, and a table with the spread; at the end
+// it says which bars hold. Ratios are taken within one repetition.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -19,81 +22,117 @@ import (
 	"syscall"
 )
 
-// benchCase is one case: run measures it once.
+// benchCase is one case of a group: run measures it once.
 type benchCase struct {
-	name string
-	what string
-	run  func(ctx context.Context, program string) (figures, error)
+	group, name string
+	what        string
+	run         func(ctx context.Context, p *programs) (figures, error)
 }
 
 func cases() []benchCase {
 	return []benchCase{
-		{"latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
-		{"fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
-		{"fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
-		{"fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
-		{"idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
-		{"idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
+		{"latency", "latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
+		{"fan-out", "fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
+		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
+		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
+		{"many", "many", "5,000 streams with one client each, 5,000 events/s of 512 B", many},
+		{"idle", "idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
+		{"idle", "idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
 	}
 }
 
 func main() {
-	if len(os.Args) == 2 && (os.Args[1] == "raw" || os.Args[1] == "raw-batch") {
-		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1] == "raw-batch"))
+	if len(os.Args) == 2 && slices.Contains([]string{rawEach, rawBatch, rawReplay}, os.Args[1]) {
+		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1]))
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := bench(ctx, os.Getenv("CASES"), os.Getenv("REPS"), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
 	}
 }
 
-func run(ctx context.Context) error {
-	reps := 3
-	if v := os.Getenv("REPS"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 {
-			return fmt.Errorf("REPS is %q, want a positive number", v)
+// bench runs cases and prints what they measured. A case that fails does not keep
+// the others from running.
+func bench(ctx context.Context, names, reps string, w io.Writer) error {
+	n := 3
+	if reps != "" {
+		var err error
+		if n, err = strconv.Atoi(reps); err != nil || n < 1 {
+			return fmt.Errorf("REPS is %q, want a positive number", reps)
 		}
-		reps = n
 	}
-	chosen, err := choose(os.Getenv("CASES"))
+	chosen, err := choose(names)
 	if err != nil {
 		return err
 	}
-	program, clean, err := build(ctx)
+	p, err := build(ctx)
 	if err != nil {
 		return err
 	}
-	defer clean()
+	defer p.clean()
+	if p.nginx == "" {
+		_, _ = fmt.Fprintln(w, "Nchan is left out: nginx with libnginx-mod-nchan is not installed.")
+	}
+	var verdicts []verdict
+	var failed error
 	for _, c := range chosen {
-		r := newReport(c)
-		for range reps {
-			f, err := c.run(ctx, program)
-			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			r.add(f)
+		r, err := repeat(ctx, c, p, n)
+		r.print(w)
+		verdicts = append(verdicts, r.judge()...)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
 		}
-		r.print(os.Stdout)
+		if err != nil {
+			_, _ = fmt.Fprintf(w, "%s failed: %v\n", c.name, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.name, err))
+		}
 	}
-	return nil
+	printVerdicts(w, verdicts)
+	return failed
 }
 
+func repeat(ctx context.Context, c benchCase, p *programs, times int) (*report, error) {
+	r := newReport(c)
+	for range times {
+		before, err := readMachineTime()
+		if err != nil {
+			return r, err
+		}
+		f, err := c.run(ctx, p)
+		if err != nil {
+			return r, err
+		}
+		after, err := readMachineTime()
+		if err != nil {
+			return r, err
+		}
+		f.remark("%s", after.others(before))
+		r.add(f)
+	}
+	return r, nil
+}
+
+// choose returns the cases of a list of groups and cases, all when it is empty.
 func choose(names string) ([]benchCase, error) {
 	all := cases()
-	if names == "" {
+	if strings.TrimSpace(names) == "" {
 		return all, nil
 	}
-	var chosen []benchCase
+	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(c benchCase) bool { return c.name == strings.TrimSpace(name) })
-		if i < 0 {
-			return nil, fmt.Errorf("there is no case %q", name)
+		name = strings.TrimSpace(name)
+		of := func(c benchCase) bool { return c.group == name || c.name == name }
+		if !slices.ContainsFunc(all, of) {
+			return nil, fmt.Errorf("there is no case and no group %q", name)
 		}
-		chosen = append(chosen, all[i])
+		for _, c := range all {
+			if of(c) {
+				wanted[c.name] = true
+			}
+		}
 	}
-	return chosen, nil
+	return slices.DeleteFunc(all, func(c benchCase) bool { return !wanted[c.name] }), nil
 }

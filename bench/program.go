@@ -11,47 +11,77 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// build makes the standalone program in a folder of its own.
-func build(ctx context.Context) (program string, clean func(), err error) {
+// programs are what is measured, in a folder that also has all that a run writes.
+type programs struct {
+	dir    string
+	rejoin string // the standalone program
+	edge   string // the edge alone
+	nginx  string // nginx with Nchan; empty when it is not installed
+	nchan  string // Nchan's module
+	stored *stored
+}
+
+// build builds the programs.
+func build(ctx context.Context) (*programs, error) {
 	dir, err := os.MkdirTemp("", "rejoin-bench-")
-	if err != nil {
-		return "", nil, err
-	}
-	program = filepath.Join(dir, "rejoin")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "rejoin/standalone/cmd/rejoin")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
-		_ = os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("cannot build the program: %w", err)
-	}
-	return program, func() { _ = os.RemoveAll(dir) }, nil
-}
-
-// system is a running standalone program on free ports and a folder of its own.
-type system struct {
-	cmd  *exec.Cmd
-	dir  string
-	edge string // URL of the one origin
-	nats string // URL of NATS
-}
-
-// start runs the program and waits until it is ready.
-func start(ctx context.Context, program string, args ...string) (*system, error) {
-	dir, err := os.MkdirTemp("", "rejoin-bench-data-")
 	if err != nil {
 		return nil, err
 	}
-	s := &system{dir: dir}
-	args = append([]string{
+	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge")}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		p.clean()
+		return nil, fmt.Errorf("cannot build the programs: %w", err)
+	}
+	p.nginx, p.nchan = findNchan()
+	return p, nil
+}
+
+func (p *programs) clean() { _ = os.RemoveAll(p.dir) }
+
+// system is a running program on free ports.
+type system struct {
+	cmd     *exec.Cmd
+	scratch string // the folder that goes with it, or ""
+	edge    string // URL of the edge, or of the standalone program's one origin
+	nats    string // URL of NATS, of the standalone program
+	admin   string // URL of the admin port
+	drained chan struct{}
+}
+
+// start runs the standalone program on a data folder, or on a new one when that is
+// "", and waits until it is ready.
+func start(ctx context.Context, p *programs, dir string, args ...string) (*system, error) {
+	scratch := ""
+	if dir == "" {
+		var err error
+		if scratch, err = os.MkdirTemp(p.dir, "data-"); err != nil {
+			return nil, err
+		}
+		dir = scratch
+	}
+	s, err := run(ctx, p.rejoin, []string{"edge open", "nats listens", "admin port open"}, append([]string{
 		"--data", dir, "--edge-addr", "127.0.0.1:0", "--ingest-addr", "127.0.0.1:0", "--janitor-addr", "127.0.0.1:0",
 		"--nats-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json",
-	}, args...)
-	s.cmd = exec.CommandContext(ctx, program, args...) //nolint:gosec // the program was built by this one
-	s.cmd.Cancel = func() error { return s.cmd.Process.Signal(syscall.SIGTERM) }
+	}, args...)...)
+	if err != nil {
+		_ = os.RemoveAll(scratch)
+		return nil, err
+	}
+	s.scratch = scratch
+	return s, nil
+}
+
+// run runs a program of ours and waits until it is ready. told are the log lines
+// that it must write before, each with an address.
+func run(ctx context.Context, program string, told []string, args ...string) (*system, error) {
+	s := &system{cmd: command(ctx, program, args...), drained: make(chan struct{})}
 	logs, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -59,66 +89,111 @@ func start(ctx context.Context, program string, args ...string) (*system, error)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := s.learn(ctx, logs); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.learn(ctx, logs, told); err != nil {
 		s.stop()
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", filepath.Base(program), err)
 	}
 	return s, nil
 }
 
-// learn reads the addresses from the program's log, and goes on reading it.
-func (s *system) learn(ctx context.Context, logs io.Reader) error {
-	found := map[string]string{}
-	lines := make(chan map[string]any, 64)
+// learn reads the addresses from the program's log, which a goroutine reads until
+// the program ends, and waits until the program is ready.
+func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error {
+	type line struct{ Msg, Addr, Error string }
+	lines := make(chan line, 1024)
 	go func() {
+		defer close(s.drained)
 		defer close(lines)
 		in := bufio.NewScanner(logs)
 		for in.Scan() {
-			var line map[string]any
-			if json.Unmarshal(in.Bytes(), &line) == nil {
-				select {
-				case lines <- line:
-				default: // nobody waits for addresses any more
-				}
+			var l line
+			if json.Unmarshal(in.Bytes(), &l) != nil {
+				continue
+			}
+			select {
+			case lines <- l:
+			default: // nobody waits for addresses any more
 			}
 		}
 	}()
-	deadline := time.After(30 * time.Second)
-	for found["edge open"] == "" || found["nats listens"] == "" || found["admin port open"] == "" {
+	found, last := map[string]string{}, line{}
+	for missing := len(told); missing > 0; {
 		select {
-		case line, ok := <-lines:
+		case l, ok := <-lines:
 			if !ok {
-				return errors.New("the program ended before it was ready")
+				return fmt.Errorf("it ended before it was ready: %s %s", last.Msg, last.Error)
 			}
-			msg, _ := line["msg"].(string)
-			if addr, ok := line["addr"].(string); ok {
-				found[msg] = addr
+			last = l
+			for _, msg := range told {
+				if l.Msg == msg && found[msg] == "" {
+					found[msg] = l.Addr
+					missing--
+				}
 			}
-		case <-deadline:
-			return fmt.Errorf("the program did not tell its addresses: %v", found)
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("it did not tell its addresses: %v", found)
 		}
 	}
-	s.edge, s.nats = "http://"+found["edge open"], "nats://"+found["nats listens"]
+	s.edge, s.nats, s.admin = "http://"+found["edge open"], "nats://"+found["nats listens"], "http://"+found["admin port open"]
 	for {
-		resp, err := http.Get("http://" + found["admin port open"] + "/readyz") //nolint:noctx // bounded below
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		if _, err := get(ctx, s.admin+"/readyz"); err == nil {
+			return nil
 		}
-		select {
-		case <-deadline:
-			return errors.New("the program did not get ready")
-		case <-time.After(20 * time.Millisecond):
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return errors.New("it did not get ready")
 		}
 	}
 }
 
 func (s *system) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	_ = s.cmd.Wait()
-	_ = os.RemoveAll(s.dir)
+	end(s.cmd)
+	<-s.drained
+	if s.scratch != "" {
+		_ = os.RemoveAll(s.scratch)
+	}
+}
+
+// metric returns the sum of all series of a metric.
+func (s *system) metric(ctx context.Context, name string) (float64, error) {
+	text, err := get(ctx, s.admin+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	return sumOf(text, name)
+}
+
+func sumOf(text, name string) (sum float64, err error) {
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || !strings.HasPrefix(rest, " ") && !strings.HasPrefix(rest, "{") {
+			continue
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answered %s", url, resp.Status)
+	}
+	return string(body), err
 }

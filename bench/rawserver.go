@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 )
 
@@ -15,20 +16,21 @@ import (
 // a request, and write prepared frames to sockets, and do nothing else. They run
 // in a process of their own, so that their CPU can be told from the clients'.
 //
-//	raw        one write for every event and client
-//	raw-batch  for every client, whatever is waiting in one write
+//	raw         one write for every event and client
+//	raw-batch   for every client, whatever is waiting in one write
+//	raw-replay  for every client that connects, everything in one write
 //
-// The first line that they print is their address. A connection whose first byte
-// is 0 is the publisher's: it sends frames, each behind its length in 4 bytes; when
-// it goes, so does the process. serveRaw returns when it cannot accept any more.
-func serveRaw(batch bool) error {
+// The first line that they print is their address. "GET /17" asks for stream 17. A
+// connection whose first byte is 0 is the publisher's: it sends frames, each behind
+// its stream and its length in 4 bytes each; when it goes, so does the process.
+// serveRaw returns when it cannot accept any more.
+func serveRaw(kind string) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	if err != nil {
 		return err
 	}
 	fmt.Println(ln.Addr())
-	b := &broadcaster{batch: batch}
-	b.grown.L = &b.mu
+	b := &broadcaster{kind: kind, streams: map[int]*rawStream{}}
 	for {
 		c, err := ln.Accept()
 		if err != nil {
@@ -38,15 +40,37 @@ func serveRaw(batch bool) error {
 	}
 }
 
+const (
+	rawEach   = "raw"
+	rawBatch  = "raw-batch"
+	rawReplay = "raw-replay"
+)
+
 type broadcaster struct {
-	batch bool
-	mu    sync.Mutex
-	conns []net.Conn
-	log   []byte
+	kind    string
+	mu      sync.Mutex // guards everything below
+	streams map[int]*rawStream
+}
+
+// rawStream is one stream; the broadcaster's lock guards it.
+type rawStream struct {
+	conns []net.Conn // of rawEach
+	log   []byte     // of the others
 	grown sync.Cond
 }
 
 const rawHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n: open\n\n"
+
+// stream returns a stream, which is made when it is new.
+func (b *broadcaster) stream(number int) *rawStream {
+	s := b.streams[number]
+	if s == nil {
+		s = &rawStream{}
+		s.grown.L = &b.mu
+		b.streams[number] = s
+	}
+	return s
+}
 
 func (b *broadcaster) serve(c net.Conn) {
 	r := bufio.NewReaderSize(c, 512)
@@ -55,56 +79,86 @@ func (b *broadcaster) serve(c net.Conn) {
 		b.publish(bufio.NewReaderSize(r, 1<<20))
 		os.Exit(0)
 	}
-	for {
-		line, err := r.ReadSlice('\n')
-		if err != nil {
-			return
-		}
-		if len(bytes.TrimSpace(line)) == 0 {
-			break
-		}
+	number, err := requested(r)
+	if err != nil {
+		_ = c.Close()
+		return
 	}
 	b.mu.Lock()
-	at := len(b.log)
-	_, _ = c.Write([]byte(rawHead))
-	b.conns = append(b.conns, c)
-	b.mu.Unlock()
-	if b.batch {
-		b.follow(c, at)
+	s := b.stream(number)
+	at := len(s.log)
+	switch b.kind {
+	case rawEach:
+		_, _ = c.Write([]byte(rawHead))
+		s.conns = append(s.conns, c)
+		b.mu.Unlock()
+	case rawReplay:
+		everything := s.log
+		b.mu.Unlock()
+		_, _ = (&net.Buffers{[]byte(rawHead), everything}).WriteTo(c)
+	default:
+		b.mu.Unlock()
+		_, _ = c.Write([]byte(rawHead))
+		b.follow(c, s, at)
+	}
+}
+
+// requested reads a request and returns the number that its target is.
+func requested(r *bufio.Reader) (number int, err error) {
+	for n := 0; ; n++ {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return 0, err
+		}
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			return number, nil
+		}
+		if n == 0 {
+			fields := bytes.Fields(line)
+			if len(fields) != 3 {
+				return 0, fmt.Errorf("not a request: %q", line)
+			}
+			if number, err = strconv.Atoi(string(bytes.TrimPrefix(fields[1], []byte("/")))); err != nil {
+				return 0, err
+			}
+		}
 	}
 }
 
 func (b *broadcaster) publish(r io.Reader) {
-	var size [4]byte
+	var head [8]byte
 	frame := make([]byte, 1<<20)
 	for {
-		if _, err := io.ReadFull(r, size[:]); err != nil {
+		if _, err := io.ReadFull(r, head[:]); err != nil {
 			return
 		}
-		frame := frame[:binary.BigEndian.Uint32(size[:])]
+		number := int(binary.BigEndian.Uint32(head[:4]))
+		frame := frame[:binary.BigEndian.Uint32(head[4:])]
 		if _, err := io.ReadFull(r, frame); err != nil {
 			return
 		}
 		b.mu.Lock()
-		if b.batch {
-			b.log = append(b.log, frame...)
-			b.grown.Broadcast()
-		} else {
-			for _, c := range b.conns {
+		s := b.stream(number)
+		if b.kind == rawEach {
+			for _, c := range s.conns {
 				_, _ = c.Write(frame)
 			}
+		} else {
+			s.log = append(s.log, frame...)
+			s.grown.Broadcast()
 		}
 		b.mu.Unlock()
 	}
 }
 
-func (b *broadcaster) follow(c net.Conn, at int) {
+func (b *broadcaster) follow(c net.Conn, s *rawStream, at int) {
 	for {
 		b.mu.Lock()
-		for at == len(b.log) {
-			b.grown.Wait()
+		for at == len(s.log) {
+			s.grown.Wait()
 		}
-		waiting := b.log[at:]
+		waiting := s.log[at:]
 		b.mu.Unlock()
 		if _, err := c.Write(waiting); err != nil {
 			return

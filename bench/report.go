@@ -10,8 +10,9 @@ import (
 
 // figures are what one run of a case measured, by metric, in the order they were added.
 type figures struct {
-	names  []string
-	values map[string]float64
+	names   []string
+	values  map[string]float64
+	remarks []string
 }
 
 func (f *figures) add(metric string, value float64) {
@@ -22,31 +23,67 @@ func (f *figures) add(metric string, value float64) {
 	f.values[metric] = value
 }
 
+// ratio adds one metric divided by another, if both were measured.
+func (f *figures) ratio(metric, of, to string) {
+	a, ok := f.values[of]
+	b, ok2 := f.values[to]
+	if ok && ok2 && b > 0 {
+		f.add(metric, a/b)
+	}
+}
+
+// remark is printed under the table.
+func (f *figures) remark(format string, v ...any) {
+	f.remarks = append(f.remarks, fmt.Sprintf(format, v...))
+}
+
 // addLatencies adds quantiles in milliseconds under a prefix.
 func (f *figures) addLatencies(prefix string, all []time.Duration) {
 	slices.Sort(all)
-	for _, q := range []struct {
-		name string
-		at   float64
-	}{{"p50_ms", 0.50}, {"p99_ms", 0.99}, {"p999_ms", 0.999}} {
+	for _, q := range quantiles {
 		f.add(prefix+q.name, float64(all[int(q.at*float64(len(all)-1))].Microseconds())/1000)
 	}
 }
 
+// addHistogram does the same with a histogram.
+func (f *figures) addHistogram(prefix string, h *histogram) {
+	for _, q := range quantiles {
+		f.add(prefix+q.name, h.quantile(q.at))
+	}
+}
+
+var quantiles = []struct {
+	name string
+	at   float64
+}{{"p50_ms", 0.50}, {"p99_ms", 0.99}, {"p999_ms", 0.999}}
+
 // report collects the repetitions of a case.
 type report struct {
-	c     benchCase
-	names []string
-	all   map[string][]float64
+	c       benchCase
+	names   []string
+	all     map[string][]float64
+	remarks []string
 }
 
 func newReport(c benchCase) *report { return &report{c: c, all: map[string][]float64{}} }
 
 func (r *report) add(f figures) {
-	r.names = f.names
-	for name, v := range f.values {
-		r.all[name] = append(r.all[name], v)
+	for _, name := range f.names {
+		if len(r.all[name]) == 0 {
+			r.names = append(r.names, name)
+		}
+		r.all[name] = append(r.all[name], f.values[name])
 	}
+	r.remarks = append(r.remarks, f.remarks...)
+}
+
+// median returns the upper median of a metric.
+func (r *report) median(metric string) (float64, bool) {
+	v := slices.Sorted(slices.Values(r.all[metric]))
+	if len(v) == 0 {
+		return 0, false
+	}
+	return v[len(v)/2], true
 }
 
 func (r *report) print(w io.Writer) {
@@ -54,12 +91,15 @@ func (r *report) print(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(table, "metric\tmedian\tleast\tmost\t")
 	for _, name := range r.names {
-		v := slices.Sorted(slices.Values(r.all[name]))
-		_, _ = fmt.Fprintf(table, "%s\t%.3f\t%.3f\t%.3f\t\n", name, v[len(v)/2], v[0], v[len(v)-1])
+		m, _ := r.median(name)
+		_, _ = fmt.Fprintf(table, "%s\t%.3f\t%.3f\t%.3f\t\n", name, m, slices.Min(r.all[name]), slices.Max(r.all[name]))
 	}
 	_ = table.Flush()
+	for _, remark := range r.remarks {
+		_, _ = fmt.Fprintln(w, remark)
+	}
 	for _, name := range r.names {
-		v := slices.Sorted(slices.Values(r.all[name]))
-		_, _ = fmt.Fprintf(w, "BENCH %s %s %.3f\n", r.c.name, name, v[len(v)/2])
+		m, _ := r.median(name)
+		_, _ = fmt.Fprintf(w, "BENCH %s %s %.3f\n", r.c.name, name, m)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,100 +22,138 @@ import (
 
 // server is something that broadcasts: Rejoin, a raw server, or a peer.
 type server interface {
-	// target is where clients of stream connect.
-	target(stream int) (addr, path string)
-	// publish sends a message to a stream; flush returns when all were taken.
+	// target is where clients connect.
+	target() target
+	// publish sends a message to a stream; messages may wait in a buffer until push.
+	// flush returns when all were taken.
 	publish(ctx context.Context, stream int, message []byte) error
+	push() error
 	flush(ctx context.Context) error
 	// pids are its processes.
 	pids() []int
 	close()
 }
 
-// cpu returns the processor time that processes have used.
-func cpu(pids []int) (time.Duration, error) {
-	var ticks int64
-	for _, pid := range pids {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return 0, err
-		}
-		fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-		for _, f := range fields[11:13] { // utime, stime (proc(5), fields 14 and 15)
-			v, err := strconv.ParseInt(f, 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			ticks += v
-		}
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
+// target is where clients connect.
+type target struct {
+	addr string // host:port
+	path func(stream int) string
+	// sequenced says that event ids end in a sequence that only grows.
+	sequenced bool
 }
 
-// resident returns the resident memory of processes, in bytes.
-func resident(pids []int) (int64, error) {
-	var pages int64
-	for _, pid := range pids {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		if err != nil {
-			return 0, err
+// contender is a server that is measured; prefix stands before its figures.
+type contender struct {
+	prefix string
+	start  func(ctx context.Context, p *programs) (server, error)
+}
+
+// The prefixes of the contenders. Rejoin's figures have none.
+const (
+	ofRejoin   = ""
+	ofRaw      = "raw_"
+	ofRawBatch = "rawbatch_"
+	ofNchan    = "nchan_"
+)
+
+// contenders returns those with the prefixes, except Nchan when it is not installed.
+func (p *programs) contenders(prefixes ...string) []contender {
+	var all []contender
+	for _, prefix := range prefixes {
+		c := contender{prefix: prefix}
+		switch prefix {
+		case ofRejoin:
+			c.start = func(ctx context.Context, p *programs) (server, error) { return startRejoin(ctx, p, "") }
+		case ofRaw:
+			c.start = func(ctx context.Context, _ *programs) (server, error) { return startRaw(ctx, rawEach) }
+		case ofRawBatch:
+			c.start = func(ctx context.Context, _ *programs) (server, error) { return startRaw(ctx, rawBatch) }
+		case ofNchan:
+			if p.nginx == "" {
+				continue
+			}
+			c.start = func(ctx context.Context, p *programs) (server, error) { return startNchan(ctx, p) }
 		}
-		v, err := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		pages += v
+		all = append(all, c)
 	}
-	return pages * int64(os.Getpagesize()), nil
+	return all
 }
 
 // rejoin is the standalone program; messages are published straight to its log,
-// in batches, so that publishing is not the limit.
+// without waiting for each one's acknowledgement, so that publishing is not the limit.
 type rejoin struct {
 	*system
 	nc *nats.Conn
 	js jetstream.JetStream
+
+	mu     sync.Mutex
+	failed error // the first publish that failed
 }
 
-const benchSession = "bench"
+const (
+	benchSession = "bench"
+	// partitions is what a log has by default.
+	partitions = 16
+	// unacknowledged is how many messages may be on their way to the log.
+	unacknowledged = 4096
+)
 
-func startRejoin(ctx context.Context, program string, args ...string) (server, error) {
-	s, err := start(ctx, program, args...)
+// startRejoin starts the standalone program on a data folder, or on a new one when
+// that is "".
+func startRejoin(ctx context.Context, p *programs, dir string, args ...string) (*rejoin, error) {
+	s, err := start(ctx, p, dir, args...)
 	if err != nil {
 		return nil, err
 	}
-	nc, err := nats.Connect(s.nats)
-	if err != nil {
+	r := &rejoin{system: s}
+	if r.nc, err = nats.Connect(s.nats); err != nil {
 		s.stop()
 		return nil, err
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(512))
+	r.js, err = jetstream.New(r.nc, jetstream.WithPublishAsyncMaxPending(unacknowledged),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.failed == nil {
+				r.failed = fmt.Errorf("publish to %s: %w", m.Subject, err)
+			}
+		}))
 	if err != nil {
-		nc.Close()
-		s.stop()
+		r.close()
 		return nil, err
 	}
-	return &rejoin{system: s, nc: nc, js: js}, nil
+	return r, nil
 }
 
-// sessionOf spreads streams over sessions, and so over partitions.
-func sessionOf(stream int) string { return benchSession + strconv.Itoa(stream/10) }
+// streamsPerSession spreads streams over sessions, and so over partitions.
+const streamsPerSession = 10
 
-func (r *rejoin) target(stream int) (addr, path string) {
-	return strings.TrimPrefix(r.edge, "http://"), "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
+func sessionOf(stream int) string { return benchSession + strconv.Itoa(stream/streamsPerSession) }
+
+func subjectOf(stream int) string {
+	session := sessionOf(stream)
+	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Stream: strconv.Itoa(stream)}.String()
+}
+
+func (r *rejoin) target() target {
+	return target{addr: strings.TrimPrefix(r.edge, "http://"), sequenced: true, path: func(stream int) string {
+		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
+	}}
 }
 
 func (r *rejoin) publish(_ context.Context, stream int, message []byte) error {
-	session := sessionOf(stream)
-	s := event.Subject{Partition: event.Partition(session, 16), Session: session, Stream: strconv.Itoa(stream)}
-	_, err := r.js.PublishAsync(s.String(), message)
+	_, err := r.js.PublishAsync(subjectOf(stream), message)
 	return err
 }
+
+func (r *rejoin) push() error { return nil } // the connection's own goroutine does
 
 func (r *rejoin) flush(ctx context.Context) error {
 	select {
 	case <-r.js.PublishAsyncComplete():
-		return nil
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.failed
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -128,7 +166,7 @@ func (r *rejoin) close() {
 	r.stop()
 }
 
-// rawServer is a raw server in a process of its own. It knows one stream.
+// rawServer is a raw server in a process of its own.
 type rawServer struct {
 	cmd      *exec.Cmd
 	addr     string
@@ -137,12 +175,12 @@ type rawServer struct {
 	sequence int
 }
 
-func startRaw(ctx context.Context, kind string) (server, error) {
+func startRaw(ctx context.Context, kind string) (*rawServer, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, kind) //nolint:gosec // this program
+	cmd := command(ctx, self, kind)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -153,32 +191,37 @@ func startRaw(ctx context.Context, kind string) (server, error) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(err, cmd.Process.Kill())
+		end(cmd)
+		return nil, errors.Join(errors.New("the raw server did not start"), err)
 	}
 	r := &rawServer{cmd: cmd, addr: strings.TrimSpace(line)}
-	if r.conn, err = net.Dial("tcp", r.addr); err != nil { //nolint:noctx // at once
-		return nil, errors.Join(err, cmd.Process.Kill())
+	if r.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", r.addr); err != nil {
+		end(cmd)
+		return nil, err
 	}
 	r.w = bufio.NewWriterSize(r.conn, 64<<10)
 	return r, r.w.WriteByte(0)
 }
 
-func (r *rawServer) target(int) (addr, path string) { return r.addr, "/" }
+func (r *rawServer) target() target {
+	return target{addr: r.addr, sequenced: true, path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
+}
 
-func (r *rawServer) publish(_ context.Context, _ int, message []byte) error {
+func (r *rawServer) publish(_ context.Context, stream int, message []byte) error {
 	r.sequence++
 	frame := sse.AppendEvent(nil, "raw_0000000_"+strconv.Itoa(r.sequence), "", message)
-	var size [4]byte
-	binary.BigEndian.PutUint32(size[:], uint32(len(frame))) //nolint:gosec // small
-	_, err := r.w.Write(append(size[:], frame...))
+	var head [8]byte
+	binary.BigEndian.PutUint32(head[:4], uint32(stream))     //nolint:gosec // small
+	binary.BigEndian.PutUint32(head[4:], uint32(len(frame))) //nolint:gosec // small
+	_, err := r.w.Write(append(head[:], frame...))
 	return err
 }
 
+func (r *rawServer) push() error                 { return r.w.Flush() }
 func (r *rawServer) flush(context.Context) error { return r.w.Flush() }
 func (r *rawServer) pids() []int                 { return []int{r.cmd.Process.Pid} }
 
 func (r *rawServer) close() {
 	_ = r.conn.Close()
-	_ = r.cmd.Process.Kill()
-	_ = r.cmd.Wait()
+	end(r.cmd)
 }

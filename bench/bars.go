@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+)
+
+// bar is what a metric is held against.
+type bar struct {
+	cases  []string
+	metric string
+	least  bool // the limit is the least that will do; else the most
+	limit  float64
+}
+
+// bars are those of the whole of Rejoin, with JetStream behind it.
+func bars() []bar {
+	fan, large := []string{"fanout-100", "fanout-1000", "fanout-5000"}, []string{"fanout-1000", "fanout-5000"}
+	return []bar{
+		{large, "free_vs_nchan", true, 6},
+		{large, "free_vs_rawbatch", true, 0.5},
+		{large, "ahead16_vs_nchan", true, 3},
+		{large, "ahead16_vs_rawbatch", true, 0.5},
+		{fan, "paced_p99_vs_raw", false, 1.4},
+		{fan, "paced_cpu_vs_raw", false, 1.4},
+		{[]string{"many"}, "cpu_vs_raw", false, 2.5},
+		{[]string{"many"}, "p99_vs_raw", false, 10},
+		{[]string{"idle-9000", "idle-18000"}, "kb_each", false, 9},
+	}
+}
+
+// verdict says whether a bar holds.
+type verdict struct {
+	c     string
+	bar   bar
+	value float64 // the median
+	known bool    // it was measured
+}
+
+func (v verdict) holds() bool {
+	if v.bar.least {
+		return v.known && v.value >= v.bar.limit
+	}
+	return v.known && v.value <= v.bar.limit
+}
+
+// judge holds a case's medians against the bars.
+func (r *report) judge() []verdict {
+	var all []verdict
+	for _, b := range bars() {
+		if slices.Contains(b.cases, r.c.name) {
+			v, ok := r.median(b.metric)
+			all = append(all, verdict{r.c.name, b, v, ok})
+		}
+	}
+	return all
+}
+
+func printVerdicts(w io.Writer, all []verdict) {
+	if len(all) == 0 {
+		return
+	}
+	_, _ = fmt.Fprintln(w, "\nbars")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "case\tmetric\tmedian\tbar\tholds")
+	for _, v := range all {
+		sign, value, holds := "≤", fmt.Sprintf("%.3f", v.value), "no"
+		if v.bar.least {
+			sign = "≥"
+		}
+		if v.holds() {
+			holds = "yes"
+		}
+		if !v.known {
+			value, holds = "-", "not measured"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s %g\t%s\n", v.c, v.bar.metric, value, sign, v.bar.limit, holds)
+	}
+	_ = table.Flush()
+}

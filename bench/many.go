@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	manyStreams   = 5000
+	manyPerSecond = 5000
+	manyWarmUp    = 2 * time.Second
+	manyTime      = 6 * time.Second
+)
+
+// many measures many streams with one client each.
+func many(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	for _, c := range p.contenders(ofRejoin, ofRaw, ofNchan) {
+		if err := manyOf(ctx, &f, c, p); err != nil {
+			return f, fmt.Errorf("%smany: %w", c.prefix, err)
+		}
+	}
+	f.ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
+	f.ratio("p99_vs_raw", "p99_ms", "raw_p99_ms")
+	f.ratio("cpu_vs_nchan", "cpu_us", "nchan_cpu_us")
+	f.ratio("p99_vs_nchan", "p99_ms", "nchan_p99_ms")
+	return f, nil
+}
+
+func manyOf(ctx context.Context, f *figures, c contender, p *programs) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	s, err := c.start(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	l, err := newLoad(ctx, crowd{clients: manyStreams, target: s.target(), stream: func(i int) int { return i }})
+	if err != nil {
+		return err
+	}
+	r := &runner{server: s, load: l, streams: manyStreams, clients: 1}
+	_, err = r.paced(ctx, manyPerSecond, manyWarmUp)
+	each := 0.0
+	if err == nil {
+		l.resetLatencies()
+		each, err = r.paced(ctx, manyPerSecond, manyTime)
+	}
+	hist := l.close()
+	if err != nil {
+		return err
+	}
+	f.addHistogram(c.prefix, hist)
+	f.add(c.prefix+"cpu_us", each)
+	return nil
+}

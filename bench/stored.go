@@ -1,0 +1,4 @@
+package main
+
+// stored is a log on disk.
+type stored struct{}
