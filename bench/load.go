@@ -141,6 +141,11 @@ func (l *load) fail(err error) {
 // close ends all connections and returns the latencies of all messages.
 func (l *load) close() *histogram {
 	_ = l.end()
+	return l.latencies()
+}
+
+// latencies returns those since the last reset. Call it while nothing is sent.
+func (l *load) latencies() *histogram {
 	var all histogram
 	for _, e := range l.engines {
 		all.merge(&e.hist)

@@ -36,6 +36,7 @@ func cases() []benchCase {
 		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
 		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
 		{"many", "many", "5,000 streams with one client each, 5,000 events/s of 512 B", many},
+		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
 		{"idle", "idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
 		{"idle", "idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
 	}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	slowClients = 1000
+	slowTime    = 5 * time.Second
+	// The sockets of a client that does not read take about 3 MB on loopback.
+	fillMessages     = 400
+	fillMessageBytes = 16 << 10
+)
+
+// slow measures what stalled clients cost the healthy ones beside them: two
+// servers one after the other, which get the same, one of them with stalled clients.
+func slow(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	without, err := slowOf(ctx, &f, p, "without_", 0)
+	if err != nil {
+		return f, err
+	}
+	with, err := slowOf(ctx, &f, p, "", slowClients)
+	if err != nil {
+		return f, err
+	}
+	f.ratio("p99_vs_without", "p99_ms", "without_p99_ms")
+	f.add("kb_each_stalled", float64(with-without)/1024/slowClients)
+	return f, nil
+}
+
+// slowOf returns the resident memory at the end.
+func slowOf(ctx context.Context, f *figures, p *programs, prefix string, stalled int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	s, err := startRejoin(ctx, p, "")
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	healthy, err := newLoad(ctx, crowd{clients: slowClients, target: s.target()})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = healthy.end() }()
+	others, err := newLoad(ctx, crowd{clients: stalled, target: s.target(), stalled: true})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = others.end() }()
+	r := &runner{server: s, load: healthy, streams: 1, clients: slowClients, bytes: fillMessageBytes}
+	// The edge closes a client that takes nothing for 10 s: what is measured has to
+	// be over by then.
+	if _, _, err := r.burst(ctx, fillMessages, 16); err != nil {
+		return 0, err
+	}
+	r.bytes = messageBytes
+	healthy.resetLatencies()
+	each, err := r.paced(ctx, 20_000/slowClients, slowTime)
+	if err != nil {
+		return 0, err
+	}
+	memory, err := resident(s.pids())
+	if err != nil {
+		return 0, err
+	}
+	f.addHistogram(prefix, healthy.latencies())
+	f.add(prefix+"cpu_us", each)
+	if stalled > 0 {
+		f.add("stalled_and_open", float64(others.open()))
+	}
+	return memory, nil
+}
