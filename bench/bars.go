@@ -28,6 +28,9 @@ func bars() []bar {
 		{[]string{"many"}, "cpu_vs_raw", false, 2.5},
 		{[]string{"many"}, "p99_vs_raw", false, 10},
 		{[]string{"idle-9000", "idle-18000"}, "kb_each", false, 9},
+		{[]string{"storm-window"}, "vs_raw", false, 1.5},
+		{[]string{"storm-log"}, "vs_drain", false, 3},
+		{[]string{"cold"}, "vs_drain", false, 1.5},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

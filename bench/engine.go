@@ -182,6 +182,9 @@ func (e *engine) request(i int) error {
 	}
 	b = append(b, "\r\n"...)
 	if _, err := unix.Write(c.fd, b); err != nil {
+		if e.load.crowd.atOnce {
+			return e.comeBack(i)
+		}
 		return err
 	}
 	c.sent = true
@@ -201,10 +204,10 @@ func (e *engine) read(i int) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 		return nil
+	case (err != nil || n == 0) && e.load.crowd.atOnce:
+		return e.comeBack(i)
 	case err != nil:
 		return err
-	case n == 0 && e.load.crowd.atOnce && c.retry > 0:
-		return e.comeBack(i)
 	case n == 0:
 		return errEnded
 	}
@@ -257,10 +260,17 @@ func (e *engine) body(i int, data []byte) error {
 	return nil
 }
 
-// comeBack has a connection that the server ended opened again, as the server said.
+// comeBackAfter is when a client comes back that the server told nothing, as a
+// browser does.
+const comeBackAfter = 3 * time.Second
+
+// comeBack has a connection that broke or that the server ended opened again.
 func (e *engine) comeBack(i int) error {
 	c := &e.conns[i]
 	err := unix.Close(c.fd)
+	if c.retry == 0 {
+		c.retry = comeBackAfter
+	}
 	c.fd, c.backAt = -1, time.Now().Add(c.retry)
 	at := len(e.later)
 	for at > 0 && e.conns[e.later[at-1]].backAt.After(c.backAt) {

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/nats-io/nats.go v1.55.0
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.49.0
 	rejoin/shared v0.0.0
 )

@@ -21,8 +21,8 @@ type crowd struct {
 	// that it must get first; nil means no ID, and message 0.
 	after func(i int) (id string, first int)
 	// atOnce opens all connections without waiting for the answers of the first
-	// ones, and newLoad returns at once. A client whose connection the server ends
-	// comes back with its newest event ID, when the server told it to.
+	// ones, and newLoad returns at once. A client whose connection ends comes back
+	// with its newest event ID.
 	atOnce bool
 	// stalled are clients that never read again after their first block.
 	stalled bool

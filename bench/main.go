@@ -36,9 +36,12 @@ func cases() []benchCase {
 		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
 		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
 		{"many", "many", "5,000 streams with one client each, 5,000 events/s of 512 B", many},
-		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
 		{"idle", "idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
 		{"idle", "idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
+		{"storm", "storm-window", "10,000 clients come back at once, each 50 events behind; the window has all 1,000,000", stormInWindow},
+		{"storm", "storm-log", "the same, with a window of a tenth of the log", stormBelow},
+		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
+		{"cold", "cold", "an edge starts on 1,000,000 events of 512 B", cold},
 	}
 }
 

@@ -78,6 +78,9 @@ func start(ctx context.Context, p *programs, dir string, args ...string) (*syste
 	return s, nil
 }
 
+// readyWithin is how long a program may take to get ready: it may have a large log to read.
+const readyWithin = 5 * time.Minute
+
 // run runs a program of ours and waits until it is ready. told are the log lines
 // that it must write before, each with an address.
 func run(ctx context.Context, program string, told []string, args ...string) (*system, error) {
@@ -89,7 +92,7 @@ func run(ctx context.Context, program string, told []string, args ...string) (*s
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	if err := s.learn(ctx, logs, told); err != nil {
 		s.stop()

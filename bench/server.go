@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -96,6 +97,8 @@ const (
 	partitions = 16
 	// unacknowledged is how many messages may be on their way to the log.
 	unacknowledged = 4096
+	// stallWait is how long a publish waits for one of them.
+	stallWait = 30 * time.Second
 )
 
 // startRejoin starts the standalone program on a data folder, or on a new one when
@@ -142,7 +145,7 @@ func (r *rejoin) target() target {
 }
 
 func (r *rejoin) publish(_ context.Context, stream int, message []byte) error {
-	_, err := r.js.PublishAsync(subjectOf(stream), message)
+	_, err := r.js.PublishAsync(subjectOf(stream), message, jetstream.WithStallWait(stallWait))
 	return err
 }
 

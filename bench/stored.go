@@ -1,4 +1,148 @@
 package main
 
-// stored is a log on disk.
-type stored struct{}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+const (
+	storedStreams   = 10_000
+	storedPerStream = 100
+	storedEvents    = storedStreams * storedPerStream
+	// storedCursor is the number of the message that the cursors stand on: the 50th.
+	storedCursor = 49
+	// storedFor is how long a stored log is used: its events live for an hour.
+	storedFor = 30 * time.Minute
+	// frameBytes is about what an event of 512 B takes in a window, with its entry.
+	frameBytes = 700
+)
+
+// stored is a log on disk: 10,000 streams of 100 events of 512 B each, interleaved,
+// in 1,000 sessions.
+type stored struct {
+	dir  string
+	made time.Time
+	// cursors are the event ids of the 50th event of each stream.
+	cursors []string
+}
+
+// log returns the stored log, which is written when there is none yet, or none that
+// will do. Only one program uses it at a time.
+func (p *programs) log(ctx context.Context) (*stored, error) {
+	if p.stored != nil && time.Since(p.stored.made) < storedFor {
+		return p.stored, nil
+	}
+	if p.stored != nil {
+		if err := os.RemoveAll(p.stored.dir); err != nil {
+			return nil, err
+		}
+		p.stored = nil
+	}
+	dir, err := os.MkdirTemp(p.dir, "stored-")
+	if err != nil {
+		return nil, err
+	}
+	s := &stored{dir: dir, made: time.Now()}
+	if err := s.write(ctx, p); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("writing the log: %w", err)
+	}
+	p.stored = s
+	return s, nil
+}
+
+func (s *stored) write(ctx context.Context, p *programs) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	r, err := startRejoin(ctx, p, s.dir)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	subjects := make([]string, storedStreams)
+	for i := range subjects {
+		subjects[i] = subjectOf(i)
+	}
+	acks := make([]jetstream.PubAckFuture, storedStreams)
+	for n := range storedPerStream {
+		for i, subject := range subjects {
+			ack, err := r.js.PublishAsync(subject, varied(n, i), jetstream.WithStallWait(stallWait))
+			if err != nil {
+				return err
+			}
+			if n == storedCursor {
+				acks[i] = ack
+			}
+		}
+	}
+	if err := r.flush(ctx); err != nil {
+		return err
+	}
+	return s.setCursors(ctx, r, acks)
+}
+
+// setCursors makes the event ids of what was acknowledged.
+func (s *stored) setCursors(ctx context.Context, r *rejoin, acks []jetstream.PubAckFuture) error {
+	log, err := eventlog.Open(ctx, r.nc, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	total := uint64(0)
+	states := make([]eventlog.State, log.Settings().Partitions)
+	for p := range states {
+		if states[p], err = log.Look(ctx, p); err != nil {
+			return err
+		}
+		total += states[p].Events
+	}
+	if total != storedEvents {
+		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
+	}
+	s.cursors = make([]string, len(acks))
+	for i, ack := range acks {
+		select {
+		case a := <-ack.Ok():
+			s.cursors[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
+		default:
+			return errors.New("an event was not acknowledged")
+		}
+	}
+	return nil
+}
+
+// cursorOf returns the event id of a sequence in a stream, as it is while the
+// session is not registered; it stays as good afterwards.
+func cursorOf(state eventlog.State, stream int, sequence uint64) string {
+	name := strconv.Itoa(stream)
+	tag := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: sessionOf(stream), Stream: name}.Tag()
+	return event.ID{Stream: name, Tag: tag, Sequence: sequence}.String()
+}
+
+// varied is stamped with padding that does not compress: a store that compresses
+// its blocks would else hold next to nothing.
+func varied(n, stream int) []byte {
+	b := stamped(n, messageBytes)
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	state := uint64(n)*storedStreams + uint64(stream) + 1 //nolint:gosec // positive
+	for i := padAt; i < len(b)-3; i++ {
+		state ^= state << 13
+		state ^= state >> 7
+		state ^= state << 17
+		b[i] = letters[state>>58]
+	}
+	return b
+}
+
+// padAt is where the padding of a message surely has begun.
+const padAt = 120

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCasesAreChosenByGroupAndByName(t *testing.T) {
+	for names, want := range map[string]string{
+		"":                       "latency fanout-100 fanout-1000 fanout-5000 many idle-9000 idle-18000 storm-window storm-log slow cold",
+		"fan-out,idle":           "fanout-100 fanout-1000 fanout-5000 idle-9000 idle-18000",
+		"idle-18000 , idle":      "idle-9000 idle-18000",
+		"storm,many":             "many storm-window storm-log",
+		"slow,cold,storm-window": "storm-window slow cold",
+	} {
+		chosen, err := choose(names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range chosen {
+			got = append(got, c.name)
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%q chooses %q, want %q", names, s, want)
+		}
+	}
+	for _, names := range []string{"fanout", "idle,", "Idle"} {
+		if chosen, err := choose(names); err == nil {
+			t.Errorf("%q chooses %d cases, want an error", names, len(chosen))
+		}
+	}
+}
+
+func TestEveryBarIsAboutACaseThatExists(t *testing.T) {
+	for _, b := range bars() {
+		for _, name := range b.cases {
+			if _, err := choose(name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A ratio is taken within a repetition: the median of ratios is not the ratio of medians.
+func TestRatiosAreTakenWithinARepetition(t *testing.T) {
+	r := newReport(benchCase{name: "many", what: "test"})
+	for _, v := range [][2]float64{{10, 1}, {2, 2}, {9, 3}} {
+		var f figures
+		f.add("cpu_us", v[0])
+		f.add("raw_cpu_us", v[1])
+		f.ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
+		f.ratio("p99_vs_raw", "p99_ms", "raw_p99_ms") // not measured
+		r.add(f)
+	}
+	if v, ok := r.median("cpu_vs_raw"); !ok || v != 3 {
+		t.Errorf("the median is %v, want 3", v)
+	}
+	var out strings.Builder
+	r.print(&out)
+	for _, want := range []string{"BENCH many cpu_us 9.000\n", "BENCH many raw_cpu_us 2.000\n", "BENCH many cpu_vs_raw 3.000\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	out.Reset()
+	printVerdicts(&out, r.judge())
+	for _, want := range []string{"many  cpu_vs_raw  3.000   ≤ 2.5  no\n", "many  p99_vs_raw  -       ≤ 10   not measured\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestBarsHoldAtTheirLimit(t *testing.T) {
+	for _, c := range []struct {
+		least bool
+		value float64
+		holds bool
+	}{{true, 6, true}, {true, 5.9, false}, {false, 6, true}, {false, 6.1, false}} {
+		if v := (verdict{bar: bar{least: c.least, limit: 6}, value: c.value, known: true}); v.holds() != c.holds {
+			t.Errorf("%+v holds: %v", c, v.holds())
+		}
+	}
+}
+
+func TestMetricsAreSummedOverTheirSeries(t *testing.T) {
+	text := "# HELP a_total x\na_total{from=\"log\"} 3\na_total{from=\"window\"} 4e3\na_total_more 5\na 7\n"
+	for name, want := range map[string]float64{"a_total": 4003, "a": 7, "b": 0} {
+		if got, err := sumOf(text, name); err != nil || got != want {
+			t.Errorf("%s is %v, %v; want %v", name, got, err, want)
+		}
+	}
+}
+
+func TestQuantilesAreWithinABucket(t *testing.T) {
+	var h, other histogram
+	for i := range 1000 {
+		at := &h
+		if i%2 == 0 {
+			at = &other
+		}
+		at.add(int64(i+1) * 1_000_000)
+	}
+	h.merge(&other)
+	for q, want := range map[float64]float64{0.5: 500, 0.99: 990, 0.999: 999} {
+		if got := h.quantile(q); got < want || got > want*1.04 {
+			t.Errorf("the %v quantile is %v ms, want %v or a little more", q, got, want)
+		}
+	}
+	if h.total != 1000 {
+		t.Errorf("%d durations", h.total)
+	}
+}

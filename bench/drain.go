@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// drain returns how long plain ordered consumers of nats.go take to read the newest
+// events of each partition of a log, one consumer for each and so many at a time.
+// newest 0 means all.
+func drain(ctx context.Context, nc *nats.Conn, newest uint64, atATime int) (time.Duration, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	turns, errs := make(chan struct{}, atATime), make([]error, partitions)
+	var all sync.WaitGroup
+	for p := range partitions {
+		turns <- struct{}{}
+		all.Go(func() {
+			errs[p] = drainPartition(ctx, js, "MCP_"+strconv.Itoa(p), newest)
+			<-turns
+		})
+	}
+	all.Wait()
+	return time.Since(start), errors.Join(errs...)
+}
+
+func drainPartition(ctx context.Context, js jetstream.JetStream, name string, newest uint64) error {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	state := stream.CachedInfo().State
+	if state.Msgs == 0 {
+		return nil
+	}
+	from := state.FirstSeq
+	if newest > 0 && state.LastSeq-state.FirstSeq >= newest {
+		from = state.LastSeq - newest + 1
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name) // it would go by itself, later
+	}()
+	var read atomic.Int64
+	done := make(chan struct{})
+	consuming, err := consumer.Consume(func(m jetstream.Msg) {
+		read.Add(1)
+		if meta, err := m.Metadata(); err == nil && meta.Sequence.Stream == state.LastSeq {
+			close(done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer consuming.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %d events read: %w", name, read.Load(), ctx.Err())
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+const (
+	// stormLimit is when a storm is given up; the figure is the limit then.
+	stormLimit = 120 * time.Second
+	// stormEvents is how many events each client is missing.
+	stormEvents = storedPerStream - 1 - storedCursor
+	// stormWindow holds everything: partitions are not of equal size, and a backfill
+	// fills four fifths.
+	stormWindow = storedEvents * frameBytes * 2
+)
+
+// stormInWindow measures 10,000 clients that come back at once to a window that has
+// everything that they miss.
+func stormInWindow(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	err := stormOfRejoin(ctx, &f, p, stormWindow, nil)
+	if err == nil {
+		err = stormOfRaw(ctx, &f)
+	}
+	if err == nil && p.nginx != "" {
+		err = stormOfNchan(ctx, &f, p)
+	}
+	f.ratio("vs_raw", "seconds", "raw_seconds")
+	f.ratio("vs_nchan", "seconds", "nchan_seconds")
+	return f, err
+}
+
+// stormBelow measures the same with a window of a tenth of the log, in which nobody
+// finds what comes next.
+func stormBelow(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
+		for _, c := range []struct {
+			metric  string
+			atATime int
+		}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
+			took, err := drain(ctx, r.nc, 0, c.atATime)
+			if err != nil {
+				return fmt.Errorf("draining the log: %w", err)
+			}
+			f.add(c.metric, took.Seconds())
+		}
+		return nil
+	})
+	f.ratio("vs_drain", "seconds", "drain_seconds")
+	f.ratio("vs_drain16", "seconds", "drain16_seconds")
+	return f, err
+}
+
+// stormOfRejoin measures a storm on an edge that was started on the stored log.
+// before runs when it is up, unless nil.
+func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, before func(context.Context, *rejoin) error) error {
+	log, err := p.log(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window))
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	// The janitor reads the whole log first.
+	if err := quiet(ctx, r.pids()); err != nil {
+		return err
+	}
+	if before != nil {
+		if err := before(ctx, r); err != nil {
+			return err
+		}
+	}
+	held, err := r.metric(ctx, "rejoin_edge_window_events")
+	if err != nil {
+		return err
+	}
+	f.add("events_in_window", held)
+	t := r.target()
+	t.path = func(stream int) string {
+		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
+	}
+	if err := storm(ctx, f, ofRejoin, r, t, func(i int) string { return log.cursors[i] }); err != nil {
+		return err
+	}
+	reads, err := r.metric(ctx, "rejoin_edge_log_reads_total")
+	f.add("log_reads", reads)
+	return err
+}
+
+// stormOfRaw measures a raw server that writes the same bytes.
+func stormOfRaw(ctx context.Context, f *figures) error {
+	s, err := startRaw(ctx, rawReplay)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for n := storedCursor + 1; n < storedPerStream; n++ {
+		if err := s.publish(ctx, 0, varied(n, 0)); err != nil {
+			return err
+		}
+	}
+	if err := s.flush(ctx); err != nil {
+		return err
+	}
+	if err := quiet(ctx, s.pids()); err != nil {
+		return err
+	}
+	t := s.target()
+	t.path = func(int) string { return "/0" }
+	return storm(ctx, f, ofRaw, s, t, func(int) string { return "raw_0000000_0" })
+}
+
+// stormOfNchan measures Nchan, which has to be given everything each time.
+func stormOfNchan(ctx context.Context, f *figures, p *programs) error {
+	s, err := startNchan(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	cursors := make([]string, storedStreams)
+	for n := range storedPerStream {
+		for i := range storedStreams {
+			var told func(string)
+			if n == storedCursor {
+				told = func(id string) { cursors[i] = id }
+			}
+			if err := s.publisher(i).publish(ctx, i, varied(n, i), told); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.flush(ctx); err != nil {
+		return err
+	}
+	return storm(ctx, f, ofNchan, s, s.target(), func(i int) string { return cursors[i] })
+}
+
+// storm has all clients connect at once and waits until each has what it misses.
+func storm(ctx context.Context, f *figures, prefix string, s server, t target, cursor func(i int) string) error {
+	before, err := cpu(s.pids())
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, stormLimit)
+	defer cancel()
+	start := time.Now()
+	l, err := newLoad(limited, crowd{
+		clients: storedStreams, target: t, atOnce: true,
+		stream: func(i int) int { return i },
+		after:  func(i int) (string, int) { return cursor(i), storedCursor + 1 },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.end() }()
+	err = l.waitFor(limited, storedStreams*stormEvents)
+	took := time.Since(start)
+	switch {
+	case err == nil:
+		err = l.settled(ctx) // nothing more may come
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		f.remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), storedStreams*stormEvents)
+		err, took = nil, stormLimit
+	}
+	if err != nil {
+		return fmt.Errorf("%sstorm: %w", prefix, err)
+	}
+	after, err := cpu(s.pids())
+	if err != nil {
+		return err
+	}
+	f.add(prefix+"seconds", took.Seconds())
+	f.add(prefix+"cpu_seconds", (after - before).Seconds())
+	if n := l.returned.Load(); n > 0 {
+		f.remark("%sstorm: %d connections were ended by the server and came back.", prefix, n)
+	}
+	return nil
+}
