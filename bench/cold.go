@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -26,6 +25,9 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 	if err := quiet(ctx, r.pids()); err != nil {
 		return f, err
 	}
+	if err := pause(ctx, forgotten); err != nil { // the janitor has read the log
+		return f, err
+	}
 	start := time.Now()
 	e, err := run(ctx, p.edge, []string{"edge open", "admin port open"},
 		"--nats-url", r.nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
@@ -39,15 +41,8 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	f.add("events_in_window", held)
-	for _, c := range []struct {
-		metric  string
-		atATime int
-	}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
-		took, err := drain(ctx, r.nc, uint64(held/partitions), c.atATime)
-		if err != nil {
-			return f, fmt.Errorf("draining what the window holds: %w", err)
-		}
-		f.add(c.metric, took.Seconds())
+	if err := addDrains(ctx, &f, r.nc, uint64(held/partitions)); err != nil {
+		return f, err
 	}
 	f.ratio("vs_drain", "seconds", "drain_seconds")
 	f.ratio("vs_drain16", "seconds", "drain16_seconds")

@@ -13,6 +13,28 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// forgotten is how long JetStream surely needs to forget blocks that were read (10 s
+// by itself), so that no reader profits from the one before.
+const forgotten = 12 * time.Second
+
+// addDrains adds how long drains take, one partition after the other and all at once.
+func addDrains(ctx context.Context, f *figures, nc *nats.Conn, newest uint64) error {
+	for _, c := range []struct {
+		metric  string
+		atATime int
+	}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
+		if err := pause(ctx, forgotten); err != nil {
+			return err
+		}
+		took, err := drain(ctx, nc, newest, c.atATime)
+		if err != nil {
+			return fmt.Errorf("draining the log: %w", err)
+		}
+		f.add(c.metric, took.Seconds())
+	}
+	return nil
+}
+
 // drain returns how long plain ordered consumers of nats.go take to read the newest
 // events of each partition of a log, one consumer for each and so many at a time.
 // newest 0 means all.

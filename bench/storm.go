@@ -39,17 +39,10 @@ func stormInWindow(ctx context.Context, p *programs) (figures, error) {
 func stormBelow(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
-		for _, c := range []struct {
-			metric  string
-			atATime int
-		}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
-			took, err := drain(ctx, r.nc, 0, c.atATime)
-			if err != nil {
-				return fmt.Errorf("draining the log: %w", err)
-			}
-			f.add(c.metric, took.Seconds())
+		if err := addDrains(ctx, &f, r.nc, 0); err != nil {
+			return err
 		}
-		return nil
+		return pause(ctx, forgotten)
 	})
 	f.ratio("vs_drain", "seconds", "drain_seconds")
 	f.ratio("vs_drain16", "seconds", "drain16_seconds")
