@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -97,8 +96,6 @@ const (
 	partitions = 16
 	// unacknowledged is how many messages may be on their way to the log.
 	unacknowledged = 4096
-	// stallWait is how long a publish waits for one of them.
-	stallWait = 30 * time.Second
 )
 
 // startRejoin starts the standalone program on a data folder, or on a new one when
@@ -144,9 +141,22 @@ func (r *rejoin) target() target {
 	}}
 }
 
-func (r *rejoin) publish(_ context.Context, stream int, message []byte) error {
-	_, err := r.js.PublishAsync(subjectOf(stream), message, jetstream.WithStallWait(stallWait))
+func (r *rejoin) publish(ctx context.Context, stream int, message []byte) error {
+	_, err := r.store(ctx, subjectOf(stream), message)
 	return err
+}
+
+// store publishes a message, once there are few enough on their way.
+func (r *rejoin) store(ctx context.Context, subject string, message []byte) (jetstream.PubAckFuture, error) {
+	for {
+		ack, err := r.js.PublishAsync(subject, message) // waits for 200 ms
+		if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
+			return ack, err
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func (r *rejoin) push() error { return nil } // the connection's own goroutine does

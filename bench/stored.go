@@ -76,7 +76,7 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 	acks := make([]jetstream.PubAckFuture, storedStreams)
 	for n := range storedPerStream {
 		for i, subject := range subjects {
-			ack, err := r.js.PublishAsync(subject, varied(n, i), jetstream.WithStallWait(stallWait))
+			ack, err := r.store(ctx, subject, varied(n, i))
 			if err != nil {
 				return err
 			}
