@@ -171,7 +171,7 @@ func (p *patience) over() bool {
 	env, slow := p.w.doubt.env, p.w.doubt.slow
 	fast := time.Since(p.w.doubt.seen) < slowAfter
 	p.w.mu.Unlock()
-	if time.Since(p.since) > checkTime/2 {
+	if time.Since(p.since) > p.least+15*time.Second {
 		return true
 	}
 	if env == nil {
