@@ -55,6 +55,27 @@ func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
 	}
 }
 
+// Between a roll-back and the tail's next beginning, the ledger is of the old life.
+func TestALedgerAnswersNobodyWhoHasSeenANewerLife(t *testing.T) {
+	m := newModel(-1)
+	m.publish(place{"s", "a"}, event.Message)
+	l := newLedger()
+	l.begin(m.state(), nil)
+	l.apply(m.entries[0], m.now)
+	l.reach(1, m.now)
+	l.looked(1, m.state(), m.now)
+	next := m.state()
+	next.Generations = append(next.Generations, event.Generation{ID: "next", Start: 2})
+	req := marks.Request{Birth: next.Birth, Generation: next.Generation().ID, Through: 1}
+	if l.answers(req) {
+		t.Error("the ledger answers before it knows what the generation began with")
+	}
+	l.begin(next, nil)
+	if !l.answers(req) {
+		t.Error("the ledger does not answer for the life that it follows")
+	}
+}
+
 // What a ledger that begins on an existing log says of each stream, with the
 // reasons for which a missing sequence can be theirs or not.
 func TestOnlyStreamsThatMayHaveLostEventsAreAccused(t *testing.T) {

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/event"
 	"rejoin/shared/marks"
 )
 
@@ -121,7 +123,13 @@ func (c *clerk) respond(msg *nats.Msg, reply marks.Reply) {
 // answers reports whether the ledger can answer a question: it has followed the
 // log far enough, and what it missed is attributed.
 func (l *ledger) answers(req marks.Request) bool {
-	return l.exact() && l.birth == req.Birth && l.under(req.Limit) && l.through >= req.Through
+	return l.exact() && l.birth == req.Birth && l.heardOf(req.Generation) && l.under(req.Limit) && l.through >= req.Through
+}
+
+// heardOf reports whether the ledger follows a life of the partition that an edge has
+// seen; an empty generation means that it did not say.
+func (l *ledger) heardOf(generation string) bool {
+	return generation == "" || slices.ContainsFunc(l.generations, func(g event.Generation) bool { return g.ID == generation })
 }
 
 // under reports whether the ledger is under a limit that an edge has seen; 0 means
@@ -143,6 +151,8 @@ func (p *partition) answer(req marks.Request, late bool) (marks.Reply, bool) {
 		return marks.Reply{Error: "the ledger is not complete"}, true
 	case l.birth != req.Birth:
 		return marks.Reply{Error: "the partition has another birth"}, true
+	case !l.heardOf(req.Generation):
+		return marks.Reply{Error: "the ledger has not heard of the partition's generation"}, true
 	case !l.under(req.Limit):
 		return marks.Reply{Error: "the partition has another limit"}, true
 	case l.through < req.Through:

@@ -27,10 +27,11 @@ type partition struct {
 
 	mu      sync.Mutex
 	ledger  *ledger
-	ready   bool // the ledger was complete once
-	waiting int  // how many wait for moved
-	fed     bool // the tail that runs has begun the ledger, or goes on with it
-	held    bool // no ledger may begin
+	ready   bool           // the ledger was complete once
+	waiting int            // how many wait for moved
+	fed     bool           // the tail that runs has begun the ledger, or goes on with it
+	tailed  eventlog.State // when it did
+	held    bool           // no ledger may begin
 	// deleting says that the sweeper deletes what was doomed. A ledger that began
 	// meanwhile would hold some of it for retained.
 	deleting bool
@@ -95,7 +96,7 @@ func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 	if now, _ := p.log.State(p.number); now.Limits != s.Limits {
 		return 0, errNotNow // s was asked for before a change, and has been on its way since
 	}
-	p.fed = true
+	p.fed, p.tailed = true, s
 	epoch, through := p.ledger.epoch, p.ledger.through
 	after := p.ledger.begin(s, past)
 	if p.ledger.epoch != epoch && through > 0 {
@@ -162,6 +163,10 @@ func (p *partition) follow(ctx context.Context) {
 			p.ledger.maxAge = state.Limits.MaxAge
 			p.ledger.advance(state.First)
 			p.ledger.prune(now)
+			if state.SameServer(p.tailed) && !p.ledger.heardOf(state.Generation().ID) {
+				p.ledger.generations = state.Generations // begun late: the life is the same
+				p.progress()
+			}
 			if p.ledger.through != through {
 				through, since = p.ledger.through, now
 			}

@@ -357,3 +357,17 @@ func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T)
 		t.Error("the heartbeat has no cursor")
 	}
 }
+
+// Two absences of the janitor with a long time between them are two, also if nobody
+// asked while it was there.
+func TestPatienceBeginsAnewWithEachAbsence(t *testing.T) {
+	l := &ledger{patience: time.Second}
+	first := l.answered(false)
+	if again := l.answered(false); again != first {
+		t.Errorf("one absence is two: %s and %s", first, again)
+	}
+	l.missing, l.failed = first.Add(-time.Hour), first.Add(-time.Hour)
+	if again := l.answered(false); again.Before(first) {
+		t.Errorf("the second absence began with the first one, %s before", first.Sub(again))
+	}
+}

@@ -19,6 +19,7 @@ type ledger struct {
 
 	mu      sync.Mutex
 	missing time.Time // since when nobody answers; zero when somebody does
+	failed  time.Time // when nobody answered last
 }
 
 const askAgain = 50 * time.Millisecond
@@ -43,14 +44,19 @@ func (l *ledger) ask(ctx context.Context, req marks.Request) (marks.Reply, error
 	}
 }
 
-// answered notes whether somebody answered and returns since when nobody does.
+// answered notes whether somebody answered and returns since when nobody does. When
+// nobody was asked for long enough, there may have been a janitor in between.
 func (l *ledger) answered(yes bool) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if yes {
+	now := time.Now()
+	switch {
+	case yes:
 		l.missing = time.Time{}
-	} else if l.missing.IsZero() {
-		l.missing = time.Now()
+	case l.missing.IsZero() || now.Sub(l.failed) > l.patience+marks.AskTimeout:
+		l.missing, l.failed = now, now
+	default:
+		l.failed = now
 	}
 	return l.missing
 }
@@ -151,7 +157,7 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 		if err := behind(state, v.birth, v.generation); err != nil {
 			return marks.Reply{}, err
 		}
-		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Through: max(v.end, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream})
+		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Generation: v.generation, Through: max(v.end, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream})
 	})
 	if err != nil {
 		return marks.Reply{}, err
@@ -170,7 +176,7 @@ func (p *partition) marksNow(ctx context.Context, at place, v view, through uint
 	if err := behind(l.state, v.birth, v.generation); err != nil {
 		return marks.Reply{}, err
 	}
-	req := marks.Request{Partition: p.number, Birth: v.birth, Through: l.state.Last, First: l.state.First, Limit: l.state.Limits.MaxEventsPerStream}
+	req := marks.Request{Partition: p.number, Birth: v.birth, Generation: v.generation, Through: l.state.Last, First: l.state.First, Limit: l.state.Limits.MaxEventsPerStream}
 	if l.shared >= askForAll && l.state.Last >= through {
 		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) { return p.ledger.ask(ctx, req) })
 		if err != nil {

@@ -60,6 +60,10 @@ type Request struct {
 	// Birth is the ID of the partition's first generation, as the edge knows it: a
 	// ledger of another life of the partition does not answer with marks.
 	Birth string `json:"birth"`
+	// Generation is the ID of the newest generation that the edge has seen; empty
+	// means that it does not say. A ledger that has not heard of it may be of a life
+	// that was rolled back, and does not answer with marks.
+	Generation string `json:"generation,omitempty"`
 	// Session narrows the answer to a session; empty means the whole partition.
 	Session string `json:"session,omitempty"`
 	// Stream narrows it to a stream of the session; empty means all of them.
