@@ -19,6 +19,10 @@ func (l *ledger) answer(req marks.Request, now time.Time) marks.Reply {
 	doubt := max(l.doubts.floor, l.doubts.unsettled())
 	reply := marks.Reply{Through: l.through, Default: marks.Mark{Maybe: doubt}}
 	switch {
+	case len(req.Places) > 0:
+		for _, place := range req.Places {
+			reply.Places = append(reply.Places, l.placeMark(place, doubt, now))
+		}
 	case req.Session == "":
 		reply.Default.Maybe = max(doubt, l.doubts.trims)
 		reply.Marks, reply.Next = l.page(req.From, reply.Default, now)
@@ -36,6 +40,32 @@ func (l *ledger) answer(req marks.Request, now time.Time) marks.Reply {
 		reply.Marks, reply.Next = l.pageOf(req.Session, req.From, reply.Default, now)
 	}
 	return reply
+}
+
+// placeMark returns what is known of a stream; doubt is what holds for those of
+// sessions that the ledger does not know.
+func (l *ledger) placeMark(of marks.Place, doubt uint64, now time.Time) marks.PlaceMark {
+	a := l.accounts[of.Session]
+	if a == nil {
+		return marks.PlaceMark{Mark: marks.Mark{Maybe: doubt}}
+	}
+	s := a.streams[of.Stream]
+	if s == nil {
+		return marks.PlaceMark{Mark: marks.Mark{Maybe: max(doubt, a.maybe)}, Closed: known(a.markers.closedAt())}
+	}
+	m := marks.PlaceMark{Mark: l.markOf(a, s, now), Closed: known(a.closedAt(s))}
+	if i := sort.Search(len(s.events), func(i int) bool { return s.events[i].seq > m.Removed }); i < len(s.events) {
+		m.First = s.events[i].seq
+	}
+	return m
+}
+
+// known returns 0 for the close sequence of what is open.
+func known(closed uint64) uint64 {
+	if closed == open {
+		return 0
+	}
+	return closed
 }
 
 // markOf returns the mark of a stream. What a =clear marker covers is gone, whether

@@ -97,6 +97,9 @@ func (c *clerk) read(data []byte) (marks.Request, *partition, error) {
 	if req.Partition < 0 || req.Partition >= len(c.partitions) {
 		return req, nil, fmt.Errorf("there is no partition %d", req.Partition)
 	}
+	if len(req.Places) > marks.MaxPlaces {
+		return req, nil, fmt.Errorf("%d places are too many", len(req.Places))
+	}
 	return req, c.partitions[req.Partition], nil
 }
 

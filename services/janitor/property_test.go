@@ -134,7 +134,11 @@ func (m *machine) check(t *rapid.T) {
 	whole := l.answer(marks.Request{}, m.log.now)
 	for _, at := range m.places {
 		truth := m.log.truth(at, l.through, l.first)
-		for _, got := range []marks.Mark{lookUp(whole, at), lookUp(l.answer(marks.Request{Session: at.session}, m.log.now), at), lookUp(l.answer(marks.Request{Session: at.session, Stream: at.stream}, m.log.now), at)} {
+		place := l.answer(marks.Request{Places: []marks.Place{{Session: at.session, Stream: at.stream}}}, m.log.now).Places[0]
+		for _, got := range []marks.Mark{
+			lookUp(whole, at), lookUp(l.answer(marks.Request{Session: at.session}, m.log.now), at),
+			lookUp(l.answer(marks.Request{Session: at.session, Stream: at.stream}, m.log.now), at), place.Mark,
+		} {
 			if max(got.Removed, got.Maybe) < truth {
 				t.Fatalf("%v: %d was removed and the mark is %+v (through %d, first %d)", at, truth, got, l.through, l.first)
 			}
@@ -145,6 +149,9 @@ func (m *machine) check(t *rapid.T) {
 			if !m.missed && !m.odd && got.Maybe != 0 {
 				t.Fatalf("%v: nothing was missed, and the mark is %+v", at, got)
 			}
+		}
+		if place.First != 0 && place.First <= place.Removed {
+			t.Fatalf("%v: the oldest that is retained was removed: %+v", at, place)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package janitor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -241,6 +242,36 @@ func TestMarksOverNATS(t *testing.T) {
 	})
 }
 
+func TestManyStreamsAreOneQuestion(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 2}, quick())
+	events := r.publish(t, "s", "a", 3)
+	closed, err := r.b.Log.Mark(t.Context(), event.Close, "s", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := r.publish(t, "s", "b", 1)
+	state, err := r.b.Log.Look(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := marks.Ask(t.Context(), r.b.Conn, marks.Request{
+		Birth: state.Birth, Through: state.Last,
+		Places: []marks.Place{{Session: "s", Stream: "b"}, {Session: "s", Stream: "a"}, {Session: "no", Stream: "body"}},
+	})
+	want := []marks.PlaceMark{
+		{First: other[0]},
+		{Mark: marks.Mark{Removed: events[0], Reason: marks.Trimmed}, Closed: closed.Sequence, First: events[1]},
+		{},
+	}
+	if err != nil || !slices.Equal(reply.Places, want) {
+		t.Errorf("%+v, %v", reply.Places, err)
+	}
+	many := marks.Request{Birth: state.Birth, Places: make([]marks.Place, marks.MaxPlaces+1)}
+	if _, err := marks.Ask(t.Context(), r.b.Conn, many); !errors.Is(err, marks.ErrUnavailable) {
+		t.Errorf("a question that is too long: %v", err)
+	}
+}
+
 func TestAPageOfTheLongestNamesFitsIntoAMessage(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 1, MaxEventsPerSession: -1}, quick())
 	name := strings.Repeat("<", event.MaxNameLen)
@@ -252,6 +283,13 @@ func TestAPageOfTheLongestNamesFitsIntoAMessage(t *testing.T) {
 	state, err := r.b.Log.Look(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	places := make([]marks.Place, marks.MaxPlaces)
+	for i := range places {
+		places[i] = marks.Place{Session: name, Stream: name[4:] + "0000"}
+	}
+	if reply, err := marks.Ask(t.Context(), r.b.Conn, marks.Request{Birth: state.Birth, Places: places}); err != nil || reply.Places[0].Removed == 0 {
+		t.Errorf("the longest question has %d answers, %v", len(reply.Places), err)
 	}
 	for _, req := range []marks.Request{{}, {Session: name}} {
 		req.Birth, req.Through = state.Birth, last[1]

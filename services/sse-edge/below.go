@@ -3,31 +3,84 @@ package edge
 import (
 	"context"
 	"errors"
+	"math"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
 )
 
 // below reads a page for a cursor that lies below the window's floor, out of the log.
 func (r *reader) below(ctx context.Context, v view, s *step) error {
-	// Markers of a single stream that were written since the reader came are on its
-	// chain, so one look at the log does for all pages. Those of a flow's streams are not.
-	if r.cleared == nil || r.place.stream == "" {
-		r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
+	var err error
+	if r.place.stream == "" {
+		err = r.flowBelow(ctx, v, s)
+	} else {
+		err = r.streamBelow(ctx, v, s)
 	}
-	upTo := v.floor - 1
-	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
-		return errors.Join(err, again(moved))
+	if err == nil && s.empty() {
+		return errAgain
 	}
-	page, err := r.part.backlog.read(ctx, r.place, r.cursor, upTo, r.limit)
+	return err
+}
+
+// streamBelow reads a page of one stream. The ledger's answer, which follows the read,
+// has all that judging it takes; only without it are the markers looked for in the log.
+func (r *reader) streamBelow(ctx context.Context, v view, s *step) error {
+	page, err := r.part.backlog.read(ctx, r.place, r.cursor, v.floor-1, r.limit)
 	if err != nil {
 		return err
 	}
-	items, err := r.itemsOf(ctx, v, page)
+	m, err := r.part.looks.marksOf(ctx, r.place, v)
+	if err != nil {
+		return r.streamWithoutLedger(ctx, v, s, page, err)
+	}
+	r.oldest, r.oldestKnown = m.First, true
+	items := r.itemsBefore(page, v, r.part.endOf(r.place.session, r.place.stream), m.Closed)
+	reply := marks.Reply{Default: m.Mark, Marks: []marks.StreamMark{{Session: r.place.session, Stream: r.place.stream, Mark: m.Mark}}}
+	return r.finish(ctx, v, s, page, items, reply, nil)
+}
+
+// streamWithoutLedger goes on with a page when the ledger does not answer.
+func (r *reader) streamWithoutLedger(ctx context.Context, v view, s *step, page eventlog.Page, why error) error {
+	if ctx.Err() != nil || errors.Is(why, errBehind) {
+		return errors.Join(ctx.Err(), why)
+	}
+	// Markers that were written since the reader came are on its chain, so one look at
+	// the log does for all pages.
+	if r.cleared == nil {
+		r.cleared, r.closed = map[string]uint64{}, map[string]uint64{}
+	}
+	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
+		return errors.Join(err, again(moved))
+	}
+	closed, err := r.closedAt(ctx, r.place.stream)
+	if err != nil {
+		return err
+	}
+	return r.finish(ctx, v, s, page, r.itemsBefore(page, v, closed, 0), marks.Reply{}, why)
+}
+
+// flowBelow reads a page of a session's flow.
+func (r *reader) flowBelow(ctx context.Context, v view, s *step) error {
+	r.cleared, r.closed = map[string]uint64{}, map[string]uint64{} // the chain does not know its streams' markers
+	if moved, err := r.passClearedBelow(ctx, v, s); err != nil || moved {
+		return errors.Join(err, again(moved))
+	}
+	page, err := r.part.backlog.read(ctx, r.place, r.cursor, v.floor-1, r.limit)
+	if err != nil {
+		return err
+	}
+	items, err := r.itemsOfFlow(ctx, page)
 	if err != nil {
 		return err
 	}
 	reply, err := r.part.marksNow(ctx, r.place, v, page.Through)
+	return r.finish(ctx, v, s, page, items, reply, err)
+}
+
+// finish judges what was read and moves the cursor behind it.
+func (r *reader) finish(ctx context.Context, v view, s *step, page eventlog.Page, items []item, reply marks.Reply, err error) error {
 	found, err := r.judge(ctx, reply, err, items, page.Through)
 	s.add(found...)
 	if err != nil {
@@ -36,9 +89,6 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 	s.items = r.keep(items)
 	r.cursor = max(r.cursor, page.Through)
 	r.retagBeyond(v)
-	if s.empty() {
-		return errAgain
-	}
 	return nil
 }
 
@@ -183,8 +233,31 @@ func once(known map[string]uint64, stream string, look func() (uint64, error)) (
 	return at, nil
 }
 
-// itemsOf frames the messages of a page as the window would have.
-func (r *reader) itemsOf(ctx context.Context, v view, page eventlog.Page) ([]item, error) {
+// itemsBefore frames the messages of a stream's page as the window would have, up to
+// where the stream ended: the first of some sequences, of which 0 means nothing.
+func (r *reader) itemsBefore(page eventlog.Page, v view, ends ...uint64) []item {
+	end := uint64(math.MaxUint64)
+	for _, e := range append(ends, v.closed, r.final) {
+		if e != 0 {
+			end = min(end, e)
+		}
+	}
+	items := r.items[:0]
+	for _, e := range page.Entries {
+		if e.Subject.Kind != event.Message || e.Sequence > end || !validMessage(e.Data) {
+			continue
+		}
+		if e.Final {
+			r.final, end = e.Sequence, e.Sequence
+		}
+		items = append(items, r.itemOf(e))
+	}
+	r.items = items
+	return items
+}
+
+// itemsOfFlow is itemsBefore for a session's flow.
+func (r *reader) itemsOfFlow(ctx context.Context, page eventlog.Page) ([]item, error) {
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if e.Subject.Kind != event.Message || !validMessage(e.Data) {
@@ -194,27 +267,22 @@ func (r *reader) itemsOf(ctx context.Context, v view, page eventlog.Page) ([]ite
 		if err != nil {
 			return nil, err
 		}
-		if e.Sequence > closed || v.closed != 0 && e.Sequence > v.closed || r.final != 0 && e.Sequence > r.final {
-			continue
+		cleared, err := r.clearedAt(ctx, e.Subject.Stream)
+		if err != nil {
+			return nil, err
 		}
-		if e.Final && r.place.stream != "" {
-			r.final = e.Sequence
+		if e.Sequence <= closed && e.Sequence >= cleared {
+			items = append(items, r.itemOf(e))
 		}
-		if r.place.stream == "" {
-			cleared, err := r.clearedAt(ctx, e.Subject.Stream)
-			if err != nil {
-				return nil, err
-			}
-			if e.Sequence < cleared {
-				continue
-			}
-		}
-		prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
-		items = append(items, item{
-			stream: e.Subject.Stream, sequence: e.Sequence, time: e.Time.UnixNano(),
-			frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ofLog,
-		})
 	}
 	r.items = items
 	return items, nil
+}
+
+func (r *reader) itemOf(e eventlog.Entry) item {
+	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
+	return item{
+		stream: e.Subject.Stream, sequence: e.Sequence, time: e.Time.UnixNano(),
+		frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ofLog,
+	}
 }

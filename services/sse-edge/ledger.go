@@ -169,21 +169,15 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 // from the log up to a sequence. The error is errBehind when the log is not in the
 // generation of the window that v was taken of: what was read does not go with it.
 func (p *partition) marksNow(ctx context.Context, at place, v view, through uint64) (marks.Reply, error) {
-	l, err := p.looks.after(ctx)
+	state, err := p.looks.after(ctx)
 	if err != nil {
 		return marks.Reply{}, err
 	}
-	if err := behind(l.state, v.birth, v.generation); err != nil {
+	if err := behind(state, v.birth, v.generation); err != nil {
 		return marks.Reply{}, err
 	}
-	req := marks.Request{Partition: p.number, Birth: v.birth, Generation: v.generation, Through: l.state.Last, First: l.state.First, Limit: l.state.Limits.MaxEventsPerStream}
-	if l.shared >= askForAll && l.state.Last >= through {
-		t, err := l.marks(ctx, func(ctx context.Context) (marks.Reply, error) { return p.ledger.ask(ctx, req) })
-		if err != nil {
-			return marks.Reply{}, err
-		}
-		return t.of(at.session), nil
-	}
-	req.Session, req.Stream, req.Through = at.session, at.stream, max(through, l.state.Last)
-	return p.ledger.ask(ctx, req)
+	return p.ledger.ask(ctx, marks.Request{
+		Partition: p.number, Birth: v.birth, Generation: v.generation, Session: at.session, Stream: at.stream,
+		Through: max(through, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream,
+	})
 }

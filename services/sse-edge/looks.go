@@ -8,17 +8,14 @@ import (
 	"rejoin/shared/marks"
 )
 
-// askForAll is how many readers that need their marks at the same time make one
-// question for all marks of the partition cheaper than one for each.
-const askForAll = 64
-
-// looks lets readers that need a look at the partition's leader at about the same
-// time share one. What was read before the look must be judged by it, so a look
-// serves only those who asked before it began: who comes while one is under way
-// shares the next one.
+// looks lets readers that look at the partition's leader at about the same time share
+// one look, and one question for the marks of their streams. What was read before the
+// look is judged by it, so a look serves only those who came before it began: who
+// comes while one is under way shares the next one.
 type looks struct {
 	base   context.Context //nolint:containedctx // of the edge: looks end with it
 	log    *eventlog.Log
+	ledger *ledger
 	number int
 	work   sync.WaitGroup
 
@@ -29,35 +26,72 @@ type looks struct {
 
 // look is one look at a partition's leader.
 type look struct {
-	shared int // by how many readers; settled when done is closed
-	state  eventlog.State
-	err    error
-	done   chan struct{}
+	places []marks.Place // whose marks are asked for behind it
+	index  map[place]int // where in places each is
 
-	once  sync.Once
-	table *table
-	none  error         // why there is no table
-	asked chan struct{} // closed when the table is there, or never will be
+	state eventlog.State
+	err   error
+	done  chan struct{} // closed when state and err are there
+
+	marks []marks.PlaceMark
+	none  error         // why there are no marks
+	asked chan struct{} // closed when marks and none are there
 }
 
-// after returns a look that begins after the call.
-func (l *looks) after(ctx context.Context) (*look, error) {
-	l.mu.Lock()
-	if l.next == nil {
-		l.next = &look{done: make(chan struct{}), asked: make(chan struct{})}
+// after returns the result of a look that begins after the call.
+func (l *looks) after(ctx context.Context) (eventlog.State, error) {
+	return l.join(nil).wait(ctx)
+}
+
+// marksOf returns the marks of a stream, asked for behind a look that begins after
+// the call, in which the partition must be as far as v: its error is errBehind else.
+// Other errors are those of [marks.Ask] and of the log.
+func (l *looks) marksOf(ctx context.Context, at place, v view) (marks.PlaceMark, error) {
+	mine := l.join(&at)
+	state, err := mine.wait(ctx)
+	if err != nil {
+		return marks.PlaceMark{}, err
 	}
-	mine := l.next
-	mine.shared++
+	if err := behind(state, v.birth, v.generation); err != nil {
+		return marks.PlaceMark{}, err
+	}
+	select {
+	case <-mine.asked:
+	case <-ctx.Done():
+		return marks.PlaceMark{}, ctx.Err()
+	}
+	if mine.none != nil {
+		return marks.PlaceMark{}, mine.none
+	}
+	return mine.marks[mine.index[at]], nil
+}
+
+// join takes part in the next look.
+func (l *looks) join(at *place) *look {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next == nil {
+		l.next = &look{index: map[place]int{}, done: make(chan struct{}), asked: make(chan struct{})}
+	}
+	if at != nil {
+		if _, there := l.next.index[*at]; !there {
+			l.next.index[*at] = len(l.next.places)
+			l.next.places = append(l.next.places, marks.Place{Session: at.session, Stream: at.stream})
+		}
+	}
 	if !l.busy {
 		l.busy = true
 		l.work.Go(l.run)
 	}
-	l.mu.Unlock()
+	return l.next
+}
+
+func (k *look) wait(ctx context.Context) (eventlog.State, error) {
 	select {
-	case <-mine.done:
-		return mine, mine.err
+	case <-k.done:
+		return k.state, k.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return eventlog.State{}, ctx.Err()
 	}
 }
 
@@ -76,25 +110,24 @@ func (l *looks) run() {
 		now.state, now.err = l.log.Look(ctx, l.number)
 		cancel()
 		close(now.done)
+		if now.err == nil && len(now.places) > 0 {
+			l.work.Go(func() { l.ask(now) })
+		}
 	}
 }
 
-// marks returns the marks of the whole partition, which the first caller asks for
-// and the others wait for.
-func (l *look) marks(ctx context.Context, ask func(context.Context) (marks.Reply, error)) (*table, error) {
-	l.once.Do(func() {
-		go func() {
-			defer close(l.asked)
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTimeout)
-			defer cancel()
-			reply, err := ask(ctx)
-			l.table, l.none = newTable(0, 0, reply), err
-		}()
-	})
-	select {
-	case <-l.asked:
-		return l.table, l.none
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// ask asks for the marks that a look is waited for.
+func (l *looks) ask(k *look) {
+	defer close(k.asked)
+	ctx, cancel := context.WithTimeout(l.base, openTimeout)
+	defer cancel()
+	for from := 0; from < len(k.places) && k.none == nil; from += marks.MaxPlaces {
+		var reply marks.Reply
+		reply, k.none = l.ledger.ask(ctx, marks.Request{
+			Partition: l.number, Birth: k.state.Birth, Generation: k.state.Generation().ID,
+			Through: k.state.Last, First: k.state.First, Limit: k.state.Limits.MaxEventsPerStream,
+			Places: k.places[from:min(from+marks.MaxPlaces, len(k.places))],
+		})
+		k.marks = append(k.marks, reply.Places...)
 	}
 }

@@ -49,6 +49,11 @@ type reader struct {
 	// final is the sequence of a stream's final event, when it was found in the log.
 	final uint64
 
+	// oldest is the sequence of the stream's oldest retained event, 0 when there is
+	// none, as far as the ledger has told.
+	oldest      uint64
+	oldestKnown bool
+
 	// given is the client's own text of the cursor, while it stands at givenAt.
 	given   string
 	givenAt uint64

@@ -134,7 +134,11 @@ func (r *reader) begin(reason Reason, requested string) {
 func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
 	_, registered := r.part.sessions.Session(r.place.session)
 	sequence, whole := r.part.window.oldestOf(r.chain)
-	if !whole && r.place.stream != "" {
+	switch {
+	case whole || r.place.stream == "":
+	case r.oldestKnown:
+		sequence = r.oldest
+	default:
 		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), 1)
 		if err == nil {
 			sequence = first

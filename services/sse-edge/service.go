@@ -129,7 +129,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			number: number, log: b.Log, sessions: b.Sessions, ledger: led, logger: env.Log, metrics: s.metrics,
 			window:    newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
 			strangers: strangers{sessions: b.Sessions},
-			looks:     looks{base: s.base, log: b.Log, number: number},
+			looks:     looks{base: s.base, log: b.Log, ledger: led, number: number},
 			backlog: backlog{
 				base: s.base, log: b.Log, number: number, slots: reads, metrics: s.metrics,
 				budget: max(cfg.WindowBytes/64, minScanBudget),

@@ -55,7 +55,23 @@ func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
 		if err := json.Unmarshal(m.Data, &req); err != nil {
 			f.t.Error(err)
 		}
-		data, _ := json.Marshal(answer(req))
+		reply := answer(req)
+		for _, of := range req.Places {
+			mark := marks.PlaceMark{Mark: reply.Default}
+			for _, m := range reply.Marks {
+				if m.Session == of.Session && m.Stream == of.Stream {
+					mark.Mark = m.Mark
+				}
+			}
+			for _, stream := range []string{"", of.Stream} { // as the janitor would know
+				at, err := f.b.Log.First(context.Background(), event.Subject{Session: of.Session, Stream: stream, Kind: event.Close}, 1)
+				if err == nil && (mark.Closed == 0 || at < mark.Closed) {
+					mark.Closed = at
+				}
+			}
+			reply.Places = append(reply.Places, mark)
+		}
+		data, _ := json.Marshal(reply)
 		_ = m.Respond(data)
 	})
 	if err != nil {

@@ -68,6 +68,9 @@ type Request struct {
 	Session string `json:"session,omitempty"`
 	// Stream narrows it to a stream of the session; empty means all of them.
 	Stream string `json:"stream,omitempty"`
+	// Places asks for these streams alone, at most MaxPlaces of them, instead of Session
+	// and Stream: what many readers wait for is one question.
+	Places []Place `json:"places,omitempty"`
 	// Through is a sequence that the ledger must have followed the log to before it answers.
 	Through uint64 `json:"through,omitempty"`
 	// First is the oldest retained sequence as the edge saw it: everything before
@@ -90,13 +93,34 @@ type Reply struct {
 	Default Mark `json:"default"`
 	// Marks are the streams whose mark differs from Default, ordered by session and stream token.
 	Marks []StreamMark `json:"marks,omitempty"`
+	// Places answers Request.Places, in the same order.
+	Places []PlaceMark `json:"places,omitempty"`
 	// Next is where the next page begins; empty on the last one.
 	Next string `json:"next,omitempty"`
+}
+
+// Place is one stream.
+type Place struct {
+	Session string `json:"session"`
+	Stream  string `json:"stream"`
+}
+
+// PlaceMark is all that the ledger knows of one stream.
+type PlaceMark struct {
+	Mark
+	// Closed is the sequence of the =close marker of the stream or of its session, the
+	// first of them; 0 while the log has none.
+	Closed uint64 `json:"closed,omitempty"`
+	// First is the sequence of the oldest retained event; 0 when there is none.
+	First uint64 `json:"first,omitempty"`
 }
 
 // PageSize is the most marks in one reply, which keeps a reply below NATS's
 // default limit of 1 MiB with the longest names.
 const PageSize = 1000
+
+// MaxPlaces is the most places in one request, with the longest names in the same limit.
+const MaxPlaces = 500
 
 // Ask sends a request and collects all pages of the answer. The error wraps
 // [ErrUnavailable].
@@ -117,6 +141,9 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) (Reply, error) {
 		}
 		if reply.Error != "" {
 			return Reply{}, fmt.Errorf("%w: %s", ErrUnavailable, reply.Error)
+		}
+		if len(reply.Places) != len(req.Places) {
+			return Reply{}, fmt.Errorf("%w: %d places of %d are answered", ErrUnavailable, len(reply.Places), len(req.Places))
 		}
 		if req.From == "" {
 			all = reply
