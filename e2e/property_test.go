@@ -34,11 +34,17 @@ func scheduleCount() int {
 // subscriber gets every event of its stream exactly once and in order, or is told
 // of a gap that really was one.
 func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
+	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int { return runSchedule(t, draw(seed)) })
+}
+
+// runMany runs n schedules, a few at a time, and logs what happened in all of them.
+func runMany(t *testing.T, n int, run func(t *testing.T, seed uint64) map[string]int) {
+	t.Helper()
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
 	}
-	t.Logf("%d schedules from seed %d", *schedules, first)
+	t.Logf("%d schedules from seed %d", n, first)
 	next := make(chan uint64)
 	var workers sync.WaitGroup
 	var mu sync.Mutex
@@ -47,7 +53,7 @@ func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
 		workers.Go(func() {
 			for s := range next {
 				t.Run(strconv.FormatUint(s, 10), func(t *testing.T) {
-					tally := runSchedule(t, draw(s))
+					tally := run(t, s)
 					mu.Lock()
 					defer mu.Unlock()
 					for k, v := range tally {
@@ -57,7 +63,7 @@ func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
 			}
 		})
 	}
-	for i := range *schedules {
+	for i := range n {
 		next <- first + uint64(i) //nolint:gosec // not negative
 	}
 	close(next)

@@ -7,8 +7,6 @@ import (
 	"flag"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,35 +21,7 @@ var rollBacks = flag.Int("rollbacks", 30/slowdown, "random schedules with roll-b
 // seen more than the copy is told rolled_back, and gets everything of the new life
 // once and in order; whoever has not goes on without a word.
 func TestARollBackIsToldAndTheNewLifeComesWhole(t *testing.T) {
-	first := *seed
-	if first == 0 {
-		first = uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
-	}
-	t.Logf("%d schedules from seed %d", *rollBacks, first)
-	next := make(chan uint64)
-	var workers sync.WaitGroup
-	var mu sync.Mutex
-	total := map[string]int{}
-	for range *lanes {
-		workers.Go(func() {
-			for s := range next {
-				t.Run(strconv.FormatUint(s, 10), func(t *testing.T) {
-					tally := runRollBacks(t, drawRollBacks(s))
-					mu.Lock()
-					defer mu.Unlock()
-					for k, v := range tally {
-						total[k] += v
-					}
-				})
-			}
-		})
-	}
-	for i := range *rollBacks {
-		next <- first + uint64(i) //nolint:gosec // not negative
-	}
-	close(next)
-	workers.Wait()
-	t.Logf("what happened:\n%s", tallyText(total))
+	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return runRollBacks(t, drawRollBacks(seed)) })
 }
 
 func drawRollBacks(seed uint64) schedule {

@@ -185,12 +185,8 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	defer release()
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	stream, err := l.js.Stream(ctx, streamName(p))
+	_, info, err := l.info(ctx, p)
 	if err != nil {
-		return apiError(err)
-	}
-	info := stream.CachedInfo()
-	if err := checkPartition(info.Config, p); err != nil {
 		return err
 	}
 	before, err := parseEarlier(info.Config.Metadata[metaEarlier])

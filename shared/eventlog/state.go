@@ -85,6 +85,16 @@ func (l *Log) Look(ctx context.Context, p int) (State, error) {
 	return state, nil
 }
 
+// info asks for a partition's JetStream stream as it is now.
+func (l *Log) info(ctx context.Context, p int) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	stream, err := l.js.Stream(ctx, streamName(p))
+	if err != nil {
+		return nil, nil, apiError(err)
+	}
+	info := stream.CachedInfo()
+	return stream, info, checkPartition(info.Config, p)
+}
+
 func (l *Log) refresh(ctx context.Context, p int) error {
 	part := l.parts[p]
 	part.mu.Lock()
@@ -94,12 +104,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	server := l.nc.ConnectedServerId()
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	stream, err := l.js.Stream(ctx, streamName(p))
+	stream, info, err := l.info(ctx, p)
 	if err != nil {
-		return apiError(err)
-	}
-	info := stream.CachedInfo()
-	if err := checkPartition(info.Config, p); err != nil {
 		return err
 	}
 	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
