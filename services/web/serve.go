@@ -37,7 +37,9 @@ const arrival = time.Second
 func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Duration) error {
 	var open connections
 	app.Server().ConnState = open.track
-	ln = &closeOnce{Listener: ln}
+	eager := acceptEagerly(&closeOnce{Listener: ln})
+	ln = eager
+	defer eager.drop()
 	served := make(chan error, 1)
 	go func() { served <- app.Listener(ln) }()
 
