@@ -49,7 +49,7 @@ const (
 	// scanPause is how long a scan waits for readers to come back for more.
 	scanPause = 100 * time.Millisecond
 	// minScanBudget is the least that a scan may hold for its readers, in bytes.
-	minScanBudget = 256 << 10
+	minScanBudget = 4 << 20
 )
 
 // read reads a page of a place: after < sequence ≤ upTo. Errors are those of

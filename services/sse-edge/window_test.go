@@ -302,6 +302,15 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+func BenchmarkEncode(b *testing.B) {
+	data := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + string(bytes.Repeat([]byte("x"), 430)) + `"}}`)
+	var frame []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		frame = appendFrame(frame[:0], []byte("stream_1234567_"), 123456, "message", data)
+	}
+}
+
 func BenchmarkReadAfterCursor(b *testing.B) {
 	w := newTestWindow(256 << 20)
 	const events, streams = 200_000, 1000

@@ -176,35 +176,46 @@ func (l *Log) clustered() bool { return l.nc.ConnectedClusterName() != "" }
 func (l *Log) watch(ctx context.Context) {
 	connected := l.nc.StatusChanged(nats.CONNECTED)
 	defer l.nc.RemoveStatusListener(connected)
-	ticker := time.NewTicker(watchEvery)
+	all := make([]int, len(l.parts))
+	for p := range all {
+		all[p] = p
+	}
+	// One partition after the other, so that the looks do not come in bursts.
+	ticker := time.NewTicker(watchEvery / time.Duration(len(all)))
 	defer ticker.Stop()
 	var server string
 	var since time.Time
+	due, next := all, 0
 	for {
 		if now := l.nc.ConnectedServerId(); now != server {
-			server, since = now, time.Now()
+			server, since, due = now, time.Now(), all
 		}
-		unsettled := l.look(ctx, server, time.Since(since) > settleWithin)
+		unsettled := l.look(ctx, server, time.Since(since) > settleWithin, due)
+		due = all
 		var again <-chan time.Time
+		tick := ticker.C
 		if unsettled {
-			again = time.After(settleEvery)
+			again, tick = time.After(settleEvery), nil
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-connected:
-		case <-ticker.C:
 		case <-again:
+		case <-tick:
+			due = all[next : next+1]
+			next = (next + 1) % len(all)
 		}
 	}
 }
 
-// look refreshes all partitions and reports whether any is not settled on server.
-func (l *Log) look(ctx context.Context, server string, late bool) (unsettled bool) {
+// look refreshes partitions and reports whether any of them is not settled on server.
+func (l *Log) look(ctx context.Context, server string, late bool, partitions []int) (unsettled bool) {
 	if server == "" {
 		return false
 	}
-	for p, part := range l.parts {
+	for _, p := range partitions {
+		part := l.parts[p]
 		err := l.refreshWithin(ctx, p)
 		if errors.Is(err, ErrNotFound) && l.creator {
 			l.log.Error("a partition has gone; creating it anew", "partition", p)
