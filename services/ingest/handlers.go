@@ -82,6 +82,6 @@ func readClose(c *fiber.Ctx, ofStream bool) (key closeKey, err error) {
 			return key, fmt.Errorf("stream: %w", err)
 		}
 	}
-	key.clear, err = flag(c, "clear")
+	key.clear, err = web.Choice(c, "clear", "true", "false", false)
 	return key, err
 }

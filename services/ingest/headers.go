@@ -98,16 +98,3 @@ func jsonBody(c *fiber.Ctx) ([]byte, error) {
 	}
 	return c.Request().Body(), nil
 }
-
-// flag returns a query parameter that is true, false, or not given.
-func flag(c *fiber.Ctx, name string) (bool, error) {
-	value, given, err := web.Query(c, name)
-	switch {
-	case err != nil || !given:
-		return false, err
-	case value == "true" || value == "false":
-		return value == "true", nil
-	default:
-		return false, web.New(web.CodeInvalidParameter, `The parameter "`+name+`" is "true" or "false".`)
-	}
-}

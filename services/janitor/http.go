@@ -3,7 +3,6 @@ package janitor
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -141,14 +140,9 @@ func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 	bad := func(format string, args ...any) (listQuery, error) {
 		return listQuery{}, web.New(web.CodeInvalidParameter, fmt.Sprintf(format, args...))
 	}
-	limit, given, err := web.Query(c, "limit")
-	if err != nil {
+	var err error
+	if q.limit, err = web.Number(c, "limit", q.limit, 1, maxLimit); err != nil {
 		return listQuery{}, err
-	}
-	if given {
-		if q.limit, err = strconv.Atoi(limit); err != nil || q.limit < 1 || q.limit > maxLimit {
-			return bad("The parameter \"limit\" is a whole number from 1 to %d.", maxLimit)
-		}
 	}
 	if q.after, _, err = web.Query(c, "after"); err != nil {
 		return listQuery{}, err

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -131,19 +130,19 @@ func parse(c *fiber.Ctx) (request, error) {
 	if id := c.Get("Last-Event-ID"); id != "" {
 		req.start.after = strings.Clone(id)
 	}
-	if req.start.now, err = choice(c, "from", "now", "start", false); err != nil {
+	if req.start.now, err = web.Choice(c, "from", "now", "start", false); err != nil {
 		return request{}, err
 	}
-	if req.onGapError, err = choice(c, "on_gap", "error", "event", false); err != nil {
+	if req.onGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {
 		return request{}, err
 	}
-	if req.envelope, err = choice(c, "envelope", "true", "false", req.at.stream == ""); err != nil {
+	if req.envelope, err = web.Choice(c, "envelope", "true", "false", req.at.stream == ""); err != nil {
 		return request{}, err
 	}
-	if req.limit, err = number(c, "limit", defaultLimit, 1, maxLimit); err != nil {
+	if req.limit, err = web.Number(c, "limit", defaultLimit, 1, maxLimit); err != nil {
 		return request{}, err
 	}
-	seconds, err := number(c, "wait", 0, 0, int(maxWait/time.Second))
+	seconds, err := web.Number(c, "wait", 0, 0, int(maxWait/time.Second))
 	req.wait = time.Duration(seconds) * time.Second
 	return req, err
 }
@@ -155,31 +154,6 @@ func name(c *fiber.Ctx, param string, check func(string) error) (string, error) 
 	}
 	if err := check(n); err != nil {
 		return "", web.Wrap(err, web.CodeInvalidName, "The "+param+" is not valid: "+err.Error()+".")
-	}
-	return n, nil
-}
-
-// choice reads a parameter that has one of two values; def is for when it is not given.
-func choice(c *fiber.Ctx, param, yes, no string, def bool) (bool, error) {
-	value, given, err := web.Query(c, param)
-	switch {
-	case err != nil || !given:
-		return def, err
-	case value == yes || value == no:
-		return value == yes, nil
-	default:
-		return false, web.New(web.CodeInvalidParameter, fmt.Sprintf("The parameter %q is %q or %q.", param, yes, no))
-	}
-}
-
-func number(c *fiber.Ctx, param string, def, lo, hi int) (int, error) {
-	text, given, err := web.Query(c, param)
-	if err != nil || !given {
-		return def, err
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < lo || n > hi {
-		return 0, web.New(web.CodeInvalidParameter, fmt.Sprintf("The parameter %q is a whole number from %d to %d.", param, lo, hi))
 	}
 	return n, nil
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -89,4 +90,33 @@ func Query(c *fiber.Ctx, name string) (value string, given bool, err error) {
 	default:
 		return "", true, New(CodeInvalidParameter, "The parameter \""+name+"\" is given more than once.")
 	}
+}
+
+// Choice returns a query parameter that has one of two values, as whether it is the
+// first one; def is for when it is not given. Errors are those of [Query], and a
+// [*Problem] with the code invalid_parameter.
+func Choice(c *fiber.Ctx, name, yes, no string, def bool) (bool, error) {
+	value, given, err := Query(c, name)
+	switch {
+	case err != nil || !given:
+		return def, err
+	case value == yes || value == no:
+		return value == yes, nil
+	default:
+		return false, New(CodeInvalidParameter, fmt.Sprintf("The parameter %q is %q or %q.", name, yes, no))
+	}
+}
+
+// Number returns a query parameter that is a whole number from lo to hi; def is for
+// when it is not given. Errors are those of [Choice].
+func Number(c *fiber.Ctx, name string, def, lo, hi int) (int, error) {
+	text, given, err := Query(c, name)
+	if err != nil || !given {
+		return def, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < lo || n > hi {
+		return 0, New(CodeInvalidParameter, fmt.Sprintf("The parameter %q is a whole number from %d to %d.", name, lo, hi))
+	}
+	return n, nil
 }
