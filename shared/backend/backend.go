@@ -88,13 +88,18 @@ func away(err error) bool {
 	return (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable)) && !errors.As(err, &api)
 }
 
-func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
-	parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
-) (*Backend, error) {
+// Connect opens a connection to NATS, without a log on it: see [eventlog.Connect].
+func (cfg Config) Connect(name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
 	if cfg.NATSCreds != "" {
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
 	}
-	nc, err := eventlog.Connect(cfg.NATSURL, name, log, opts...)
+	return eventlog.Connect(cfg.NATSURL, name, log, opts...)
+}
+
+func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
+	parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
+) (*Backend, error) {
+	nc, err := cfg.Connect(name, log, opts...)
 	if err != nil {
 		return nil, err
 	}

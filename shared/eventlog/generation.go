@@ -75,11 +75,10 @@ func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
 	if l.clustered() {
 		return false, nil
 	}
-	stream, err := l.js.Stream(ctx, streamName(p))
+	_, info, err := l.info(ctx, p)
 	if err != nil {
-		return false, apiError(err)
+		return false, err
 	}
-	info := stream.CachedInfo()
 	if info.Config.Metadata[metaServer] == server {
 		return false, nil
 	}

@@ -99,15 +99,15 @@ func parseEarlier(s string) ([]Earlier, error) {
 	return list, nil
 }
 
-// smaller compares limits, of which -1 is the largest.
-func smaller(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
+// SmallerLimit compares limits, of which -1 is the largest.
+func SmallerLimit(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
 
 // stillEarlier returns the earlier limits that say something beside a limit. One that
 // is not smaller does not: what it has left of a stream, the present one takes as
 // well. Nor does one that removed nothing behind the first retained sequence.
 func stillEarlier(list []Earlier, limit int64, first uint64) []Earlier {
 	return tidyEarlier(slices.DeleteFunc(slices.Clone(list), func(e Earlier) bool {
-		return e.MaxEventsPerStream > 0 && !smaller(e.MaxEventsPerStream, limit) || e.UpTo < first
+		return e.MaxEventsPerStream > 0 && !SmallerLimit(e.MaxEventsPerStream, limit) || e.UpTo < first
 	}))
 }
 
@@ -116,9 +116,9 @@ func stillEarlier(list []Earlier, limit int64, first uint64) []Earlier {
 func earlierDuring(list []Earlier, from, to int64, first uint64) []Earlier {
 	next := slices.Clone(list)
 	switch {
-	case smaller(from, to):
+	case SmallerLimit(from, to):
 		next = append(next, Earlier{MaxEventsPerStream: from, UpTo: math.MaxUint64})
-	case smaller(to, from):
+	case SmallerLimit(to, from):
 		next = append(next, Earlier{UpTo: math.MaxUint64})
 	}
 	return stillEarlier(next, to, first)
@@ -212,14 +212,13 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 		return err
 	}
 	if slices.ContainsFunc(during, isOpen) {
-		after, err := l.js.Stream(ctx, streamName(p))
+		_, now, err := l.info(ctx, p)
 		if err != nil {
-			return apiError(err)
+			return err
 		}
-		now := after.CachedInfo()
 		list := ended(during, now.State.LastSeq)
 		quiet := now.State.LastSeq == info.State.LastSeq && !slices.ContainsFunc(before, isOpen)
-		if quiet && smaller(want.MaxEventsPerStream, have.MaxEventsPerStream) {
+		if quiet && SmallerLimit(want.MaxEventsPerStream, have.MaxEventsPerStream) {
 			list = stillEarlier(before, want.MaxEventsPerStream, now.State.FirstSeq)
 		}
 		if err := l.update(ctx, settings.configure(now.Config, p, list)); err != nil {

@@ -78,11 +78,7 @@ const openWithin = 5 * time.Second
 // function it returns closes the log.
 func open(ctx context.Context, cfg backend.Config) (*eventlog.Log, func(), error) {
 	quiet := slog.New(slog.DiscardHandler)
-	opts := []nats.Option{nats.RetryOnFailedConnect(false), nats.NoReconnect()}
-	if cfg.NATSCreds != "" {
-		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
-	}
-	nc, err := eventlog.Connect(cfg.NATSURL, "rejoin log", quiet, opts...)
+	nc, err := cfg.Connect("rejoin log", quiet, nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or say where NATS is with --nats-url", withoutSecrets(cfg.NATSURL), err)
 	}

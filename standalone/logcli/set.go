@@ -154,7 +154,7 @@ func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	}
 	want := to.Limits()
 	for _, st := range all {
-		if smaller(int64(want.MaxAge), int64(st.Limits.MaxAge)) || smaller(want.MaxEventsPerStream, st.Limits.MaxEventsPerStream) || smaller(want.MaxBytes, st.Limits.MaxBytes) {
+		if eventlog.SmallerLimit(int64(want.MaxAge), int64(st.Limits.MaxAge)) || eventlog.SmallerLimit(want.MaxEventsPerStream, st.Limits.MaxEventsPerStream) || eventlog.SmallerLimit(want.MaxBytes, st.Limits.MaxBytes) {
 			return true
 		}
 	}

@@ -32,7 +32,7 @@ func settings() []setting {
 		return func(s eventlog.Settings) string { return text(get(s)) }
 	}
 	shrinks := func(get func(eventlog.Settings) int64) func(from, to eventlog.Settings) bool {
-		return func(from, to eventlog.Settings) bool { return smaller(get(to), get(from)) }
+		return func(from, to eventlog.Settings) bool { return eventlog.SmallerLimit(get(to), get(from)) }
 	}
 	partitions := func(s eventlog.Settings) int64 { return int64(s.Partitions) }
 	replicas := func(s eventlog.Settings) int64 { return int64(s.Replicas) }
@@ -54,9 +54,6 @@ func settings() []setting {
 		{"compression", func(s eventlog.Settings) string { return map[bool]string{true: "yes", false: "no"}[s.Compression] }, nil},
 	}
 }
-
-// smaller compares limits, of which -1 is the largest.
-func smaller(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
 
 const noLimit = "no limit"
 
