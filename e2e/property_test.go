@@ -214,6 +214,17 @@ func (w *world) finish() {
 			w.violate("%s has not caught up: at %d of %d, closed %t, finished %t", s, position, last, closed, finished)
 		}
 	}
+	w.endSubscribers()
+	ctx, cancel = w.bounded() // the checks may have taken long
+	defer cancel()
+	if err := w.truth.complete(ctx); err != nil {
+		w.violate("the log cannot be read: %v", err)
+	}
+	w.checkEverything()
+}
+
+// endSubscribers ends them, and waits for all tasks.
+func (w *world) endSubscribers() {
 	for _, s := range w.subscribers {
 		s.end()
 	}
@@ -222,14 +233,8 @@ func (w *world) finish() {
 	select {
 	case <-done:
 	case <-time.After(checkTime):
-		w.violate("the checks did not end")
+		w.violate("the tasks did not end")
 	}
-	ctx, cancel = w.bounded() // the checks may have taken long
-	defer cancel()
-	if err := w.truth.complete(ctx); err != nil {
-		w.violate("the log cannot be read: %v", err)
-	}
-	w.checkEverything()
 }
 
 // settled reports whether all services are up and all closes done.

@@ -156,16 +156,7 @@ func (w *world) finishLives() {
 			w.violate("%s has not caught up", s)
 		}
 	}
-	for _, s := range w.subscribers {
-		s.end()
-	}
-	done := make(chan struct{})
-	go func() { w.tasks.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(checkTime):
-		w.violate("the tasks did not end")
-	}
+	w.endSubscribers()
 	w.checkLives(ctx)
 }
 

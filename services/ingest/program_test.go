@@ -17,23 +17,23 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-func TestTheProgramServesUntilItIsTold(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	var cfg ingest.ProgramConfig
+// startProgram runs the program until it has logged so many addresses, which are
+// returned by what they are of. stop tells it to end, and expects that it does in order.
+func startProgram(t *testing.T, cfg *ingest.ProgramConfig, natsURL string, addresses int) (addrs map[string]string, stop func()) {
+	t.Helper()
 	logs, out := io.Pipe()
 	signals := make(chan os.Signal, 1)
 	code := make(chan int, 1)
 	go func() {
 		code <- daemon.App{
-			Name: "ingest", CLI: &cfg, Stderr: out, Signals: signals,
-			Run:  func(ctx context.Context, env daemon.Env) error { return ingest.Run(ctx, cfg, env) },
-			Args: []string{"--nats-url", s.srv.URL(), "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json"},
+			Name: "ingest", CLI: cfg, Stderr: out, Signals: signals,
+			Run:  func(ctx context.Context, env daemon.Env) error { return ingest.Run(ctx, *cfg, env) },
+			Args: []string{"--nats-url", natsURL, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json"},
 		}.Main()
 		_ = out.Close()
 	}()
-	addrs := map[string]string{}
-	lines := bufio.NewScanner(logs)
-	for len(addrs) < 2 && lines.Scan() {
+	addrs = map[string]string{}
+	for lines := bufio.NewScanner(logs); len(addrs) < addresses && lines.Scan(); {
 		var line struct{ Msg, Addr string }
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			t.Fatalf("%v in %q", err, lines.Text())
@@ -43,6 +43,19 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, logs) }()
+	return addrs, func() {
+		t.Helper()
+		signals <- syscall.SIGTERM
+		if got := <-code; got != daemon.ExitOK {
+			t.Errorf("exit code %d", got)
+		}
+	}
+}
+
+func TestTheProgramServesUntilItIsTold(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	var cfg ingest.ProgramConfig
+	addrs, stop := startProgram(t, &cfg, s.srv.URL(), 2)
 	if cfg.Ingest.AckTimeout != 2*time.Second || cfg.Ingest.CloseMargin != 250*time.Millisecond || cfg.Ingest.MaxInFlight != 4096 || cfg.Ingest.MaxCloses != 1000 {
 		t.Errorf("defaults %+v", cfg.Ingest)
 	}
@@ -52,34 +65,13 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 	if a := admin.send(t, http.MethodGet, "/readyz", nil); a.status != http.StatusOK {
 		t.Errorf("/readyz: %d %s", a.status, a.body)
 	}
-	signals <- syscall.SIGTERM
-	if got := <-code; got != daemon.ExitOK {
-		t.Errorf("exit code %d", got)
-	}
+	stop()
 }
 
 func TestTheProgramIsAliveWhileItWaitsForTheLog(t *testing.T) {
 	var cfg ingest.ProgramConfig
-	logs, out := io.Pipe()
-	signals := make(chan os.Signal, 1)
-	code := make(chan int, 1)
-	go func() {
-		code <- daemon.App{
-			Name: "ingest", CLI: &cfg, Stderr: out, Signals: signals,
-			Run:  func(ctx context.Context, env daemon.Env) error { return ingest.Run(ctx, cfg, env) },
-			Args: []string{"--nats-url", "nats://127.0.0.1:1", "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json"},
-		}.Main()
-		_ = out.Close()
-	}()
-	addr := ""
-	for lines := bufio.NewScanner(logs); addr == "" && lines.Scan(); {
-		var line struct{ Msg, Addr string }
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatalf("%v in %q", err, lines.Text())
-		}
-		addr = line.Addr
-	}
-	go func() { _, _ = io.Copy(io.Discard, logs) }()
+	addrs, stop := startProgram(t, &cfg, "nats://127.0.0.1:1", 1)
+	addr := addrs["admin port open"]
 	client := newClient(t)
 	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 		req, err := http.NewRequestWithContext(patient(t), http.MethodGet, "http://"+addr+path, nil)
@@ -95,10 +87,7 @@ func TestTheProgramIsAliveWhileItWaitsForTheLog(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
 		}
 	}
-	signals <- syscall.SIGTERM
-	if got := <-code; got != daemon.ExitOK {
-		t.Errorf("exit code %d", got)
-	}
+	stop()
 }
 
 func TestAConfigThatMakesNoSenseIsRefused(t *testing.T) {
