@@ -71,7 +71,7 @@ func (l *ledger) drop() {
 
 // notice notes whether a state is one under a limit that is not the one in the book.
 func (l *ledger) notice(s eventlog.State) bool {
-	if l.birth != s.Birth || !l.created.Equal(s.Created) || l.limit == s.Limits.MaxEventsPerStream {
+	if !l.holds(s) || l.limit == s.Limits.MaxEventsPerStream {
 		return false
 	}
 	l.foreign = max(l.foreign, s.Last)
@@ -100,7 +100,12 @@ func (l *ledger) followed(s eventlog.State, through uint64) bool {
 // isOf reports whether a state is one of the partition in the book, under the limit
 // in the book.
 func (l *ledger) isOf(s eventlog.State) bool {
-	return l.created.Equal(s.Created) && l.birth == s.Birth && l.limit == s.Limits.MaxEventsPerStream
+	return l.holds(s) && l.limit == s.Limits.MaxEventsPerStream
+}
+
+// holds reports whether a state is one of the partition in the book.
+func (l *ledger) holds(s eventlog.State) bool {
+	return l.created.Equal(s.Created) && l.birth == s.Birth
 }
 
 // begin prepares the ledger for a tail of a partition, and returns the sequence to

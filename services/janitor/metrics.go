@@ -43,14 +43,17 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metr
 		m.asked.WithLabelValues(r)
 	}
 	registerer.MustRegister(m.trimmed, m.sweep, m.duties, m.asked)
-	gauge := func(name, help string, value func(*ledger) float64) {
-		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_" + name, Help: help}, func() float64 {
+	sum := func(value func(*ledger) float64) func() float64 {
+		return func() float64 {
 			sum := 0.0
 			for _, p := range partitions {
 				p.with(func(l *ledger) { sum += value(l) })
 			}
 			return sum
-		}))
+		}
+	}
+	gauge := func(name, help string, value func(*ledger) float64) {
+		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_" + name, Help: help}, sum(value)))
 	}
 	gauge("retained_events", "Events in the log.", func(l *ledger) float64 { return float64(l.totals.events) })
 	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
@@ -59,13 +62,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metr
 	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rejoin_janitor_tail_missed_total",
 		Help: "Sequences that were removed before a tail received them: at a start those that the log has lost by then, later those that it loses too fast for the ledgers to say whose they were.",
-	}, func() float64 {
-		sum := 0.0
-		for _, p := range partitions {
-			p.with(func(l *ledger) { sum += float64(l.missed) })
-		}
-		return sum
-	}))
+	}, sum(func(l *ledger) float64 { return float64(l.missed) })))
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
 		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",

@@ -58,7 +58,7 @@ func (r *reader) streamWithoutLedger(ctx context.Context, v view, s *step, page 
 	if err != nil {
 		return err
 	}
-	return r.finish(ctx, v, s, page, r.itemsBefore(page, v, closed, 0), marks.Reply{}, why)
+	return r.finish(ctx, v, s, page, r.itemsBefore(page, v, closed), marks.Reply{}, why)
 }
 
 // flowBelow reads a page of a session's flow.

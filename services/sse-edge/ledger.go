@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
 )
 
@@ -157,7 +158,9 @@ func (p *partition) marksOfWindow(ctx context.Context, session string, v view) (
 		if err := behind(state, v.birth, v.generation); err != nil {
 			return marks.Reply{}, err
 		}
-		return p.ledger.ask(ctx, marks.Request{Partition: p.number, Birth: v.birth, Generation: v.generation, Through: max(v.end, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream})
+		req := question(p.number, state)
+		req.Through = max(v.end, state.Last)
+		return p.ledger.ask(ctx, req)
 	})
 	if err != nil {
 		return marks.Reply{}, err
@@ -176,8 +179,15 @@ func (p *partition) marksNow(ctx context.Context, at place, v view, through uint
 	if err := behind(state, v.birth, v.generation); err != nil {
 		return marks.Reply{}, err
 	}
-	return p.ledger.ask(ctx, marks.Request{
-		Partition: p.number, Birth: v.birth, Generation: v.generation, Session: at.session, Stream: at.stream,
-		Through: max(through, state.Last), First: state.First, Limit: state.Limits.MaxEventsPerStream,
-	})
+	req := question(p.number, state)
+	req.Session, req.Stream, req.Through = at.session, at.stream, max(through, state.Last)
+	return p.ledger.ask(ctx, req)
+}
+
+// question asks for marks of a partition as a look has shown it.
+func question(partition int, state eventlog.State) marks.Request {
+	return marks.Request{
+		Partition: partition, Birth: state.Birth, Generation: state.Generation().ID,
+		Through: state.Last, First: state.First, Limit: state.Limits.MaxEventsPerStream,
+	}
 }

@@ -122,12 +122,10 @@ func (l *looks) ask(k *look) {
 	ctx, cancel := context.WithTimeout(l.base, openTimeout)
 	defer cancel()
 	for from := 0; from < len(k.places) && k.none == nil; from += marks.MaxPlaces {
+		req := question(l.number, k.state)
+		req.Places = k.places[from:min(from+marks.MaxPlaces, len(k.places))]
 		var reply marks.Reply
-		reply, k.none = l.ledger.ask(ctx, marks.Request{
-			Partition: l.number, Birth: k.state.Birth, Generation: k.state.Generation().ID,
-			Through: k.state.Last, First: k.state.First, Limit: k.state.Limits.MaxEventsPerStream,
-			Places: k.places[from:min(from+marks.MaxPlaces, len(k.places))],
-		})
+		reply, k.none = l.ledger.ask(ctx, req)
 		k.marks = append(k.marks, reply.Places...)
 	}
 }

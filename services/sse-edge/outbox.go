@@ -79,7 +79,7 @@ func (o *outbox) frames(items []item) {
 
 // rewrite adds an event as a flow, or a stream with envelopes, shows it.
 func (o *outbox) rewrite(st *stream, it *item) {
-	id := event.ID{Stream: st.reader.place.stream, Tag: st.reader.tags.tag(st.reader.place.stream), Sequence: it.sequence}.String()
+	id := st.reader.id(it.sequence)
 	from := len(o.made)
 	if st.envelope {
 		o.made = appendJSON(o.made, id, "", it.object(st.reader.tags))

@@ -24,10 +24,8 @@ type partition struct {
 	looks     looks
 	backlog   backlog
 	logger    *slog.Logger
-	backfill  int // bytes of the log to begin with
-	created   eventlog.State
-	tailed    atomic.Pointer[eventlog.State] // when the tail last began
-	began     bool
+	backfill  int                            // bytes of the log to begin with
+	tailed    atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics   *metrics
 	strangers strangers
 	// jumped asks for the partition's marks: the tail has begun, or has missed something.
@@ -128,26 +126,25 @@ func (p *partition) fetchMarks(ctx context.Context) {
 // behind the window's end, if the log still is what the window shows.
 func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
 	after, floor := p.backfillFrom(state)
-	if !p.began {
+	before := p.tailed.Load()
+	if before == nil {
 		p.window.begin(state, after, floor)
-		p.began, p.created = true, state
 		p.tailed.Store(&state)
 		return after, nil
 	}
 	end := p.window.stats().end
-	common, same, err := p.compare(ctx, state, end)
+	common, same, err := p.compare(ctx, *before, state, end)
 	if err != nil {
 		return 0, err
 	}
-	p.created = state
 	if same {
 		p.window.goOn(state)
-		p.tailed.Store(&state)
-		return end, nil
+		after = end
+	} else {
+		p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
+		p.metrics.rollbacks.Inc()
+		p.window.rollback(state, after, floor, common)
 	}
-	p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
-	p.metrics.rollbacks.Inc()
-	p.window.rollback(state, after, floor, common)
 	p.tailed.Store(&state)
 	return after, nil
 }
@@ -155,13 +152,14 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 // compareEntries is how many of its newest entries a window looks for in the log.
 const compareEntries = 8
 
-// compare tells whether the log goes on behind the window, and if it does not, the
-// newest sequence that both have in common as far as that is known.
-func (p *partition) compare(ctx context.Context, state eventlog.State, end uint64) (common uint64, same bool, err error) {
-	if !state.Created.Equal(p.created.Created) || state.Birth != p.created.Birth {
+// compare tells whether the log, of which the window has seen another state before,
+// goes on behind the window, and if it does not, the newest sequence that both have
+// in common as far as that is known.
+func (p *partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
+	if !state.Created.Equal(before.Created) || state.Birth != before.Birth {
 		return 0, false, nil
 	}
-	fork := event.Fork(p.created.Generations, state.Generations)
+	fork := event.Fork(before.Generations, state.Generations)
 	common = min(end, state.Last, fork)
 	if common < end {
 		return common, false, nil

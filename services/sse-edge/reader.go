@@ -99,12 +99,16 @@ const (
 	catchUpEvery  = 20 * time.Millisecond
 )
 
-// pause waits and reports whether there still is somebody to wait.
-func pause(ctx context.Context, d time.Duration) bool {
+// catchesUp waits a moment if an attempt failed because the window is behind, and
+// reports whether to try again; begun is when the first attempt was made.
+func catchesUp(ctx context.Context, begun time.Time, err error) bool {
+	if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin {
+		return false
+	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(d):
+	case <-time.After(catchUpEvery):
 		return true
 	}
 }
@@ -123,10 +127,7 @@ func (r *reader) next(ctx context.Context) (step, error) {
 		v := r.part.window.read(r, r.limit, r.items)
 		r.items = v.items
 		err := r.step(ctx, v, &s)
-		if errors.Is(err, errBehind) && time.Since(begun) < catchUpWithin && pause(ctx, catchUpEvery) {
-			continue
-		}
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, errAgain) || catchesUp(ctx, begun, err) {
 			continue
 		}
 		if err != nil {
@@ -352,7 +353,7 @@ func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64
 // error is errBehind: what the log says must not move the cursor to where the window
 // has yet to find out whether it is the same there.
 func (r *reader) inStep(ctx context.Context) error {
-	state, err := r.part.log.Look(ctx, r.part.number)
+	state, err := r.part.looks.after(ctx)
 	if err != nil {
 		return err
 	}

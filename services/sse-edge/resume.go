@@ -26,7 +26,7 @@ type start struct {
 func (p *partition) open(ctx context.Context, at place, from start, limit limits) (*reader, error) {
 	for begun := time.Now(); ; {
 		r, err := p.tryOpen(ctx, at, from, limit)
-		if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin || !pause(ctx, catchUpEvery) {
+		if !catchesUp(ctx, begun, err) {
 			return r, err
 		}
 	}

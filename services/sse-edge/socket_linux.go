@@ -31,10 +31,10 @@ func (s *sockets) write(conn syscall.RawConn, buffers [][]byte) (n int, err erro
 			return n, err
 		}
 		n += s.written
-		if s.err != nil || s.written < total(s.buffers) {
+		buffers = buffers[len(s.buffers):]
+		if s.err != nil || len(buffers) > 0 && s.written < total(s.buffers) {
 			break
 		}
-		buffers = buffers[len(s.buffers):]
 	}
 	s.buffers = nil
 	if errors.Is(s.err, unix.EAGAIN) {

@@ -86,7 +86,12 @@ func (s *Service) later(c *fiber.Ctx, reason string) error {
 	c.Set(fiber.HeaderContentType, "text/event-stream")
 	c.Set("X-Accel-Buffering", "no")
 	c.Context().SetConnectionClose()
-	return c.Send(append(sse.AppendRetry(nil, jitter(s.cfg.Retry)), '\n'))
+	return c.Send(s.farewell())
+}
+
+// farewell tells a client when to come back.
+func (s *Service) farewell() []byte {
+	return append(sse.AppendRetry(nil, jitter(s.cfg.Retry)), '\n')
 }
 
 // jitter returns d give or take a third, so that clients do not come back together.
@@ -177,7 +182,7 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 		if err := st.open(from); err != nil {
 			s.logger.Warn("a subscriber is told to come back", "error", err)
 			s.metrics.refused.WithLabelValues("unavailable").Inc()
-			_ = flush(st.conn, append(st.head, st.farewell()...), s.cfg.WriteTimeout) // or it has gone
+			_ = flush(st.conn, append(st.head, s.farewell()...), s.cfg.WriteTimeout) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
 			w.finish(st)
@@ -297,11 +302,6 @@ func (st *stream) heartbeat() []byte {
 		return []byte(":\n\n")
 	}
 	return sse.AppendEvent(nil, st.reader.id(st.reader.cursor), "cursor", []byte("{}"))
-}
-
-// farewell tells the client when to come back.
-func (st *stream) farewell() []byte {
-	return append(sse.AppendRetry(nil, jitter(st.service.cfg.Retry)), '\n')
 }
 
 // closing is the last block of a stream or session that has ended.

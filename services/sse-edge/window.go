@@ -19,8 +19,8 @@ import (
 //	markers  {sequence, chain}                  evicted in turn with the entries
 //
 // Appending and evicting are O(1). A cursor's place is found from its chain's
-// newest entry backwards, in as many steps as there are events to deliver, or at
-// once by the number of the entry that was delivered last.
+// newest entry backwards, in logarithmic time (see [links]), or at once by the number
+// of the entry that was delivered last.
 //
 // What a window says holds for cursors at or above floor-1. The lock is never
 // held across I/O.

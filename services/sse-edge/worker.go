@@ -392,7 +392,7 @@ func (w *worker) tick(now time.Time) {
 // for that in its socket and no frame is unfinished.
 func (w *worker) sendAway(st *stream) {
 	if !st.flushing {
-		_, _ = w.socket.write(st.raw, [][]byte{st.farewell()})
+		_, _ = w.socket.write(st.raw, [][]byte{w.service.farewell()})
 	}
 	reason := "age"
 	if st.draining {
