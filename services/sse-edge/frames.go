@@ -24,6 +24,12 @@ func appendFrame(b, prefix []byte, sequence uint64, typ string, data []byte) []b
 	return append(b, '\n')
 }
 
+// frameSize is how large a frame is whose data is one line, or a little less.
+func frameSize(prefix []byte, typ string, data []byte) int {
+	const names, sequence = len("event: \nid: \ndata: \n\n"), 20
+	return names + len(typ) + len(prefix) + sequence + len(data)
+}
+
 // frameParts takes a frame of appendFrame apart again: the event type, and the
 // data with its lines joined. It is how everything but the plain stream is made
 // from the window's bytes.

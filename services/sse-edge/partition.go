@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -66,15 +65,15 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 		p.metrics.skipped.WithLabelValues("json").Inc()
 		e.Valid = false
 	}
-	incarnation := ""
+	var rec session.Record // nothing while the session is not registered
 	if e.Valid {
-		incarnation = p.strangers.incarnation(e.Subject.Session)
+		rec = p.strangers.record(e.Subject.Session)
 	}
-	if e.Valid && e.Subject.Kind == event.Message && e.Sequence > p.endOf(e.Subject.Session, e.Subject.Stream) {
+	if e.Valid && e.Subject.Kind == event.Message && e.Sequence > p.endIn(rec, e.Subject.Session, e.Subject.Stream) {
 		p.metrics.skipped.WithLabelValues("closed").Inc()
 		e.Valid = false
 	}
-	p.window.append(e, missed, incarnation)
+	p.window.append(e, missed, rec.Incarnation)
 	if missed > 0 {
 		p.askForMarks()
 	}
@@ -82,12 +81,17 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 
 // endOf returns the sequence at which the registry says that a stream or its
 // session ended, the session alone when stream is empty, and the largest number
-// while neither has. The registry knows it
-// for longer than the log has the marker.
+// while neither has. The registry knows it for longer than the log has the marker.
 func (p *partition) endOf(name, stream string) uint64 {
+	rec, _ := p.sessions.Session(name)
+	return p.endIn(rec, name, stream)
+}
+
+// endIn is endOf for a session whose record is known.
+func (p *partition) endIn(of session.Record, name, stream string) uint64 {
 	end := uint64(math.MaxUint64)
-	if rec, ok := p.sessions.Session(name); ok && rec.ClosedAt != 0 {
-		end = rec.ClosedAt
+	if of.ClosedAt != 0 {
+		end = of.ClosedAt
 	}
 	if rec, ok := p.sessions.Stream(name, stream); ok && rec.ClosedAt != 0 {
 		end = min(end, rec.ClosedAt)
@@ -198,4 +202,4 @@ func (p *partition) backfillFrom(state eventlog.State) (after, floor uint64) {
 
 // validMessage reports whether a direct publisher's bytes can be framed and put
 // into JSON answers. Ingest checks more, and before it stores.
-func validMessage(data []byte) bool { return json.Valid(data) }
+func validMessage(data []byte) bool { return event.ValidJSON(data) }

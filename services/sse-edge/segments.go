@@ -26,11 +26,12 @@ func (s *segments) held() int { return s.total }
 
 // append lets write append to the newest segment and returns where the result
 // lies. What does not fit begins another segment, of its own size when it is
-// larger than usual.
-func (s *segments) append(write func([]byte) []byte) (offset uint64, size uint32) {
+// larger than usual. about is how much is expected: when there is no room for that,
+// the other segment is begun at once.
+func (s *segments) append(about int, write func([]byte) []byte) (offset uint64, size uint32) {
 	last := len(s.list) - 1
-	if last < 0 {
-		last = s.add(s.size)
+	if last < 0 || cap(s.list[last])-len(s.list[last]) < about {
+		last = s.add(max(s.size, about))
 	}
 	seg := s.list[last]
 	out := write(seg)

@@ -27,16 +27,16 @@ type strangers struct {
 	again time.Time
 }
 
-// incarnation returns a session's incarnation, or nothing while it is not
-// registered. Ingest registers a session before it publishes, but the registry's
-// copy here may be slower than the tail, so a stranger is asked for, once a second.
-func (s *strangers) incarnation(name string) string {
+// record returns a session's record, or nothing while it is not registered. Ingest
+// registers a session before it publishes, but the registry's copy here may be slower
+// than the tail, so a stranger is asked for, once a second.
+func (s *strangers) record(name string) session.Record {
 	if rec, ok := s.sessions.Session(name); ok {
-		return rec.Incarnation
+		return rec
 	}
 	now := time.Now()
 	if now.Before(s.again) || now.Before(s.until[name]) {
-		return ""
+		return session.Record{}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), learnWithin)
 	defer cancel()
@@ -50,5 +50,5 @@ func (s *strangers) incarnation(name string) string {
 	case err != nil:
 		s.again = now.Add(learnAgain)
 	}
-	return rec.Incarnation
+	return rec
 }

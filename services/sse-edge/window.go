@@ -241,7 +241,7 @@ func (w *window) message(e eventlog.Entry, incarnation string) {
 		return
 	}
 	stream.retag(w.birth, w.gens[len(w.gens)-1].ID, incarnation)
-	offset, size := w.frames.append(func(b []byte) []byte {
+	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return appendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
 	n := w.ring.push(entry{sequence: e.Sequence, time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number})

@@ -52,7 +52,7 @@ func CheckMessage(data []byte) error {
 	if !utf8.Valid(data) {
 		return fmt.Errorf("%w: it is not UTF-8", ErrInvalidJSON)
 	}
-	if !json.Valid(data) {
+	if !ValidJSON(data) {
 		return fmt.Errorf("%w: %s", ErrInvalidJSON, syntaxError(data))
 	}
 	var m members
