@@ -7,9 +7,7 @@ import (
 
 // cold measures how long an edge of its own takes from its start until it is ready,
 // on a log of 1,000,000 events, beside plain ordered consumers that read what its
-// window holds then. A server that reads a part of its log for the first time grows
-// its memory for that, whoever reads: so one edge comes before everybody, and counts
-// as the first.
+// window holds then.
 func cold(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -27,39 +25,26 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 	if err := quiet(ctx, r.pids()); err != nil {
 		return f, err
 	}
-	first, held, err := coldStart(ctx, p, r) // the janitor has read the log
-	if err != nil {
+	if err := pause(ctx, forgotten); err != nil { // the janitor has read the log
 		return f, err
-	}
-	f.add("first_seconds", first)
-	f.add("events_in_window", held)
-	if err := addDrains(ctx, &f, r.nc, uint64(held/partitions)); err != nil {
-		return f, err
-	}
-	seconds, _, err := coldStart(ctx, p, r)
-	if err != nil {
-		return f, err
-	}
-	f.add("seconds", seconds)
-	f.ratio("vs_drain", "seconds", "drain_seconds")
-	f.ratio("vs_drain16", "seconds", "drain16_seconds")
-	return f, nil
-}
-
-// coldStart starts an edge once the server has forgotten what was read before, and
-// returns how long it took to get ready, and how many events its window held then.
-func coldStart(ctx context.Context, p *programs, r *rejoin) (seconds, held float64, err error) {
-	if err := pause(ctx, forgotten); err != nil {
-		return 0, 0, err
 	}
 	start := time.Now()
 	e, err := run(ctx, p.edge, []string{"edge open", "admin port open"},
 		"--nats-url", r.nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
-	defer e.stop()
-	seconds = time.Since(start).Seconds()
-	held, err = e.metric(ctx, "rejoin_edge_window_events")
-	return seconds, held, err
+	f.add("seconds", time.Since(start).Seconds())
+	held, err := e.metric(ctx, "rejoin_edge_window_events")
+	e.stop()
+	if err != nil {
+		return f, err
+	}
+	f.add("events_in_window", held)
+	if err := addDrains(ctx, &f, r.nc, uint64(held/partitions)); err != nil {
+		return f, err
+	}
+	f.ratio("vs_drain", "seconds", "drain_seconds")
+	f.ratio("vs_drain16", "seconds", "drain16_seconds")
+	return f, nil
 }

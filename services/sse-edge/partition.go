@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -24,6 +25,8 @@ type partition struct {
 	backlog   backlog
 	logger    *slog.Logger
 	backfill  int                            // bytes of the log to begin with
+	turns     chan struct{}                  // one for each backfill that goes on, shared by all partitions
+	turn      bool                           // the tail has one
 	tailed    atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics   *metrics
 	strangers strangers
@@ -37,6 +40,7 @@ func (p *partition) run(ctx context.Context) error {
 		Start:  p.start,
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
+			p.endTurn()
 			p.window.through(sequence, missed)
 			p.askForMarks()
 		},
@@ -129,9 +133,13 @@ func (p *partition) fetchMarks(ctx context.Context) {
 // start says where the tail begins: with a backfill the first time, and later on
 // behind the window's end, if the log still is what the window shows.
 func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
+	p.endTurn() // of an attempt that was interrupted
 	after, floor := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
+		if err := p.takeTurn(ctx); err != nil {
+			return 0, err
+		}
 		p.window.begin(state, after, floor)
 		p.tailed.Store(&state)
 		return after, nil
@@ -151,6 +159,32 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	}
 	p.tailed.Store(&state)
 	return after, nil
+}
+
+// turnPatience bounds how long a backfill waits for its turn, in case another one
+// cannot go on.
+const turnPatience = 30 * time.Second
+
+// takeTurn waits until few enough partitions are being read. A server that has to
+// read them all at once needs more memory, and a quarter more time.
+func (p *partition) takeTurn(ctx context.Context) error {
+	timer := time.NewTimer(turnPatience)
+	defer timer.Stop()
+	select {
+	case p.turns <- struct{}{}:
+		p.turn = true
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (p *partition) endTurn() {
+	if p.turn {
+		p.turn = false
+		<-p.turns
+	}
 }
 
 // compareEntries is how many of its newest entries a window looks for in the log.

@@ -123,6 +123,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
 	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
 	reads := make(chan struct{}, cfg.LogReads)
+	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
 	n := b.Log.Settings().Partitions
 	for number := range n {
 		p := &partition{
@@ -136,6 +137,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			},
 			jumped:   make(chan struct{}, 1),
 			backfill: cfg.WindowBytes / n * 8 / 10,
+			turns:    turns,
 		}
 		switch {
 		case cfg.WindowBackfill > 0:
