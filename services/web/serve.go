@@ -10,14 +10,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
-
-	"rejoin/shared/daemon"
 )
-
-// Listen opens a TCP listener on addr, host:port; port 0 takes any free
-// port. An error is one sentence for the user that names flag, the
-// command-line flag addr came from, such as "--edge-addr".
-func Listen(addr, flag string) (net.Listener, error) { return daemon.Listen(addr, flag) }
 
 // arrival is how long after the stop the rest of a request may take to
 // arrive. Browsers keep connections in store on which they have sent nothing
@@ -37,15 +30,17 @@ const arrival = time.Second
 func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Duration) error {
 	var open connections
 	app.Server().ConnState = open.track
-	eager := acceptEagerly(&closeOnce{Listener: ln})
-	ln = eager
-	defer eager.drop()
+	l, ok := ln.(*listener)
+	if !ok {
+		l = one(ln)
+	}
+	defer l.drop()
 	served := make(chan error, 1)
-	go func() { served <- app.Listener(ln) }()
+	go func() { served <- app.Listener(l) }()
 
 	select {
 	case err := <-served:
-		_ = ln.Close() // Serve failed: that error matters more
+		_ = l.Close() // Serve failed: that error matters more
 		return err
 	case <-ctx.Done():
 	}
@@ -57,7 +52,7 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 	// Shutdown does nothing. The second one, after Serve has returned, waits
 	// for what was accepted meanwhile.
 	err := app.ShutdownWithContext(patience)
-	_ = ln.Close() // cannot fail again: closeOnce
+	_ = l.Close() // it may be closed already
 	serveErr := <-served
 	if err == nil {
 		err = app.ShutdownWithContext(patience)
@@ -67,18 +62,6 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 		err = fmt.Errorf("%w (%s)", ErrStopTimeout, grace)
 	}
 	return errors.Join(err, serveErr)
-}
-
-// closeOnce is a listener that may be closed again.
-type closeOnce struct {
-	net.Listener
-	once sync.Once
-	err  error
-}
-
-func (l *closeOnce) Close() error {
-	l.once.Do(func() { l.err = l.Listener.Close() })
-	return l.err
 }
 
 // connections are those that are open and not hijacked.

@@ -12,6 +12,11 @@ import (
 // port. An error is one sentence for the user that names flag, the
 // command-line flag addr came from, such as "--edge-addr".
 func Listen(addr, flag string) (net.Listener, error) {
+	return ListenWith(net.ListenConfig{}, addr, flag)
+}
+
+// ListenWith is [Listen] with options for the socket.
+func ListenWith(lc net.ListenConfig, addr, flag string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s must be HOST:PORT, not %q: %w", flag, addr, err)
@@ -19,7 +24,6 @@ func Listen(addr, flag string) (net.Listener, error) {
 	if host == "" {
 		host = "all addresses"
 	}
-	var lc net.ListenConfig
 	ln, err := lc.Listen(context.Background(), "tcp", addr)
 	switch {
 	case err == nil:

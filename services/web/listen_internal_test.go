@@ -45,7 +45,7 @@ func TestConnectionsAreAcceptedInOrderAndAlsoWithoutRoom(t *testing.T) {
 			under.script <- &net.OpError{Op: "accept", Err: fmt.Errorf("accept4: %w", syscall.EMFILE)}
 		}
 	}
-	l := acceptEagerly(under)
+	l := one(under)
 	for i := range 12 {
 		if conn, err := l.Accept(); err != nil || conn != near[i] {
 			t.Fatalf("connection %d is %v, %v", i, conn, err)
@@ -72,5 +72,47 @@ func TestConnectionsAreAcceptedInOrderAndAlsoWithoutRoom(t *testing.T) {
 	for i := range 13 {
 		_ = far[i].Close()
 		_ = near[i].Close()
+	}
+}
+
+func TestAnAddressIsSharedWithNobodyElse(t *testing.T) {
+	first, err := Listen("127.0.0.1:0", "--addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	if second, err := Listen(first.Addr().String(), "--addr"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("the port was opened twice: %v, %v", second, err)
+	}
+}
+
+func TestEveryQueueOfAnAddressIsServed(t *testing.T) {
+	ln, err := Listen("127.0.0.1:0", "--addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dialer net.Dialer
+	for range 64 { // not one of four queues is left out but once in 30 million
+		client, err := dialer.DialContext(t.Context(), "tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		served, err := ln.Accept()
+		if err != nil || served.RemoteAddr().String() != client.LocalAddr().String() {
+			t.Fatalf("%v, %v", served, err)
+		}
+		_ = client.Close()
+		_ = served.Close()
+	}
+	// The port can be opened again as soon as it is closed.
+	if err := errors.Join(ln.Close(), ln.Close()); err != nil {
+		t.Error(err)
+	}
+	again, err := Listen(ln.Addr().String(), "--addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,0 +1,149 @@
+package web
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"rejoin/shared/daemon"
+)
+
+// Listen opens a TCP listener on addr, host:port; port 0 takes any free port. An error
+// is one sentence for the user that names flag, the command-line flag addr came from,
+// such as "--edge-addr".
+//
+// The kernel's queue of connections that wait to be accepted is at most
+// net.core.somaxconn long, 4,096 by default, and a client that does not fit into it
+// tries again after a second: in a storm of reconnects that is what everybody would
+// wait for. So several sockets listen where the system can share an address between
+// them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
+// accepted before anybody asks for them.
+func Listen(addr, flag string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err == nil && port != "0" && canShare {
+		// Sockets that share their address do not notice that another program of the
+		// same user shares it too: only one that does not can tell.
+		alone, err := daemon.Listen(addr, flag)
+		if err != nil {
+			return nil, err
+		}
+		if err := alone.Close(); err != nil {
+			return nil, err
+		}
+	}
+	lc := net.ListenConfig{Control: share}
+	first, err := daemon.ListenWith(lc, addr, flag)
+	if err != nil {
+		return nil, err
+	}
+	l := one(first)
+	_, port, err = net.SplitHostPort(first.Addr().String())
+	for err == nil && canShare && len(l.sockets) < queues {
+		var next net.Listener
+		if next, err = daemon.ListenWith(lc, net.JoinHostPort(host, port), flag); err == nil {
+			l.sockets = append(l.sockets, next)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+const (
+	// queues is how many sockets listen on an address.
+	queues = 4
+	// accepted is how many connections wait for a goroutine of the server.
+	accepted = 16_384
+	// acceptPause is how long a process that has no room for a connection waits for some.
+	acceptPause = 20 * time.Millisecond
+)
+
+// listener accepts connections as they come, before anybody asks for them, once
+// somebody has asked for the first.
+type listener struct {
+	sockets []net.Listener
+	conns   chan net.Conn
+	begin   sync.Once
+	end     sync.Once
+	err     error // of the first Accept that failed; set before conns is closed
+	mu      sync.Mutex
+}
+
+func one(ln net.Listener) *listener {
+	return &listener{sockets: []net.Listener{ln}, conns: make(chan net.Conn, accepted)}
+}
+
+// acceptAll accepts on all sockets until each has failed.
+func (l *listener) acceptAll() {
+	var all sync.WaitGroup
+	for _, ln := range l.sockets {
+		all.Go(func() { l.fail(l.acceptFrom(ln)) })
+	}
+	go func() {
+		all.Wait()
+		close(l.conns)
+	}()
+}
+
+func (l *listener) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		_ = l.Close() // one queue that nobody empties is worse than none
+	}
+}
+
+func (l *listener) acceptFrom(ln net.Listener) error {
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case err == nil:
+			l.conns <- conn
+		case scarce(err):
+			time.Sleep(acceptPause)
+		default:
+			return err
+		}
+	}
+}
+
+// scarce reports whether a connection could not be accepted for want of something that
+// comes back when others end. fasthttp would stop serving.
+func scarce(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+}
+
+func (l *listener) Addr() net.Addr { return l.sockets[0].Addr() }
+
+// Accept returns the next connection. After Close it returns those that were accepted
+// before, and then an error.
+func (l *listener) Accept() (net.Conn, error) {
+	l.begin.Do(l.acceptAll)
+	conn, ok := <-l.conns
+	if !ok {
+		return nil, l.err
+	}
+	return conn, nil
+}
+
+// Close may be called again.
+func (l *listener) Close() (err error) {
+	l.end.Do(func() {
+		for _, ln := range l.sockets {
+			err = errors.Join(err, ln.Close())
+		}
+	})
+	return err
+}
+
+// drop closes what was accepted and nobody asked for. Close must have been called.
+func (l *listener) drop() {
+	l.begin.Do(l.acceptAll) // which ends at once
+	for conn := range l.conns {
+		_ = conn.Close()
+	}
+}

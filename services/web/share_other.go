@@ -1,0 +1,9 @@
+//go:build !linux
+
+package web
+
+import "syscall"
+
+const canShare = false
+
+func share(_, _ string, _ syscall.RawConn) error { return nil }
