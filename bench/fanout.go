@@ -157,9 +157,10 @@ func (r *runner) send(ctx context.Context) error {
 	return err
 }
 
-// delivered waits until every client has everything.
+// delivered waits until every client has everything; without clients, until everything
+// was taken.
 func (r *runner) delivered(ctx context.Context) error {
-	if err := r.server.flush(ctx); err != nil {
+	if err := r.server.flush(ctx); err != nil || r.load == nil {
 		return err
 	}
 	return r.load.waitFor(ctx, int64(r.sent)*int64(r.clients))

@@ -50,6 +50,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1]))
 		os.Exit(1)
 	}
+	if len(os.Args) == 3 && os.Args[1] == bareJetStream {
+		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[2]))
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := bench(ctx, os.Getenv("CASES"), os.Getenv("REPS"), os.Stdout); err != nil {

@@ -21,6 +21,12 @@ func many(ctx context.Context, p *programs) (figures, error) {
 			return f, fmt.Errorf("%smany: %w", c.prefix, err)
 		}
 	}
+	alone, err := jetStreamCPU(ctx, p, manyStreams, manyPerSecond, manyWarmUp, manyTime)
+	if err != nil {
+		return f, err
+	}
+	f.add("jetstream_cpu_us", alone)
+	f.ratio("jetstream_cpu_vs_raw", "jetstream_cpu_us", "raw_cpu_us")
 	f.ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
 	f.ratio("p99_vs_raw", "p99_ms", "raw_p99_ms")
 	f.ratio("cpu_vs_nchan", "cpu_us", "nchan_cpu_us")

@@ -5,16 +5,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/sse"
@@ -83,11 +78,7 @@ func (p *programs) contenders(prefixes ...string) []contender {
 // without waiting for each one's acknowledgement, so that publishing is not the limit.
 type rejoin struct {
 	*system
-	nc *nats.Conn
-	js jetstream.JetStream
-
-	mu     sync.Mutex
-	failed error // the first publish that failed
+	*logPublisher
 }
 
 const (
@@ -105,24 +96,12 @@ func startRejoin(ctx context.Context, p *programs, dir string, args ...string) (
 	if err != nil {
 		return nil, err
 	}
-	r := &rejoin{system: s}
-	if r.nc, err = nats.Connect(s.nats); err != nil {
+	publisher, err := newLogPublisher(s.nats)
+	if err != nil {
 		s.stop()
 		return nil, err
 	}
-	r.js, err = jetstream.New(r.nc, jetstream.WithPublishAsyncMaxPending(unacknowledged),
-		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.failed == nil {
-				r.failed = fmt.Errorf("publish to %s: %w", m.Subject, err)
-			}
-		}))
-	if err != nil {
-		r.close()
-		return nil, err
-	}
-	return r, nil
+	return &rejoin{system: s, logPublisher: publisher}, nil
 }
 
 // streamsPerSession spreads streams over sessions, and so over partitions.
@@ -139,37 +118,6 @@ func (r *rejoin) target() target {
 	return target{addr: strings.TrimPrefix(r.edge, "http://"), sequenced: true, path: func(stream int) string {
 		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
 	}}
-}
-
-func (r *rejoin) publish(ctx context.Context, stream int, message []byte) error {
-	_, err := r.store(ctx, subjectOf(stream), message)
-	return err
-}
-
-// store publishes a message, once there are few enough on their way.
-func (r *rejoin) store(ctx context.Context, subject string, message []byte) (jetstream.PubAckFuture, error) {
-	for {
-		ack, err := r.js.PublishAsync(subject, message) // waits for 200 ms
-		if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
-			return ack, err
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (r *rejoin) push() error { return nil } // the connection's own goroutine does
-
-func (r *rejoin) flush(ctx context.Context) error {
-	select {
-	case <-r.js.PublishAsyncComplete():
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.failed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (r *rejoin) pids() []int { return []int{r.cmd.Process.Pid} }
@@ -195,19 +143,11 @@ func startRaw(ctx context.Context, kind string) (*rawServer, error) {
 	}
 	cmd := command(ctx, self, kind)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+	addr, err := begin(cmd)
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		end(cmd)
 		return nil, errors.Join(errors.New("the raw server did not start"), err)
 	}
-	r := &rawServer{cmd: cmd, addr: strings.TrimSpace(line)}
+	r := &rawServer{cmd: cmd, addr: addr}
 	if r.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", r.addr); err != nil {
 		end(cmd)
 		return nil, err

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog"
+)
+
+// bareJetStream is the argument that makes this program serve a log and nothing else.
+const bareJetStream = "jetstream"
+
+// serveJetStream serves what Rejoin cannot do without: a NATS server with a log in a
+// folder, and one ordered consumer for each partition inside the process, which throws
+// away what it gets. The first line that it prints is the server's URL. It returns
+// only errors.
+func serveJetStream(dir string) error {
+	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: dir})
+	if err != nil {
+		return err
+	}
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(readyWithin) {
+		return errors.New("the server does not get ready")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyWithin)
+	defer cancel()
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	if err != nil {
+		return err
+	}
+	log, err := eventlog.Create(ctx, nc, eventlog.Settings{Partitions: partitions, MaxBytes: 1 << 30}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	log.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	for p := range partitions {
+		consumer, err := js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(p), jetstream.OrderedConsumerConfig{})
+		if err != nil {
+			return err
+		}
+		if _, err := consumer.Consume(func(jetstream.Msg) {}); err != nil {
+			return err
+		}
+	}
+	fmt.Println(s.ClientURL())
+	select {} // until it is ended
+}
+
+// jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
+func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp(p.dir, "jetstream-")
+	if err != nil {
+		return 0, err
+	}
+	cmd := command(ctx, self, bareJetStream, dir)
+	cmd.Stderr = os.Stderr
+	url, err := begin(cmd)
+	if err != nil {
+		return 0, errors.Join(errors.New("JetStream alone did not start"), err)
+	}
+	defer end(cmd)
+	publisher, err := newLogPublisher(url)
+	if err != nil {
+		return 0, err
+	}
+	defer publisher.nc.Close()
+	r := &runner{server: &bareLog{publisher, cmd}, streams: streams, clients: 1}
+	if _, err := r.paced(ctx, perSecond, warmUp); err != nil {
+		return 0, err
+	}
+	return r.paced(ctx, perSecond, d)
+}
+
+// bareLog is JetStream alone, in a process of its own. It has no clients.
+type bareLog struct {
+	*logPublisher
+	cmd *exec.Cmd
+}
+
+func (b *bareLog) target() target { return target{} }
+func (b *bareLog) pids() []int    { return []int{b.cmd.Process.Pid} }
+func (b *bareLog) close()         {}
+
+// begin starts a server of this program, and returns the address that it prints.
+func begin(cmd *exec.Cmd) (addr string, err error) {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		end(cmd)
+	}
+	return strings.TrimSpace(line), err
+}
