@@ -70,7 +70,10 @@ func TestBadInputIsRefusedAndLeavesNothing(t *testing.T) {
 		"byte order mark":          event("\ufeff"+good, 400, "invalid_json"),
 		"a string":                 event(`"ping"`, 400, "invalid_message"),
 		"null":                     event(`null`, 400, "invalid_message"),
-		"an array":                 event(`[`+good+`]`, 400, "invalid_message"),
+		"an empty array":           event(` [ ]`, 400, "invalid_body"),
+		"a broken array":           event(`[`+good+`,]`, 400, "invalid_json"),
+		"an array not UTF-8":       event("[\"\xff\"]", 400, "invalid_json"),
+		"results of another kind":  {"POST", events + "?results=all", asJSON, good, nil, 400, "invalid_parameter"},
 		"no jsonrpc":               event(`{"method":"m"}`, 400, "invalid_message"),
 		"jsonrpc 1":                event(`{"jsonrpc":"1.0","method":"m"}`, 400, "invalid_message"),
 		"no method":                event(`{"jsonrpc":"2.0","id":1}`, 400, "invalid_message"),
@@ -162,7 +165,7 @@ func TestBadInputIsRefusedAndLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		if _, err := io.WriteString(conn, "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn, "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000000\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

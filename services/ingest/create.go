@@ -18,12 +18,8 @@ import (
 	"rejoin/shared/session"
 )
 
-const (
-	// maxMetadata is the largest metadata of a session, in bytes as sent.
-	maxMetadata = 16 << 10
-	// maxSessionBody leaves room for metadata, a name and white space.
-	maxSessionBody = 2 * maxMetadata
-)
+// maxMetadata is the largest metadata of a session, in bytes as sent.
+const maxMetadata = 16 << 10
 
 // sessionRequest is the body of POST /v1/sessions.
 type sessionRequest struct {

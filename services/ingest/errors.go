@@ -33,7 +33,7 @@ func problem(err error) *web.Problem {
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
-	case is(event.ErrInvalidName):
+	case is(event.ErrInvalidName), is(event.ErrInvalidToken):
 		return web.Wrap(err, web.CodeInvalidName, err.Error())
 	case is(event.ErrInvalidJSON):
 		return web.Wrap(err, web.CodeInvalidJSON, err.Error())

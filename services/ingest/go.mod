@@ -9,6 +9,7 @@ replace rejoin/shared => ../../shared
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/gofiber/fiber/v2 v2.52.15
+	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0

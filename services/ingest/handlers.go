@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 
@@ -10,39 +11,94 @@ import (
 	"rejoin/shared/event"
 )
 
-// postEvent answers POST …/events. It returns after the acknowledgement, so that
+// postEvents answers POST …/events. It returns after the acknowledgement, so that
 // events sent one after the other on a connection are stored in that order.
-func (s *Service) postEvent(c *fiber.Ctx) error {
-	m, err := readMessage(c)
+func (s *Service) postEvents(c *fiber.Ctx) error {
+	req, err := readPublish(c)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)
 	}
-	ack, err := s.publish(context.Background(), m)
+	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
+	b := batch{service: s, template: req.message, stopping: c.Context().Done()}
+	if req.media == mediaNDJSON {
+		b.from = newLines(body.Endless(), largest)
+		return s.answerBatch(c, &b, req.each)
+	}
+	text, err := body.Limited(web.BodyLimit(largest))
 	if err != nil {
+		s.metrics.publishedAs(stored{}, err)
 		return problem(err)
 	}
-	return c.Status(fiber.StatusCreated).JSON(ack)
+	if !isArray(text) {
+		req.message.data = text
+		ack, err := s.publish(context.Background(), req.message)
+		if err != nil {
+			return problem(err)
+		}
+		return c.Status(fiber.StatusCreated).JSON(ack)
+	}
+	if b.from, err = newArray(text); err != nil {
+		s.metrics.publishedAs(stored{}, err)
+		return problem(err)
+	}
+	return s.answerBatch(c, &b, req.each)
 }
 
-func readMessage(c *fiber.Ctx) (m message, err error) {
+// answerBatch stores the messages of a batch and answers with a summary, or with a
+// line for each.
+func (s *Service) answerBatch(c *fiber.Ctx, b *batch, each bool) error {
+	if !each {
+		sum, err := s.store(b)
+		if err != nil {
+			return problem(err)
+		}
+		return c.JSON(sum)
+	}
+	// Later than this there is no status any more.
+	if err := b.template.checkNames(); err != nil {
+		return problem(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	defer cancel()
+	if _, err := s.open(ctx, b.template.session, b.template.stream); err != nil {
+		return problem(err)
+	}
+	conn := c.Context().Conn()
+	c.Set(fiber.HeaderContentType, mimeNDJSON)
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	web.StreamedBody(c).Keep()
+	c.Context().SetBodyStreamWriter(func(w *bufio.Writer) { b.answerEach(conn, w) })
+	return nil
+}
+
+// publishRequest is what a request says of its messages.
+type publishRequest struct {
+	message message // without data
+	media   mediaType
+	each    bool
+}
+
+func readPublish(c *fiber.Ctx) (req publishRequest, err error) {
+	m := &req.message
 	if m.session, err = web.Param(c, "session"); err != nil {
-		return m, err
+		return req, err
 	}
 	if m.stream, err = web.Param(c, "stream"); err != nil {
-		return m, err
+		return req, err
 	}
-	if m.data, err = jsonBody(c); err != nil {
-		return m, err
+	if req.media, err = bodyType(c); err != nil {
+		return req, err
 	}
-	if m.eventType, err = eventType(c); err != nil {
-		return m, err
+	if m.eventType, err = typeOf(values(c, headerType)); err != nil {
+		return req, err
 	}
-	if m.key, err = idempotencyKey(c); err != nil {
-		return m, err
+	if m.key, err = keyOf(values(c, headerKey)); err != nil {
+		return req, err
 	}
-	m.trace = traceparent(c)
-	return m, nil
+	m.trace = traceOf(values(c, headerTrace))
+	req.each, err = web.Choice(c, "results", "each", "summary", false)
+	return req, err
 }
 
 // closeSession answers DELETE /v1/sessions/{session}.

@@ -18,48 +18,61 @@ const (
 // maxKeyLen is the longest idempotency key, in bytes.
 const maxKeyLen = 256
 
-// header returns the value of a header that may be given once. The string is a copy.
-func header(c *fiber.Ctx, name string) (value string, given bool, err error) {
-	values := c.Request().Header.PeekAll(name)
+// values returns all values of a header of a request.
+func values(c *fiber.Ctx, name string) (all []string) {
+	for _, v := range c.Request().Header.PeekAll(name) {
+		all = append(all, string(v))
+	}
+	return all
+}
+
+// single returns the value of a header that may be given once.
+func single(name string, values []string) (value string, given bool, err error) {
 	switch len(values) {
 	case 0:
 		return "", false, nil
 	case 1:
-		return string(values[0]), true, nil
+		return values[0], true, nil
 	default:
 		return "", true, web.New(web.CodeInvalidHeader, name+" is given more than once.")
 	}
 }
 
-// idempotencyKey returns the request's key: 1 to 256 visible ASCII characters or
+// keyOf returns the idempotency key of a request: 1 to 256 visible ASCII characters or
 // spaces, or empty when none is given.
-func idempotencyKey(c *fiber.Ctx) (string, error) {
-	key, given, err := header(c, headerKey)
+func keyOf(values []string) (string, error) {
+	key, given, err := single(headerKey, values)
 	if err != nil || !given {
 		return "", err
 	}
-	outside := func(r rune) bool { return r < 0x20 || r > 0x7e }
-	if key == "" || len(key) > maxKeyLen || strings.ContainsFunc(key, outside) {
-		return "", web.New(web.CodeInvalidHeader, "Idempotency-Key must be 1 to 256 visible ASCII characters or spaces.")
+	if !validKey(key) {
+		return "", web.New(web.CodeInvalidHeader, "Idempotency-Key must be "+keyRule)
 	}
 	return key, nil
 }
 
-// eventType returns the request's SSE event type, or empty when none is given.
+const keyRule = "1 to 256 visible ASCII characters or spaces."
+
+func validKey(key string) bool {
+	outside := func(r rune) bool { return r < 0x20 || r > 0x7e }
+	return key != "" && len(key) <= maxKeyLen && !strings.ContainsFunc(key, outside)
+}
+
+// typeOf returns the SSE event type of a request, or empty when none is given.
 // Whether it may be used is the message's own check.
-func eventType(c *fiber.Ctx) (string, error) {
-	t, given, err := header(c, headerType)
+func typeOf(values []string) (string, error) {
+	t, given, err := single(headerType, values)
 	if err == nil && given && t == "" {
 		err = web.New(web.CodeInvalidHeader, "Event-Type is empty.")
 	}
 	return t, err
 }
 
-// traceparent returns the request's trace context (W3C Trace Context, section
+// traceOf returns the trace context of a request (W3C Trace Context, section
 // 3.2), or empty when there is none that is well-formed, as the specification
 // has it: a broken one is no reason to fail.
-func traceparent(c *fiber.Ctx) string {
-	t, _, err := header(c, headerTrace)
+func traceOf(values []string) string {
+	t, _, err := single(headerTrace, values)
 	if err != nil || !validTraceparent(t) {
 		return ""
 	}
@@ -81,20 +94,47 @@ func validTraceparent(t string) bool {
 	return strings.Trim(parts[1], "0") != "" && strings.Trim(parts[2], "0") != ""
 }
 
-// jsonBody returns the body of a request that must be JSON. It is valid only
-// while the request is being answered, and is never decompressed: what is not
-// JSON in UTF-8 as it stands is refused.
-func jsonBody(c *fiber.Ctx) ([]byte, error) {
-	unsupported := func(detail string) ([]byte, error) { return nil, web.New(web.CodeUnsupportedMediaType, detail) }
+// mediaType is what a body is, as far as ingest tells bodies apart.
+type mediaType uint8
+
+const (
+	mediaJSON   mediaType = iota // one message, or an array
+	mediaNDJSON                  // a message on each line
+)
+
+// bodyType returns what the body of a request is, which is never decompressed.
+func bodyType(c *fiber.Ctx) (mediaType, error) {
+	unsupported := func(detail string) (mediaType, error) { return 0, web.New(web.CodeUnsupportedMediaType, detail) }
 	kind, params, err := mime.ParseMediaType(c.Get(fiber.HeaderContentType))
-	if err != nil || kind != fiber.MIMEApplicationJSON {
-		return unsupported("The Content-Type must be application/json.")
+	media, known := map[string]mediaType{
+		fiber.MIMEApplicationJSON: mediaJSON,
+		mimeNDJSON:                mediaNDJSON, "application/ndjson": mediaNDJSON, "application/jsonl": mediaNDJSON, "application/x-jsonlines": mediaNDJSON,
+	}[kind]
+	if err != nil || !known {
+		return unsupported("The Content-Type must be application/json or " + mimeNDJSON + ".")
 	}
 	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
 		return unsupported("JSON is always UTF-8.")
 	}
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return unsupported("The body must not be compressed.")
+	}
+	return media, nil
+}
+
+// mimeNDJSON is the media type of a text with a JSON text on each line.
+const mimeNDJSON = "application/x-ndjson"
+
+// jsonBody returns the body of a request that must be JSON. It is valid only
+// while the request is being answered: what is not JSON in UTF-8 as it stands is
+// refused.
+func jsonBody(c *fiber.Ctx) ([]byte, error) {
+	media, err := bodyType(c)
+	if err == nil && media != mediaJSON {
+		err = web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
+	}
+	if err != nil {
+		return nil, err
 	}
 	return c.Request().Body(), nil
 }

@@ -15,6 +15,7 @@ type message struct {
 	session, stream string
 	eventType       string // the SSE event type, or empty
 	key             string // the idempotency key, or empty
+	keyIndex        uint64 // of the message among those with the key
 	trace           string // a well-formed traceparent, or empty
 	data            []byte
 }
@@ -29,45 +30,117 @@ type stored struct {
 // event. It returns after JetStream's acknowledgement and never tries twice: a
 // second try could overtake the event behind it. Errors are those that [problem]
 // knows; only [eventlog.ErrUnknown] leaves open whether the event was stored.
-func (s *Service) publish(ctx context.Context, m message) (ack stored, err error) {
-	defer func() { s.metrics.publishedAs(ack, err) }()
-	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
+func (s *Service) publish(ctx context.Context, m message) (stored, error) {
+	under, err := s.begin(ctx, m, 0)
+	if err != nil {
 		return stored{}, err
 	}
+	return under.wait()
+}
+
+// underWay is a message that was handed to the log. wait must be called.
+type underWay struct {
+	service    *Service
+	session    session.Record
+	stream     string
+	ctx        context.Context //nolint:containedctx // bounds the acknowledgement
+	cancel     context.CancelFunc
+	begun      time.Time
+	publishing *eventlog.Publishing
+}
+
+// begin is the first half of publish, without the wait for the acknowledgement.
+// patience is how long it waits while too much is under way.
+func (s *Service) begin(ctx context.Context, m message, patience time.Duration) (_ *underWay, err error) {
+	defer func() {
+		if err != nil {
+			s.metrics.publishedAs(stored{}, err)
+		}
+	}()
+	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
+		return nil, err
+	}
+	if err := s.enter(ctx, patience); err != nil {
+		return nil, err
+	}
+	u := &underWay{service: s, stream: m.stream}
+	u.ctx, u.cancel = context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer func() {
+		if err != nil {
+			u.leave()
+		}
+	}()
+	if u.session, err = s.open(u.ctx, m.session, m.stream); err != nil {
+		return nil, err
+	}
+	u.begun = time.Now()
+	u.publishing, err = s.backend.Log.Begin(u.ctx, eventlog.Event{
+		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
+	})
+	if err != nil {
+		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
+		return nil, err
+	}
+	return u, nil
+}
+
+// wait is the second half of publish.
+func (u *underWay) wait() (ack stored, err error) {
+	defer u.leave()
+	s := u.service
+	at, err := u.publishing.Wait(u.ctx)
+	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
+	if err == nil {
+		ack = stored{ID: s.eventID(u.session, u.stream, at), Duplicate: at.Duplicate}
+	}
+	s.metrics.publishedAs(ack, err)
+	return ack, err
+}
+
+// enter takes a place among the publishes under way. The error is errBusy.
+func (s *Service) enter(ctx context.Context, patience time.Duration) error {
 	select {
 	case s.inflight <- struct{}{}:
 		s.metrics.inflight.Inc()
+		return nil
 	default:
-		return stored{}, errBusy
 	}
-	defer func() {
-		s.metrics.inflight.Dec()
-		<-s.inflight
-	}()
-
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
-	defer cancel()
-	rec, err := s.open(ctx, m.session, m.stream)
-	if err != nil {
-		return stored{}, err
+	if patience == 0 {
+		return errBusy
 	}
-	start := time.Now()
-	at, err := s.backend.Log.Publish(ctx, eventlog.Event{
-		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, Trace: m.trace,
-	})
-	s.metrics.seconds.Observe(time.Since(start).Seconds())
-	if err != nil {
-		return stored{}, err
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case s.inflight <- struct{}{}:
+		s.metrics.inflight.Inc()
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
 	}
-	return stored{ID: s.eventID(rec, m.stream, at), Duplicate: at.Duplicate}, nil
+	return errBusy
 }
 
-func (m message) check(maxBytes int) error {
+// leave ends what begin began.
+func (u *underWay) leave() {
+	u.cancel()
+	u.service.metrics.inflight.Dec()
+	<-u.service.inflight
+}
+
+// checkNames checks session and stream.
+func (m message) checkNames() error {
 	if err := event.CheckSession(m.session); err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
 	if err := event.CheckStream(m.stream); err != nil {
 		return fmt.Errorf("stream: %w", err)
+	}
+	return nil
+}
+
+func (m message) check(maxBytes int) error {
+	if err := m.checkNames(); err != nil {
+		return err
 	}
 	if m.eventType != "" {
 		if err := event.CheckType(m.eventType); err != nil {

@@ -3,6 +3,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 
@@ -18,16 +19,20 @@ import (
 //	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
 //	                   │       publishes and waits for the acknowledgement: the
 //	                   │       order of a connection is the order in the log
+//	                   ├─────▶ listen: requests on NATS, begun in their order in one
+//	                   │       goroutine, each answered in one of its own
 //	                   └─────▶ closes: one goroutine a close, begun by a DELETE,
 //	                           which waits for it; it goes on without
 //
-// When Run's context ends, web.Serve ends first, then the closes.
+// When Run's context ends, web.Serve ends first, then the answers on NATS, then the
+// closes.
 type Service struct {
 	cfg      Config
 	backend  *backend.Backend
 	metrics  *metrics
 	closes   *closes
 	inflight chan struct{} // one token a publish
+	visits   visits        // of requests on NATS
 	app      *fiber.App
 	ln       net.Listener
 }
@@ -49,7 +54,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		inflight: make(chan struct{}, cfg.MaxInFlight),
 		app: web.NewApp(web.Config{
 			Service: "ingest", Log: env.Log, Metrics: env.Metrics,
-			MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, maxSessionBody),
+			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
 		}),
 	}
 	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.IngestHosts)))
@@ -69,7 +74,7 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.createSession},
 		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.closeSession},
 		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.closeStream},
-		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.postEvent},
+		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.postEvents, StreamsBody: true},
 	}
 }
 
@@ -77,7 +82,16 @@ func (s *Service) Routes() []web.Route {
 // closes, and returns nil. What takes longer than a close may is cut off.
 func (s *Service) Run(ctx context.Context) error {
 	grace := s.cfg.closeTimeout()
-	err := web.Serve(ctx, s.app, s.ln, grace)
+	onNATS, err := s.listen()
+	if err != nil {
+		_ = s.ln.Close() // the other error says why
+		return err
+	}
+	err = web.Serve(ctx, s.app, s.ln, grace)
+	if stopErr := onNATS.Stop(); stopErr != nil && s.backend.Connected() == nil {
+		err = errors.Join(err, stopErr)
+	}
+	s.visits.close() // each is bounded by AckTimeout
 	s.closes.stop(grace)
 	return err
 }

@@ -156,17 +156,13 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: max(b.Log.Settings().MaxMessageBytes, sharedBody) + 1, WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.EdgeHosts)))
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil
 }
-
-// sharedBody is the largest body, messages aside, that a route of another service on
-// the edge's address takes: the metadata of a session.
-const sharedBody = 32 << 10
 
 // Addr is where the edge listens.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }

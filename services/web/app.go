@@ -31,8 +31,8 @@ type Config struct {
 	// Metrics takes the request metrics. Default: none are kept.
 	Metrics prometheus.Registerer
 
-	// MaxBodyBytes bounds a request's body; a larger one is answered 413.
-	// Default: 4 MiB.
+	// MaxBodyBytes bounds a request's body, except on routes that stream it; a larger
+	// one is answered 413. Only lines of JSON are streamed. Default: 4 MiB.
 	MaxBodyBytes int
 
 	// MaxHeaderBytes bounds the request line and headers; larger ones are
@@ -106,6 +106,7 @@ func NewApp(cfg Config) *fiber.App {
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,
 		BodyLimit:                    cfg.MaxBodyBytes,
+		StreamRequestBody:            true, // see Body; Mount keeps the limit for all others
 		ReadBufferSize:               cfg.MaxHeaderBytes,
 		ReadTimeout:                  cfg.ReadHeaderTimeout,
 		WriteTimeout:                 cfg.WriteTimeout,
@@ -118,7 +119,8 @@ func NewApp(cfg Config) *fiber.App {
 		},
 	})
 	server := app.Server()
-	server.HeaderReceived = func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+		refuseLength(h, cfg.MaxBodyBytes)
 		return fasthttp.RequestConfig{ReadTimeout: cfg.ReadBodyTimeout}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,
@@ -131,21 +133,25 @@ func NewApp(cfg Config) *fiber.App {
 		}
 		routed(c)
 	}
-	app.Use(frame(m, cfg.Log), checkLength, checkTarget)
+	app.Use(frame(m, cfg), checkLength, checkTarget)
 	return app
 }
 
-// frame is around everything else: it measures, recovers from panics, and
-// answers errors, so that the measured status is the one sent.
-func frame(m *metrics, log *slog.Logger) fiber.Handler {
+// frame is around everything else: it measures, recovers from panics, answers errors,
+// so that the measured status is the one sent, and sees to it that no rest of a body is
+// taken for the next request.
+func frame(m *metrics, cfg Config) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()
 		method := methodLabel(c.Method())
+		body := newBody(c, cfg.ReadBodyTimeout)
+		c.Locals(bodyKey{}, body)
 		if err := guarded(c); err != nil {
-			if err := answer(c, log, err); err != nil {
+			if err := answer(c, cfg.Log, err); err != nil {
 				return err
 			}
 		}
+		body.finish()
 		m.count(method, c.Response())
 		m.duration.WithLabelValues(method).Observe(time.Since(start).Seconds())
 		return nil
@@ -172,8 +178,13 @@ func guarded(c *fiber.Ctx) (err error) {
 // checkLength refuses requests of which fasthttp and the proxies in front may see
 // different ends, so that one hides in another's body (RFC 9112, section 11.2):
 // those with more than one Content-Length or Transfer-Encoding, with both, or with
-// a coding besides chunked. What follows such a request is not read.
+// a coding besides chunked. What follows such a request is not read, nor is a body
+// that is too large.
 func checkLength(c *fiber.Ctx) error {
+	if len(c.Request().Header.Peek(headerRefused)) > 0 {
+		c.Context().SetConnectionClose()
+		return New(CodeBodyTooLarge, "")
+	}
 	framed, plain := 0, true
 	for line := range bytes.Lines(c.Request().Header.RawHeaders()) {
 		name, value, _ := bytes.Cut(line, []byte(":"))

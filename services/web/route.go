@@ -23,6 +23,10 @@ type Route struct {
 	// problem document.
 	Handler fiber.Handler
 
+	// StreamsBody says that the handler reads the body by itself, with
+	// [StreamedBody], and bounds it. All other handlers find it read.
+	StreamsBody bool
+
 	// NoHead says that a GET has no HEAD beside it: for event streams, which
 	// have no end.
 	NoHead bool
@@ -49,9 +53,13 @@ func Mount(app *fiber.App, routes ...Route) {
 			panic(fmt.Sprintf("web: route %s is mounted twice", key))
 		}
 		mounted[key] = true
-		app.Add(r.Method, r.Path, r.Handler)
+		handler := r.Handler
+		if !r.StreamsBody {
+			handler = buffered(app.Config().BodyLimit, handler)
+		}
+		app.Add(r.Method, r.Path, handler)
 		if r.Method == fiber.MethodGet && !r.NoHead {
-			app.Add(fiber.MethodHead, r.Path, r.Handler)
+			app.Add(fiber.MethodHead, r.Path, handler)
 		}
 	}
 }

@@ -20,12 +20,13 @@ import (
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
 //	                  │              live: one, ends requests with their connection
-//	                  ├─ Publish, Mark        the caller's goroutine
+//	                  ├─ Publish, Begin, Mark the caller's goroutine
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine
 type Log struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
+	async    jetstream.JetStream // for what is begun and waited for later
 	log      *slog.Logger
 	settings atomic.Pointer[Settings]
 	creator  bool
@@ -101,12 +102,24 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	}
 }
 
+const (
+	// maxBegun is how many publishes may be under way: far more than any ingest begins.
+	maxBegun = 1 << 20
+	// forgetBegun is when a publish that JetStream does not answer is forgotten; whoever
+	// waits for it has given up before.
+	forgetBegun = time.Minute
+)
+
 func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, log: log, creator: creator}, nil
+	async, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
+	if err != nil {
+		return nil, err
+	}
+	return &Log{nc: nc, js: js, async: async, log: log, creator: creator}, nil
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {

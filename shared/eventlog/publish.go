@@ -22,9 +22,12 @@ type Event struct {
 	Type string
 	// Data is the message, stored unchanged.
 	Data []byte
-	// Key is an idempotency key: a second event with the same session, stream and
-	// key within the log's duplicate window (2 min) is not stored. Empty means none.
+	// Key is an idempotency key: a second event with the same session, stream, key
+	// and index within the log's duplicate window (2 min) is not stored. Empty means
+	// none.
 	Key string
+	// KeyIndex is the index of the event among those that share the key.
+	KeyIndex uint64
 	// Final marks the stream's last event.
 	Final bool
 	// Trace is the W3C traceparent of the publisher, or empty.
@@ -46,13 +49,18 @@ type Ack struct {
 // stored, and [ErrUnknown] when that is not known, as when ctx ends first.
 func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 	p := l.Partition(e.Session)
+	return l.publish(ctx, p, e.message(p))
+}
+
+// message returns what is published for an event.
+func (e Event) message(p int) *nats.Msg {
 	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Stream: e.Stream}.String())
 	msg.Data = e.Data
 	if e.Type != "" && e.Type != event.DefaultType {
 		msg.Header.Set(HeaderType, e.Type)
 	}
 	if e.Key != "" {
-		msg.Header.Set(jetstream.MsgIDHeader, MessageID(e.Session, e.Stream, e.Key, 0))
+		msg.Header.Set(jetstream.MsgIDHeader, MessageID(e.Session, e.Stream, e.Key, e.KeyIndex))
 	}
 	if e.Final {
 		msg.Header.Set(HeaderFinal, "1")
@@ -60,7 +68,55 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 	if e.Trace != "" {
 		msg.Header.Set(HeaderTrace, e.Trace)
 	}
-	return l.publish(ctx, p, msg)
+	return msg
+}
+
+// Publishing is an event on its way.
+type Publishing struct {
+	log    *Log
+	p      int
+	future jetstream.PubAckFuture
+}
+
+// Begin hands an event to the log without waiting for the acknowledgement. Events that
+// one goroutine begins one after the other are stored in that order, as far as they
+// are stored: it never tries twice. Data must not change until Wait has returned.
+//
+// Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
+// wraps [ErrUnknown].
+func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
+	p := l.Partition(e.Session)
+	if len(e.Data) > l.Settings().MaxMessageBytes {
+		return nil, ErrTooLarge
+	}
+	if _, err := l.settle(ctx, p); err != nil {
+		return nil, err
+	}
+	future, err := l.async.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return nil, publishError(err)
+	}
+	return &Publishing{log: l, p: p, future: future}, nil
+}
+
+// Wait returns when JetStream has acknowledged the event, or has not. Errors are those
+// of [Log.Publish]. It must be called once.
+func (w *Publishing) Wait(ctx context.Context) (Ack, error) {
+	select {
+	case ack := <-w.future.Ok():
+		return w.log.ack(w.p, w.future.Msg().Subject, ack)
+	case err := <-w.future.Err():
+		return Ack{}, publishError(err)
+	case <-ctx.Done():
+		return Ack{}, publishError(ctx.Err())
+	}
+}
+
+func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
+	if ack.Stream != streamName(p) {
+		return Ack{}, fmt.Errorf("%w: %s is stored in %s", ErrMismatch, subject, ack.Stream)
+	}
+	return Ack{Partition: p, Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
 // Mark writes a close or clear marker for a stream, or for the whole session when
@@ -81,10 +137,7 @@ func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
 	if err != nil {
 		return Ack{}, publishError(err)
 	}
-	if ack.Stream != streamName(p) {
-		return Ack{}, fmt.Errorf("%w: %s is stored in %s", ErrMismatch, msg.Subject, ack.Stream)
-	}
-	return Ack{Partition: p, Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
+	return l.ack(p, msg.Subject, ack)
 }
 
 // publishError tells what is known of an event whose publish failed. Only what

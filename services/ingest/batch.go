@@ -1,0 +1,193 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"rejoin/services/web"
+)
+
+const (
+	// batchAhead is how many messages of one request may wait for their
+	// acknowledgement, and batchAheadBytes how many bytes; one may always.
+	batchAhead      = 256
+	batchAheadBytes = 4 << 20
+)
+
+// result is what became of a message of a batch.
+type result struct {
+	index int
+	stored
+	problem *web.Problem // nil when it is stored
+}
+
+// store stores a batch and returns its summary. The error is what kept all of it from
+// being tried.
+func (s *Service) store(b *batch) (*summary, error) {
+	if err := b.template.checkNames(); err != nil {
+		return nil, err
+	}
+	sum := newSummary()
+	b.report = sum.add
+	end := b.run(context.Background())
+	if nothing := sum.nothing(end); nothing != nil {
+		return nil, nothing
+	}
+	sum.end(end)
+	return sum, nil
+}
+
+// batch stores the messages of one request in their order. Acknowledgements are
+// pipelined:
+//
+//	source ──▶ read: check, begin ──▶ pending ──▶ settle: wait, report, in order
+//
+// At the first trouble that is not the message's own nothing more is begun: what
+// follows would only overtake it.
+type batch struct {
+	service  *Service
+	template message // session, stream, and what holds for every message
+	from     source
+	report   func(result)
+	stopping <-chan struct{} // closed when the server stops
+	over     <-chan struct{} // closed when nobody wants the rest; may be nil
+
+	pending chan pendingMessage
+	ahead   budget
+	trouble chan struct{} // closed when nothing more is to be begun
+}
+
+// budget is how many bytes are under way.
+type budget struct {
+	mu    sync.Mutex
+	freed sync.Cond
+	used  int
+}
+
+// take waits until so many bytes fit, or nothing else is under way.
+func (b *budget) take(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.used > 0 && b.used+n > batchAheadBytes {
+		b.freed.Wait()
+	}
+	b.used += n
+}
+
+func (b *budget) give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	b.freed.Signal()
+}
+
+// pendingMessage is a message that was begun, or could not be.
+type pendingMessage struct {
+	index  int
+	size   int
+	under  *underWay
+	failed error
+}
+
+// stop says where a batch stopped: the messages from index on were not tried.
+type stop struct {
+	index   int
+	problem *web.Problem
+}
+
+// run returns where the batch stopped, or nil when it came to its end. It reports the
+// results of all messages before in order, from a goroutine of its own.
+func (b *batch) run(ctx context.Context) *stop {
+	b.pending = make(chan pendingMessage, batchAhead)
+	b.trouble = make(chan struct{})
+	b.ahead.freed.L = &b.ahead.mu
+	settled := make(chan struct{})
+	var first *web.Problem
+	go func() {
+		defer close(settled)
+		first = b.settle()
+	}()
+	end := b.read(ctx)
+	close(b.pending)
+	<-settled
+	if end != nil && end.problem == nil {
+		end.problem = first
+	}
+	return end
+}
+
+// read begins one message after the other.
+func (b *batch) read(ctx context.Context) *stop {
+	for index := 0; ; index++ {
+		select {
+		case <-b.trouble:
+			return &stop{index: index}
+		case <-b.stopping:
+			return &stop{index, problem(errStopping)}
+		case <-b.over:
+			return &stop{index, web.New(web.CodeUnavailable, "The results are not read.")}
+		default:
+		}
+		e, err := b.from.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		m := b.template
+		m.data = e.data
+		if _, ok := errors.AsType[*lineError](err); ok {
+			b.service.metrics.publishedAs(stored{}, err)
+			b.pending <- pendingMessage{index: index, failed: err}
+			continue
+		}
+		if err != nil {
+			return &stop{index, problem(err)}
+		}
+		if e.eventType != "" {
+			m.eventType = e.eventType
+		}
+		m.keyIndex = uint64(index) //nolint:gosec // counts up from 0
+		if e.key != "" {
+			m.key, m.keyIndex = e.key, 0
+		}
+		b.ahead.take(len(m.data))
+		under, err := b.service.begin(ctx, m, b.service.cfg.AckTimeout)
+		if err != nil {
+			b.ahead.give(len(m.data))
+			if p := problem(err); stops(p) {
+				return &stop{index, p}
+			}
+			b.pending <- pendingMessage{index: index, failed: err}
+			continue
+		}
+		b.pending <- pendingMessage{index: index, size: len(m.data), under: under}
+	}
+}
+
+// settle waits for what was begun, and returns the first trouble.
+func (b *batch) settle() (first *web.Problem) {
+	for p := range b.pending {
+		r := result{index: p.index}
+		err := p.failed
+		if p.under != nil {
+			r.stored, err = p.under.wait()
+			b.ahead.give(p.size)
+		}
+		if err != nil {
+			r.problem = problem(err)
+			if first == nil && stops(r.problem) {
+				first = r.problem
+				close(b.trouble)
+			}
+		}
+		b.report(r)
+	}
+	return first
+}
+
+// stops reports whether a problem is one of the log or the session, and not of the
+// message alone.
+func stops(p *web.Problem) bool {
+	return p.Status >= 500 || p.Code == web.CodeSessionClosed || p.Code == web.CodeStreamClosed || p.Code == web.CodeNotFound
+}

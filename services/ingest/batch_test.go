@@ -1,0 +1,304 @@
+package ingest_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+const asNDJSON = "application/x-ndjson"
+
+// batchAnswer is a summary.
+type batchAnswer struct {
+	Accepted, Duplicates, Refused, Unknown int
+	LastID                                 *string
+	Errors                                 []batchError
+	Stopped                                *batchError
+}
+
+type batchError struct {
+	Index  int
+	Code   string
+	Detail string
+}
+
+func (in *instance) postBatch(t *testing.T, kind, path, body string, headers ...string) batchAnswer {
+	t.Helper()
+	a := in.send(t, http.MethodPost, path, []byte(body), append(headers, "Content-Type", kind)...)
+	if a.status != http.StatusOK || a.header.Get("Content-Type") != asJSON {
+		t.Fatalf("got %d %s", a.status, a.body)
+	}
+	var b batchAnswer
+	if err := json.Unmarshal(a.body, &b); err != nil {
+		t.Fatalf("%v in %s", err, a.body)
+	}
+	return b
+}
+
+// messages returns what is stored, in order.
+func (s *system) messages(t *testing.T) (all []string) {
+	t.Helper()
+	for _, e := range s.entries(t) {
+		all = append(all, e.Type+" "+string(e.Data))
+	}
+	return all
+}
+
+const batchPath = "/v1/sessions/s/streams/t/events"
+
+func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
+	const n = 3000
+	var lines, array []string
+	for i := range n {
+		m := string(ping(fmt.Sprint(i)))
+		lines = append(lines, m)
+		array = append(array, " "+m+"\n")
+	}
+	for name, tt := range map[string]struct{ kind, body string }{
+		"NDJSON":                       {asNDJSON, strings.Join(lines, "\n") + "\n"},
+		"NDJSON, last line has no end": {"application/jsonl; charset=utf-8", strings.Join(lines, "\r\n\n \n")},
+		"array":                        {asJSON, "[" + strings.Join(array, ",") + "]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{Partitions: 1})
+			in := s.start(t, testConfig())
+			got := in.postBatch(t, tt.kind, batchPath, tt.body)
+			if got.Accepted != n || got.Duplicates+got.Refused+got.Unknown+len(got.Errors) != 0 || got.Stopped != nil {
+				t.Errorf("got %+v", got)
+			}
+			all := s.messages(t)
+			for i := range lines {
+				lines[i] = "message " + strings.TrimPrefix(lines[i], "message ")
+			}
+			if diff := cmp.Diff(lines, all); diff != "" {
+				t.Error(diff)
+			}
+			id, err := event.ParseID(*got.LastID)
+			if err != nil || id.Sequence != n || id.Stream != "t" {
+				t.Errorf("the last ID is %s, %v", *got.LastID, err)
+			}
+		})
+	}
+}
+
+func TestWhatIsWrongWithOneMessageConcernsNoOther(t *testing.T) {
+	lines := []string{
+		string(ping("0")),
+		`{"jsonrpc":"2.0"`,
+		`{"type":"tick","key":"a","message":` + string(ping("2")) + `}`,
+		string(ping(strings.Repeat("x", 1000))),
+		strings.Repeat("y", 100_000),
+		`{"message":` + string(ping("5")) + `,"other":1}`,
+		`{"message":` + string(ping("6")) + `,"key":""}`,
+		`{"message":` + string(ping("7")) + `,"type":"gap"}`,
+		`{"message":{"jsonrpc":"1.0"}}`,
+		"\"\xff\"",
+		`{"jsonrpc":"2.0","method":"m","params":{"message":1}}`,
+	}
+	want := []batchError{
+		{Index: 1, Code: "invalid_json"},
+		{Index: 3, Code: "body_too_large"},
+		{Index: 4, Code: "body_too_large"},
+		{Index: 5, Code: "invalid_body"},
+		{Index: 6, Code: "invalid_body"},
+		{Index: 7, Code: "reserved_type"},
+		{Index: 8, Code: "invalid_message"},
+		{Index: 9, Code: "invalid_json"},
+	}
+	stored := []string{"message " + lines[0], "tick " + string(ping("2")), "message " + lines[10]}
+
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
+	in := s.start(t, testConfig())
+	got := in.postBatch(t, asNDJSON, batchPath, strings.Join(lines, "\n"))
+	for i := range got.Errors {
+		got.Errors[i].Detail = ""
+	}
+	if diff := cmp.Diff(want, got.Errors); diff != "" {
+		t.Error(diff)
+	}
+	if got.Accepted != len(stored) || got.Refused != len(want) {
+		t.Errorf("got %+v", got)
+	}
+	if diff := cmp.Diff(stored, s.messages(t)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestARepeatedBatchIsStoredOnce(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	three := strings.Join([]string{string(ping("0")), string(ping("1")), string(ping("2"))}, "\n")
+	first := in.postBatch(t, asNDJSON, batchPath, three, "Idempotency-Key", "k")
+	again := in.postBatch(t, asNDJSON, batchPath, three+"\n"+string(ping("3")), "Idempotency-Key", "k")
+	if first.Accepted != 3 || again.Accepted != 4 || again.Duplicates != 3 {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	// A key of a line is the key of a request with that message alone.
+	in.postBatch(t, asJSON, batchPath, `[{"key":"l","message":`+string(ping("4"))+`}]`, "Idempotency-Key", "k").expectDuplicates(t, 0)
+	in.post(t, "s", "t", ping("4"), "Idempotency-Key", "l").stored(t, true)
+	// It is bound to its stream.
+	in.postBatch(t, asNDJSON, "/v1/sessions/s/streams/u/events", three, "Idempotency-Key", "k").expectDuplicates(t, 0)
+	if n := len(s.messages(t)); n != 8 {
+		t.Errorf("%d events are stored, want 8", n)
+	}
+}
+
+func (b batchAnswer) expectDuplicates(t *testing.T, n int) {
+	t.Helper()
+	if b.Duplicates != n {
+		t.Errorf("%d duplicates, want %d", b.Duplicates, n)
+	}
+}
+
+func TestABatchForAClosedSessionIsRefused(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "t", ping("0")).stored(t, false)
+	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+		t.Fatalf("got %d", a.status)
+	}
+	for _, query := range []string{"", "?results=each"} {
+		in.send(t, http.MethodPost, batchPath+query, ping("1"), "Content-Type", asNDJSON).expect(t, http.StatusConflict, "session_closed")
+	}
+}
+
+func TestABatchStopsWhenTheLogIsAway(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	body, w := io.Pipe()
+	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", asNDJSON)
+	answered := make(chan answer, 1)
+	go func() {
+		resp, err := in.http.Do(req)
+		if err != nil {
+			t.Error(err)
+			answered <- answer{}
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		answered <- read(t, resp)
+	}()
+	write := func(id string) { _, _ = w.Write(append(ping(id), '\n')) } // fails once the answer is there
+	write("0")
+	eventually(t, "the first one is stored", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") == 1 })
+	s.srv.Stop()
+	go func() {
+		for i := range 1000 {
+			write(fmt.Sprint(i + 1))
+		}
+		_ = w.Close()
+	}()
+	a := <-answered
+	var got batchAnswer
+	if err := json.Unmarshal(a.body, &got); err != nil {
+		t.Fatalf("%v in %s", err, a.body)
+	}
+	if got.Accepted != 1 || got.Stopped == nil || got.Stopped.Index != 1+got.Refused+got.Unknown || got.Stopped.Code != "unavailable" && got.Stopped.Code != "publish_unknown" {
+		t.Errorf("got %s", a.body)
+	}
+}
+
+// eachLine is a line of the results of each message.
+type eachLine struct {
+	Index     *int
+	ID        string
+	Duplicate *bool
+	Code      string
+	Accepted  *int
+}
+
+func TestEachResultIsToldInOrder(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	body := strings.Join([]string{string(ping("0")), "broken", string(ping("2"))}, "\n")
+	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath+"?results=each", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", asNDJSON)
+	resp, err := in.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var codes, ids []string
+	lines := bufio.NewScanner(resp.Body)
+	for i := 0; lines.Scan(); i++ {
+		var line eachLine
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case line.Index == nil:
+			codes = append(codes, fmt.Sprint("accepted ", *line.Accepted))
+		case *line.Index != i:
+			t.Errorf("line %d is about message %d", i, *line.Index)
+		case line.Code != "":
+			codes = append(codes, line.Code)
+		default:
+			codes = append(codes, fmt.Sprint(*line.Duplicate))
+			ids = append(ids, line.ID)
+		}
+	}
+	if want := []string{"false", "invalid_json", "false", "accepted 2"}; !slices.Equal(codes, want) {
+		t.Errorf("got %v, want %v", codes, want)
+	}
+	for i, text := range ids {
+		if id, err := event.ParseID(text); err != nil || id.Sequence != uint64(i+1) {
+			t.Errorf("ID %d is %s, %v", i, text, err)
+		}
+	}
+}
+
+// A client that writes everything before it reads anything must not wait for itself:
+// the results are far more than the sockets hold.
+func TestAClientMayWriteEverythingBeforeItReads(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	const n = 40_000
+	var d net.Dialer
+	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil { //nolint:errcheck,forcetypeassert // it is one
+		t.Fatal(err)
+	}
+	line := append(ping("0"), '\n')
+	if _, err := fmt.Fprintf(conn, "POST /v1/sessions/s/streams/%s/events?results=each HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", strings.Repeat("t", event.MaxNameLen), asNDJSON, n*len(line)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(bytes.Repeat(line, n)); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	count, last := 0, []byte(nil)
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); count++ {
+		last = bytes.Clone(lines.Bytes())
+	}
+	var sum batchAnswer
+	if err := json.Unmarshal(last, &sum); err != nil || count != n+1 || sum.Accepted != n {
+		t.Errorf("%d lines, the last is %s", count, last)
+	}
+}

@@ -1,0 +1,120 @@
+package ingest
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxUnread is how many bytes of results may wait for a client that does not read:
+	// about a million results.
+	maxUnread = 64 << 20
+	// resultsTimeout is how long a client that has sent everything may go without reading.
+	resultsTimeout = 30 * time.Second
+)
+
+// results are lines on their way to a client. Whoever adds never waits for the client,
+// so one that writes everything before it reads does not wait for itself.
+type results struct {
+	conn net.Conn
+	over func() // ends the batch
+
+	mu       sync.Mutex
+	more     sync.Cond
+	lines    []byte
+	closed   bool
+	extended time.Time
+}
+
+func newResults(conn net.Conn, over func()) *results {
+	r := &results{conn: conn, over: over}
+	r.more.L = &r.mu
+	return r
+}
+
+// add adds a line. As long as lines come the client need not read.
+func (r *results) add(line []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lines = append(r.lines, line...); len(r.lines) > maxUnread {
+		r.over()
+	}
+	r.extend()
+	r.more.Signal()
+}
+
+// extend moves the deadline of what is written. The caller holds the lock.
+func (r *results) extend() {
+	if now := time.Now(); now.Sub(r.extended) > time.Second {
+		r.extended = now
+		_ = r.conn.SetWriteDeadline(now.Add(resultsTimeout)) // fails on a closed connection, as Write does
+	}
+}
+
+// write writes lines in pieces; each that is gone moves the deadline.
+func (r *results) write(w *bufio.Writer, lines []byte) error {
+	for piece := range slices.Chunk(lines, 64<<10) {
+		r.mu.Lock()
+		r.extend()
+		r.mu.Unlock()
+		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *results) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.more.Signal()
+}
+
+// take returns what is there, and waits for some. It returns nothing at the end.
+func (r *results) take(spare []byte) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.lines) == 0 && !r.closed {
+		r.more.Wait()
+	}
+	lines := r.lines
+	r.lines = spare[:0]
+	return lines
+}
+
+// answerEach runs a batch and writes the result of each message as a line, and the
+// summary as the last one.
+func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
+	over := make(chan struct{})
+	end := sync.OnceFunc(func() { close(over) })
+	b.over = over
+	out := newResults(conn, end)
+	sum := newSummary()
+	b.report = func(r result) {
+		sum.add(r)
+		out.add(r.line())
+	}
+	go func() {
+		defer out.close()
+		sum.end(b.run(context.Background()))
+		out.add(ndjson(sum))
+	}()
+	var lines []byte
+	for gone := false; ; {
+		if lines = out.take(lines); len(lines) == 0 {
+			return
+		}
+		if !gone && out.write(w, lines) != nil {
+			gone = true // nobody hears any more of what would be stored
+			end()
+		}
+	}
+}

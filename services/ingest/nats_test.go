@@ -1,0 +1,163 @@
+package ingest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"rejoin/shared/eventlog"
+)
+
+// request sends a request on NATS; headers are pairs of names and values.
+func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers ...string) *nats.Msg {
+	t.Helper()
+	msg := nats.NewMsg(subject)
+	msg.Data = data
+	for i := 0; i+1 < len(headers); i += 2 {
+		msg.Header.Add(headers[i], headers[i+1])
+	}
+	reply, err := nc.RequestMsgWithContext(patient(t), msg)
+	if err != nil {
+		t.Fatalf("%s: %v", subject, err)
+	}
+	return reply
+}
+
+func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
+	s.start(t, testConfig())
+	nc := s.srv.Connect()
+	defer nc.Close()
+
+	var first struct {
+		ID        string
+		Duplicate *bool
+	}
+	for i, duplicate := range []bool{false, true} {
+		reply := request(t, nc, "mcp.ingest.s=2F1.t", ping("0"), "Idempotency-Key", "k", "Event-Type", "tick")
+		if err := json.Unmarshal(reply.Data, &first); err != nil || first.Duplicate == nil || *first.Duplicate != duplicate {
+			t.Fatalf("answer %d is %s, %v", i, reply.Data, err)
+		}
+	}
+	var sum batchAnswer
+	reply := request(t, nc, "mcp.ingest.s=2F1.t", []byte(" ["+string(ping("1"))+",7]"))
+	if err := json.Unmarshal(reply.Data, &sum); err != nil || sum.Accepted != 1 || len(sum.Errors) != 1 || sum.Errors[0].Code != "invalid_message" {
+		t.Errorf("the array gets %s, %v", reply.Data, err)
+	}
+	if diff := cmp.Diff([]string{"tick " + string(ping("0")), "message " + string(ping("1"))}, s.messages(t)); diff != "" {
+		t.Error(diff)
+	}
+	if e := s.entries(t)[0].Subject; e.Session != "s/1" || e.Stream != "t" {
+		t.Errorf("stored under %+v", e)
+	}
+}
+
+func TestBadRequestsOnNATSAreRefused(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
+	in := s.start(t, testConfig())
+	nc := s.srv.Connect()
+	defer nc.Close()
+	in.post(t, "closed", "t", ping("0")).stored(t, false)
+	in.close(t, "closed")
+	before := len(s.entries(t))
+
+	const subject = "mcp.ingest.s.t"
+	for name, tt := range map[string]struct {
+		subject string
+		data    string
+		headers []string
+		status  string
+		code    string
+	}{
+		"empty":               {subject, "", nil, "400", "invalid_json"},
+		"broken":              {subject, "{", nil, "400", "invalid_json"},
+		"no message":          {subject, "{}", nil, "400", "invalid_message"},
+		"empty array":         {subject, "[]", nil, "400", "invalid_body"},
+		"too large":           {subject, string(ping(strings.Repeat("x", 1000))), nil, "413", "body_too_large"},
+		"two keys":            {subject, string(ping("1")), []string{"Idempotency-Key", "a", "Idempotency-Key", "b"}, "400", "invalid_header"},
+		"key not ASCII":       {subject, string(ping("1")), []string{"Idempotency-Key", "\u00e9"}, "400", "invalid_header"},
+		"reserved type":       {subject, string(ping("1")), []string{"Event-Type", "gap"}, "400", "reserved_type"},
+		"broken session":      {"mcp.ingest.s=2f.t", string(ping("1")), nil, "400", "invalid_name"},
+		"session not encoded": {"mcp.ingest.s~.t", string(ping("1")), nil, "400", "invalid_name"},
+		"stream too long":     {"mcp.ingest.s." + strings.Repeat("x", 129), string(ping("1")), nil, "400", "invalid_name"},
+		"marker":              {"mcp.ingest.s.=close", string(ping("1")), nil, "400", "invalid_name"},
+		"closed":              {"mcp.ingest.closed.t", string(ping("1")), nil, "409", "session_closed"},
+		"closed, array":       {"mcp.ingest.closed.t", "[" + string(ping("1")) + "]", nil, "409", "session_closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reply := request(t, nc, tt.subject, []byte(tt.data), tt.headers...)
+			var problem struct {
+				Status int
+				Code   string
+			}
+			if err := json.Unmarshal(reply.Data, &problem); err != nil {
+				t.Fatalf("%v in %s", err, reply.Data)
+			}
+			if got := reply.Header.Get(micro.ErrorCodeHeader); got != tt.status || fmt.Sprint(problem.Status) != tt.status {
+				t.Errorf("status %s, %s", got, reply.Data)
+			}
+			if got := reply.Header.Get(micro.ErrorHeader); got != tt.code || problem.Code != tt.code {
+				t.Errorf("code %s, %s", got, reply.Data)
+			}
+		})
+	}
+	if after := len(s.entries(t)); after != before {
+		t.Errorf("%d events were stored", after-before)
+	}
+}
+
+func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.start(t, testConfig())
+	nc := s.srv.Connect()
+	defer nc.Close()
+	const n = 90 // all can be under way
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i := range n {
+		want = append(want, "message "+string(ping(fmt.Sprint(i))))
+		if err := nc.PublishRequest("mcp.ingest.s.t", inbox, ping(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range n {
+		msg, err := sub.NextMsgWithContext(patient(t))
+		if err != nil || msg.Header.Get(micro.ErrorHeader) != "" {
+			t.Fatalf("%v, %v", msg, err)
+		}
+	}
+	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestIngestIsFoundOnNATS(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	nc := s.srv.Connect()
+	defer nc.Close()
+	var info micro.Info
+	reply := request(t, nc, "$SRV.INFO.ingest", nil)
+	if err := json.Unmarshal(reply.Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "mcp.ingest.*.*" || info.Endpoints[0].QueueGroup != "ingest" {
+		t.Errorf("found %+v", info)
+	}
+	if err := in.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// A request that was on its way may still be answered.
+	if msg, err := nc.RequestWithContext(patient(t), "mcp.ingest.s.t", ping("0")); err == nil && msg.Header.Get(micro.ErrorHeader) != "unavailable" {
+		t.Errorf("it answers %s though it has stopped", msg.Data)
+	}
+}

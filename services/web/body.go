@@ -1,0 +1,202 @@
+package web
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+)
+
+// Body is a request's body as it arrives, for routes that stream it. It must be read
+// in the handler, or in what the handler leaves behind to write the response. Not safe
+// for concurrent use.
+type Body struct {
+	ctx     *fasthttp.RequestCtx
+	stream  io.Reader // nil when there is none
+	size    int       // as announced, or -1
+	timeout time.Duration
+	// endless says that the deadline moves with what arrives; it was moved last at extended.
+	endless  bool
+	extended time.Time
+	// kept says that it is still read when the handler has returned.
+	kept bool
+	err  error // what ended it: io.EOF when it was read whole
+}
+
+// BodyLimit is the MaxBodyBytes of the services' applications: a message, or an array
+// of messages, of 4 MiB unless a message may be larger.
+func BodyLimit(maxMessage int) int { return max(maxMessage, 4<<20) }
+
+// headerRefused marks a request whose body is announced to be too large. A client that
+// sends it has its request refused.
+const headerRefused = "Rejoin-Body-Refused"
+
+// refuseLength has a body that is announced to be too large not waited for: fasthttp
+// would wait for the beginning of it.
+func refuseLength(h *fasthttp.RequestHeader, limit int) {
+	if h.ContentLength() > limit && !bytes.Contains(h.ContentType(), []byte("jsonl")) && !bytes.Contains(h.ContentType(), []byte("ndjson")) {
+		h.SetContentLength(0)
+		h.Set(headerRefused, "1")
+	}
+}
+
+// bodyKey is where a request's Body is kept.
+type bodyKey struct{}
+
+// StreamedBody returns the body of a request on a route with StreamsBody.
+func StreamedBody(c *fiber.Ctx) *Body {
+	b, _ := c.Locals(bodyKey{}).(*Body)
+	return b
+}
+
+func newBody(c *fiber.Ctx, timeout time.Duration) *Body {
+	ctx := c.Context()
+	b := &Body{ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: timeout}
+	if b.stream == nil || b.size == 0 {
+		b.stream, b.err = nil, io.EOF
+	}
+	return b
+}
+
+// extendEvery is how often the deadline of a body that goes on arriving is moved.
+const extendEvery = time.Second
+
+// Endless has the body end only when nothing arrives for the application's
+// ReadBodyTimeout. Without it, all of it has to arrive within that.
+func (b *Body) Endless() *Body {
+	b.endless = true
+	return b
+}
+
+// Keep has the body read on by what writes the response, after the handler. The
+// connection is closed behind the response.
+func (b *Body) Keep() {
+	b.kept = true
+	b.ctx.Hijack(linger)
+}
+
+// Read reads what has arrived, and waits for more. Errors are [io.EOF] at the end, and a [*Problem] when the body breaks off.
+func (b *Body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if now := time.Now(); b.endless && now.Sub(b.extended) > extendEvery && !b.stopping() {
+		b.extended = now
+		_ = b.ctx.Conn().SetReadDeadline(now.Add(b.timeout)) // fails on a closed connection, as Read does
+	}
+	n, err := b.stream.Read(p)
+	b.err = bodyError(err)
+	return n, b.err
+}
+
+// stopping reports whether the server stops, and the rest of a body has to hurry.
+func (b *Body) stopping() bool {
+	select {
+	case <-b.ctx.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func bodyError(err error) error {
+	var timeout net.Error
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return Wrap(err, CodeRequestTimeout, "")
+	default:
+		return Wrap(err, CodeInvalidRequest, "")
+	}
+}
+
+// Limited reads the whole body. A body of more than limit bytes is a [*Problem] with
+// the code body_too_large.
+func (b *Body) Limited(limit int) ([]byte, error) {
+	switch {
+	case b.size > limit:
+		b.err = New(CodeBodyTooLarge, "")
+		return nil, b.err
+	case b.size >= 0:
+		all := make([]byte, b.size)
+		if _, err := io.ReadFull(b, all); err != nil {
+			return nil, unfinished(err)
+		}
+		if b.err == nil {
+			b.err = io.EOF // it has its length
+		}
+		return all, nil
+	}
+	all, err := io.ReadAll(io.LimitReader(b, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, unfinished(err)
+	case len(all) > limit:
+		b.err = New(CodeBodyTooLarge, "")
+		return nil, b.err
+	}
+	return all, nil
+}
+
+// unfinished is what the client is told of a body that ended early.
+func unfinished(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return Wrap(err, CodeInvalidRequest, "")
+	}
+	return err
+}
+
+// maxLeftOver is how much of a body that nobody wanted is read so that the connection
+// can go on.
+const maxLeftOver = 64 << 10
+
+// finish has the connection closed behind the response unless the body was read to its
+// end: what is left of it is not the next request.
+func (b *Body) finish() {
+	if b.kept {
+		return
+	}
+	if b.err == nil && b.size >= 0 && b.size <= maxLeftOver {
+		_, _ = io.Copy(io.Discard, b) // its error is b.err
+	}
+	if !errors.Is(b.err, io.EOF) && !b.ctx.Response.ConnectionClose() {
+		b.ctx.Hijack(linger)
+	}
+}
+
+// lingering is how long a client whose request was not read to its end may go on sending.
+const lingering = time.Second
+
+// linger closes a connection behind the response. A connection that is closed while
+// something arrives on it is reset, and the client might never see the response.
+func linger(conn net.Conn) {
+	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
+		conn = u.UnsafeConn()
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && conn.SetReadDeadline(time.Now().Add(lingering)) == nil {
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	_ = conn.Close() // the server may do so too
+}
+
+// buffered reads a request's body before a handler that wants it whole.
+func buffered(limit int, h fiber.Handler) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		b := StreamedBody(c)
+		if b == nil || b.stream == nil {
+			return h(c)
+		}
+		all, err := b.Limited(limit)
+		if err != nil {
+			return err
+		}
+		c.Request().SetBodyRaw(all)
+		return h(c)
+	}
+}
