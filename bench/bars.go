@@ -31,6 +31,9 @@ func bars() []bar {
 		{[]string{"storm-window"}, "vs_raw", false, 1.5},
 		{[]string{"storm-log"}, "vs_drain", false, 3},
 		{[]string{"cold"}, "vs_drain", false, 1.5},
+		{[]string{"publish"}, "vs_bare", true, 0.25},
+		{[]string{"publish"}, "ndjson_vs_direct", true, 0.6},
+		{[]string{"publish"}, "ndjson_resident_mb", false, 256},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

@@ -32,6 +32,7 @@ type benchCase struct {
 func cases() []benchCase {
 	return []benchCase{
 		{"latency", "latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
+		{"publish", "publish", "64 clients publish 512 B in a request each; NDJSON in one request", publish},
 		{"fan-out", "fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
 		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
 		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
@@ -48,6 +49,10 @@ func cases() []benchCase {
 func main() {
 	if len(os.Args) == 2 && slices.Contains([]string{rawEach, rawBatch, rawReplay}, os.Args[1]) {
 		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1]))
+		os.Exit(1)
+	}
+	if len(os.Args) == 2 && os.Args[1] == bareFiber {
+		fmt.Fprintln(os.Stderr, "bench:", serveFiber())
 		os.Exit(1)
 	}
 	if len(os.Args) == 3 && os.Args[1] == bareJetStream {

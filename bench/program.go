@@ -21,6 +21,7 @@ type programs struct {
 	dir    string
 	rejoin string // the standalone program
 	edge   string // the edge alone
+	ingest string // ingest alone
 	nginx  string // nginx with Nchan; empty when it is not installed
 	nchan  string // Nchan's module
 	stored *stored
@@ -32,8 +33,8 @@ func build(ctx context.Context) (*programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge")}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge")
+	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest")}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		p.clean()
@@ -50,6 +51,7 @@ type system struct {
 	cmd     *exec.Cmd
 	scratch string // the folder that goes with it, or ""
 	edge    string // URL of the edge, or of the standalone program's one origin
+	ingest  string // address of ingest
 	nats    string // URL of NATS, of the standalone program
 	admin   string // URL of the admin port
 	drained chan struct{}
@@ -140,6 +142,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 		}
 	}
 	s.edge, s.nats, s.admin = "http://"+found["edge open"], "nats://"+found["nats listens"], "http://"+found["admin port open"]
+	s.ingest = found["ingest listens"]
 	for {
 		if _, err := get(ctx, s.admin+"/readyz"); err == nil {
 			return nil

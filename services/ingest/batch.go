@@ -12,7 +12,7 @@ import (
 const (
 	// batchAhead is how many messages of one request may wait for their
 	// acknowledgement, and batchAheadBytes how many bytes; one may always.
-	batchAhead      = 256
+	batchAhead      = 1024
 	batchAheadBytes = 4 << 20
 )
 
