@@ -371,3 +371,22 @@ func TestPatienceBeginsAnewWithEachAbsence(t *testing.T) {
 		t.Errorf("the second absence began with the first one, %s before", first.Sub(again))
 	}
 }
+
+// A clear can be swept, marker and all, between the read of the log and the question
+// for marks: the answer alone then says that what was read must not be shown.
+func TestAnEventThatWasClearedWhileItWasReadIsNotSent(t *testing.T) {
+	for _, path := range []string{streamPath, flowPath} {
+		t.Run(path, func(t *testing.T) {
+			f := newFixture(t, eventlog.Settings{})
+			f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 1, Reason: marks.Cleared}}))
+			f.publish("a", 1)
+			f.publish("b", 1)
+			url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
+			for _, e := range poll(t, url+path).Events {
+				if e.Stream == "a" {
+					t.Errorf("it was sent: %+v", e)
+				}
+			}
+		})
+	}
+}

@@ -263,8 +263,8 @@ func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items 
 			}
 			r.drop(m.Stream, m.Removed)
 			from = m.Removed
-		} else if r.fresh && r.place.stream == "" && m.Removed > 0 {
-			r.drop(m.Stream, m.Removed) // no gap on a later page either
+		} else if r.fresh && m.Removed > 0 && (r.place.stream == "" || m.Reason == marks.Cleared) {
+			r.drop(m.Stream, m.Removed) // no gap on a later page either, and nothing that was cleared since it was read
 		}
 		uncertain = uncertain || m.Maybe > from
 	}
