@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+
+	"rejoin/shared/sse"
+)
+
+// connection is one answer of an edge, while it goes on.
+type connection struct {
+	body   io.Closer
+	blocks *sse.Decoder
+	guard  *guard
+}
+
+// open asks the edge for what follows the subscriber's place. It returns errDone
+// when nothing will ever follow, and an *Error for a refusal.
+func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
+	g := newGuard(ctx)
+	defer func() {
+		if err != nil {
+			err = g.why(err)
+			g.close()
+		}
+	}()
+	g.expect(s.cfg.OpenTimeout)
+	defer g.rest()
+	req, err := s.request(g.ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.endpoint.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(resp); err != nil {
+		_ = resp.Body.Close() // whatever it says, the answer is known
+		return nil, err
+	}
+	body := guarded{body: resp.Body, guard: g, within: s.cfg.IdleTimeout}
+	return &connection{body: resp.Body, blocks: sse.NewDecoder(body, s.cfg.MaxEventBytes), guard: g}, nil
+}
+
+func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
+	path := eventsPath(s.cfg.Session, s.cfg.Stream)
+	query := url.Values{}
+	if s.cfg.Stream != "" && s.cfg.Times {
+		query.Set("envelope", "true")
+	}
+	cursor := s.Cursor()
+	if cursor == "" && s.cfg.Start == StartNow {
+		query.Set("from", "now")
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	req, err := s.endpoint.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	// A proxy that compresses holds events back until it has enough of them.
+	req.Header.Set("Accept-Encoding", "identity")
+	req.Header.Set("Cache-Control", "no-store")
+	if cursor != "" {
+		req.Header.Set("Last-Event-ID", cursor)
+	}
+	return req, nil
+}
+
+// check returns nil when an answer is an event stream.
+func check(resp *http.Response) error {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+		if err != nil || media != "text/event-stream" {
+			return fmt.Errorf("%w: the answer is %q, not an event stream", ErrProtocol, resp.Header.Get("Content-Type"))
+		}
+		return nil
+	case http.StatusNoContent:
+		return errDone
+	default:
+		return refusal(resp)
+	}
+}
+
+// next returns the next block. An end of the stream is errEnded: only the server's
+// word ends a subscription.
+func (c *connection) next() (sse.Event, error) {
+	block, err := c.blocks.Next()
+	switch {
+	case err == nil:
+		return block, nil
+	case errors.Is(err, sse.ErrTooLong):
+		return sse.Event{}, fmt.Errorf("%w: %w", ErrProtocol, err)
+	case errors.Is(err, io.EOF):
+		return sse.Event{}, errEnded
+	default:
+		return sse.Event{}, c.guard.why(err)
+	}
+}
+
+func (c *connection) close() {
+	c.guard.close()
+	_ = c.body.Close() // it may be broken
+}

@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// TokenFunc returns the token for the next request, or an empty one to send none.
+// It is called before every request, possibly by several goroutines at a time, so
+// that a token that expires can be renewed. An error counts as trouble that will
+// pass: it is logged, and the call is repeated later.
+type TokenFunc func(ctx context.Context) (string, error)
+
+// endpoint is a server and the way to talk to it.
+type endpoint struct {
+	base  string
+	token TokenFunc
+	http  *http.Client
+	own   *http.Transport // of http, when nobody else has it
+}
+
+// newEndpoint returns the endpoint at a URL. Without a client it gets a transport
+// of its own, which keeps up to idle connections.
+func newEndpoint(base string, token TokenFunc, client *http.Client, idle int) endpoint {
+	e := endpoint{base: strings.TrimRight(base, "/"), token: token, http: client}
+	if client == nil {
+		e.own = ownTransport(idle)
+		e.http = &http.Client{Transport: e.own}
+	}
+	return e
+}
+
+// ownTransport returns a transport with the settings of [http.DefaultTransport],
+// which a program may have replaced by something else than a transport.
+func ownTransport(idle int) *http.Transport {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
+		transport = standard.Clone()
+	}
+	transport.MaxIdleConnsPerHost = idle
+	return transport
+}
+
+// checkURL returns an error when a base URL cannot be one.
+func checkURL(base string) error {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: URL: %w", ErrInvalidConfig, err)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return fmt.Errorf("%w: the URL is not http:// or https:// with a host", ErrInvalidConfig)
+	case u.RawQuery != "", u.Fragment != "":
+		return fmt.Errorf("%w: the URL has a query or a fragment", ErrInvalidConfig)
+	}
+	return nil
+}
+
+// request makes a request with the token of the moment.
+func (e *endpoint) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, e.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if e.token == nil {
+		return req, nil
+	}
+	token, err := e.token(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return req, nil
+}
+
+// rest lets go of the connections that nobody uses.
+func (e *endpoint) rest() {
+	if e.own != nil {
+		e.own.CloseIdleConnections()
+	}
+}
+
+// eventsPath is the path of a stream's events, or of a session's when stream is
+// empty. Names may hold slashes and question marks.
+func eventsPath(session, stream string) string {
+	path := "/v1/sessions/" + url.PathEscape(session)
+	if stream != "" {
+		path += "/streams/" + url.PathEscape(stream)
+	}
+	return path + "/events"
+}

@@ -1,0 +1,131 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/sse"
+)
+
+// Kind says what an [Event] is.
+type Kind uint8
+
+const (
+	// KindMessage is a message that somebody published.
+	KindMessage Kind = iota
+	// KindGap says that messages are missing here; see [Event.Gap].
+	KindGap
+	// KindCursor says that the place has moved although nothing was published. It
+	// is yielded only when [SubscriberConfig.Cursors] asks for it.
+	KindCursor
+)
+
+// Event is what a [Subscriber] yields. Its fields belong to the caller.
+type Event struct {
+	// Kind says which of the following fields are set.
+	Kind Kind
+
+	// Cursor is the place behind this event in what is subscribed to. A later
+	// subscriber that starts there gets everything that follows, once.
+	Cursor string
+
+	// ID is a message's event ID. On a session's flow it is the ID in the
+	// message's own stream, so it is not a cursor of the flow.
+	ID string
+	// Stream is the stream that a message was published to.
+	Stream string
+	// Type is a message's SSE event type, "message" when its publisher gave none.
+	Type string
+	// Time is when a message was stored. It is zero on a single stream, unless
+	// [SubscriberConfig.Times] asks for it.
+	Time time.Time
+	// Message is a JSON-RPC 2.0 message.
+	Message json.RawMessage
+
+	// Gap is what is missing, or nil.
+	Gap *Gap
+}
+
+// Gap says that events are missing that should have come here, since they no
+// longer exist. The subscription goes on with what is retained.
+type Gap struct {
+	// Reason says why.
+	Reason Reason `json:"reason"`
+	// Certain is false when nobody could say whether anything is missing.
+	Certain bool `json:"certain"`
+	// Stream is the stream whose events are missing, or empty for any of the session.
+	Stream string `json:"stream"`
+	// Requested is the cursor that the missing events should have followed.
+	Requested string `json:"requested"`
+	// ResumesAt is the cursor at which the subscription goes on.
+	ResumesAt string `json:"resumesAt"`
+}
+
+// Reason says why events are missing. There may be others in the future.
+type Reason string
+
+const (
+	// ReasonExpired means that the events were older than the log keeps them.
+	ReasonExpired Reason = "expired"
+	// ReasonTrimmed means that the stream or session had too many events or bytes.
+	ReasonTrimmed Reason = "trimmed"
+	// ReasonCleared means that somebody cleared the stream or the session.
+	ReasonCleared Reason = "cleared"
+	// ReasonRolledBack means that the log has lost its newest events. Some of those
+	// that follow may have been yielded before.
+	ReasonRolledBack Reason = "rolled_back"
+	// ReasonUnknown means that the cursor cannot be read, or belongs to another
+	// stream, session or log.
+	ReasonUnknown Reason = "unknown"
+)
+
+// The SSE event types of blocks that Rejoin itself sends and that a subscriber
+// acts on. There are others, which say nothing but their ID.
+const (
+	typeCursor = "cursor"
+	typeGap    = "gap"
+	typeClose  = "close"
+)
+
+// isOurs reports whether an SSE event type is Rejoin's own, so that no message
+// has it.
+func isOurs(typ string) bool {
+	switch typ {
+	case "connect", typeCursor, typeGap, typeClose, "expiring", "open", "error":
+		return true
+	default:
+		return false
+	}
+}
+
+// gapOf reads the block that tells a gap.
+func gapOf(block sse.Event) (*Gap, error) {
+	var g Gap
+	if err := json.Unmarshal(block.Data, &g); err != nil {
+		return nil, fmt.Errorf("%w: a gap cannot be read: %w", ErrProtocol, err)
+	}
+	return &g, nil
+}
+
+// enveloped reads a block whose data is an object that holds the message.
+func enveloped(block sse.Event) (Event, error) {
+	var object struct {
+		ID      string          `json:"id"`
+		Stream  string          `json:"stream"`
+		Type    string          `json:"type"`
+		Time    time.Time       `json:"time"`
+		Message json.RawMessage `json:"message"`
+	}
+	if err := json.Unmarshal(block.Data, &object); err != nil {
+		return Event{}, fmt.Errorf("%w: an event cannot be read: %w", ErrProtocol, err)
+	}
+	if object.Message == nil {
+		return Event{}, fmt.Errorf("%w: an event has no message", ErrProtocol)
+	}
+	if object.Type == "" {
+		object.Type = event.DefaultType
+	}
+	return Event{ID: object.ID, Stream: object.Stream, Type: object.Type, Time: object.Time, Message: object.Message}, nil
+}

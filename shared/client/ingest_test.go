@@ -1,0 +1,237 @@
+package client_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rejoin/shared/event"
+)
+
+// dupWindow is how long a log knows a key.
+const dupWindow = 2 * time.Minute
+
+// fakeIngest is an ingest over a log in memory, with faults.
+type fakeIngest struct {
+	mu       sync.Mutex
+	sequence uint64
+	stored   []logged
+	keys     map[string]known
+	faults   []ingestFault // of the next requests
+	requests []seenRequest
+	underway map[string]int // requests, by path
+	crowd    int            // most requests at a time
+}
+
+type logged struct {
+	path, id, typ, key, message string
+}
+
+type known struct {
+	id string
+	at time.Time
+}
+
+type seenRequest struct {
+	path, auth string
+	lines      int
+}
+
+// ingestFault is what befalls a request. The zero value is none.
+type ingestFault struct {
+	// Status refuses the request before anything was tried.
+	Status     int
+	Code       string
+	RetryAfter int
+	// Lost answers Status, but after everything was done.
+	Lost bool
+	// StopAt ends the work at this message (counted from 1) with the code StopCode:
+	// the message's own, or, when Untried, one of it and all behind it.
+	StopAt   int
+	StopCode string
+	Untried  bool
+	// Stored says that the message of an unknown outcome is stored nevertheless.
+	Stored bool
+	// Delay is how long each message takes.
+	Delay time.Duration
+	// Garbage is written instead of the answer.
+	Garbage string
+}
+
+func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	lines, err := requestLines(r)
+	if err != nil {
+		return // the request was cut
+	}
+	f.mu.Lock()
+	var fault ingestFault
+	if len(f.faults) > 0 {
+		fault, f.faults = f.faults[0], f.faults[1:]
+	}
+	f.requests = append(f.requests, seenRequest{path, r.Header.Get("Authorization"), len(lines)})
+	if f.underway == nil {
+		f.underway = map[string]int{}
+	}
+	f.underway[path]++
+	total := 0
+	for _, n := range f.underway {
+		total += n
+	}
+	f.crowd = max(f.crowd, total)
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.underway[path]--
+		f.mu.Unlock()
+	}()
+	switch {
+	case r.URL.Query().Get("results") != "each", r.Header.Get("Content-Type") != "application/x-ndjson":
+		problem(w, http.StatusUnsupportedMediaType, "unsupported_media_type", 0)
+	case fault.Lost:
+		f.work(io.Discard, path, lines, ingestFault{})
+		w.WriteHeader(fault.Status)
+	case fault.Status != 0:
+		problem(w, fault.Status, fault.Code, fault.RetryAfter)
+	default:
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		if fault.Garbage != "" {
+			_, _ = io.WriteString(w, fault.Garbage)
+			return
+		}
+		f.work(flushed{w}, path, lines, fault)
+	}
+}
+
+// work stores messages and writes the answer. It goes on when its client is gone.
+func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingestFault) {
+	accepted, duplicates, unknown := 0, 0, 0
+	var lastID, stopped any
+	tell := func(v map[string]any) {
+		line, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		_, _ = w.Write(append(line, '\n'))
+	}
+	for i, line := range lines {
+		time.Sleep(fault.Delay)
+		if fault.StopAt == i+1 {
+			if fault.StopCode == "publish_unknown" {
+				unknown++
+				if fault.Stored {
+					f.store(path, line)
+				}
+			}
+			if !fault.Untried {
+				tell(map[string]any{"index": i, "code": fault.StopCode, "detail": "a fault"})
+				i++
+			}
+			stopped = map[string]any{"index": i, "code": "unavailable", "detail": "a fault"}
+			break
+		}
+		id, duplicate, code := f.store(path, line)
+		if code != "" {
+			tell(map[string]any{"index": i, "code": code, "detail": "it is not wanted"})
+			continue
+		}
+		lastID = id
+		accepted++
+		if duplicate {
+			duplicates++
+		}
+		tell(map[string]any{"index": i, "id": id, "duplicate": duplicate})
+	}
+	tell(map[string]any{
+		"accepted": accepted, "duplicates": duplicates, "unknown": unknown, "lastId": lastID, "errors": []any{}, "stopped": stopped,
+	})
+}
+
+// unwanted is in messages that the server refuses.
+const unwanted = "unwanted"
+
+func (f *fakeIngest) store(path string, line []byte) (id string, duplicate bool, code string) {
+	var envelope struct {
+		Key     string          `json:"key"`
+		Type    string          `json:"type"`
+		Message json.RawMessage `json:"message"`
+	}
+	if json.Unmarshal(line, &envelope) != nil || event.CheckMessage(envelope.Message) != nil || bytes.Contains(line, []byte(unwanted)) {
+		return "", false, "invalid_message"
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := path + " " + envelope.Key
+	if k, ok := f.keys[key]; ok && time.Since(k.at) < dupWindow {
+		return k.id, true, ""
+	}
+	f.sequence++
+	id = event.ID{Stream: "s", Tag: "0000000", Sequence: f.sequence}.String()
+	if f.keys == nil {
+		f.keys = map[string]known{}
+	}
+	f.keys[key] = known{id, time.Now()}
+	f.stored = append(f.stored, logged{path, id, envelope.Type, envelope.Key, string(envelope.Message)})
+	return id, false, ""
+}
+
+func (f *fakeIngest) log() []logged {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.stored)
+}
+
+func (f *fakeIngest) seen() []seenRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+func requestLines(r *http.Request) ([][]byte, error) {
+	var lines [][]byte
+	in := bufio.NewReader(r.Body)
+	for {
+		line, err := in.ReadBytes('\n')
+		if len(line) > 0 && err == nil {
+			lines = append(lines, line)
+		}
+		if err == io.EOF { // a cut is io.ErrUnexpectedEOF
+			return lines, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// problem answers with a problem document, or with something else without a code.
+func problem(w http.ResponseWriter, status int, code string, retryAfter int) {
+	if retryAfter > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(retryAfter))
+	}
+	if code == "" {
+		http.Error(w, strings.ToLower(http.StatusText(status)), status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, `{"type":"urn:rejoin:problem:%s","title":"A fault.","status":%d,"code":%q}`, code, status, code)
+}
+
+// flushed sends every line at once.
+type flushed struct{ w http.ResponseWriter }
+
+func (f flushed) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if flusher, ok := f.w.(http.Flusher); ok {
+		flusher.Flush()
+	}
+	return n, err
+}

@@ -1,0 +1,198 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// entry is a message that has no outcome yet.
+type entry struct {
+	line   []byte
+	result *Result
+	// doubt is when the first attempt began whose outcome is unknown, or zero. It
+	// stays, whatever later attempts say: that one may still have stored it.
+	doubt time.Time
+	err   error // of that attempt
+}
+
+// lane is the queue of a stream. It exists while it is not empty, and has one
+// goroutine, which alone takes entries out: so one request at a time is under way
+// for a stream, and its order is kept.
+type lane struct {
+	publisher *Publisher
+	address   address
+	wait      backoff
+
+	queue []*entry // oldest first; guarded by the publisher's mu
+}
+
+// run sends what is in the lane, until it is empty or the publisher gives up.
+func (l *lane) run() {
+	p := l.publisher
+	for !l.retire() {
+		select {
+		case p.slots <- struct{}{}:
+		case <-p.ctx.Done():
+			l.abandon()
+			return
+		}
+		least, err := l.step()
+		<-p.slots
+		if err == nil {
+			l.wait.reset()
+			continue
+		}
+		if p.ctx.Err() != nil {
+			l.abandon()
+			return
+		}
+		pause := l.wait.next(least)
+		p.cfg.Logger.Warn("publishing again", "session", l.address.session, "stream", l.address.stream,
+			"wait", pause, "reason", err)
+		if sleep(p.ctx, pause) != nil {
+			l.abandon()
+			return
+		}
+	}
+}
+
+// step sends one request. It returns an error when some of its messages have to be
+// sent again, and the server's wish for when.
+func (l *lane) step() (least time.Duration, err error) {
+	p := l.publisher
+	begin := time.Now()
+	l.expire(begin)
+	batch := l.batch()
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	verdicts := make([]verdict, len(batch))
+	err = p.post(l.address, batch, verdicts)
+	for i, v := range verdicts {
+		if e := batch[i]; v.kind == unknown && e.doubt.IsZero() {
+			e.doubt, e.err = begin, v.err
+		}
+	}
+	if l.settle(batch, verdicts) {
+		l.wait.reset()
+	}
+	if problem, ok := errors.AsType[*Error](err); ok {
+		least = problem.RetryAfter
+	}
+	return least, err
+}
+
+// expire gives up the messages for which it is too late to find out by repetition
+// whether they were stored. Only what was in a batch can be one of them.
+func (l *lane) expire(now time.Time) {
+	p := l.publisher
+	var gone []*entry
+	p.mu.Lock()
+	tried := l.queue[:min(len(l.queue), p.cfg.MaxBatchMessages)]
+	left := make([]*entry, 0, len(tried))
+	for _, e := range tried {
+		if !e.doubt.IsZero() && now.Sub(e.doubt) >= p.cfg.RepeatWithin {
+			gone = append(gone, e)
+		} else {
+			left = append(left, e)
+		}
+	}
+	l.replace(len(tried), left)
+	p.mu.Unlock()
+	for _, e := range gone {
+		p.resolve(e, Stored{}, fmt.Errorf("%w: %w", ErrUnknown, e.err))
+	}
+}
+
+// batch returns the messages of the next request, which stay in the queue.
+func (l *lane) batch() []*entry {
+	p := l.publisher
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, bytes := 0, 0
+	for _, e := range l.queue {
+		if bytes += len(e.line); n == p.cfg.MaxBatchMessages || n > 0 && bytes > p.cfg.MaxBatchBytes {
+			break
+		}
+		n++
+	}
+	return slices.Clone(l.queue[:n])
+}
+
+// settle takes the messages that have an outcome out of the queue, whose first ones
+// the batch is, and reports whether there were any.
+func (l *lane) settle(batch []*entry, verdicts []verdict) bool {
+	p := l.publisher
+	var left []*entry
+	for i, e := range batch {
+		if k := verdicts[i].kind; k == untried || k == unknown {
+			left = append(left, e)
+		}
+	}
+	p.mu.Lock()
+	l.replace(len(batch), left)
+	p.mu.Unlock()
+	for i, e := range batch {
+		switch v := verdicts[i]; v.kind {
+		case stored:
+			p.resolve(e, v.stored, nil)
+		case refused:
+			p.resolve(e, Stored{}, e.doubtful(v.err))
+		case untried, unknown:
+		}
+	}
+	return len(left) < len(batch)
+}
+
+// doubtful returns an outcome of a message that is not known to be stored: an
+// earlier attempt may have stored it.
+func (e *entry) doubtful(err error) error {
+	if e.doubt.IsZero() {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err)
+}
+
+// replace puts others, no more of them, in the place of the first n entries of the
+// queue. The publisher's mu is held.
+func (l *lane) replace(n int, left []*entry) {
+	from := n - len(left)
+	clear(l.queue[:from])
+	l.queue = l.queue[from:]
+	copy(l.queue, left)
+}
+
+// retire ends the lane when it is empty: the next message makes another one.
+func (l *lane) retire() bool {
+	p := l.publisher
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(l.queue) > 0 {
+		return false
+	}
+	delete(p.lanes, l.address)
+	return true
+}
+
+// abandon gives up everything in the lane.
+func (l *lane) abandon() {
+	p := l.publisher
+	p.mu.Lock()
+	gone := l.queue
+	l.queue = nil
+	delete(p.lanes, l.address)
+	p.mu.Unlock()
+	for _, e := range gone {
+		p.resolve(e, Stored{}, e.doubtful(context.Cause(p.ctx)))
+	}
+}
+
+// resolve makes an outcome known, and room for another message.
+func (p *Publisher) resolve(e *entry, s Stored, err error) {
+	e.result.stored, e.result.err = s, err
+	close(e.result.done)
+	p.buffer.free(1, len(e.line))
+}

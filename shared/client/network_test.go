@@ -1,0 +1,129 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// network connects clients and a server without sockets, inside a bubble whose
+// clock moves only while nobody has anything to do.
+type network struct {
+	accepting chan net.Conn
+	closed    chan struct{}
+	close     sync.Once
+
+	mu     sync.Mutex
+	faults []connFault // of the next connections
+	dials  int
+}
+
+// connFault is what befalls a connection. The zero value is a good one.
+type connFault struct {
+	Refused bool
+	// CutRead and CutWrite are after how many bytes that the server has read or
+	// written the connection breaks; 0 means never.
+	CutRead, CutWrite int
+}
+
+var errRefused = errors.New("connection refused")
+
+// serve returns a client whose every request goes to a handler, over connections
+// with these faults. Everything ends with the test.
+func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *http.Client) {
+	t.Helper()
+	n := &network{accepting: make(chan net.Conn), closed: make(chan struct{}), faults: faults}
+	var serving, handling sync.WaitGroup
+	//nolint:gosec // its clients are this test's
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handling.Add(1)
+		defer handling.Done()
+		handler.ServeHTTP(w, r)
+	})}
+	serving.Go(func() { _ = server.Serve(n) }) // until it is closed
+	transport := &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 8}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+		serving.Wait()
+		synctest.Wait() // until no request begins any more
+		handling.Wait() // some go on without their client
+	})
+	return n, &http.Client{Transport: transport}
+}
+
+func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	n.mu.Lock()
+	n.dials++
+	var fault connFault
+	if len(n.faults) > 0 {
+		fault, n.faults = n.faults[0], n.faults[1:]
+	}
+	n.mu.Unlock()
+	if fault.Refused {
+		return nil, errRefused
+	}
+	client, server := net.Pipe()
+	select {
+	case n.accepting <- &faultyConn{Conn: server, fault: fault}:
+		return client, nil
+	case <-n.closed:
+		return nil, errRefused
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (n *network) Accept() (net.Conn, error) {
+	select {
+	case conn := <-n.accepting:
+		return conn, nil
+	case <-n.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (n *network) Close() error {
+	n.close.Do(func() { close(n.closed) })
+	return nil
+}
+
+func (n *network) Addr() net.Addr { return &net.IPAddr{} }
+
+// faultyConn is the server's end of a connection that breaks.
+type faultyConn struct {
+	net.Conn
+	fault         connFault
+	read, written int
+}
+
+func (c *faultyConn) Read(p []byte) (int, error) {
+	if cut := c.fault.CutRead; cut > 0 {
+		if c.read == cut {
+			_ = c.Close()
+			return 0, io.EOF
+		}
+		p = p[:min(len(p), cut-c.read)]
+	}
+	n, err := c.Conn.Read(p)
+	c.read += n
+	return n, err
+}
+
+func (c *faultyConn) Write(p []byte) (int, error) {
+	cut := c.fault.CutWrite
+	if cut == 0 || c.written+len(p) < cut {
+		n, err := c.Conn.Write(p)
+		c.written += n
+		return n, err
+	}
+	n, _ := c.Conn.Write(p[:max(cut-c.written, 0)])
+	c.written += n
+	_ = c.Close()
+	return n, io.ErrClosedPipe
+}

@@ -1,0 +1,126 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+)
+
+// post sends messages of one stream in one request and sets their verdicts, which
+// are all untried before. The error says why some have to be sent again; it is nil
+// when none has to.
+func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
+	size := 0
+	for _, e := range batch {
+		size += len(e.line)
+	}
+	body := make([]byte, 0, size)
+	for _, e := range batch {
+		body = append(body, e.line...)
+	}
+	within, cancel := p.untilExpiry(batch)
+	defer cancel()
+	g := newGuard(within)
+	defer g.close()
+	g.expect(p.cfg.AnswerTimeout)
+
+	// Without a connection nothing can have arrived. With one, anything can.
+	var connected atomic.Bool
+	ctx := httptrace.WithClientTrace(g.ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	resp, err := p.send(ctx, to, body)
+	if err != nil {
+		err = g.why(err)
+		if connected.Load() {
+			all(verdicts, unknown, err)
+		} else {
+			all(verdicts, untried, err)
+		}
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }() // what it says was read, or is unknown
+	if resp.StatusCode != http.StatusOK {
+		return rejected(refusal(resp), verdicts)
+	}
+	all(verdicts, unknown, errEnded)
+	err = readAnswer(guarded{body: resp.Body, guard: g, within: p.cfg.AnswerTimeout}, verdicts)
+	if err == nil {
+		drain(resp.Body, g)
+		return firstFailure(verdicts)
+	}
+	err = g.why(err)
+	for i := range verdicts {
+		if verdicts[i].kind == unknown && errors.Is(verdicts[i].err, errEnded) {
+			verdicts[i].err = err
+		}
+	}
+	return err
+}
+
+// untilExpiry returns the context of a request. A repetition must not arrive when the
+// log has forgotten the keys, so it ends when the time for repetitions does.
+func (p *Publisher) untilExpiry(batch []*entry) (context.Context, context.CancelFunc) {
+	var oldest time.Time
+	for _, e := range batch {
+		if !e.doubt.IsZero() && (oldest.IsZero() || e.doubt.Before(oldest)) {
+			oldest = e.doubt
+		}
+	}
+	if oldest.IsZero() {
+		return context.WithCancel(p.ctx)
+	}
+	return context.WithDeadline(p.ctx, oldest.Add(p.cfg.RepeatWithin))
+}
+
+func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Response, error) {
+	path := eventsPath(to.session, to.stream) + "?results=each"
+	req, err := p.endpoint.request(ctx, http.MethodPost, path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	req.Header.Set("Accept", "application/x-ndjson")
+	return p.endpoint.http.Do(req)
+}
+
+// rejected sets the verdicts of a request that was answered with a problem.
+func rejected(problem *Error, verdicts []verdict) error {
+	switch {
+	case !passing(problem.Status):
+		all(verdicts, refused, problem)
+		return nil
+	case problem.Code == codeUnavailable, problem.Code == codeStorageFull,
+		problem.Status == http.StatusTooManyRequests, problem.Status == http.StatusTooEarly:
+		all(verdicts, untried, problem)
+	default:
+		// A proxy's 502 or 504, say: the request may have got to the server.
+		all(verdicts, unknown, problem)
+	}
+	return problem
+}
+
+// firstFailure returns why the first message that has to be sent again has to.
+func firstFailure(verdicts []verdict) error {
+	for _, v := range verdicts {
+		if v.kind == untried || v.kind == unknown {
+			return v.err
+		}
+	}
+	return nil
+}
+
+// drainTimeout bounds the wait for the end of an answer that has told everything.
+const drainTimeout = time.Second
+
+// drain reads an answer to its end, so that its connection can be used again.
+func drain(body io.Reader, g *guard) {
+	rest := guarded{body: io.LimitReader(body, 1<<10), guard: g, within: drainTimeout}
+	_, _ = io.Copy(io.Discard, rest) // or there will be another connection
+}

@@ -1,0 +1,53 @@
+package client
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// maxProblemBytes bounds what is read of a refusal.
+const maxProblemBytes = 64 << 10
+
+// refusal reads an answer that is not what was asked for.
+func refusal(resp *http.Response) *Error {
+	e := &Error{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After"))}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes))
+	var document struct {
+		Code   string `json:"code"`
+		Title  string `json:"title"`
+		Detail string `json:"detail"`
+	}
+	if err != nil || json.Unmarshal(body, &document) != nil {
+		e.Detail = http.StatusText(resp.StatusCode)
+		return e
+	}
+	e.Code, e.Detail = document.Code, document.Detail
+	if e.Detail == "" {
+		e.Detail = document.Title
+	}
+	return e
+}
+
+// retryAfter reads the header of this name (RFC 9110, 10.2.3): seconds or a date.
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second //nolint:gosec // at most 31 bits
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
+
+// passing reports whether a status is worth another try.
+func passing(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	default:
+		return status >= 500
+	}
+}

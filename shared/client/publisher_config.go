@@ -1,0 +1,115 @@
+package client
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// Defaults of a [PublisherConfig].
+const (
+	DefaultMaxBufferedMessages = 10_000
+	DefaultMaxBufferedBytes    = 16 << 20
+	DefaultMaxBatchMessages    = 1000
+	// DefaultMaxBatchBytes stays below what proxies allow a request, 1 MiB often.
+	DefaultMaxBatchBytes     = 512 << 10
+	DefaultMaxRequests       = 8
+	DefaultAnswerTimeout     = 30 * time.Second
+	DefaultPublisherRetry    = 100 * time.Millisecond
+	DefaultPublisherMaxRetry = 5 * time.Second
+	// DefaultRepeatWithin is the two minutes in which a log knows keys again, less
+	// the time that a repetition may take to get there.
+	DefaultRepeatWithin = 110 * time.Second
+)
+
+// PublisherConfig says where and how to publish. URL is needed; for all else the
+// zero value means the default.
+type PublisherConfig struct {
+	// URL is where ingest is, as "https://rejoin.example". It may have a path.
+	URL string
+
+	// Token is asked for a token before every request. Default: none is sent.
+	Token TokenFunc
+
+	// HTTPClient sends the requests. Default: one of the publisher's own.
+	HTTPClient *http.Client
+
+	// Logger is told of every request that failed and will be repeated. Default:
+	// nobody is.
+	Logger *slog.Logger
+
+	// MaxBufferedMessages and MaxBufferedBytes bound what was published and has no
+	// outcome yet; Publish waits while the buffer is full. Bytes are counted as
+	// they are sent, with key and type. Defaults: 10,000, and 16 MiB.
+	MaxBufferedMessages int
+	MaxBufferedBytes    int
+
+	// MaxBatchMessages and MaxBatchBytes bound one request. A message that is
+	// larger gets a request of its own. Defaults: 1000, and 512 KiB.
+	MaxBatchMessages int
+	MaxBatchBytes    int
+
+	// MaxRequests is how many requests are under way at a time, each for another
+	// stream. Default: 8.
+	MaxRequests int
+
+	// AnswerTimeout is how long the server may be silent, in a request and in the
+	// answer. Default: 30 s.
+	AnswerTimeout time.Duration
+
+	// Retry is how long to wait before a failed request is repeated. It doubles
+	// with every failure in a row; a server's Retry-After may make it longer.
+	// Default: 100 ms.
+	Retry time.Duration
+
+	// MaxRetry bounds the wait, whatever the server says. Default: 5 s.
+	MaxRetry time.Duration
+
+	// RepeatWithin is how long after an attempt without an answer the message may
+	// be repeated. It must be well below the log's duplicate window, which is two
+	// minutes, or less when the log keeps events for less. Default: 110 s.
+	RepeatWithin time.Duration
+}
+
+// Validate returns an error that wraps [ErrInvalidConfig] when the configuration
+// makes no sense.
+func (c *PublisherConfig) Validate() error {
+	if err := checkURL(c.URL); err != nil {
+		return err
+	}
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"MaxBufferedMessages", int64(c.MaxBufferedMessages)},
+		{"MaxBufferedBytes", int64(c.MaxBufferedBytes)},
+		{"MaxBatchMessages", int64(c.MaxBatchMessages)},
+		{"MaxBatchBytes", int64(c.MaxBatchBytes)},
+		{"MaxRequests", int64(c.MaxRequests)},
+		{"AnswerTimeout", int64(c.AnswerTimeout)},
+		{"Retry", int64(c.Retry)},
+		{"MaxRetry", int64(c.MaxRetry)},
+		{"RepeatWithin", int64(c.RepeatWithin)},
+	} {
+		if field.value < 0 {
+			return fmt.Errorf("%w: %s is negative", ErrInvalidConfig, field.name)
+		}
+	}
+	return nil
+}
+
+// withDefaults returns the configuration with its zero values replaced.
+func (c PublisherConfig) withDefaults() PublisherConfig {
+	c.Logger = orDiscard(c.Logger)
+	c.MaxBufferedMessages = orDefault(c.MaxBufferedMessages, DefaultMaxBufferedMessages)
+	c.MaxBufferedBytes = orDefault(c.MaxBufferedBytes, DefaultMaxBufferedBytes)
+	c.MaxBatchMessages = orDefault(c.MaxBatchMessages, DefaultMaxBatchMessages)
+	c.MaxBatchBytes = orDefault(c.MaxBatchBytes, DefaultMaxBatchBytes)
+	c.MaxRequests = orDefault(c.MaxRequests, DefaultMaxRequests)
+	c.AnswerTimeout = orDefault(c.AnswerTimeout, DefaultAnswerTimeout)
+	c.Retry = orDefault(c.Retry, DefaultPublisherRetry)
+	c.MaxRetry = orDefault(c.MaxRetry, DefaultPublisherMaxRetry)
+	c.RepeatWithin = orDefault(c.RepeatWithin, DefaultRepeatWithin)
+	return c
+}

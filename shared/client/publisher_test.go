@@ -1,0 +1,493 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/client"
+	"rejoin/shared/event"
+)
+
+// publisherTo returns a publisher to a server over a network with faults. It is
+// closed with the test.
+func publisherTo(t *testing.T, ingest *fakeIngest, cfg client.PublisherConfig, faults ...connFault) (*client.Publisher, *network) {
+	t.Helper()
+	n, c := serve(t, ingest, faults...)
+	cfg.URL, cfg.HTTPClient = "http://ingest", c
+	p, err := client.NewPublisher(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p, n
+}
+
+func count(n int) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"count","params":{"n":%d}}`, n)
+}
+
+func message(stream string, n int) client.Message {
+	return client.Message{Session: "demo", Stream: stream, Data: count(n)}
+}
+
+func publish(t *testing.T, p *client.Publisher, m client.Message) *client.Result {
+	t.Helper()
+	r, err := p.Publish(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func flush(t *testing.T, p *client.Publisher) {
+	t.Helper()
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func outcome(r *client.Result) (client.Stored, error) {
+	select {
+	case <-r.Done():
+		return r.Wait(context.Background())
+	default:
+		return client.Stored{}, errors.New("there is no outcome")
+	}
+}
+
+const mainPath = "/v1/sessions/demo/streams/main/events"
+
+func TestPublishStoresWhatItWasGiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{
+			Token: func(context.Context) (string, error) { return "secret", nil },
+		})
+		got, err := p.PublishAndWait(t.Context(), client.Message{
+			Session: "a/b?", Stream: "*", Type: "progress \"1\"", Key: `k <"\> 1`,
+			Data: []byte("{\"jsonrpc\":\"2.0\",\r\n\"method\":\"a\\nb\"\n}"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (client.Stored{ID: "s_0000000_1"}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		want := []logged{{
+			path: "/v1/sessions/a%2Fb%3F/streams/%2A/events", id: "s_0000000_1", typ: "progress \"1\"", key: `k <"\> 1`,
+			message: "{\"jsonrpc\":\"2.0\",  \"method\":\"a\\nb\" }",
+		}}
+		if diff := cmp.Diff(want, ingest.log(), cmp.AllowUnexported(logged{})); diff != "" {
+			t.Error(diff)
+		}
+		if auth := ingest.seen()[0].auth; auth != "Bearer secret" {
+			t.Errorf("the token is %q", auth)
+		}
+	})
+}
+
+func TestPublishRefusesWhatCanNeverBeStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBufferedBytes: 200})
+		good := message("main", 1)
+		with := func(change func(*client.Message)) client.Message {
+			m := good
+			change(&m)
+			return m
+		}
+		tests := map[string]struct {
+			m    client.Message
+			want error
+		}{
+			"session":        {with(func(m *client.Message) { m.Session = "*" }), event.ErrInvalidName},
+			"no stream":      {with(func(m *client.Message) { m.Stream = "" }), event.ErrInvalidName},
+			"reserved type":  {with(func(m *client.Message) { m.Type = "gap" }), event.ErrReservedType},
+			"type":           {with(func(m *client.Message) { m.Type = "a\nb" }), event.ErrInvalidType},
+			"key with a tab": {with(func(m *client.Message) { m.Key = "a\tb" }), client.ErrInvalidKey},
+			"long key":       {with(func(m *client.Message) { m.Key = strings.Repeat("k", 257) }), client.ErrInvalidKey},
+			"no JSON":        {with(func(m *client.Message) { m.Data = []byte("{}\n{}") }), event.ErrInvalidJSON},
+			"no JSON-RPC":    {with(func(m *client.Message) { m.Data = []byte("{}") }), event.ErrInvalidMessage},
+			"too large": {with(func(m *client.Message) {
+				m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 200))
+			}), client.ErrTooLarge},
+		}
+		for name, tt := range tests {
+			if _, err := p.Publish(t.Context(), tt.m); !errors.Is(err, tt.want) {
+				t.Errorf("%s: error is %v, want %v", name, err, tt.want)
+			}
+		}
+		if seen := ingest.seen(); len(seen) != 0 {
+			t.Errorf("something was sent: %v", seen)
+		}
+	})
+}
+
+func TestMessagesThatComeDuringARequestMakeOneRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Second}}}
+		p, n := publisherTo(t, ingest, client.PublisherConfig{MaxBatchMessages: 10})
+		publish(t, p, message("main", 0))
+		synctest.Wait()
+		for i := range 25 {
+			publish(t, p, message("main", i+1))
+		}
+		flush(t, p)
+		var sizes []int
+		for _, r := range ingest.seen() {
+			sizes = append(sizes, r.lines)
+		}
+		if diff := cmp.Diff([]int{1, 10, 10, 5}, sizes); diff != "" {
+			t.Error(diff)
+		}
+		if n.dials != 1 {
+			t.Errorf("%d connections were made, want 1", n.dials)
+		}
+	})
+}
+
+func TestABatchIsBoundedInBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBatchBytes: 250})
+		for i := range 4 {
+			publish(t, p, message("main", i)) // about 110 bytes each
+			synctest.Wait()
+		}
+		flush(t, p)
+		var sizes []int
+		for _, r := range ingest.seen() {
+			sizes = append(sizes, r.lines)
+		}
+		if diff := cmp.Diff([]int{1, 2, 1}, sizes); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestStreamsArePublishedSideBySideWithinABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		for range 20 {
+			ingest.faults = append(ingest.faults, ingestFault{Delay: time.Second})
+		}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 3})
+		for i := range 20 {
+			publish(t, p, message(fmt.Sprintf("stream%d", i), i))
+		}
+		flush(t, p)
+		if got := len(ingest.log()); got != 20 {
+			t.Errorf("%d messages are stored, want 20", got)
+		}
+		if ingest.crowd != 3 {
+			t.Errorf("at most %d requests were under way at a time, want 3", ingest.crowd)
+		}
+	})
+}
+
+func TestAFullBufferMakesPublishersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Minute}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBufferedMessages: 2, AnswerTimeout: time.Hour})
+		publish(t, p, message("main", 0))
+		publish(t, p, message("main", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Publish(ctx, message("main", 2)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error is %v, want that of the context", err)
+		}
+		start := time.Now()
+		publish(t, p, message("main", 3))
+		if waited := time.Since(start); waited == 0 {
+			t.Error("the publisher did not wait")
+		}
+		flush(t, p)
+		if got := len(ingest.log()); got != 3 {
+			t.Errorf("%d messages are stored, want 3", got)
+		}
+	})
+}
+
+// TestTroubleIsRetried has one fault before everything is good again. Each must end
+// with three messages stored, once and in order.
+func TestTroubleIsRetried(t *testing.T) {
+	head := len("POST " + mainPath + "?results=each HTTP/1.1\r\n")
+	tests := map[string]struct {
+		request    ingestFault
+		connection connFault
+	}{
+		"connection refused":           {connection: connFault{Refused: true}},
+		"cut in the request's head":    {connection: connFault{CutRead: head}},
+		"cut in the request's body":    {connection: connFault{CutRead: head + 350}},
+		"cut before the answer":        {connection: connFault{CutWrite: 1}},
+		"cut in the answer":            {connection: connFault{CutWrite: 250}},
+		"503 with Retry-After":         {request: ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3}},
+		"storage full":                 {request: ingestFault{Status: 503, Code: "storage_full", RetryAfter: 30}},
+		"unknown":                      {request: ingestFault{Status: 503, Code: "publish_unknown", Lost: true}},
+		"429":                          {request: ingestFault{Status: 429}},
+		"a proxy's 502":                {request: ingestFault{Status: 502}},
+		"a proxy's 504, and it is in":  {request: ingestFault{Status: 504, Lost: true}},
+		"stopped in the middle":        {request: ingestFault{StopAt: 2, StopCode: "unavailable", Untried: true}},
+		"stopped at the first":         {request: ingestFault{StopAt: 1, StopCode: "unavailable"}},
+		"storage full in the middle":   {request: ingestFault{StopAt: 2, StopCode: "storage_full"}},
+		"unknown and stored":           {request: ingestFault{StopAt: 2, StopCode: "publish_unknown", Stored: true}},
+		"unknown and not stored":       {request: ingestFault{StopAt: 2, StopCode: "publish_unknown"}},
+		"silence":                      {request: ingestFault{Delay: 40 * time.Second}},
+		"an answer that is no answer":  {request: ingestFault{Garbage: "{}\n"}},
+		"an answer about another":      {request: ingestFault{Garbage: `{"index":1,"id":"x"}` + "\n"}},
+		"an answer that says nothing":  {request: ingestFault{Garbage: `{"accepted":0,"stopped":null}` + "\n"}},
+		"an answer that ends too soon": {request: ingestFault{Garbage: `{"index":0,"code":"invalid_mess`}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ingest := &fakeIngest{}
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 1}, tt.connection)
+				// The three are one request, since they come while the only slot is taken.
+				if tt.connection == (connFault{}) {
+					ingest.faults = []ingestFault{{Delay: time.Second}, tt.request}
+					publish(t, p, message("other", 0))
+					synctest.Wait()
+				}
+				var results []*client.Result
+				for i := range 3 {
+					results = append(results, publish(t, p, message("main", i)))
+				}
+				flush(t, p)
+				for i, r := range results {
+					if _, err := outcome(r); err != nil {
+						t.Errorf("message %d: %v", i, err)
+					}
+				}
+				var got []string
+				for _, l := range ingest.log() {
+					if l.path == mainPath {
+						got = append(got, l.message)
+					}
+				}
+				if diff := cmp.Diff([]string{string(count(0)), string(count(1)), string(count(2))}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestARefusedMessageStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		first := publish(t, p, message("main", 1))
+		bad := publish(t, p, client.Message{Session: "demo", Stream: "main", Data: []byte(`{"jsonrpc":"2.0","method":"` + unwanted + `"}`)})
+		last := publish(t, p, message("main", 2))
+		flush(t, p)
+		_, err := outcome(bad)
+		if refused, ok := errors.AsType[*client.Error](err); !ok || refused.Code != "invalid_message" || refused.Status != 0 {
+			t.Errorf("error is %v", err)
+		}
+		if errors.Is(err, client.ErrUnknown) {
+			t.Errorf("it counts as unknown: %v", err)
+		}
+		for _, r := range []*client.Result{first, last} {
+			if _, err := outcome(r); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestARefusedRequestRefusesItsMessages(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		code   string
+	}{{409, client.CodeSessionClosed}, {409, client.CodeStreamClosed}, {401, "unauthorized"}, {403, "forbidden"}, {404, client.CodeNotFound}, {413, ""}} {
+		t.Run(fmt.Sprint(tt.status, tt.code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ingest := &fakeIngest{faults: []ingestFault{{Status: tt.status, Code: tt.code}}}
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+				_, err := p.PublishAndWait(t.Context(), message("main", 1))
+				refused, ok := errors.AsType[*client.Error](err)
+				if !ok || refused.Status != tt.status || refused.Code != tt.code || errors.Is(err, client.ErrUnknown) {
+					t.Errorf("error is %v", err)
+				}
+				if got := len(ingest.seen()); got != 1 {
+					t.Errorf("%d requests were sent, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey loses every answer, for
+// longer than the log knows keys again.
+func TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		for range 200 {
+			ingest.faults = append(ingest.faults, ingestFault{Status: 504, Lost: true})
+		}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		start := time.Now()
+		_, err := p.PublishAndWait(t.Context(), message("main", 1))
+		refused, ok := errors.AsType[*client.Error](err)
+		if !errors.Is(err, client.ErrUnknown) || !ok || refused.Status != 504 {
+			t.Errorf("error is %v", err)
+		}
+		if got := time.Since(start); got < client.DefaultRepeatWithin || got > dupWindow {
+			t.Errorf("it was reported after %s", got)
+		}
+		if got := len(ingest.log()); got != 1 {
+			t.Errorf("it is stored %d times, want 1", got)
+		}
+		// The next one is no less of a message for that.
+		ingest.mu.Lock()
+		ingest.faults = nil
+		ingest.mu.Unlock()
+		if _, err := p.PublishAndWait(t.Context(), message("main", 2)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatIsKnownNotToBeStoredIsRetriedForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		for range 500 {
+			ingest.faults = append(ingest.faults, ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3})
+		}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestADoubtIsNotForgotten first loses an answer and then is told that the session
+// is closed: the message may have been stored before that.
+func TestADoubtIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{
+			{Status: 502, Lost: true},
+			{Status: 503, Code: "unavailable"},
+			{Status: 409, Code: client.CodeSessionClosed},
+		}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		_, err := p.PublishAndWait(t.Context(), message("main", 1))
+		refused, ok := errors.AsType[*client.Error](err)
+		if !errors.Is(err, client.ErrUnknown) || !ok || refused.Code != client.CodeSessionClosed {
+			t.Errorf("error is %v", err)
+		}
+	})
+}
+
+func TestATokenThatCannotBeHadIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{Token: func(context.Context) (string, error) {
+			if asked++; asked < 3 {
+				return "", errors.New("no tokens today")
+			}
+			return "", nil
+		}})
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
+			t.Error(err)
+		}
+		if seen := ingest.seen(); asked != 3 || len(seen) != 1 || seen[0].auth != "" {
+			t.Errorf("asked %d times, sent %v", asked, seen)
+		}
+	})
+}
+
+func TestCloseWaitsForEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Status: 502}, {Delay: time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		r := publish(t, p, message("main", 1))
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := outcome(r); err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Publish(t.Context(), message("main", 2)); !errors.Is(err, client.ErrClosed) {
+			t.Errorf("error is %v, want ErrClosed", err)
+		}
+	})
+}
+
+func TestCloseGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Delay: 20 * time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBatchMessages: 1, MaxBufferedMessages: 2})
+		sent := publish(t, p, message("main", 1))
+		queued := publish(t, p, message("main", 2))
+		waiting := make(chan error)
+		go func() {
+			_, err := p.Publish(context.Background(), message("main", 3))
+			waiting <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		closing := make(chan error)
+		go func() { closing <- p.Close(ctx) }()
+		if err := <-waiting; !errors.Is(err, client.ErrClosed) {
+			t.Errorf("a publisher that waited got %v, want ErrClosed", err)
+		}
+		if err := <-closing; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Close returned %v, want the end of its context", err)
+		}
+		if _, err := outcome(sent); !errors.Is(err, client.ErrUnknown) || !errors.Is(err, client.ErrClosed) {
+			t.Errorf("the outcome of what was sent is %v", err)
+		}
+		if _, err := outcome(queued); errors.Is(err, client.ErrUnknown) || !errors.Is(err, client.ErrClosed) {
+			t.Errorf("the outcome of what was not sent is %v", err)
+		}
+	})
+}
+
+func TestWaitAndFlushEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Delay: 10 * time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := publish(t, p, message("main", 1))
+		if _, err := r.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait returned %v", err)
+		}
+		if err := p.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Flush returned %v", err)
+		}
+		if stored, err := r.Wait(t.Context()); err != nil || stored.ID == "" {
+			t.Errorf("got %+v, %v", stored, err)
+		}
+	})
+}
+
+func TestPublisherConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+	for name, cfg := range map[string]client.PublisherConfig{
+		"no URL":       {},
+		"no host":      {URL: "http://"},
+		"other scheme": {URL: "nats://127.0.0.1"},
+		"query":        {URL: "http://127.0.0.1?a=b"},
+		"control":      {URL: "http://127.0.0.1\n"},
+		"negative":     {URL: "http://127.0.0.1", Retry: -1},
+	} {
+		if _, err := client.NewPublisher(cfg); !errors.Is(err, client.ErrInvalidConfig) {
+			t.Errorf("%s: error is %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rejoin/shared/sse"
+)
+
+// Subscriber reads the events of a stream or of a session, over as many
+// connections as it takes. It has no goroutine of its own: a connection is read
+// while its loop waits for the next event, and a slow loop slows its server down.
+type Subscriber struct {
+	cfg      SubscriberConfig
+	endpoint endpoint
+	running  atomic.Bool
+
+	mu sync.Mutex
+	at position // behind what was yielded last
+}
+
+// NewSubscriber returns a subscriber that has not connected yet. The error wraps
+// [ErrInvalidConfig].
+func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Subscriber{cfg: cfg, endpoint: newEndpoint(cfg.URL, cfg.Token, cfg.HTTPClient, 1)}
+	if cfg.After != "" {
+		s.at = positionOf(cfg.After, cfg.Stream)
+	}
+	return s, nil
+}
+
+// Cursor returns the place behind the event that was yielded last, or where the
+// subscription begins when there was none; it is empty when neither is known. It
+// also moves when the server says that nothing has come for a while. It never
+// covers events that were read and not yielded.
+//
+// A program that saves its place does so at the end of the loop's body, when it
+// has done its work: there, Cursor is [Event.Cursor]. Cursor is safe for concurrent
+// use, but another goroutine does not know whether the body is through.
+func (s *Subscriber) Cursor() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at.text
+}
+
+// Events returns the events that follow [Subscriber.Cursor], each once and in
+// order. The loop ends without an error when the stream or the session is closed
+// and everything was yielded, and otherwise with one error, beside a zero Event:
+//
+//   - the cause of ctx's end;
+//   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
+//   - [ErrProtocol] when the answer is not that of a Rejoin server, or a block is
+//     larger than MaxEventBytes;
+//   - [ErrBusy] when another loop over the subscriber goes on.
+//
+// Everything else, network errors and 5xx among them, is retried for as long as
+// ctx lives. A loop that was left can be begun again, and goes on behind the event
+// at which it was left.
+//
+// A connection that ends between two gaps is followed by one that tells both: a
+// gap may come twice, but is never left out.
+func (s *Subscriber) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if !s.running.CompareAndSwap(false, true) {
+			yield(Event{}, ErrBusy)
+			return
+		}
+		defer s.running.Store(false)
+		defer s.endpoint.rest()
+		if err := s.run(ctx, func(e Event) bool { return yield(e, nil) }); err != nil {
+			yield(Event{}, err)
+		}
+	}
+}
+
+// run connects until the subscription is over.
+func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
+	wait := backoff{first: s.cfg.Retry, most: s.cfg.MaxRetry}
+	for {
+		err := s.visit(ctx, &wait, yield)
+		refused, isRefusal := errors.AsType[*Error](err)
+		switch {
+		case errors.Is(err, errDone):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, ErrProtocol), isRefusal && !passing(refused.Status):
+			return err
+		}
+		var least time.Duration
+		if isRefusal {
+			least = refused.RetryAfter
+		}
+		pause := wait.next(least)
+		s.cfg.Logger.Info("reconnecting", "session", s.cfg.Session, "stream", s.cfg.Stream,
+			"cursor", s.Cursor(), "wait", pause, "reason", err)
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// visit yields what comes over one connection. It returns errDone when the
+// subscription is over, and otherwise the reason why the connection has ended.
+func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event) bool) error {
+	conn, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	for {
+		block, err := conn.next()
+		if asked := conn.blocks.Retry(); asked > 0 {
+			wait.first = asked
+		}
+		if err != nil {
+			s.move(s.place(conn.blocks.LastID())) // of a block without data, which is not dispatched
+			return err
+		}
+		wait.reset()
+		if err := s.take(block, yield); err != nil {
+			return err
+		}
+	}
+}
+
+// take yields what a block tells.
+func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
+	place := s.place(block.ID)
+	switch {
+	case block.Type == typeGap:
+		return s.takeGap(block, place, yield)
+	case block.Type == typeClose:
+		s.move(place)
+		return errDone
+	case block.Type == typeCursor && s.cfg.Cursors && block.HasID && !s.covers(place):
+		s.move(place)
+		return more(yield(Event{Kind: KindCursor, Cursor: s.Cursor()}))
+	case isOurs(block.Type):
+		s.move(place)
+		return nil
+	case block.HasID && s.covers(place):
+		return nil
+	default:
+		return s.takeMessage(block, place, yield)
+	}
+}
+
+func (s *Subscriber) takeMessage(block sse.Event, place position, yield func(Event) bool) error {
+	e := Event{ID: block.ID, Stream: s.cfg.Stream, Type: block.Type, Message: block.Data}
+	if s.envelope() {
+		var err error
+		if e, err = enveloped(block); err != nil {
+			return err
+		}
+	}
+	s.move(place)
+	e.Cursor = s.Cursor()
+	return more(yield(e))
+}
+
+// takeGap goes where the gap says, forwards or backwards: after a roll-back the log
+// gives the same sequences to other events. A gap without an ID is followed by
+// another one that has it.
+func (s *Subscriber) takeGap(block sse.Event, place position, yield func(Event) bool) error {
+	gap, err := gapOf(block)
+	if err != nil {
+		return err
+	}
+	if block.HasID && place.text != "" {
+		s.set(place)
+	}
+	return more(yield(Event{Kind: KindGap, Cursor: s.Cursor(), Gap: gap}))
+}
+
+// more returns errDone when a loop wants no more.
+func more(yes bool) error {
+	if !yes {
+		return errDone
+	}
+	return nil
+}
+
+// envelope reports whether messages come inside objects that tell about them.
+func (s *Subscriber) envelope() bool { return s.cfg.Stream == "" || s.cfg.Times }
+
+func (s *Subscriber) place(id string) position { return positionOf(id, s.cfg.Stream) }
+
+func (s *Subscriber) covers(place position) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at.covers(place)
+}
+
+// move goes to a place unless it lies behind.
+func (s *Subscriber) move(place position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = s.at.after(place)
+}
+
+func (s *Subscriber) set(place position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = place
+}
+
+// String says what is subscribed to.
+func (s *Subscriber) String() string {
+	if s.cfg.Stream == "" {
+		return fmt.Sprintf("session %s", s.cfg.Session)
+	}
+	return fmt.Sprintf("stream %s of session %s", s.cfg.Stream, s.cfg.Session)
+}

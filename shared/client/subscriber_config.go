@@ -1,0 +1,158 @@
+package client
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"rejoin/shared/event"
+)
+
+// Start is where a subscriber without a cursor begins.
+type Start uint8
+
+const (
+	// StartOldest begins with all that is retained, and goes on live.
+	StartOldest Start = iota
+	// StartNow leaves out what was published before.
+	StartNow
+)
+
+// Defaults of a [SubscriberConfig].
+const (
+	// DefaultIdleTimeout is three heartbeats of an edge.
+	DefaultIdleTimeout = 45 * time.Second
+	// DefaultOpenTimeout is longer than the minute in which an edge gives up.
+	DefaultOpenTimeout = 75 * time.Second
+	// DefaultSubscriberRetry is what an edge asks for, too.
+	DefaultSubscriberRetry = 3 * time.Second
+	// DefaultSubscriberMaxRetry bounds how late a subscriber notices that the
+	// server is back.
+	DefaultSubscriberMaxRetry = 30 * time.Second
+	// DefaultMaxEventBytes has room for a message of 1 MiB of which every byte was
+	// escaped.
+	DefaultMaxEventBytes = 8 << 20
+)
+
+// SubscriberConfig says what to subscribe to. URL and Session are needed; for all
+// else the zero value means the default.
+type SubscriberConfig struct {
+	// URL is where the edge is, as "https://rejoin.example". It may have a path.
+	URL string
+
+	// Session is the session's name.
+	Session string
+
+	// Stream is the stream's name. Empty: all streams of the session, in the order
+	// in which their events were stored.
+	Stream string
+
+	// After is a saved cursor to go on behind. Empty: Start decides.
+	After string
+
+	// Start is where to begin without a cursor. Default: StartOldest.
+	Start Start
+
+	// Times asks for the time of each event of a single stream, in larger blocks.
+	// Events of a session have it anyway. Default: false.
+	Times bool
+
+	// Cursors yields an event of KindCursor when the place has moved though nothing
+	// was published, about every 15 s: a program that saves it does not look like
+	// one that has missed something after it was away. Default: false.
+	Cursors bool
+
+	// Token is asked for a token before every connection. Default: none is sent.
+	Token TokenFunc
+
+	// HTTPClient sends the requests. A Timeout of it would bound how long a
+	// connection lives. Default: one of the subscriber's own.
+	HTTPClient *http.Client
+
+	// Logger is told of every connection that ended and of what happens next.
+	// Default: nobody is.
+	Logger *slog.Logger
+
+	// IdleTimeout is how long a connection may be silent before it counts as dead.
+	// It must be longer than the edge's heartbeat (15 s). Default: 45 s.
+	IdleTimeout time.Duration
+
+	// OpenTimeout is how long to wait for the beginning of an answer, the call of
+	// Token included. Default: 75 s.
+	OpenTimeout time.Duration
+
+	// Retry is how long to wait before the next connection, until the server says
+	// how long. It doubles with every failure in a row. Default: 3 s.
+	Retry time.Duration
+
+	// MaxRetry bounds the wait, whatever the server says. Default: 30 s.
+	MaxRetry time.Duration
+
+	// MaxEventBytes bounds one block of the event stream, and so the memory that a
+	// server can make the subscriber use. Default: 8 MiB.
+	MaxEventBytes int
+}
+
+// Validate returns an error that wraps [ErrInvalidConfig] when the configuration
+// makes no sense.
+func (c *SubscriberConfig) Validate() error {
+	if err := checkURL(c.URL); err != nil {
+		return err
+	}
+	if err := event.CheckSession(c.Session); err != nil {
+		return fmt.Errorf("%w: session: %w", ErrInvalidConfig, err)
+	}
+	if c.Stream != "" {
+		if err := event.CheckStream(c.Stream); err != nil {
+			return fmt.Errorf("%w: stream: %w", ErrInvalidConfig, err)
+		}
+	}
+	if !visible(c.After) {
+		return fmt.Errorf("%w: After is not a cursor", ErrInvalidConfig)
+	}
+	if c.Start > StartNow {
+		return fmt.Errorf("%w: there is no start %d", ErrInvalidConfig, c.Start)
+	}
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"IdleTimeout", int64(c.IdleTimeout)},
+		{"OpenTimeout", int64(c.OpenTimeout)},
+		{"Retry", int64(c.Retry)},
+		{"MaxRetry", int64(c.MaxRetry)},
+		{"MaxEventBytes", int64(c.MaxEventBytes)},
+	} {
+		if field.value < 0 {
+			return fmt.Errorf("%w: %s is negative", ErrInvalidConfig, field.name)
+		}
+	}
+	return nil
+}
+
+// withDefaults returns the configuration with its zero values replaced.
+func (c SubscriberConfig) withDefaults() SubscriberConfig {
+	c.Logger = orDiscard(c.Logger)
+	c.IdleTimeout = orDefault(c.IdleTimeout, DefaultIdleTimeout)
+	c.OpenTimeout = orDefault(c.OpenTimeout, DefaultOpenTimeout)
+	c.Retry = orDefault(c.Retry, DefaultSubscriberRetry)
+	c.MaxRetry = orDefault(c.MaxRetry, DefaultSubscriberMaxRetry)
+	c.MaxEventBytes = orDefault(c.MaxEventBytes, DefaultMaxEventBytes)
+	return c
+}
+
+func orDefault[T comparable](value, standard T) T {
+	var zero T
+	if value == zero {
+		return standard
+	}
+	return value
+}
+
+func orDiscard(logger *slog.Logger) *slog.Logger {
+	if logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return logger
+}

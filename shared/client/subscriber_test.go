@@ -1,0 +1,544 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/client"
+)
+
+// subscriberTo returns a subscriber to a stream named main, or to what cfg says.
+func subscriberTo(t *testing.T, edge *fakeEdge, cfg client.SubscriberConfig, faults ...connFault) *client.Subscriber {
+	t.Helper()
+	_, c := serve(t, edge, faults...)
+	cfg.URL, cfg.HTTPClient = "http://edge", c
+	if cfg.Session == "" {
+		cfg.Session, cfg.Stream = "demo", "main"
+	}
+	s, err := client.NewSubscriber(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// counts returns n events of the stream main.
+func counts(n int) []edgeEvent {
+	var events []edgeEvent
+	for i := range n {
+		events = append(events, edgeEvent{stream: "main", message: string(count(i + 1))})
+	}
+	return events
+}
+
+// short says what an event is in a few words.
+func short(e client.Event) string {
+	switch e.Kind {
+	case client.KindGap:
+		return "gap " + string(e.Gap.Reason)
+	case client.KindCursor:
+		return "cursor " + e.Cursor
+	default:
+		return fmt.Sprint(numberOf(string(e.Message)))
+	}
+}
+
+// read returns the next events of a subscriber, at most n, and the error that it
+// ended with.
+func read(ctx context.Context, s *client.Subscriber, n int) (got []string, err error) {
+	for e, err := range s.Events(ctx) {
+		if err != nil {
+			return got, err
+		}
+		if got = append(got, short(e)); len(got) == n {
+			break
+		}
+	}
+	return got, nil
+}
+
+func wantRead(t *testing.T, s *client.Subscriber, want ...string) {
+	t.Helper()
+	got, err := read(t.Context(), s, len(want))
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// wantEnd expects that everything that is left comes, and then an end without error.
+func wantEnd(t *testing.T, s *client.Subscriber, want ...string) {
+	t.Helper()
+	got, err := read(t.Context(), s, -1)
+	if err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestASubscriberYieldsWhatIsThereAndWhatComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		edge.publish(edgeEvent{"main", "progress", `{"jsonrpc":"2.0","method":"a",` + "\r\n" + `"params":{"n":1}}`})
+		s := subscriberTo(t, edge, client.SubscriberConfig{Token: func(context.Context) (string, error) { return "secret", nil }})
+		go func() {
+			time.Sleep(time.Minute)
+			edge.publish(counts(2)[1:]...)
+			edge.close()
+		}()
+		var got []client.Event
+		for e, err := range s.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Cursor() != e.Cursor {
+				t.Errorf("the cursor is %q at %q", s.Cursor(), e.Cursor)
+			}
+			got = append(got, e)
+		}
+		want := []client.Event{
+			{Cursor: "main_0000000_1", ID: "main_0000000_1", Stream: "main", Type: "progress", Message: []byte("{\"jsonrpc\":\"2.0\",\"method\":\"a\",\n\"params\":{\"n\":1}}")},
+			{Cursor: "main_0000000_2", ID: "main_0000000_2", Stream: "main", Type: "message", Message: count(2)},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		head := edgeHead{URI: "/v1/sessions/demo/streams/main/events", Auth: "Bearer secret", Accept: "text/event-stream"}
+		if diff := cmp.Diff([]edgeHead{head}, edge.seen()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestASessionsFlowNamesTheStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true}
+		edge.publish(edgeEvent{"a", "", string(count(1))}, edgeEvent{"*", "x", string(count(2))})
+		s := subscriberTo(t, edge, client.SubscriberConfig{Session: "d/e"})
+		var got []client.Event
+		for e, err := range s.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, e)
+		}
+		want := []client.Event{
+			{Cursor: "*_0000000_1", ID: "a_0000000_1", Stream: "a", Type: "message", Time: time.Unix(1, 0).UTC(), Message: count(1)},
+			{Cursor: "*_0000000_2", ID: "=2A_0000000_2", Stream: "*", Type: "x", Time: time.Unix(2, 0).UTC(), Message: count(2)},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		if uri := edge.seen()[0].URI; uri != "/v1/sessions/d%2Fe/events" {
+			t.Errorf("it asked for %s", uri)
+		}
+	})
+}
+
+func TestASubscriberBeginsWhereItIsTold(t *testing.T) {
+	tests := map[string]struct {
+		cfg  client.SubscriberConfig
+		want []string
+		head edgeHead
+	}{
+		"oldest": {client.SubscriberConfig{}, []string{"1", "2", "3", "4"}, edgeHead{}},
+		"now":    {client.SubscriberConfig{Start: client.StartNow}, []string{"4"}, edgeHead{URI: "?from=now"}},
+		"cursor": {client.SubscriberConfig{After: "main_0000000_2"}, []string{"3", "4"}, edgeHead{LastEventID: "main_0000000_2"}},
+		"times":  {client.SubscriberConfig{Times: true}, []string{"1", "2", "3", "4"}, edgeHead{URI: "?envelope=true"}},
+		"cursor that beats now": {
+			client.SubscriberConfig{After: "main_0000000_2", Start: client.StartNow},
+			[]string{"3", "4"},
+			edgeHead{LastEventID: "main_0000000_2"},
+		},
+		"foreign cursor": {
+			client.SubscriberConfig{After: "other_0000000_9"},
+			[]string{"gap unknown", "1", "2", "3", "4"},
+			edgeHead{LastEventID: "other_0000000_9"},
+		},
+		"cursor from the future": {
+			client.SubscriberConfig{After: "main_0000000_9"},
+			[]string{"gap unknown", "1", "2", "3", "4"},
+			edgeHead{LastEventID: "main_0000000_9"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{}
+				edge.publish(counts(3)...)
+				s := subscriberTo(t, edge, tt.cfg)
+				go func() {
+					time.Sleep(time.Second)
+					edge.publish(counts(4)[3:]...)
+				}()
+				wantRead(t, s, tt.want...)
+				tt.head.URI = "/v1/sessions/demo/streams/main/events" + tt.head.URI
+				tt.head.Accept = "text/event-stream"
+				if diff := cmp.Diff(tt.head, edge.seen()[0]); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// TestTroubleIsNotSeen has one kind of trouble; every event still comes once.
+func TestTroubleIsNotSeen(t *testing.T) {
+	tests := map[string]struct {
+		edge       []edgeFault
+		connection []connFault
+	}{
+		"refused connections": {connection: []connFault{{Refused: true}, {Refused: true}}},
+		"cut in the head":     {connection: []connFault{{CutWrite: 20}}},
+		"cut in an event":     {connection: []connFault{{CutWrite: 500}}},
+		"ends":                {edge: []edgeFault{{EndAfter: 1}, {EndAfter: 1}}},
+		"silence":             {edge: []edgeFault{{StallAfter: 2}}},
+		"no answer":           {edge: []edgeFault{{Mute: true}}},
+		"later":               {edge: []edgeFault{{Later: 1}, {Later: 10}}},
+		"503":                 {edge: []edgeFault{{EndAfter: 2}, {Status: 503, Code: "unavailable", RetryAfter: 3}}},
+		"429":                 {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
+		"502":                 {edge: []edgeFault{{Status: 502}, {Status: 504}}},
+		"forgotten cursors":   {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: tt.edge, closed: true}
+				edge.publish(counts(4)...)
+				wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{}, tt.connection...), "1", "2", "3", "4")
+			})
+		})
+	}
+}
+
+func TestASubscriptionEndsWithItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true}
+		edge.publish(counts(1)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		wantEnd(t, s, "1")
+		edge.faults = []edgeFault{{Status: 204}}
+		wantEnd(t, s)
+		if got := len(edge.seen()); got != 2 {
+			t.Errorf("it connected %d times, want 2", got)
+		}
+	})
+}
+
+func TestARefusalForGoodEndsTheLoop(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 406, 410} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}, {Status: status, Code: "a_code"}}}
+				edge.publish(counts(2)...)
+				got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)
+				refused, ok := errors.AsType[*client.Error](err)
+				if !ok || refused.Status != status || refused.Code != "a_code" || refused.Detail != "A fault." {
+					t.Errorf("error is %v", err)
+				}
+				if diff := cmp.Diff([]string{"1"}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsNotTheProtocolEndsTheLoop(t *testing.T) {
+	id := "id: main_0000000_1\n"
+	tests := map[string]struct {
+		fault edgeFault
+		cfg   client.SubscriberConfig
+	}{
+		"HTML":              {edgeFault{Raw: "<p>Log in!", ContentType: "text/html"}, client.SubscriberConfig{}},
+		"gap":               {edgeFault{Raw: "event: gap\n" + id + "data: oops\n\n"}, client.SubscriberConfig{}},
+		"envelope":          {edgeFault{Raw: id + "data: oops\n\n"}, client.SubscriberConfig{Session: "demo"}},
+		"no message inside": {edgeFault{Raw: id + "data: {}\n\n"}, client.SubscriberConfig{Session: "demo"}},
+		"block too large":   {edgeFault{Raw: id + "data: " + strings.Repeat("x", 200) + "\n\n"}, client.SubscriberConfig{MaxEventBytes: 100}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: []edgeFault{tt.fault}}
+				_, err := read(t.Context(), subscriberTo(t, edge, tt.cfg), -1)
+				if !errors.Is(err, client.ErrProtocol) {
+					t.Errorf("error is %v, want ErrProtocol", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAGapIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true, faults: []edgeFault{{EndAfter: 1}}}
+		edge.publish(counts(5)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		var gaps []client.Gap
+		var got []string
+		for e, err := range s.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, short(e))
+			if e.Gap != nil {
+				gaps = append(gaps, *e.Gap)
+				if e.Cursor != e.Gap.ResumesAt || s.Cursor() != e.Cursor {
+					t.Errorf("the cursor is %s and %s", e.Cursor, s.Cursor())
+				}
+			}
+			edge.trim(3)
+		}
+		if diff := cmp.Diff([]string{"1", "gap trimmed", "4", "5"}, got); diff != "" {
+			t.Error(diff)
+		}
+		want := []client.Gap{{Reason: client.ReasonTrimmed, Certain: true, Requested: "main_0000000_1", ResumesAt: "main_0000000_3"}}
+		if diff := cmp.Diff(want, gaps); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestAfterARollBackSequencesCountAnew loses two events of the log, whose sequences
+// are given to others.
+func TestAfterARollBackSequencesCountAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw := "event: connect\ndata: {}\n\n" +
+			"event: gap\nid: main_1111111_1\ndata: {\"reason\":\"rolled_back\",\"certain\":true,\"stream\":\"main\"}\n\n" +
+			"id: main_1111111_2\ndata: " + string(count(22)) + "\n\n" +
+			"event: close\nid: main_1111111_2\ndata: {}\n\n"
+		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 3}, {Raw: raw}}}
+		edge.publish(counts(3)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		wantEnd(t, s, "1", "2", "3", "gap rolled_back", "22")
+		if s.Cursor() != "main_1111111_2" {
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+// TestSeveralGapsLeaveTheCursorBeforeTheLast cuts the connection between two gaps of
+// a flow: only the last one has an ID.
+func TestSeveralGapsLeaveTheCursorBeforeTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := "event: connect\ndata: {}\n\nevent: gap\ndata: {\"reason\":\"expired\",\"stream\":\"a\"}\n\n"
+		both := one + "event: gap\nid: *_0000000_7\ndata: {\"reason\":\"trimmed\",\"stream\":\"b\"}\n\nevent: close\ndata: {}\n\n"
+		edge := &fakeEdge{faults: []edgeFault{{Raw: one}, {Raw: both}}}
+		s := subscriberTo(t, edge, client.SubscriberConfig{Session: "demo", After: "*_0000000_3"})
+		wantEnd(t, s, "gap expired", "gap expired", "gap trimmed")
+		if again := edge.seen()[1].LastEventID; again != "*_0000000_3" {
+			t.Errorf("it came back with %s", again)
+		}
+		if s.Cursor() != "*_0000000_7" {
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+func TestTheCursorMovesThoughNothingComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		edge.publish(counts(1)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{Cursors: true})
+		go func() {
+			time.Sleep(20 * time.Second)
+			edge.publish(edgeEvent{stream: "other", message: string(count(9))})
+		}()
+		wantRead(t, s, "1", "cursor main_0000000_2")
+		if s.Cursor() != "main_0000000_2" {
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+func TestAQuietStreamIsNoDeadConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		go func() {
+			time.Sleep(time.Hour)
+			edge.publish(counts(1)...)
+		}()
+		wantRead(t, s, "1")
+		if got := len(edge.seen()); got != 1 {
+			t.Errorf("it connected %d times, want 1", got)
+		}
+	})
+}
+
+func TestASlowLoopIsNoDeadConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true}
+		edge.publish(counts(3)...)
+		for _, err := range subscriberTo(t, edge, client.SubscriberConfig{}).Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+		}
+		if got := len(edge.seen()); got != 1 {
+			t.Errorf("it connected %d times, want 1", got)
+		}
+	})
+}
+
+func TestADeadConnectionIsReplacedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{StallAfter: 1}}}
+		edge.publish(counts(2)...)
+		start := time.Now()
+		wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{}), "1", "2")
+		// The clock is the bubble's: this is what the subscriber waited, and nothing else.
+		if took := time.Since(start); took < client.DefaultIdleTimeout || took > client.DefaultIdleTimeout+5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestALoopThatWasLeftGoesOnBehindItsLastEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true}
+		edge.publish(counts(5)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		wantRead(t, s, "1", "2")
+		if s.Cursor() != "main_0000000_2" { // though more has been read
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+		wantEnd(t, s, "3", "4", "5")
+	})
+}
+
+func TestOneLoopAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		edge.publish(counts(1)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		for _, err := range s.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := read(t.Context(), s, -1); !errors.Is(err, client.ErrBusy) {
+				t.Errorf("error is %v, want ErrBusy", err)
+			}
+			break
+		}
+		edge.close()
+		wantEnd(t, s)
+	})
+}
+
+func TestALoopEndsWithItsContext(t *testing.T) {
+	errEnough := errors.New("enough")
+	for name, faults := range map[string][]edgeFault{
+		"while it waits for events":     nil,
+		"while it waits for the answer": {{Mute: true}},
+		"while it waits to reconnect":   {{Status: 503, RetryAfter: 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				time.AfterFunc(10*time.Second, func() { cancel(errEnough) })
+				start := time.Now()
+				_, err := read(ctx, subscriberTo(t, &fakeEdge{faults: faults}, client.SubscriberConfig{}), -1)
+				if !errors.Is(err, errEnough) {
+					t.Errorf("error is %v, want the context's cause", err)
+				}
+				if took := time.Since(start); took != 10*time.Second {
+					t.Errorf("it took %s", took)
+				}
+			})
+		})
+	}
+}
+
+func TestRetriesWaitAsLongAsTheServerSays(t *testing.T) {
+	tests := map[string]struct {
+		faults      []edgeFault
+		least, most time.Duration
+	}{
+		"retry":                       {[]edgeFault{{Later: 10}}, 10 * time.Second, 15 * time.Second},
+		"retry, twice in a row":       {[]edgeFault{{Later: 4}, {Later: 4}}, 12 * time.Second, 18 * time.Second},
+		"Retry-After":                 {[]edgeFault{{Status: 503, RetryAfter: 12}}, 12 * time.Second, 18 * time.Second},
+		"never longer than MaxRetry":  {[]edgeFault{{Status: 503, RetryAfter: 3600}}, 20 * time.Second, 30 * time.Second},
+		"the edge's retry at an end":  {[]edgeFault{{EndAfter: 1}}, 3 * time.Second, 4500 * time.Millisecond},
+		"its own, without any answer": {[]edgeFault{{Status: 502}}, 3 * time.Second, 4500 * time.Millisecond},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: tt.faults}
+				edge.publish(counts(2)...)
+				start := time.Now()
+				wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{}), "1", "2")
+				if took := time.Since(start); took < tt.least || took > tt.most {
+					t.Errorf("it took %s, want %s to %s", took, tt.least, tt.most)
+				}
+			})
+		})
+	}
+}
+
+func TestReconnectsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}}}
+		edge.publish(counts(2)...)
+		var out bytes.Buffer
+		s := subscriberTo(t, edge, client.SubscriberConfig{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		wantRead(t, s, "1", "2")
+		if got := out.String(); strings.Count(got, "msg=reconnecting") != 1 || !strings.Contains(got, "cursor=main_0000000_1") {
+			t.Errorf("the log says %s", got)
+		}
+	})
+}
+
+// TestAHostileIDIsNotSentBack has an ID that no header may hold.
+func TestAHostileIDIsNotSentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{Raw: "id: main_0000000_1\ndata: " + string(count(1)) + "\n\nid: \x01\x7f\ndata: " + string(count(2)) + "\n\n"}, {Status: 404}}}
+		got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)
+		if _, ok := errors.AsType[*client.Error](err); !ok {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"1", "2"}, got); diff != "" {
+			t.Error(diff)
+		}
+		if id := edge.seen()[1].LastEventID; id != "main_0000000_1" {
+			t.Errorf("it came back with %q", id)
+		}
+	})
+}
+
+func TestSubscriberConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+	good := client.SubscriberConfig{URL: "http://127.0.0.1", Session: "demo"}
+	for name, change := range map[string]func(*client.SubscriberConfig){
+		"no URL":     func(c *client.SubscriberConfig) { c.URL = "" },
+		"no session": func(c *client.SubscriberConfig) { c.Session = "" },
+		"stream":     func(c *client.SubscriberConfig) { c.Stream = "a b" },
+		"cursor":     func(c *client.SubscriberConfig) { c.After = "a\nb" },
+		"start":      func(c *client.SubscriberConfig) { c.Start = 7 },
+		"negative":   func(c *client.SubscriberConfig) { c.MaxEventBytes = -1 },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := client.NewSubscriber(cfg); !errors.Is(err, client.ErrInvalidConfig) {
+			t.Errorf("%s: error is %v", name, err)
+		}
+	}
+	if _, err := client.NewSubscriber(good); err != nil {
+		t.Error(err)
+	}
+}
