@@ -74,7 +74,7 @@ func judge(line answerLine) (verdict, error) {
 		return verdict{kind: stored, stored: Stored{ID: line.ID, Duplicate: line.Duplicate}}, nil
 	case codeUnavailable, codeStorageFull:
 		return verdict{kind: untried, err: refusal}, nil
-	case codePublishUnknown:
+	case codePublishUnknown, codeInternal:
 		return verdict{kind: unknown, err: refusal}, nil
 	default:
 		return verdict{kind: refused, err: refusal}, nil

@@ -54,6 +54,7 @@ func TestAnAnswerIsBelievedAsFarAsItGoes(t *testing.T) {
 	}{
 		"everything":               {answerOf(lineStored, lineDuplicate, lineRefused, lineSummary), is(stored, stored, refused), nil},
 		"to be repeated":           {answerOf(lineUnknown, lineFull, lineStored, lineSummary), is(unknown, untried, stored), nil},
+		"a bug of the server's":    {answerOf(`{"index":0,"code":"internal"}`+"\n", lineStored, lineStored, lineSummary), is(unknown, stored, stored), nil},
 		"no answer":                {"", is(unknown, unknown, unknown), io.ErrUnexpectedEOF},
 		"cut behind a line":        {answerOf(lineStored), is(stored, unknown, unknown), io.ErrUnexpectedEOF},
 		"cut in a line":            {answerOf(lineStored, lineStored[:20]), is(stored, unknown, unknown), errCut},

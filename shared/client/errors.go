@@ -52,6 +52,7 @@ const (
 	codeUnavailable    = "unavailable"
 	codePublishUnknown = "publish_unknown"
 	codeStorageFull    = "storage_full"
+	codeInternal       = "internal"
 )
 
 // Error is a refusal by the server: an HTTP status with its problem document

@@ -50,7 +50,9 @@ type ingestFault struct {
 	Status     int
 	Code       string
 	RetryAfter int
-	// Lost answers Status, but after everything was done.
+	// HangUp closes the connection without an answer.
+	HangUp bool
+	// Lost answers Status or Garbage, or hangs up, but after everything was done.
 	Lost bool
 	// StopAt ends the work at this message (counted from 1) with the code StopCode:
 	// the message's own, or, when Untried, one of it and all behind it.
@@ -95,9 +97,18 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Query().Get("results") != "each", r.Header.Get("Content-Type") != "application/x-ndjson":
 		problem(w, http.StatusUnsupportedMediaType, "unsupported_media_type", 0)
-	case fault.Lost:
-		f.work(io.Discard, path, lines, ingestFault{})
-		w.WriteHeader(fault.Status)
+	case fault.HangUp, fault.Lost:
+		if fault.Lost {
+			f.work(io.Discard, path, lines, ingestFault{})
+		}
+		switch {
+		case fault.HangUp:
+			panic(http.ErrAbortHandler)
+		case fault.Garbage != "":
+			_, _ = io.WriteString(w, fault.Garbage)
+		default:
+			w.WriteHeader(fault.Status)
+		}
 	case fault.Status != 0:
 		problem(w, fault.Status, fault.Code, fault.RetryAfter)
 	default:

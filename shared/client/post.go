@@ -87,6 +87,9 @@ func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Re
 	}
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	req.Header.Set("Accept", "application/x-ndjson")
+	// Every line has a key, so net/http may send the request again by itself when a
+	// connection that it kept turns out to be closed. An empty value is not sent.
+	req.Header["Idempotency-Key"] = []string{}
 	return p.endpoint.http.Do(req)
 }
 

@@ -58,8 +58,9 @@ type PublisherConfig struct {
 	// answer. Default: 30 s.
 	AnswerTimeout time.Duration
 
-	// Retry is how long to wait before a failed request is repeated. It doubles
-	// with every failure in a row; a server's Retry-After may make it longer.
+	// Retry is how long to wait before a failed request is repeated; up to a half of
+	// it comes on top at random. It doubles with every failure in a row, and a
+	// server's Retry-After may make it longer.
 	// Default: 100 ms.
 	Retry time.Duration
 

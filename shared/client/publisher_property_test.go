@@ -53,7 +53,7 @@ func drawConnFault(t *rapid.T) connFault {
 
 func drawIngestFault(t *rapid.T) ingestFault {
 	at := rapid.IntRange(1, 8).Draw(t, "at")
-	switch rapid.IntRange(0, 8).Draw(t, "request") {
+	switch rapid.IntRange(0, 9).Draw(t, "request") {
 	case 0:
 		return ingestFault{Status: 503, Code: "unavailable", RetryAfter: rapid.IntRange(0, 40).Draw(t, "after")}
 	case 1:
@@ -71,6 +71,8 @@ func drawIngestFault(t *rapid.T) ingestFault {
 		return ingestFault{Delay: rapid.SampledFrom([]time.Duration{time.Millisecond, 10 * time.Second, 40 * time.Second}).Draw(t, "delay")}
 	case 7:
 		return ingestFault{Garbage: rapid.SampledFrom([]string{"\n", "{}\n", `{"index":0`, `{"index":1,"id":"x"}` + "\n"}).Draw(t, "garbage")}
+	case 8:
+		return ingestFault{HangUp: true, Lost: rapid.Bool().Draw(t, "lost")}
 	default:
 		return ingestFault{}
 	}

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -119,8 +118,9 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 	defer conn.close()
 	for {
 		block, err := conn.next()
-		if asked := conn.blocks.Retry(); asked > 0 {
+		if asked := conn.blocks.Retry(); asked > 0 { // the server knows how long its trouble lasts
 			wait.first = asked
+			wait.reset()
 		}
 		if err != nil {
 			s.move(s.place(conn.blocks.LastID())) // of a block without data, which is not dispatched
@@ -212,12 +212,4 @@ func (s *Subscriber) set(place position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at = place
-}
-
-// String says what is subscribed to.
-func (s *Subscriber) String() string {
-	if s.cfg.Stream == "" {
-		return fmt.Sprintf("session %s", s.cfg.Session)
-	}
-	return fmt.Sprintf("stream %s of session %s", s.cfg.Stream, s.cfg.Session)
 }

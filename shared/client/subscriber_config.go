@@ -83,7 +83,8 @@ type SubscriberConfig struct {
 	OpenTimeout time.Duration
 
 	// Retry is how long to wait before the next connection, until the server says
-	// how long. It doubles with every failure in a row. Default: 3 s.
+	// how long; up to a half of it comes on top at random. It doubles with every
+	// connection in a row that failed without a word of the server. Default: 3 s.
 	Retry time.Duration
 
 	// MaxRetry bounds the wait, whatever the server says. Default: 30 s.

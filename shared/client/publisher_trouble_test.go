@@ -1,0 +1,261 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/client"
+)
+
+// TestTroubleIsRetried has one fault before everything is good again. Each must end
+// with three messages stored, once and in order.
+func TestTroubleIsRetried(t *testing.T) {
+	head := len("POST " + mainPath + "?results=each HTTP/1.1\r\n")
+	tests := map[string]struct {
+		request    ingestFault
+		connection connFault
+	}{
+		"connection refused":           {connection: connFault{Refused: true}},
+		"cut in the request's head":    {connection: connFault{CutRead: head}},
+		"cut in the request's body":    {connection: connFault{CutRead: head + 350}},
+		"cut before the answer":        {connection: connFault{CutWrite: 1}},
+		"cut in the answer":            {connection: connFault{CutWrite: 250}},
+		"503 with Retry-After":         {request: ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3}},
+		"storage full":                 {request: ingestFault{Status: 503, Code: "storage_full", RetryAfter: 30}},
+		"unknown":                      {request: ingestFault{Status: 503, Code: "publish_unknown", Lost: true}},
+		"429":                          {request: ingestFault{Status: 429}},
+		"hung up":                      {request: ingestFault{HangUp: true}},
+		"hung up, and it is in":        {request: ingestFault{HangUp: true, Lost: true}},
+		"a proxy's 502":                {request: ingestFault{Status: 502}},
+		"a proxy's 504, and it is in":  {request: ingestFault{Status: 504, Lost: true}},
+		"stopped in the middle":        {request: ingestFault{StopAt: 2, StopCode: "unavailable", Untried: true}},
+		"stopped at the first":         {request: ingestFault{StopAt: 1, StopCode: "unavailable"}},
+		"storage full in the middle":   {request: ingestFault{StopAt: 2, StopCode: "storage_full"}},
+		"unknown and stored":           {request: ingestFault{StopAt: 2, StopCode: "publish_unknown", Stored: true}},
+		"unknown and not stored":       {request: ingestFault{StopAt: 2, StopCode: "publish_unknown"}},
+		"silence":                      {request: ingestFault{Delay: 40 * time.Second}},
+		"an answer that is no answer":  {request: ingestFault{Garbage: "{}\n"}},
+		"an answer about another":      {request: ingestFault{Garbage: `{"index":1,"id":"x"}` + "\n"}},
+		"an answer that says nothing":  {request: ingestFault{Garbage: `{"accepted":0,"stopped":null}` + "\n"}},
+		"an answer that ends too soon": {request: ingestFault{Garbage: `{"index":0,"code":"invalid_mess`}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ingest := &fakeIngest{}
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 1}, tt.connection)
+				// The three are one request, since they come while the only slot is taken.
+				if tt.connection == (connFault{}) {
+					ingest.faults = []ingestFault{{Delay: time.Second}, tt.request}
+					publish(t, p, message("other", 0))
+					synctest.Wait()
+				}
+				var results []*client.Result
+				for i := range 3 {
+					results = append(results, publish(t, p, message("main", i)))
+				}
+				flush(t, p)
+				for i, r := range results {
+					if _, err := outcome(r); err != nil {
+						t.Errorf("message %d: %v", i, err)
+					}
+				}
+				var got []string
+				for _, l := range ingest.log() {
+					if l.path == mainPath {
+						got = append(got, l.message)
+					}
+				}
+				if diff := cmp.Diff([]string{string(count(0)), string(count(1)), string(count(2))}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// TestAKeptConnectionThatIsClosedCostsNoTime loses a connection with its second
+// request, as it happens when a server closes what it takes for idle.
+func TestAKeptConnectionThatIsClosedCostsNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{}, {HangUp: true}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		start := time.Now()
+		for i := range 2 {
+			if _, err := p.PublishAndWait(t.Context(), message("main", i)); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took != 0 || len(ingest.log()) != 2 {
+			t.Errorf("it took %s, and %d messages are stored", took, len(ingest.log()))
+		}
+	})
+}
+
+func TestARefusedMessageStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		first := publish(t, p, message("main", 1))
+		bad := publish(t, p, client.Message{Session: "demo", Stream: "main", Data: []byte(`{"jsonrpc":"2.0","method":"` + unwanted + `"}`)})
+		last := publish(t, p, message("main", 2))
+		flush(t, p)
+		_, err := outcome(bad)
+		if refused, ok := errors.AsType[*client.Error](err); !ok || refused.Code != "invalid_message" || refused.Status != 0 {
+			t.Errorf("error is %v", err)
+		}
+		if errors.Is(err, client.ErrUnknown) {
+			t.Errorf("it counts as unknown: %v", err)
+		}
+		for _, r := range []*client.Result{first, last} {
+			if _, err := outcome(r); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestARefusedRequestRefusesItsMessages(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		code   string
+	}{{409, client.CodeSessionClosed}, {409, client.CodeStreamClosed}, {401, "unauthorized"}, {403, "forbidden"}, {404, client.CodeNotFound}, {413, ""}} {
+		t.Run(fmt.Sprint(tt.status, tt.code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ingest := &fakeIngest{faults: []ingestFault{{Status: tt.status, Code: tt.code}}}
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+				_, err := p.PublishAndWait(t.Context(), message("main", 1))
+				refused, ok := errors.AsType[*client.Error](err)
+				if !ok || refused.Status != tt.status || refused.Code != tt.code || errors.Is(err, client.ErrUnknown) {
+					t.Errorf("error is %v", err)
+				}
+				if got := len(ingest.seen()); got != 1 {
+					t.Errorf("%d requests were sent, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey loses every answer, for
+// longer than the log knows keys again.
+func TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey(t *testing.T) {
+	for name, fault := range map[string]ingestFault{
+		"a proxy's 504":         {Status: 504, Lost: true},
+		"hung up":               {HangUp: true, Lost: true},
+		"an answer that is cut": {Garbage: `{"index":0,"id":"s_0000`, Lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ingest := &fakeIngest{}
+				for range 200 {
+					ingest.faults = append(ingest.faults, fault)
+				}
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+				start := time.Now()
+				if _, err := p.PublishAndWait(t.Context(), message("main", 1)); !errors.Is(err, client.ErrUnknown) {
+					t.Errorf("error is %v, want ErrUnknown", err)
+				}
+				if got := time.Since(start); got < client.DefaultRepeatWithin || got > dupWindow {
+					t.Errorf("it was reported after %s", got)
+				}
+				if got := len(ingest.log()); got != 1 {
+					t.Errorf("it is stored %d times, want 1", got)
+				}
+				// The next one is no less of a message for that.
+				ingest.mu.Lock()
+				ingest.faults = nil
+				ingest.mu.Unlock()
+				if _, err := p.PublishAndWait(t.Context(), message("main", 2)); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestARepetitionEndsWithTheTimeForIt has a repetition that takes so long that the
+// log might have forgotten the key when it gets there.
+func TestARepetitionEndsWithTheTimeForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{HangUp: true}, {Delay: 150 * time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{AnswerTimeout: time.Hour})
+		start := time.Now()
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); !errors.Is(err, client.ErrUnknown) {
+			t.Errorf("error is %v, want ErrUnknown", err)
+		}
+		if took := time.Since(start); took > dupWindow {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestWhatIsKnownNotToBeStoredIsRetriedForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{}
+		for range 500 {
+			ingest.faults = append(ingest.faults, ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3})
+		}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARequestIsRepeatedWhenTheServerSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{{Status: 503, Code: "unavailable", RetryAfter: 3}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		start := time.Now()
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took < 3*time.Second || took > client.DefaultPublisherMaxRetry {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// TestADoubtIsNotForgotten first loses an answer and then is told that the session
+// is closed: the message may have been stored before that.
+func TestADoubtIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{faults: []ingestFault{
+			{Status: 502, Lost: true},
+			{Status: 503, Code: "unavailable"},
+			{Status: 409, Code: client.CodeSessionClosed},
+		}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		_, err := p.PublishAndWait(t.Context(), message("main", 1))
+		refused, ok := errors.AsType[*client.Error](err)
+		if !errors.Is(err, client.ErrUnknown) || !ok || refused.Code != client.CodeSessionClosed {
+			t.Errorf("error is %v", err)
+		}
+	})
+}
+
+func TestATokenThatCannotBeHadIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		ingest := &fakeIngest{}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{Token: func(context.Context) (string, error) {
+			if asked++; asked < 3 {
+				return "", errors.New("no tokens today")
+			}
+			return "", nil
+		}})
+		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
+			t.Error(err)
+		}
+		if seen := ingest.seen(); asked != 3 || len(seen) != 1 || seen[0].auth != "" {
+			t.Errorf("asked %d times, sent %v", asked, seen)
+		}
+	})
+}

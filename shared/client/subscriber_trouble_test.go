@@ -1,0 +1,227 @@
+package client_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/client"
+)
+
+// TestTroubleIsNotSeen has one kind of trouble; every event still comes once.
+func TestTroubleIsNotSeen(t *testing.T) {
+	tests := map[string]struct {
+		edge       []edgeFault
+		connection []connFault
+	}{
+		"refused connections": {connection: []connFault{{Refused: true}, {Refused: true}}},
+		"cut in the head":     {connection: []connFault{{CutWrite: 20}}},
+		"cut in an event":     {connection: []connFault{{CutWrite: 500}}},
+		"ends":                {edge: []edgeFault{{EndAfter: 1}, {EndAfter: 1}}},
+		"silence":             {edge: []edgeFault{{StallAfter: 2}}},
+		"no answer":           {edge: []edgeFault{{Mute: true}}},
+		"later":               {edge: []edgeFault{{Later: 1}, {Later: 10}}},
+		"503":                 {edge: []edgeFault{{EndAfter: 2}, {Status: 503, Code: "unavailable", RetryAfter: 3}}},
+		"429":                 {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
+		"502":                 {edge: []edgeFault{{Status: 502}, {Status: 504}}},
+		"forgotten cursors":   {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: tt.edge, closed: true}
+				edge.publish(counts(4)...)
+				wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{}, tt.connection...), "1", "2", "3", "4")
+			})
+		})
+	}
+}
+
+func TestARefusalForGoodEndsTheLoop(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 406, 410} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}, {Status: status, Code: "a_code"}}}
+				edge.publish(counts(2)...)
+				got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)
+				refused, ok := errors.AsType[*client.Error](err)
+				if !ok || refused.Status != status || refused.Code != "a_code" || refused.Detail != "A fault." {
+					t.Errorf("error is %v", err)
+				}
+				if diff := cmp.Diff([]string{"1"}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsNotTheProtocolEndsTheLoop(t *testing.T) {
+	id := "id: main_0000000_1\n"
+	tests := map[string]struct {
+		fault edgeFault
+		cfg   client.SubscriberConfig
+	}{
+		"HTML":              {edgeFault{Raw: "<p>Log in!", ContentType: "text/html"}, client.SubscriberConfig{}},
+		"gap":               {edgeFault{Raw: "event: gap\n" + id + "data: oops\n\n"}, client.SubscriberConfig{}},
+		"envelope":          {edgeFault{Raw: id + "data: oops\n\n"}, client.SubscriberConfig{Session: "demo"}},
+		"no message inside": {edgeFault{Raw: id + "data: {}\n\n"}, client.SubscriberConfig{Session: "demo"}},
+		"block too large":   {edgeFault{Raw: id + "data: " + strings.Repeat("x", 200) + "\n\n"}, client.SubscriberConfig{MaxEventBytes: 100}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: []edgeFault{tt.fault}}
+				_, err := read(t.Context(), subscriberTo(t, edge, tt.cfg), -1)
+				if !errors.Is(err, client.ErrProtocol) {
+					t.Errorf("error is %v, want ErrProtocol", err)
+				}
+			})
+		})
+	}
+}
+
+// TestAfterARollBackSequencesCountAnew loses two events of the log, whose sequences
+// are given to others.
+func TestAfterARollBackSequencesCountAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw := "event: connect\ndata: {}\n\n" +
+			"event: gap\nid: main_1111111_1\ndata: {\"reason\":\"rolled_back\",\"certain\":true,\"stream\":\"main\"}\n\n" +
+			"id: main_1111111_2\ndata: " + string(count(22)) + "\n\n" +
+			"event: close\nid: main_1111111_2\ndata: {}\n\n"
+		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 3}, {Raw: raw}}}
+		edge.publish(counts(3)...)
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		wantEnd(t, s, "1", "2", "3", "gap rolled_back", "22")
+		if s.Cursor() != "main_1111111_2" {
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+// TestSeveralGapsLeaveTheCursorBeforeTheLast cuts the connection between two gaps of
+// a flow: only the last one has an ID.
+func TestSeveralGapsLeaveTheCursorBeforeTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := "event: connect\ndata: {}\n\nevent: gap\ndata: {\"reason\":\"expired\",\"stream\":\"a\"}\n\n"
+		both := one + "event: gap\nid: *_0000000_7\ndata: {\"reason\":\"trimmed\",\"stream\":\"b\"}\n\nevent: close\ndata: {}\n\n"
+		edge := &fakeEdge{faults: []edgeFault{{Raw: one}, {Raw: both}}}
+		s := subscriberTo(t, edge, client.SubscriberConfig{Session: "demo", After: "*_0000000_3"})
+		wantEnd(t, s, "gap expired", "gap expired", "gap trimmed")
+		if again := edge.seen()[1].LastEventID; again != "*_0000000_3" {
+			t.Errorf("it came back with %s", again)
+		}
+		if s.Cursor() != "*_0000000_7" {
+			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+func TestAQuietStreamIsNoDeadConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		s := subscriberTo(t, edge, client.SubscriberConfig{})
+		go func() {
+			time.Sleep(time.Hour)
+			edge.publish(counts(1)...)
+		}()
+		wantRead(t, s, "1")
+		if got := len(edge.seen()); got != 1 {
+			t.Errorf("it connected %d times, want 1", got)
+		}
+	})
+}
+
+func TestASlowLoopIsNoDeadConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{closed: true}
+		edge.publish(counts(3)...)
+		for _, err := range subscriberTo(t, edge, client.SubscriberConfig{}).Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+		}
+		if got := len(edge.seen()); got != 1 {
+			t.Errorf("it connected %d times, want 1", got)
+		}
+	})
+}
+
+func TestADeadConnectionIsReplacedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{StallAfter: 1}}}
+		edge.publish(counts(2)...)
+		start := time.Now()
+		wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{}), "1", "2")
+		// The clock is the bubble's: this is what the subscriber waited, and nothing else.
+		if took := time.Since(start); took < client.DefaultIdleTimeout || took > client.DefaultIdleTimeout+5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestRetriesWaitAsLongAsTheServerSays(t *testing.T) {
+	tests := map[string]struct {
+		faults      []edgeFault
+		least, most time.Duration
+	}{
+		"retry":                       {[]edgeFault{{Later: 10}}, 10 * time.Second, 15 * time.Second},
+		"retry, twice in a row":       {[]edgeFault{{Later: 4}, {Later: 4}}, 8 * time.Second, 12 * time.Second},
+		"502, twice in a row":         {[]edgeFault{{Status: 502}, {Status: 502}}, 9 * time.Second, 13500 * time.Millisecond},
+		"Retry-After":                 {[]edgeFault{{Status: 503, RetryAfter: 12}}, 12 * time.Second, 18 * time.Second},
+		"never longer than MaxRetry":  {[]edgeFault{{Status: 503, RetryAfter: 3600}}, 20 * time.Second, 30 * time.Second},
+		"the edge's retry at an end":  {[]edgeFault{{EndAfter: 1}}, 3 * time.Second, 4500 * time.Millisecond},
+		"its own, without any answer": {[]edgeFault{{Status: 502}}, 3 * time.Second, 4500 * time.Millisecond},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{faults: tt.faults}
+				edge.publish(counts(2)...)
+				start := time.Now()
+				wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{}), "1", "2")
+				if took := time.Since(start); took < tt.least || took > tt.most {
+					t.Errorf("it took %s, want %s to %s", took, tt.least, tt.most)
+				}
+			})
+		})
+	}
+}
+
+func TestReconnectsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}}}
+		edge.publish(counts(2)...)
+		var out bytes.Buffer
+		s := subscriberTo(t, edge, client.SubscriberConfig{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		wantRead(t, s, "1", "2")
+		if got := out.String(); strings.Count(got, "msg=reconnecting") != 1 || !strings.Contains(got, "cursor=main_0000000_1") {
+			t.Errorf("the log says %s", got)
+		}
+	})
+}
+
+// TestAHostileIDIsNotSentBack has an ID that no header may hold.
+func TestAHostileIDIsNotSentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{faults: []edgeFault{{Raw: "id: main_0000000_1\ndata: " + string(count(1)) + "\n\nid: \x01\x7f\ndata: " + string(count(2)) + "\n\n"}, {Status: 404}}}
+		got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)
+		if _, ok := errors.AsType[*client.Error](err); !ok {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"1", "2"}, got); diff != "" {
+			t.Error(diff)
+		}
+		if id := edge.seen()[1].LastEventID; id != "main_0000000_1" {
+			t.Errorf("it came back with %q", id)
+		}
+	})
+}
