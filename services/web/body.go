@@ -77,6 +77,13 @@ func (b *Body) Endless() *Body {
 // connection is closed behind the response.
 func (b *Body) Keep() {
 	b.kept = true
+	b.close()
+}
+
+// close has the connection closed behind the response. fasthttp would do so at once
+// if it knew that it is to be closed, so it must not know: "close" is all that it reads.
+func (b *Body) close() {
+	b.ctx.Response.Header.Set(fiber.HeaderConnection, "Close")
 	b.ctx.Hijack(linger)
 }
 
@@ -166,7 +173,7 @@ func (b *Body) finish() {
 		_, _ = io.Copy(io.Discard, b) // its error is b.err
 	}
 	if !errors.Is(b.err, io.EOF) && !b.ctx.Response.ConnectionClose() {
-		b.ctx.Hijack(linger)
+		b.close()
 	}
 }
 

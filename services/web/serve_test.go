@@ -281,3 +281,21 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 		t.Errorf("the connection ended with %v, want EOF", err)
 	}
 }
+
+// What is left of a body is not the next request, and a client that is still sending
+// must see the answer all the same.
+func TestABodyThatIsNotReadEndsTheConnectionBehindTheAnswer(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	Mount(app, Route{Method: "POST", Path: "/", StreamsBody: true, Handler: func(c *fiber.Ctx) error {
+		if _, err := StreamedBody(c).Read(make([]byte, 10)); err != nil {
+			return err
+		}
+		return c.SendString("enough")
+	}})
+	c := dial(t, serve(t, app))
+	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\nContent-Type: application/x-ndjson\r\n\r\n"+strings.Repeat("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
+	answer, err := io.ReadAll(c.r)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: Close\r\n") || !strings.HasSuffix(string(answer), "\r\n\r\nenough") {
+		t.Errorf("got %q, %v", answer, err)
+	}
+}
