@@ -206,6 +206,28 @@ func TestREADMEsBrowserSnippetContinuesAfterAReload(t *testing.T) {
 	b.until("source.readyState == EventSource.CLOSED")
 }
 
+func TestREADMEsSnippetOfTheClientContinuesAfterAReload(t *testing.T) {
+	t.Parallel()
+	_, blocks := readme(t)
+	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" && strings.Contains(b.text, "/rejoin.js") })
+	if i < 0 {
+		t.Fatal("the README has no snippet of the client")
+	}
+	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
+	p := startProc(t, "--ack-timeout=1s", "--close-margin=50ms")
+	b := openBrowser(t)
+	paste := func() {
+		b.do(chromedp.Navigate(p.api() + "/"))
+		script[bool](b, snippet)
+	}
+	for range 2 { // the second time as after a reload
+		paste()
+		b.until("logged.length == 1 && logged[0][1].params.n == 1 && localStorage.getItem('my place') == logged[0][0]")
+	}
+	do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
+	b.until("logged.length == 2 && logged[1][0] == 'the end' && logged[1][1].reason == 'closed'")
+}
+
 // programs are those of the configuration table, in the order of its columns.
 var programs = []struct{ name, pkg string }{
 	{"rejoin", rejoinPackage},

@@ -9,6 +9,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/playground"
+	"rejoin/services/sse-edge/rejoinjs"
 	"rejoin/services/web"
 	"rejoin/shared/event"
 )
@@ -18,21 +19,22 @@ func (s *Service) Routes() []web.Route {
 	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
+		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: file(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	if s.cfg.Playground {
 		for _, path := range []string{"/", "/playground/app.js", "/playground/style.css"} {
-			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: asset(path)})
+			body, contentType, ok := playground.Asset(path)
+			if !ok {
+				panic("edge: the playground has no " + path)
+			}
+			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: file(body, contentType)})
 		}
 	}
 	return routes
 }
 
-// asset serves a file of the playground.
-func asset(path string) fiber.Handler {
-	body, contentType, ok := playground.Asset(path)
-	if !ok {
-		panic("edge: the playground has no " + path)
-	}
+// file serves the playground's files and the JavaScript client.
+func file(body []byte, contentType string) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		c.Set(fiber.HeaderContentType, contentType)
 		c.Set(fiber.HeaderContentSecurityPolicy, playground.ContentSecurityPolicy)

@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// subscribeJS writes down what a subscription tells.
+const subscribeJS = `import('/rejoin.js').then(({ subscribe }) => {
+	window.got = []; window.gaps = []; window.ends = []; window.states = []
+	window.subscription = subscribe({ session: %q, stream: 's' }, {
+		onEvent: (event) => { got.push(event.message.params.n) },
+		onGap: (gap) => { gaps.push(gap.reason) },
+		onClose: (end) => { ends.push(end.reason) },
+		onState: (state) => { states.push(state) },
+		...%s,
+	})
+}) && true`
+
+// subscribe subscribes to the stream s of a session, on a page of the origin.
+func (b *browser) subscribe(session, options string) {
+	b.t.Helper()
+	script[bool](b, fmt.Sprintf(subscribeJS, session, options))
+	b.until("window.subscription && subscription.state == 'live'")
+}
+
+// got waits for messages 1 to n, and fails when there is anything else.
+func (b *browser) got(n int) {
+	b.t.Helper()
+	want := make([]string, n)
+	for i := range want {
+		want[i] = strconv.Itoa(i + 1)
+	}
+	b.until("got.length >= " + strconv.Itoa(n))
+	if got := script[string](b, "got.join(' ') + gaps.join(' ')"); got != strings.Join(want, " ") {
+		b.t.Errorf("the browser got %s", got)
+	}
+}
+
+func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	b := openBrowser(t)
+	b.onOrigin(p)
+	b.subscribe("native", "{ storage: 'place' }")
+	p.publish("native", "s", 1, 5)
+	b.got(5)
+	p.kill()
+	b.until("subscription.state == 'waiting'")
+	p.start()
+	p.publish("native", "s", 6, 9)
+	b.got(9)
+	if transport := script[string](b, "subscription.transport"); transport != "eventsource" {
+		t.Errorf("the connections are made with %s", transport)
+	}
+
+	b.onOrigin(p) // as a reload
+	p.publish("native", "s", 10, 11)
+	b.subscribe("native", "{ storage: 'place' }")
+	b.until("got.length == 2")
+	if got := script[string](b, "got.join(' ')"); got != "10 11" {
+		t.Errorf("after a reload the browser got %s", got)
+	}
+	do(t, http.MethodDelete, p.api()+"/v1/sessions/native/streams/s", "")
+	b.until("ends.join() == 'closed'")
+
+	script[bool](b, fmt.Sprintf(subscribeJS, "native", "{ storage: 'place' }"))
+	b.until("ends.join() == 'closed' && got.length == 0") // now by the 204 that EventSource takes for an error
+}
+
+// An EventSource is not asked to wait: what comes while onEvent is slow is bounded
+// by closing it, and comes again when there is room.
+func TestASlowOnEventDoesNotFillTheBrowser(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms")
+	b := openBrowser(t)
+	b.onOrigin(p)
+	b.subscribe("slow", `{ onEvent: async (event) => { got.push(event.message.params.n); await window.gate } }`)
+	script[bool](b, "window.gate = new Promise((open) => { window.open = open }); true")
+	const messages = 12
+	for n := 1; n <= messages; n++ {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","method":"count","params":{"n":%d,"padding":%q}}`, n, strings.Repeat("x", 600<<10))
+		if a := do(t, http.MethodPost, p.api()+streamPath("slow", "s"), body, "Content-Type", "application/json"); a.status != http.StatusCreated {
+			t.Fatalf("publishing was answered %d %s", a.status, a.body)
+		}
+	}
+	// A connection is listed once it has ended.
+	b.until("performance.getEntriesByType('resource').filter((entry) => entry.name.endsWith('/events')).length == 1")
+	b.got(1)
+	script[bool](b, "window.open(); true")
+	b.got(messages)
+}
+
+// gate stands before the program as a proxy does.
+type gate struct {
+	*httptest.Server
+	mu     sync.Mutex
+	status int    // what event streams are answered, when it is not 0
+	token  string // what event streams need, when it is not empty
+}
+
+func openGate(t testing.TB, p *proc) *gate {
+	t.Helper()
+	target, err := url.Parse(p.api())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	g := &gate{}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		status := g.status
+		if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token {
+			status = http.StatusUnauthorized
+		}
+		g.mu.Unlock()
+		if status != 0 && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/events") {
+			w.WriteHeader(status)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		g.CloseClientConnections()
+		g.Close()
+	})
+	return g
+}
+
+// set changes what event streams are answered, and cuts the connections.
+func (g *gate) set(status int, token string) {
+	g.mu.Lock()
+	g.status, g.token = status, token
+	g.mu.Unlock()
+	g.CloseClientConnections()
+}
+
+func TestTheJavaScriptClientGoesOnWhereEventSourceGivesUp(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms")
+	g := openGate(t, p)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(g.URL + "/v1/sessions"))
+	b.subscribe("revival", "{ maxDelay: 100 }")
+	p.publish("revival", "s", 1, 3)
+	b.got(3)
+	g.set(http.StatusBadGateway, "")
+	b.until("subscription.transport == 'fetch' && states.filter((state) => state == 'connecting').length >= 3")
+	p.publish("revival", "s", 4, 6)
+	g.set(0, "")
+	b.until("subscription.state == 'live'")
+	p.publish("revival", "s", 7, 8)
+	b.got(8)
+	p.kill()
+	p.start()
+	p.publish("revival", "s", 9, 9)
+	b.got(9)
+}
+
+func TestTheJavaScriptClientRenewsItsToken(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--retry=100ms")
+	g := openGate(t, p)
+	g.set(0, "first")
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(g.URL + "/v1/sessions"))
+	script[bool](b, "window.current = 'first'; window.refusals = 0; true")
+	b.subscribe("token", "{ headers: { 'X-Tenant': 'a' }, token: (refused) => (refused ? (refusals++, current = 'second') : current) }")
+	p.publish("token", "s", 1, 3)
+	b.got(3)
+	g.set(0, "second") // as a token that expires while a laptop sleeps
+	p.publish("token", "s", 4, 5)
+	b.got(5)
+	if got := script[string](b, "refusals + ' ' + subscription.transport"); got != "1 fetch" {
+		t.Errorf("refused tokens, and what makes the connections, are %s", got)
+	}
+	g.set(0, "third") // which the page does not have
+	b.until("ends.join() == 'refused'")
+}

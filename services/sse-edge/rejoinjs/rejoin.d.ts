@@ -1,0 +1,213 @@
+/** Which stream, or which session with all its streams, is followed. */
+export type Target =
+  | {
+      session: string
+      /** Left out: the flow of the whole session. */
+      stream?: string
+      /** Address of the server. Default: the page's own origin; needed in Node. */
+      base?: string | URL
+    }
+  | {
+      /** Address of an event resource, as `/v1/sessions/{session}/streams/{stream}/events`. */
+      url: string | URL
+    }
+
+/** An event, as `onEvent` and the loop get it. */
+export interface RejoinEvent<Message = unknown> {
+  /** The place behind it: everything up to it has been delivered. */
+  id: string
+  /** `message`, or what its publisher gave as Event-Type. */
+  type: string
+  /** The stream's name. Null only in a session's flow with `?envelope=false`. */
+  stream: string | null
+  /** When it was stored, RFC 3339 with nanoseconds. Null where messages come without an envelope: in a single stream. */
+  time: string | null
+  /** The JSON-RPC message, parsed. */
+  message: Message
+  /** The text that came, byte for byte: of the message, or of its envelope. */
+  data: string
+}
+
+/** Events that the place should have been followed by, and that no longer exist. */
+export interface Gap {
+  /** The place where it goes on. */
+  id: string
+  reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'unknown'
+  /** False when nobody could say whether anything is missing. */
+  certain: boolean
+  /** The stream it is about; null for a whole session. */
+  stream: string | null
+  requested: string
+  resumesAt: string
+}
+
+/** What a connection begins with. */
+export interface Connection {
+  /** The place where it begins; empty when a gap comes next. */
+  id: string
+  session: string
+  stream: string | null
+  /** Whether anything was ever written to it. */
+  exists: boolean
+  /** Whether it goes on exactly behind the cursor that was sent. */
+  resumed: boolean
+  /** The oldest event that is retained. */
+  oldest: string | null
+  /** How long events are kept, in seconds; -1 without a limit. */
+  retainedFor: number
+}
+
+/** How a subscription ended. */
+export type End =
+  /** The stream or session was closed, and everything in it has been delivered. */
+  | { reason: 'closed'; error?: undefined }
+  /** `close` was called, the signal aborted, or the loop left. */
+  | { reason: 'stopped'; error?: undefined }
+  /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is to be had. */
+  | { reason: 'refused'; error: RejoinError }
+  /** A callback or the storage threw. The cursor stands before the event that it was called for. */
+  | { reason: 'failed'; error: unknown }
+
+export type State = 'connecting' | 'live' | 'waiting' | 'closed'
+
+export interface StateDetail {
+  /** Milliseconds until the next connection; undefined when the browser decides. */
+  retryIn?: number
+  /** Why the last connection ended; undefined when the server ended it in order. */
+  error?: unknown
+}
+
+/** Where a cursor is kept between two runs. Both may return promises. */
+export interface CursorStore {
+  load(): string | null | undefined | Promise<string | null | undefined>
+  save(id: string): unknown
+}
+
+/** A bearer token, or a function that returns one. It is called before each connection, and with `true` after a token was refused. */
+export type Token = string | ((refused: boolean) => string | null | undefined | Promise<string | null | undefined>)
+
+export interface SubscribeOptions<Message = unknown> {
+  /**
+   * Is called with one event after the other; when it returns a promise, the next
+   * one waits for it. Without it, the subscription is read with `for await`.
+   */
+  onEvent?(event: RejoinEvent<Message>): unknown
+  /** Is called where events are missing. Default: a warning on the console. */
+  onGap?(gap: Gap): unknown
+  /** Is called once, when nothing will follow. Default: errors go to the console. */
+  onClose?(end: End): void
+  onState?(state: State, detail: StateDetail): void
+  onConnect?(connection: Connection): unknown
+  /** Is called a minute before the server ends the connection since its token expires. With a `token` function nothing needs to be done. */
+  onExpiring?(data: Record<string, unknown>): unknown
+  /** Is called with an event that lies at or before the cursor, which is dropped. A server that is in order sends none. */
+  onRepeat?(event: RejoinEvent<Message>): unknown
+
+  /** Where to begin: behind this place. Wins over what is stored; the empty string begins anew. */
+  cursor?: string
+  /** Where the cursor is kept: the key in localStorage, or an object that loads and saves it. It is saved once onEvent is done with an event. */
+  storage?: string | CursorStore
+  /** Where to begin without a cursor: with what is retained (the default) or with what comes. */
+  from?: 'start' | 'now'
+
+  /**
+   * The event types to deliver besides `message`, or `'*'` for all. Default: all with
+   * fetch, none with EventSource, which has to be asked for each type by name. `'*'`
+   * takes fetch. In a session's flow, events of all types come in any case.
+   */
+  types?: string[] | '*'
+  /** Sent as `Authorization: Bearer …`; takes fetch. */
+  token?: Token
+  /** Takes fetch. */
+  headers?: HeadersInit
+  /** For pages that log in with a cookie: is called after a 401, to log in anew. False, or a rejection, gives up. */
+  renew?(): unknown
+  /** As of fetch; with EventSource, `include` is `withCredentials`. Default: `same-origin`. */
+  credentials?: RequestCredentials
+  /** Closes the subscription when it is aborted. */
+  signal?: AbortSignal
+
+  /** Milliseconds without a word after which a connection counts as dead. Default: 45,000; the server's heartbeat is 15,000. */
+  silence?: number
+  /** Most milliseconds between two connections, unless the server asks for more. Default: 30,000. */
+  maxDelay?: number
+  /** Takes the place of the global fetch. */
+  fetch?: typeof fetch
+}
+
+export interface Subscription<Message = unknown> extends AsyncIterable<RejoinEvent<Message>> {
+  /** The place up to which everything has been dealt with; empty before the first. */
+  readonly cursor: string
+  readonly state: State
+  /** What makes the connections. An `eventsource` that has given up becomes `fetch`. */
+  readonly transport: 'eventsource' | 'fetch'
+  /** Resolves when nothing will follow. */
+  readonly closed: Promise<End>
+  /** Ends the subscription. A callback that is running is not interrupted; no other one but onClose is called. */
+  close(): void
+}
+
+/**
+ * Follows a stream, or all streams of a session, and continues exactly where it
+ * stopped, for as long as the stream lives. It throws a TypeError for a target or an
+ * option that makes no sense.
+ */
+export function subscribe<Message = unknown>(target: Target, options?: SubscribeOptions<Message>): Subscription<Message>
+
+export interface PublishOptions {
+  /** Address of the server. Default: the page's own origin; needed in Node. */
+  base?: string | URL
+  /** Idempotency key. Default: a random one. */
+  key?: string
+  /** Event type. Default: `message`. */
+  type?: string
+  token?: Token
+  headers?: HeadersInit
+  /** As of fetch. Default: `same-origin`. */
+  credentials?: RequestCredentials
+  /** How often it is tried, at most. Default: 5. More may take longer than the server knows a key (2 min). */
+  attempts?: number
+  signal?: AbortSignal
+  /** Takes the place of the global fetch. */
+  fetch?: typeof fetch
+}
+
+/** What the server says of a message that is stored. */
+export interface Stored {
+  id: string
+  /** Whether it had been stored under this key before. */
+  duplicate: boolean
+}
+
+/**
+ * Stores a message: a JSON-RPC object, or its text. Failures that may pass are tried
+ * again under the same key. It rejects with a RejoinError, or with the signal's reason.
+ */
+export function publish(session: string, stream: string, message: unknown, options?: PublishOptions): Promise<Stored>
+
+/** An answer that is not the one hoped for, or none at all. */
+export class RejoinError extends Error {
+  name: 'RejoinError'
+  /** HTTP status; 0 when there was no answer. */
+  status: number
+  /** The server's stable code, such as `stream_closed`; `no_answer` when there was none. */
+  code: string
+  /** Of a publish: whether the message may have been stored all the same. */
+  unknown: boolean
+}
+
+/** The position in an event ID; null for other text. */
+export function sequenceOf(id: string): bigint | null
+
+/** Parses an event stream, as the HTML standard says, however it is cut into chunks. */
+export class EventStreamParser {
+  /** Takes the next bytes and returns the events that they complete. */
+  push(bytes: Uint8Array): { type: string; id: string; data: string }[]
+  /** Of the last block, whether it had data or not. */
+  readonly lastEventId: string
+  /** Reconnection time in milliseconds, as last told. */
+  readonly retry: number | null
+}
+
+/** Milliseconds to wait after so many failures in a row. */
+export function backoff(retry: number, failures: number, max: number, random?: () => number): number

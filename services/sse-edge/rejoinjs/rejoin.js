@@ -1,0 +1,633 @@
+// The JavaScript client of Rejoin, for browsers and for Node: subscribe follows a
+// stream and continues exactly where it stopped, publish stores a message once.
+// No dependencies and no build step; rejoin.d.ts has the types, README.md the manual.
+
+const RETRY = 3000 // ms between two connections, until the server says otherwise
+const MAX_DELAY = 30_000 // ms
+const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
+const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
+const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
+
+// RejoinError is an answer that is not the one hoped for, or none at all (status 0).
+export class RejoinError extends Error {
+  name = 'RejoinError'
+
+  constructor(message, { status = 0, code = 'no_answer', unknown = false, cause } = {}) {
+    super(message, { cause })
+    this.status = status
+    this.code = code
+    this.unknown = unknown
+  }
+}
+
+// ---- Event IDs ----------------------------------------------------------------
+
+// sequenceOf returns the position in an event ID, <stream>_<tag>_<sequence>[.<n>],
+// or null when the text is none. It is a BigInt: sequences may exceed 2^53.
+export function sequenceOf(id) {
+  const match = /_[0-9a-z]{7}_(0|[1-9]\d*)(?:\.\d+)?$/.exec(id)
+  return match && BigInt(match[1])
+}
+
+// ---- The event stream format ----------------------------------------------------
+
+const LINE_END = /\r\n?|\n/g
+
+// EventStreamParser turns the bytes of an event stream into events, as the HTML
+// standard says (9.2.6), however they are cut into chunks.
+export class EventStreamParser {
+  lastEventId = '' // of the last block, whether it had data or not
+  retry = null // ms, as last told by the server
+
+  #decoder = new TextDecoder() // drops a byte order mark
+  #text = '' // of a line that has not ended
+  #skipLF = false // the last chunk ended in CR: an LF that follows belongs to it
+  #type = ''
+  #data = []
+  #id = ''
+
+  // push takes the next bytes and returns the events that they complete.
+  push(bytes) {
+    const events = []
+    let text = this.#decoder.decode(bytes, { stream: true })
+    if (text === '') return events
+    if (this.#skipLF && text[0] === '\n') text = text.slice(1)
+    this.#skipLF = text.endsWith('\r')
+    LINE_END.lastIndex = this.#text.length // of a line that is cut often, nothing is searched twice
+    text = this.#text + text
+    let start = 0
+    for (let end = LINE_END.exec(text); end !== null; end = LINE_END.exec(text)) {
+      const line = text.slice(start, end.index)
+      start = LINE_END.lastIndex
+      if (line !== '') this.#field(line)
+      else this.#dispatch(events)
+    }
+    this.#text = text.slice(start)
+    return events
+  }
+
+  #field(line) {
+    const colon = line.indexOf(':')
+    if (colon === 0) return // a comment
+    const name = colon < 0 ? line : line.slice(0, colon)
+    let value = colon < 0 ? '' : line.slice(colon + 1)
+    if (value[0] === ' ') value = value.slice(1)
+    switch (name) {
+      case 'event':
+        this.#type = value
+        break
+      case 'data':
+        this.#data.push(value)
+        break
+      case 'id':
+        if (!value.includes('\0')) this.#id = value
+        break
+      case 'retry':
+        if (/^\d+$/.test(value)) this.retry = Number(value)
+        break
+    }
+  }
+
+  #dispatch(events) {
+    this.lastEventId = this.#id
+    if (this.#data.length > 0) events.push({ type: this.#type || 'message', id: this.#id, data: this.#data.join('\n') })
+    this.#type = ''
+    this.#data = []
+  }
+}
+
+// ---- Addresses ------------------------------------------------------------------
+
+function eventsURL(session, stream, base) {
+  if (typeof session !== 'string' || session === '') throw new TypeError('a session or a url is needed')
+  if (base === undefined && !globalThis.location) throw new TypeError('outside of a browser a base is needed, the address of the server')
+  const root = new URL(base ?? '/', globalThis.location?.href)
+  if (!root.pathname.endsWith('/')) root.pathname += '/'
+  const path = 'v1/sessions/' + encodeURIComponent(session) + (stream === undefined ? '' : '/streams/' + encodeURIComponent(stream))
+  return new URL(path + '/events', root)
+}
+
+// ---- Waiting --------------------------------------------------------------------
+
+// backoff doubles with each failure in a row, up to max. It is at least what the
+// server asked for, and up to half more, so that clients do not come together.
+export function backoff(retry, failures, max, random = Math.random) {
+  const least = Math.min(retry * 2 ** failures, Math.max(retry, max / 1.5))
+  return least * (1 + random() / 2)
+}
+
+// sleep ends early when the signal is aborted.
+function sleep(ms, signal) {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    if (signal?.aborted) done()
+    signal?.addEventListener('abort', done)
+  })
+}
+
+// watch calls silent when nothing was heard for a time. It looks at the clock, since
+// timers stand still while a machine sleeps.
+function watch(limit, silent) {
+  let heardAt = Date.now() + limit // an opening may take twice as long
+  const timer = setInterval(() => {
+    if (Date.now() - heardAt >= limit) silent()
+  }, limit / 4)
+  return {
+    heard: () => { heardAt = Date.now() },
+    pause: () => { heardAt = Infinity }, // until something is heard
+    stop: () => clearInterval(timer),
+  }
+}
+
+// ---- Answers --------------------------------------------------------------------
+
+function parseJSON(text) {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+// problemOf reads a problem document (RFC 9457), or whatever came instead.
+async function problemOf(response) {
+  const body = parseJSON(await response.text().catch(() => '')) ?? {}
+  const said = body.detail ?? body.title ?? response.statusText
+  return new RejoinError(`${response.status}: ${said || 'no reason was given'}`, {
+    status: response.status,
+    code: body.code ?? `http_${response.status}`,
+    unknown: body.code === 'publish_unknown',
+  })
+}
+
+// passing statuses may be another one later, without anything being changed.
+function passing(status) {
+  return status < 400 || status >= 500 || status === 408 || status === 425 || status === 429
+}
+
+function retryAfter(response) {
+  return 1000 * (Number(response.headers.get('Retry-After')) || 0)
+}
+
+function tokenOf(token, refused) {
+  return typeof token === 'function' ? token(refused) : token
+}
+
+// ---- Where a cursor is kept -------------------------------------------------------
+
+function storeOf(storage) {
+  if (storage === undefined) return { load: () => null, save: () => {} }
+  if (typeof storage !== 'string') return storage
+  let local
+  try {
+    local = globalThis.localStorage
+  } catch {
+    // Switched off by the user: the page works, and forgets when it is left.
+    return storeOf(undefined)
+  }
+  if (!local) throw new TypeError('without localStorage, storage is an object with load and save')
+  return {
+    load: () => local.getItem(storage),
+    save(id) {
+      try {
+        local.setItem(storage, id)
+      } catch {
+        // Full: the cursor in memory serves this page.
+      }
+    },
+  }
+}
+
+// ---- The subscription -------------------------------------------------------------
+
+// subscribe follows a stream, or all streams of a session.
+export function subscribe(target, options = {}) {
+  return new Subscription(target, options)
+}
+
+const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring']
+const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
+const STOPPED = { reason: 'stopped' }
+
+// A connection is made by one of two methods, by the browser's EventSource or with
+// fetch. Each puts what comes through #deliver, one event after the other, and
+// returns why it is over: {end}, {now} for another one at once, or {error} for
+// another one after a pause. #run owns all of it: when it has called onClose, nothing
+// is left.
+class Subscription {
+  closed // resolves with how it ended
+
+  #options
+  #url
+  #store
+  #types // those to deliver, or null for all
+  #heard // those that EventSource is asked for, or null for all; as blocks have them
+  #native // whether EventSource makes the connections
+  #stream = null // the one that is followed, or null for the flow of a session
+  #enveloped = false // whether each message comes in an object that names its stream
+  #cursor = ''
+  #position = -1n // the cursor's
+  #state = 'connecting'
+  #retry = RETRY
+  #failures = 0 // connections in a row on which nothing came
+  #token // the next connection's, when a 401 has made it known already
+  #renewed = false // after a 401, and no connection has succeeded since
+  #stopped = false
+  #connection = new AbortController() // the one that is open, or was
+  #pause = new AbortController() // the one between two connections
+  #offer = null // an event that the loop has not taken
+  #settle = () => {} // says whether the loop is done with the last one
+  #wanted = () => {} // the loop waits for an offer
+
+  constructor({ url, session, stream, base }, options) {
+    const { types, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
+    this.#url = url === undefined ? eventsURL(session, stream, base) : new URL(url, globalThis.location?.href)
+    this.#options = { ...options, headers: new Headers(headers), silence, maxDelay, credentials }
+    this.#store = storeOf(options.storage)
+    this.#native = IN_BROWSER && types !== '*' && [token, headers, options.fetch].every((it) => it === undefined)
+    const listed = new Set(['message', ...(Array.isArray(types) ? types : [])])
+    this.#types = Array.isArray(types) ? listed : null
+    this.#heard = this.#native ? listed : null
+    this.closed = this.#run()
+    this.#listenAround(signal)
+  }
+
+  get cursor() {
+    return this.#cursor
+  }
+
+  get state() {
+    return this.#state
+  }
+
+  get transport() {
+    return this.#native ? 'eventsource' : 'fetch'
+  }
+
+  close() {
+    this.#stopped = true
+    this.#connection.abort(new Error('the subscription was closed'))
+    this.#pause.abort()
+    this.#offer = null
+    this.#settle(false)
+  }
+
+  async *[Symbol.asyncIterator]() {
+    if (this.#options.onEvent) throw new TypeError('the events go to onEvent')
+    try {
+      for (;;) {
+        while (this.#offer === null && this.#state !== 'closed') await new Promise((resolve) => { this.#wanted = resolve })
+        const event = this.#offer
+        if (event === null) break
+        this.#offer = null
+        yield event
+        this.#settle(true) // who asks for another one is done with this one
+        if (this.#stopped) await this.#moveTo(event.id)
+      }
+    } finally {
+      this.close()
+    }
+    const { error } = await this.closed
+    if (error) throw error
+  }
+
+  // #listenAround heeds what happens outside until the subscription has ended.
+  #listenAround(signal) {
+    const heed = [
+      [signal, 'abort', () => this.close()],
+      [globalThis, 'online', () => this.#pause.abort()],
+      // Its connection ended while the browser kept the page for the back button.
+      [globalThis, 'pageshow', (event) => event.persisted && this.#connection.abort(new Error('the page was away'))],
+    ]
+    for (const [where, type, heard] of heed) where?.addEventListener?.(type, heard)
+    if (signal?.aborted) this.close()
+    this.closed.finally(() => {
+      for (const [where, type, heard] of heed) where?.removeEventListener?.(type, heard)
+    })
+  }
+
+  async #run() {
+    let end
+    try {
+      this.#cursor = this.#options.cursor ?? (await this.#store.load()) ?? ''
+      this.#position = sequenceOf(this.#cursor) ?? -1n
+      await null // nobody is called before subscribe has returned
+      end = await this.#follow()
+    } catch (error) {
+      end = { reason: 'failed', error }
+    }
+    this.#state = 'closed'
+    this.#wanted()
+    const { onClose, onEvent } = this.#options
+    if (onClose) onClose(end)
+    else if (end.error && onEvent) console.error('rejoin: the subscription has ended:', end.error)
+    return end
+  }
+
+  async #follow() {
+    while (!this.#stopped) {
+      this.#setState('connecting')
+      const { end, now, error, asked = 0 } = this.#native ? await this.#listen() : await this.#fetch()
+      if (end) return end
+      if (now || this.#stopped) continue
+      const retryIn = backoff(Math.max(this.#retry, asked), this.#failures++, this.#options.maxDelay)
+      this.#pause = new AbortController()
+      this.#setState('waiting', { retryIn, error })
+      await sleep(retryIn, this.#pause.signal)
+    }
+    return STOPPED
+  }
+
+  #setState(state, detail = {}) {
+    if (this.#stopped) return
+    this.#state = state
+    this.#options.onState?.(state, detail)
+  }
+
+  #address(after) {
+    const url = new URL(this.#url)
+    if (after !== '') url.searchParams.set('after', after)
+    else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
+    return url
+  }
+
+  #open() {
+    this.#connection = new AbortController()
+    const limit = this.#options.silence
+    return watch(limit, () => this.#connection.abort(new Error(`nothing was heard for ${limit / 1000} s`)))
+  }
+
+  // #listen leaves the connection to EventSource, which also makes the next ones,
+  // until it gives up: it does when an answer is not 200, and does not say which it
+  // was. From then on the connections are ours.
+  async #listen() {
+    const watch = this.#open()
+    const { signal } = this.#connection
+    const source = new EventSource(this.#address(this.#cursor), { withCredentials: this.#options.credentials === 'include' })
+    const queue = []
+    let chars = 0
+    let full = false
+    let opened = false
+    let wake = () => {}
+    const take = ({ type, lastEventId, data }) => {
+      watch.heard()
+      queue.push({ type, id: lastEventId, data })
+      chars += data.length + BLOCK_CHARS
+      full ||= chars > QUEUE_CHARS
+      if (full) source.close()
+      wake()
+    }
+    for (const type of [...OUR_TYPES, ...this.#heard]) source.addEventListener(type, take)
+    source.onopen = () => {
+      watch.heard()
+      opened = true
+    }
+    source.onerror = () => {
+      watch.heard()
+      if (source.readyState === EventSource.CLOSED) wake()
+      else if (this.#state !== 'waiting') this.#setState('waiting')
+    }
+    signal.addEventListener('abort', () => {
+      source.close()
+      wake()
+    })
+    try {
+      for (;;) {
+        while (queue.length > 0 && !this.#stopped) {
+          const block = queue.shift()
+          const end = await this.#deliver(block)
+          if (end) return { end }
+          chars -= block.data.length + BLOCK_CHARS
+        }
+        if (full) return { now: true } // with room again, after the last one that was delivered
+        if (signal.aborted) return { error: signal.reason }
+        if (source.readyState === EventSource.CLOSED) break
+        await new Promise((resolve) => { wake = resolve })
+      }
+    } finally {
+      watch.stop()
+      source.close()
+    }
+    this.#native = false
+    return opened ? { error: new Error('EventSource gave up') } : { now: true }
+  }
+
+  // #fetch makes one connection. What is not read waits at the server, so a slow
+  // onEvent needs no queue.
+  async #fetch() {
+    const watch = this.#open()
+    const { signal } = this.#connection
+    try {
+      let response, token
+      try {
+        token = this.#token ?? (await tokenOf(this.#options.token, false))
+        this.#token = undefined
+        response = await this.#request(token, signal)
+      } catch (error) {
+        return { error }
+      }
+      if (response.status !== 200) return await this.#refused(response, token)
+      if (!/^text\/event-stream\b/i.test(response.headers.get('Content-Type'))) {
+        return { error: new RejoinError('the answer is not an event stream', { status: 200, code: 'no_event_stream' }) }
+      }
+      this.#renewed = false
+      return await this.#read(response.body.getReader(), watch)
+    } finally {
+      watch.stop()
+      this.#connection.abort()
+    }
+  }
+
+  #request(token, signal) {
+    const headers = new Headers(this.#options.headers)
+    headers.set('Accept', 'text/event-stream')
+    if (token) headers.set('Authorization', 'Bearer ' + token)
+    // What was saved may be any text, which the server has to answer with a gap.
+    const inHeader = /^[!-~]+$/.test(this.#cursor)
+    if (inHeader) headers.set('Last-Event-ID', this.#cursor)
+    const send = this.#options.fetch ?? fetch
+    return send(this.#address(inHeader ? '' : this.#cursor), { headers, signal, cache: 'no-store', credentials: this.#options.credentials })
+  }
+
+  async #read(reader, watch) {
+    const parser = new EventStreamParser()
+    for (;;) {
+      let chunk
+      watch.heard()
+      try {
+        chunk = await reader.read()
+      } catch (error) {
+        return { error }
+      }
+      if (chunk.done) return {}
+      watch.pause()
+      const blocks = parser.push(chunk.value)
+      this.#retry = parser.retry ?? this.#retry
+      for (const block of blocks) {
+        if (this.#stopped) return { end: STOPPED }
+        const end = await this.#deliver(block)
+        if (end) return { end }
+      }
+      await this.#moveTo(parser.lastEventId) // of a block without data
+    }
+  }
+
+  async #refused(response, token) {
+    if (response.status === 204) return { end: { reason: 'closed' } }
+    const error = await problemOf(response)
+    if (response.status === 401 && !this.#renewed) {
+      this.#renewed = true
+      if (typeof this.#options.token === 'function') {
+        try {
+          this.#token = await tokenOf(this.#options.token, true)
+        } catch (error) {
+          this.#renewed = false
+          return { error }
+        }
+        if (this.#token !== token) return { now: true }
+      } else if (this.#options.renew && (await this.#options.renew()) !== false) {
+        return { now: true }
+      }
+    }
+    if (!passing(response.status)) return { end: { reason: 'refused', error } }
+    return { error, asked: retryAfter(response) }
+  }
+
+  // #deliver hands an event over and then moves the cursor behind it. It returns how
+  // the subscription ends, when it does.
+  async #deliver({ type, id, data }) {
+    const { onConnect, onGap, onExpiring } = this.#options
+    let end
+    switch (type) {
+      case 'connect': {
+        const place = parseJSON(data) ?? {}
+        const envelope = this.#url.searchParams.get('envelope')
+        this.#stream = place.stream ?? null
+        this.#enveloped = envelope === null ? place.stream === null : envelope === 'true'
+        this.#failures = 0
+        this.#setState('live')
+        await onConnect?.({ ...place, id })
+        break
+      }
+      case 'cursor':
+        break
+      case 'gap': {
+        const gap = { ...parseJSON(data), id }
+        if (onGap) await onGap(gap)
+        else console.warn('rejoin: events are missing:', gap)
+        await this.#moveTo(id, true)
+        break
+      }
+      case 'expiring':
+        await onExpiring?.(parseJSON(data) ?? {})
+        break
+      case 'close':
+        // In the flow of a session, the end of one stream is not the end.
+        if (this.#stream !== null || !parseJSON(data)?.stream) end = { reason: 'closed' }
+        break
+      default:
+        if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data))) return STOPPED
+    }
+    await this.#moveTo(id)
+    return end
+  }
+
+  // #message reports whether the event needs no second delivery.
+  async #message(type, id, data) {
+    const { onEvent, onRepeat } = this.#options
+    const content = parseJSON(data)
+    const event = this.#enveloped
+      ? { id, type: content?.type, stream: content?.stream, time: content?.time, message: content?.message, data }
+      : { id, type, stream: this.#stream, time: null, message: content, data }
+    if (!(this.#types?.has(event.type) ?? true)) return true
+    const position = sequenceOf(id)
+    if (position !== null && position <= this.#position) {
+      await onRepeat?.(event)
+      return true
+    }
+    if (!onEvent) {
+      this.#offer = event
+      this.#wanted()
+      return new Promise((resolve) => { this.#settle = resolve })
+    }
+    await onEvent(event)
+    return true
+  }
+
+  // #moveTo takes an ID as the cursor. Only a gap may move it back.
+  async #moveTo(id, back = false) {
+    const position = sequenceOf(id)
+    if (id === '' || id === this.#cursor || (position !== null && position < this.#position && !back)) return
+    this.#cursor = id
+    this.#position = position ?? this.#position
+    await this.#store.save(id)
+  }
+}
+
+// ---- Publishing --------------------------------------------------------------------
+
+// All attempts together take less than the two minutes for which the server knows a
+// key again: 5 × 15 s and 4 × 5 s.
+const ATTEMPTS = 5
+const ATTEMPT_TIMEOUT = 15_000 // ms
+const ATTEMPT_PAUSE = 300 // ms before the second one, doubled each time
+const ATTEMPT_PAUSE_MAX = 5000 // ms
+
+// publish stores a message and returns {id, duplicate}.
+export async function publish(session, stream, message, options = {}) {
+  const { base, key = newKey(), type, token, attempts = ATTEMPTS, signal } = options
+  if (typeof stream !== 'string') throw new TypeError('a stream is needed')
+  const url = eventsURL(session, stream, base)
+  const headers = new Headers(options.headers)
+  headers.set('Content-Type', 'application/json')
+  headers.set('Idempotency-Key', key)
+  if (type !== undefined) headers.set('Event-Type', type)
+  const body = typeof message === 'string' ? message : JSON.stringify(message)
+  let unknown = false // whether an earlier attempt may have stored it
+  let refused = false // a token, once
+  for (let attempt = 1; ; attempt++) {
+    const bearer = await tokenOf(token, refused)
+    if (bearer) headers.set('Authorization', 'Bearer ' + bearer)
+    signal?.throwIfAborted()
+    const { answer, error, asked = 0 } = await post(url, { headers, body, credentials: options.credentials }, options)
+    if (answer) return answer
+    signal?.throwIfAborted()
+    unknown ||= error.unknown
+    error.unknown = unknown
+    const renew = error.status === 401 && typeof token === 'function' && !refused
+    if (!renew && (!passing(error.status) || attempt >= attempts)) throw error
+    refused ||= renew
+    if (!renew) await sleep(Math.min(Math.max(backoff(ATTEMPT_PAUSE, attempt - 1, ATTEMPT_PAUSE_MAX), asked), ATTEMPT_PAUSE_MAX), signal)
+  }
+}
+
+// post makes one attempt. A failure without an answer may have stored the message.
+async function post(url, request, { fetch: send = fetch, signal }) {
+  const abort = new AbortController()
+  const timer = setTimeout(() => abort.abort(new Error('the server took too long')), ATTEMPT_TIMEOUT)
+  const follow = () => abort.abort(signal.reason)
+  signal?.addEventListener('abort', follow)
+  try {
+    const response = await send(url, { ...request, method: 'POST', signal: abort.signal })
+    if (response.ok) return { answer: await response.json() }
+    return { error: await problemOf(response), asked: retryAfter(response) }
+  } catch (cause) {
+    return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
+  } finally {
+    clearTimeout(timer)
+    signal?.removeEventListener('abort', follow)
+  }
+}
+
+// newKey is random text; crypto.randomUUID exists only on pages that came over TLS.
+function newKey() {
+  const bytes = new Uint8Array(16)
+  if (globalThis.crypto) crypto.getRandomValues(bytes)
+  else bytes.forEach((_, i) => { bytes[i] = Math.random() * 256 }) // one of a kind is enough
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
+}

@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { publish } from '../rejoin.js'
+import { hanging, hurry, id, json, problem, serve, unreachable } from './server.js'
+
+const stored = { id: id(1), duplicate: false }
+const message = { jsonrpc: '2.0', method: 'count' }
+
+function send(server, options = {}) {
+  return publish('x', 's', message, { base: 'http://rejoin.test', fetch: server.fetch, ...options })
+}
+
+test('a message is sent once, with a key of its own', async () => {
+  const server = serve(json(stored, 201))
+  assert.deepEqual(await send(server), stored)
+  await send(server)
+  const [first, second] = server.requests
+  assert.equal(first.method, 'POST')
+  assert.equal(first.url.href, 'http://rejoin.test/v1/sessions/x/streams/s/events')
+  assert.equal(first.headers['content-type'], 'application/json')
+  assert.deepEqual(JSON.parse(first.body), message)
+  assert.match(first.headers['idempotency-key'], /^[0-9a-f]{32}$/)
+  assert.notEqual(first.headers['idempotency-key'], second.headers['idempotency-key'])
+  assert.equal(first.headers['event-type'], undefined)
+})
+
+test('what is given is sent as it is', async () => {
+  const server = serve(json(stored, 201))
+  const text = '{"jsonrpc":"2.0","id":12345678901234567890,"result":{}}'
+  await publish('x', 's', text, { base: 'http://rejoin.test', fetch: server.fetch, key: 'k', type: 'progress', token: () => 'secret', headers: { 'X-Tenant': 'a' } })
+  const [{ headers, body }] = server.requests
+  assert.equal(body, text)
+  assert.deepEqual([headers['idempotency-key'], headers['event-type'], headers.authorization, headers['x-tenant']], ['k', 'progress', 'Bearer secret', 'a'])
+})
+
+test('what may pass is tried again under the same key', async (t) => {
+  const answers = { 'no answer': unreachable, 'an answer that takes too long': hanging }
+  for (const status of [408, 429, 500, 502, 503, 504]) answers[status] = problem(status, 'passing')
+  for (const [name, answer] of Object.entries(answers)) {
+    await t.test(name, async (t) => {
+      hurry(t)
+      const server = serve(answer, answer, json(stored, 201))
+      assert.deepEqual(await send(server), stored)
+      assert.equal(server.requests.length, 3)
+      assert.equal(new Set(server.requests.map((request) => request.headers['idempotency-key'])).size, 1)
+    })
+  }
+})
+
+test('it is tried five times, in less time than the server knows a key', async (t) => {
+  const delays = hurry(t)
+  const server = serve(problem(503, 'unavailable', { 'Retry-After': '3600' }))
+  await assert.rejects(send(server), { name: 'RejoinError', status: 503, code: 'unavailable', unknown: false })
+  assert.equal(server.requests.length, 5)
+  assert.ok(delays.reduce((sum, ms) => sum + ms) < 120_000)
+  await assert.rejects(send(server, { attempts: 1 }), { status: 503 })
+  assert.equal(server.requests.length, 6)
+})
+
+test('a refusal is told at once', async (t) => {
+  for (const status of [400, 401, 403, 404, 409, 413]) {
+    await t.test(String(status), async () => {
+      const server = serve(problem(status, 'no'))
+      await assert.rejects(send(server), { status, code: 'no', unknown: false })
+      assert.equal(server.requests.length, 1)
+    })
+  }
+})
+
+test('an error says when the message may have been stored', async (t) => {
+  hurry(t)
+  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown') }
+  for (const [name, answer] of Object.entries(cases)) {
+    await assert.rejects(send(serve(answer)), { unknown: true }, name)
+    await assert.rejects(send(serve(answer, problem(409, 'stream_closed'))), { status: 409, unknown: true }, name)
+  }
+})
+
+test('a token that is refused is replaced once', async () => {
+  const server = serve(problem(401, 'unauthorized'), json(stored, 201))
+  assert.deepEqual(await send(server, { token: async (refused) => (refused ? 'new' : 'old') }), stored)
+  assert.deepEqual(server.requests.map((request) => request.headers.authorization), ['Bearer old', 'Bearer new'])
+  const never = serve(problem(401, 'unauthorized'))
+  await assert.rejects(send(never, { token: () => 'old' }), { status: 401 })
+  assert.equal(never.requests.length, 2)
+})
+
+test('it stops when it is told to', async (t) => {
+  for (const [name, answer] of Object.entries({ 'while it waits for the answer': hanging, 'between two attempts': problem(503, 'unavailable') })) {
+    await t.test(name, async () => {
+      const abort = new AbortController()
+      const sending = send(serve(answer), { signal: abort.signal })
+      setImmediate(() => abort.abort())
+      await assert.rejects(sending, { name: 'AbortError' })
+    })
+  }
+  await assert.rejects(send(serve(json(stored)), { signal: AbortSignal.abort() }), { name: 'AbortError' })
+})
+
+test('it takes names and not less', async () => {
+  await assert.rejects(publish('x', undefined, message, { base: 'http://rejoin.test' }), TypeError)
+  await assert.rejects(publish('', 's', message, { base: 'http://rejoin.test' }), TypeError)
+  await assert.rejects(publish('x', 's', message), TypeError)
+})

@@ -1,0 +1,477 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { backoff, sequenceOf, subscribe } from '../rejoin.js'
+import { block, close, connect, cursor, ended, gap, hanging, hurry, id, live, message, problem, serve, streamed, unreachable } from './server.js'
+
+const target = { session: 'x', stream: 's', base: 'http://rejoin.test' }
+
+// follow subscribes and writes down what it is told, until the subscription ends.
+async function follow(server, options = {}) {
+  const told = { events: [], gaps: [], states: [], ends: [], repeats: [], saved: [] }
+  const store = { load: () => null, save: (place) => { told.saved.push(place) } }
+  const subscription = subscribe(options.target ?? target, {
+    fetch: server.fetch,
+    storage: store,
+    onEvent: (event) => { told.events.push(event.message?.n ?? event.message) },
+    onGap: (gap) => { told.gaps.push(gap.reason) },
+    onState: (state) => { told.states.push(state) },
+    onClose: (end) => { told.ends.push(end) },
+    onRepeat: (event) => { told.repeats.push(event.message.n) },
+    ...options,
+  })
+  told.end = await subscription.closed
+  told.cursor = subscription.cursor
+  assert.deepEqual(told.ends, options.onClose ? [] : [told.end], 'onClose is called once')
+  assert.equal(subscription.state, 'closed')
+  return told
+}
+
+const after = (request) => request.headers['last-event-id']
+
+test('a connection that ended is followed by one behind the last event', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + message(1) + message(2)), streamed(connect(2) + message(3)), ended)
+  const { events, end, states } = await follow(server)
+  assert.deepEqual(events, [1, 2, 3])
+  assert.deepEqual(server.requests.map(after), [undefined, id(2), id(3)])
+  assert.equal(end.reason, 'closed')
+  assert.deepEqual(states, ['connecting', 'live', 'waiting', 'connecting', 'live', 'waiting', 'connecting'])
+})
+
+test('every block moves the cursor: connect, cursor, and one without data', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(3)), streamed(connect(3) + cursor(5)), streamed(connect(5) + block({ id: id(8) })), ended)
+  const { saved } = await follow(server)
+  assert.deepEqual(server.requests.map(after), [undefined, id(3), id(5), id(8)])
+  assert.deepEqual(saved, [id(3), id(5), id(8)])
+})
+
+test('a block that was cut off does not count', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + message(1) + message(2).slice(0, -1)), streamed(connect(1) + message(2)), ended)
+  const { events } = await follow(server)
+  assert.deepEqual(events, [1, 2])
+  assert.equal(after(server.requests[1]), id(1))
+})
+
+test('an event at or before the cursor is not delivered again', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + message(1) + message(2) + message(2) + message(1) + message(3)), streamed(connect(3) + message(3) + message(4)), ended)
+  const { events, repeats, cursor } = await follow(server)
+  assert.deepEqual(events, [1, 2, 3, 4])
+  assert.deepEqual(repeats, [2, 1, 3])
+  assert.equal(cursor, id(4))
+})
+
+test('only a gap moves the cursor back, and what follows it is delivered', async (t) => {
+  hurry(t)
+  const server = serve(
+    streamed(connect(0) + message(7, 'a') + message(9, 'b') + cursor(5)),
+    streamed(connect(null) + gap(6, 'rolled_back') + message(7, 'c') + message(8, 'd')),
+    ended,
+  )
+  const { events, gaps, saved } = await follow(server)
+  assert.deepEqual(events, ['a', 'b', 'c', 'd'])
+  assert.deepEqual(gaps, ['rolled_back'])
+  assert.equal(after(server.requests[1]), id(9))
+  assert.deepEqual(saved, [id(0), id(7), id(9), id(6), id(7), id(8)])
+})
+
+test('a gap that comes without an ID is told again on the next connection', async (t) => {
+  hurry(t)
+  const first = block({ event: 'gap', data: { reason: 'trimmed', certain: true } })
+  const server = serve(streamed(connect(4)), streamed(connect(null) + first), ended)
+  const { gaps } = await follow(server)
+  assert.deepEqual(gaps, ['trimmed'])
+  assert.equal(after(server.requests[2]), id(4))
+})
+
+test('a gap for which nobody asked is told on the console', async (t) => {
+  hurry(t)
+  const warn = t.mock.method(console, 'warn', () => {})
+  await follow(serve(streamed(connect(null) + gap(6, 'expired')), ended), { onGap: undefined })
+  assert.equal(warn.mock.calls.length, 1)
+  assert.match(warn.mock.calls[0].arguments[0], /missing/)
+})
+
+test('the cursor is saved when the event has been dealt with, not before', async () => {
+  const order = []
+  const server = serve(streamed(connect(0) + message(1) + message(2) + close(3)))
+  await follow(server, {
+    storage: { load: () => null, save: (place) => { order.push(`saved ${sequenceOf(place)}`) } },
+    async onEvent({ message }) {
+      order.push(`got ${message.n}`)
+      await new Promise(setImmediate)
+      order.push(`done with ${message.n}`)
+    },
+  })
+  assert.deepEqual(order, ['saved 0', 'got 1', 'done with 1', 'saved 1', 'got 2', 'done with 2', 'saved 2', 'saved 3'])
+})
+
+test('a callback that throws ends the subscription before its event', async () => {
+  const mistake = new Error('no')
+  const server = serve(live(connect(0) + message(1) + message(2) + message(3)))
+  const { end, cursor } = await follow(server, { onEvent: ({ message }) => { if (message.n === 2) throw mistake } })
+  assert.deepEqual(end, { reason: 'failed', error: mistake })
+  assert.equal(cursor, id(1))
+  assert.equal(server.requests.length, 1)
+})
+
+test('a cursor that cannot be saved ends the subscription', async () => {
+  const full = new Error('full')
+  const { end } = await follow(serve(live(connect(0))), { storage: { load: async () => null, save: async () => { throw full } } })
+  assert.deepEqual(end, { reason: 'failed', error: full })
+})
+
+test('where it begins', async (t) => {
+  const load = (place) => ({ load: async () => place, save: () => {} })
+  const cases = {
+    'at what was saved': [{ storage: load(id(5)) }, id(5), ''],
+    'at the cursor that is given, rather than at what was saved': [{ storage: load(id(5)), cursor: id(3) }, id(3), ''],
+    'with what is retained': [{}, undefined, ''],
+    'with what comes': [{ from: 'now' }, undefined, '?from=now'],
+    'at a cursor, rather than with what comes': [{ from: 'now', cursor: id(3) }, id(3), ''],
+    'at the beginning, although something was saved': [{ storage: load(id(5)), cursor: '' }, undefined, ''],
+    'at a text that is no ID and fits in no header': [{ cursor: 'ü\n ' }, undefined, '?after=%C3%BC%0A+'],
+  }
+  for (const [name, [options, header, search]] of Object.entries(cases)) {
+    await t.test(name, async () => {
+      const server = serve(ended)
+      await follow(server, options)
+      assert.equal(after(server.requests[0]), header)
+      assert.equal(server.requests[0].url.search, search)
+    })
+  }
+})
+
+test('what it asks for', async (t) => {
+  const cases = {
+    'a stream': [target, 'http://rejoin.test/v1/sessions/x/streams/s/events'],
+    'a session': [{ session: 'x', base: 'http://rejoin.test/' }, 'http://rejoin.test/v1/sessions/x/events'],
+    'names of any characters, below a path': [{ session: 'a/b?', stream: '#%', base: 'http://rejoin.test/deep' }, 'http://rejoin.test/deep/v1/sessions/a%2Fb%3F/streams/%23%25/events'],
+    'an address': [{ url: 'http://rejoin.test/proxied?envelope=true' }, 'http://rejoin.test/proxied?envelope=true'],
+  }
+  for (const [name, [target, want]] of Object.entries(cases)) {
+    await t.test(name, async () => {
+      const server = serve(ended)
+      await follow(server, { target })
+      assert.equal(server.requests[0].url.href, want)
+      assert.equal(server.requests[0].headers.accept, 'text/event-stream')
+    })
+  }
+  for (const bad of [{}, { session: '' }, { session: 'x', stream: 's' }, { url: '/v1/sessions/x/events' }]) {
+    assert.throws(() => subscribe(bad), TypeError)
+  }
+  assert.throws(() => subscribe(target, { headers: { 'bad name': '' } }), TypeError)
+  assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
+})
+
+test('a refusal for good is told once and ends it', async (t) => {
+  for (const status of [400, 401, 403, 404, 405, 406, 410, 431]) {
+    await t.test(String(status), async () => {
+      const server = serve(problem(status, 'some_code'))
+      const { end, events } = await follow(server)
+      assert.equal(end.reason, 'refused')
+      assert.equal(end.error.status, status)
+      assert.equal(end.error.code, 'some_code')
+      assert.match(end.error.message, /It did not work/)
+      assert.equal(server.requests.length, 1)
+      assert.deepEqual(events, [])
+    })
+  }
+})
+
+test('trouble that may pass does not end it', async (t) => {
+  const answers = {
+    'no answer': unreachable,
+    'an answer that is no event stream': () => new Response('<p>Log in to this network</p>', { headers: { 'Content-Type': 'text/html' } }),
+    'an event stream that only says to come back': streamed('retry: 10\n\n'),
+    ...Object.fromEntries([408, 425, 429, 500, 502, 503, 504].map((status) => [status, problem(status, 'passing')])),
+  }
+  for (const [name, answer] of Object.entries(answers)) {
+    await t.test(name, async (t) => {
+      hurry(t)
+      const server = serve(streamed(connect(0) + message(1)), answer, answer, streamed(connect(1) + message(2)), ended)
+      const { events, end } = await follow(server)
+      assert.deepEqual(events, [1, 2])
+      assert.equal(end.reason, 'closed')
+      assert.deepEqual(server.requests.map(after), [undefined, id(1), id(1), id(1), id(2)])
+    })
+  }
+})
+
+test('reconnections wait longer with each failure, and never longer than they may', async (t) => {
+  t.mock.method(Math, 'random', () => 0)
+  const delays = hurry(t)
+  const server = serve(
+    unreachable,
+    streamed('retry: 1000\n' + connect(0)),
+    ...Array(6).fill(unreachable),
+    problem(503, 'unavailable', { 'Retry-After': '7' }),
+    streamed(connect(0)),
+    problem(503, 'unavailable', { 'Retry-After': '7' }),
+    ended,
+  )
+  await follow(server, { maxDelay: 15_000 })
+  assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
+})
+
+test('reconnections are spread', () => {
+  assert.equal(backoff(1000, 0, 30_000, () => 0), 1000)
+  assert.equal(backoff(1000, 0, 30_000, () => 1), 1500)
+  assert.equal(backoff(1000, 50, 30_000, () => 0), 20_000)
+  assert.equal(backoff(1000, 5000, 30_000, () => 1), 30_000)
+  assert.equal(backoff(60_000, 3, 30_000, () => 0), 60_000) // the server's wish
+})
+
+test('a connection on which nothing is heard is made anew', async (t) => {
+  const states = []
+  const server = serve(live(connect(0) + message(1)), hanging, ended)
+  const waiting = hurry(t)
+  const { end, events } = await follow(server, { silence: 20, onState: (state, detail) => { states.push([state, detail.error?.message]) } })
+  assert.equal(end.reason, 'closed')
+  assert.deepEqual(events, [1])
+  assert.equal(waiting.length, 2)
+  assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'nothing was heard for 0.02 s']))
+})
+
+test('an onEvent that takes its time is no silence', async () => {
+  const server = serve(streamed(connect(0) + message(1) + message(2) + close(3)))
+  const slow = () => new Promise((resolve) => setTimeout(resolve, 60))
+  const { end } = await follow(server, { silence: 20, onEvent: slow })
+  assert.equal(end.reason, 'closed')
+  assert.equal(server.requests.length, 1)
+})
+
+test('tokens', async (t) => {
+  const sent = (server) => server.requests.map((request) => request.headers.authorization)
+  const unauthorized = problem(401, 'unauthorized')
+
+  await t.test('one that is fixed is sent, and refused for good', async () => {
+    const server = serve(unauthorized)
+    const { end } = await follow(server, { token: 'a' })
+    assert.equal(end.error.status, 401)
+    assert.deepEqual(sent(server), ['Bearer a'])
+  })
+  await t.test('a new one is asked for before each connection', async (t) => {
+    hurry(t)
+    let n = 0
+    const server = serve(streamed(connect(0)), streamed(connect(0)), ended)
+    await follow(server, { token: async () => `token ${++n}` })
+    assert.deepEqual(sent(server), ['Bearer token 1', 'Bearer token 2', 'Bearer token 3'])
+  })
+  await t.test('a refused one is replaced at once, and the place kept', async (t) => {
+    hurry(t)
+    let current = 'old'
+    const server = serve(streamed(connect(0) + message(1)), unauthorized, streamed(connect(1) + message(2)), ended)
+    const { events, states } = await follow(server, { token: (refused) => (refused ? (current = 'new') : current) })
+    assert.deepEqual(events, [1, 2])
+    assert.deepEqual(sent(server), ['Bearer old', 'Bearer old', 'Bearer new', 'Bearer new'])
+    assert.equal(after(server.requests[2]), id(1))
+    assert.equal(states.filter((state) => state === 'waiting').length, 2)
+  })
+  await t.test('one that is not replaced ends it', async () => {
+    const server = serve(unauthorized)
+    const { end } = await follow(server, { token: () => 'the same' })
+    assert.equal(end.reason, 'refused')
+    assert.equal(server.requests.length, 1)
+  })
+  await t.test('two that are refused in a row end it', async () => {
+    let n = 0
+    const server = serve(unauthorized)
+    const { end } = await follow(server, { token: () => `token ${++n}` })
+    assert.equal(end.reason, 'refused')
+    assert.deepEqual(sent(server), ['Bearer token 1', 'Bearer token 2'])
+  })
+  await t.test('a token that cannot be had is asked for again', async (t) => {
+    hurry(t)
+    let n = 0
+    const server = serve(ended)
+    const { end } = await follow(server, { token: async () => { if (++n < 3) throw new Error('offline'); return 'a' } })
+    assert.equal(end.reason, 'closed')
+    assert.equal(n, 3)
+  })
+  await t.test('a login with a cookie is renewed once', async () => {
+    let n = 0
+    const server = serve(unauthorized, streamed(connect(0) + close(1)))
+    const { end } = await follow(server, { renew: async () => { n++ } })
+    assert.equal(end.reason, 'closed')
+    assert.equal(n, 1)
+    const never = await follow(serve(unauthorized), { renew: () => false })
+    assert.equal(never.end.reason, 'refused')
+  })
+})
+
+test('headers are sent with every connection', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0)), ended)
+  await follow(server, { headers: { 'X-Tenant': 'a' } })
+  assert.deepEqual(server.requests.map((request) => request.headers['x-tenant']), ['a', 'a'])
+})
+
+test('events of every type are delivered, or those that are listed', async (t) => {
+  const stream = connect(0) + message(1) + block({ event: 'progress', id: id(2), data: { n: 2 } }) + block({ event: 'log', id: id(3), data: { n: 3 } }) + close(4)
+  const types = async (types) => {
+    const got = []
+    const { cursor } = await follow(serve(streamed(stream)), { types, onEvent: (event) => { got.push(event.type) } })
+    assert.equal(cursor, id(4))
+    return got.join(' ')
+  }
+  assert.equal(await types(undefined), 'message progress log')
+  assert.equal(await types('*'), 'message progress log')
+  assert.equal(await types(['log']), 'message log')
+  assert.equal(await types([]), 'message')
+})
+
+test('the type of an event in an envelope is the one in it', async () => {
+  const enveloped = (n, type) => block({ id: `*_abcdefg_${n}`, data: { id: id(n), stream: 's', type, time: '', message: { n } } })
+  const flow = connect(0, { stream: null }) + enveloped(1, 'message') + enveloped(2, 'progress') + enveloped(3, 'log')
+  const end = block({ event: 'close', data: { stream: null } })
+  for (const [types, want] of [[undefined, [1, 2, 3]], [['log'], [1, 3]]]) {
+    const { events } = await follow(serve(streamed(flow + end)), { types })
+    assert.deepEqual(events, want)
+  }
+})
+
+test('an event says what it is', async (t) => {
+  const envelope = { id: 's_hijklmn_4', stream: 's', type: 'progress', time: '2026-01-02T03:04:05Z', message: { n: 1 } }
+  const flow = connect(3, { stream: null }) + block({ id: '*_abcdefg_4', data: envelope })
+  const cases = {
+    'of a stream': [connect(3) + block({ event: 'progress', id: id(4), data: { n: 1 } }), '', { id: id(4), type: 'progress', stream: 's', time: null, message: { n: 1 }, data: '{"n":1}' }],
+    'of a session': [flow, '', { id: '*_abcdefg_4', type: 'progress', stream: 's', time: envelope.time, message: { n: 1 }, data: JSON.stringify(envelope) }],
+    'of a stream, in an envelope': [connect(3) + block({ event: 'progress', id: id(4), data: envelope }), '?envelope=true', { id: id(4), type: 'progress', stream: 's', time: envelope.time, message: { n: 1 }, data: JSON.stringify(envelope) }],
+    'of a session, without an envelope': [connect(3, { stream: null }) + block({ id: '*_abcdefg_4', data: { n: 1 } }), '?envelope=false', { id: '*_abcdefg_4', type: 'message', stream: null, time: null, message: { n: 1 }, data: '{"n":1}' }],
+  }
+  for (const [name, [stream, search, want]] of Object.entries(cases)) {
+    await t.test(name, async () => {
+      const got = []
+      const end = block({ event: 'close', id: id(5), data: { status: 'closed', session: 'x', stream: stream === flow || name.includes('without') ? null : 's' } })
+      await follow(serve(streamed(stream + end)), { target: { url: 'http://rejoin.test/events' + search }, onEvent: (event) => { got.push(event) } })
+      assert.deepEqual(got, [want])
+    })
+  }
+})
+
+test('the end of one stream is not the end of its session', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0, { stream: null }) + close(1) + message(2)), ended)
+  await follow(server, { target: { session: 'x', base: 'http://rejoin.test' } })
+  assert.equal(after(server.requests[1]), id(2))
+})
+
+test('what is known of the stream, and that a token expires, is told', async () => {
+  const told = []
+  const stream = connect(3, { oldest: id(1) }) + block({ event: 'expiring', id: id(3), data: { in: 60 } }) + close(4)
+  await follow(serve(streamed(stream)), { onConnect: (place) => { told.push(place) }, onExpiring: (data) => { told.push(data) } })
+  assert.deepEqual(told, [{ session: 'x', stream: 's', exists: true, resumed: false, oldest: id(1), retainedFor: 3600, id: id(3) }, { in: 60 }])
+})
+
+test('close ends it at once, wherever it is', async (t) => {
+  const at = {
+    'before it began': [hanging, (abort) => abort.abort()],
+    'while it connects': [hanging, (abort) => setImmediate(() => abort.abort())],
+    'while nothing comes': [live(connect(0)), (abort) => setImmediate(() => abort.abort())],
+    'while it waits': [unreachable, (abort) => setImmediate(() => abort.abort())],
+  }
+  for (const [name, [answer, act]] of Object.entries(at)) {
+    await t.test(name, async () => {
+      const abort = new AbortController()
+      const following = follow(serve(answer), { signal: abort.signal })
+      act(abort)
+      const { end, events } = await following
+      assert.deepEqual(end, { reason: 'stopped' })
+      assert.deepEqual(events, [])
+    })
+  }
+  await t.test('while an event is dealt with, which counts', async () => {
+    const abort = new AbortController()
+    const { end, cursor } = await follow(serve(live(connect(0) + message(1) + message(2))), {
+      signal: abort.signal,
+      onEvent: async () => {
+        abort.abort()
+        await new Promise(setImmediate)
+      },
+    })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(cursor, id(1))
+  })
+  await t.test('a signal that was aborted before', async () => {
+    const server = serve(hanging)
+    const { end } = await follow(server, { signal: AbortSignal.abort() })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(server.requests.length, 0)
+  })
+})
+
+test('an end that nobody asks about is told on the console when it is none to be wished', async (t) => {
+  const error = t.mock.method(console, 'error', () => {})
+  for (const answer of [problem(403, 'forbidden'), ended]) {
+    await subscribe(target, { fetch: serve(answer).fetch, onEvent: () => {} }).closed
+  }
+  assert.equal(error.mock.calls.length, 1)
+})
+
+test('a loop over a subscription', async (t) => {
+  const open = (server, options = {}) => subscribe(target, { fetch: server.fetch, ...options })
+
+  await t.test('gets what comes, and ends with the stream', async (t) => {
+    hurry(t)
+    const got = []
+    for await (const event of open(serve(streamed(connect(0) + message(1) + message(2)), streamed(connect(2) + message(3) + close(4))))) got.push(event.message.n)
+    assert.deepEqual(got, [1, 2, 3])
+  })
+  await t.test('has dealt with an event when it asks for another one', async () => {
+    const saved = []
+    const subscription = open(serve(live(connect(0) + message(1) + message(2) + message(3))), { storage: { load: () => null, save: (place) => { saved.push(place) } } })
+    for await (const event of subscription) {
+      assert.equal(subscription.cursor, id(event.message.n - 1))
+      if (event.message.n === 2) break
+    }
+    assert.deepEqual(await subscription.closed, { reason: 'stopped' })
+    assert.deepEqual(saved, [id(0), id(1)])
+  })
+  await t.test('may close it, and has still dealt with the event', async () => {
+    const subscription = open(serve(live(connect(0) + message(1) + message(2))))
+    const got = []
+    for await (const event of subscription) {
+      got.push(event.message.n)
+      subscription.close()
+    }
+    assert.deepEqual(got, [1])
+    assert.equal(subscription.cursor, id(1))
+  })
+  await t.test('does not hold up its end', async () => {
+    const subscription = open(serve(live(connect(0) + message(1))))
+    await subscription[Symbol.asyncIterator]().next()
+    subscription.close()
+    assert.deepEqual(await subscription.closed, { reason: 'stopped' })
+    assert.equal(subscription.cursor, id(0))
+  })
+  await t.test('that is late finds everything', async () => {
+    const subscription = open(serve(streamed(connect(0) + message(1) + close(2))))
+    await new Promise(setImmediate)
+    const got = []
+    for await (const event of subscription) got.push(event.message.n)
+    assert.deepEqual(got, [1])
+  })
+  await t.test('throws what ended it', async () => {
+    await assert.rejects(async () => { for await (const _ of open(serve(problem(404, 'not_found')))); }, { name: 'RejoinError', status: 404, code: 'not_found' })
+  })
+  await t.test('needs the events for itself', async () => {
+    await assert.rejects(async () => { for await (const _ of open(serve(ended), { onEvent: () => {} })); }, TypeError)
+  })
+})
+
+test('positions are read from the right', () => {
+  const ids = {
+    main_abcdefg_17: 17n,
+    'main_abcdefg_17.3': 17n,
+    'a_1234567_5_abcdefg_9': 9n,
+    '*_abcdefg_0': 0n,
+    main_abcdefg_18446744073709551615: 18446744073709551615n,
+  }
+  for (const [id, want] of Object.entries(ids)) assert.equal(sequenceOf(id), want, id)
+  for (const id of ['', '17', 'main_17', 'main_abcdef_17', 'main_ABCDEFG_17', 'main_abcdefg_', 'main_abcdefg_017', 'main_abcdefg_17.', 'main_abcdefg_17.x', 'main_abcdefg_-1']) {
+    assert.equal(sequenceOf(id), null, id)
+  }
+})
