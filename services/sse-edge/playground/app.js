@@ -1,12 +1,13 @@
-// The playground: one EventSource, one cursor, and a check that nothing is
-// lost, sent twice or out of order. Everything that comes from the network is
-// shown with textContent; no HTML is ever built from it.
+// The playground: one subscription of the JavaScript client, one cursor, and a
+// check that nothing is lost, sent twice or out of order. Everything that comes
+// from the network is shown with textContent; no HTML is ever built from it.
+
+import { publish as store, subscribe } from '/rejoin.js'
 
 const VIEW_ROWS = 500 // rows kept in the list
 const REMEMBERED = 20000 // sequences kept to tell a duplicate from a late event
 const SHOWN_CHARS = 20000 // of one message; a message may have 1 MiB
 const AUTO_PERIOD = 100 // ms
-const OUR_TYPES = new Set(['connect', 'cursor', 'gap', 'close', 'expiring', 'open', 'error', 'message'])
 
 const $ = (id) => document.getElementById(id)
 
@@ -316,13 +317,11 @@ function clock(d) {
 
 // ---- The connection --------------------------------------------------------------
 
-let source = null // the EventSource, or null when we want none
+let subscription = null // or null when we want none
 let target = null // what it watches, or watched last
 let cursor = '' // everything up to here has been delivered to this page
 let state = 'idle'
-let retryTimer = 0
-let failures = 0 // times in a row that the browser gave up
-let listen = () => {} // makes the open EventSource hand over one more event type
+let countdown = 0 // the timer that tells when the next connection comes
 const order = new Order('')
 
 const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'reconnecting', cut: 'cut', closed: 'closed' }
@@ -341,10 +340,10 @@ function setState(next, detail = '') {
 function renderButtons() {
   const edited = target === null || readTarget().key !== target.key || readTarget().whole !== target.whole
   const focused = document.activeElement
-  $('cut').disabled = source === null
+  $('cut').disabled = subscription === null
   $('resume').disabled = !(target !== null && ['cut', 'waiting', 'idle'].includes(state))
-  $('connect').disabled = source !== null && !edited
-  setText($('connect'), source !== null && edited ? 'Switch' : 'Connect')
+  $('connect').disabled = subscription !== null && !edited
+  setText($('connect'), subscription !== null && edited ? 'Switch' : 'Connect')
   // A disabled button loses the focus: hand it to its counterpart.
   if (focused?.disabled) {
     const next = focused === $('cut') ? $('resume') : $('cut')
@@ -352,9 +351,11 @@ function renderButtons() {
   }
 }
 
-function save(id) {
-  cursor = id
-  keep('cursor:' + target.key, id)
+function save(place) {
+  cursor = place
+  const id = parseID(place)
+  if (id) order.passed(id.number)
+  keep('cursor:' + target.key, place)
   schedule()
 }
 
@@ -372,40 +373,26 @@ function follow(next) {
 function open() {
   stop()
   keep('connected:' + target.key, '1')
-  const url = target.eventsPath + (cursor ? '?' + new URLSearchParams({ after: cursor }) : '')
-  const es = new EventSource(url)
-  source = es
-  const mine = (handler) => (event) => {
-    if (source !== es) return
-    failures = 0
-    if (state !== 'live') setState('live')
-    handler(event)
-  }
-  es.addEventListener('connect', mine(onConnect))
-  es.addEventListener('cursor', mine(onCursor))
-  es.addEventListener('gap', mine(onGap))
-  es.addEventListener('close', mine(onClose))
-  es.addEventListener('expiring', mine((e) => push({ kind: 'note', text: 'Expiring: ' + e.data })))
-  const onType = mine(onEvent) // one function: a type added twice is heard once
-  listen = (type) => es.addEventListener(type, onType)
-  for (const type of ['message', ...customTypes()]) listen(type)
-  es.onerror = () => {
-    if (source !== es) return
-    if (es.readyState === EventSource.CLOSED) {
-      source = null
-      gaveUp()
-    } else {
-      setState('waiting', 'The connection ended. The browser reconnects by itself, with the last event ID it saw.')
-    }
-  }
-  setState('connecting', cursor ? 'Continuing after the saved cursor.' : 'From the oldest retained event.')
+  const mine = (handler) => (...what) => subscription === opened && handler(...what)
+  const opened = subscribe({ session: target.session, stream: target.whole ? undefined : target.stream }, {
+    types: '*', cursor, storage: { load: () => '', save: mine(save) },
+    onState: mine(onState), onConnect: mine(onConnect), onGap: mine(onGap), onClose: mine(onClose),
+    onEvent: mine(onEvent), onRepeat: mine(onEvent),
+    onExpiring: mine((data) => push({ kind: 'note', text: 'Expiring: ' + JSON.stringify(data) })),
+  })
+  subscription = opened
+  setState('connecting', beginning())
+}
+
+function beginning() {
+  return cursor ? 'Continuing after the saved cursor.' : 'From the oldest retained event.'
 }
 
 // stop ends the connection without a word to the server, as a network failure would.
 function stop() {
-  clearTimeout(retryTimer)
-  source?.close()
-  source = null
+  clearTimeout(countdown)
+  subscription?.close()
+  subscription = null
 }
 
 function cut() {
@@ -415,61 +402,18 @@ function cut() {
   setState('cut', 'Publish some more, then resume: what you missed comes first.')
 }
 
-// gaveUp: the browser will not try again. It tells nobody why, so ask.
-async function gaveUp() {
-  const asked = target
-  const stale = () => target !== asked || source !== null || state !== 'cut'
-  setState('cut', 'The browser gave up on this connection. Asking why…')
-  const why = await probe(asked)
-  if (stale()) return
-  if (why === 'closed') {
-    push({ kind: 'note', text: 'Closed: everything has been delivered' })
-    setState('closed', 'It has ended, and everything in it has been delivered.')
-    return
-  }
-  if (why?.final) {
-    showProblem(why)
-    setState('cut', 'The server refused. Resume tries again.')
-    return
-  }
-  failures++
-  const seconds = Math.min(30, 2 * 1.6 ** (failures - 1)) * (0.75 + Math.random() / 2)
-  const until = Date.now() + seconds * 1000
+function onState(next, { retryIn, error }) {
+  clearTimeout(countdown)
+  if (next === 'connecting' && state !== 'connecting') setState('connecting', beginning())
+  if (next !== 'waiting') return
+  const why = error ? `No connection: ${error.message}.` : 'The connection ended.'
+  const until = Date.now() + retryIn
   const tick = () => {
-    const left = Math.ceil((until - Date.now()) / 1000)
-    if (left <= 0) return open()
-    setText($('detail'), `The browser gave up on this connection. Trying again in ${left} s.`)
-    retryTimer = setTimeout(tick, 250)
+    setText($('detail'), `${why} Trying again in ${Math.ceil(Math.max(0, until - Date.now()) / 1000)} s.`)
+    countdown = setTimeout(tick, 250)
   }
-  clearTimeout(retryTimer)
+  setState('waiting')
   tick()
-}
-
-// probe sends the request that the EventSource sent, to see its status.
-async function probe(t) {
-  const abort = new AbortController()
-  const timer = setTimeout(() => abort.abort(), 8000)
-  try {
-    const query = cursor ? '?' + new URLSearchParams({ after: cursor }) : ''
-    const res = await fetch(t.eventsPath + query, { headers: { Accept: 'text/event-stream' }, cache: 'no-store', signal: abort.signal })
-    if (res.status === 204) return 'closed'
-    if (res.ok) return null
-    return await readProblem(res)
-  } catch {
-    return null
-  } finally {
-    clearTimeout(timer)
-    abort.abort()
-  }
-}
-
-function customTypes() {
-  return new Set($('types').value.split(',').map((s) => s.trim()).filter((s) => s && !OUR_TYPES.has(s)))
-}
-
-function listenForTypes() {
-  keep('types', $('types').value)
-  for (const type of customTypes()) listen(type)
 }
 
 function parse(text) {
@@ -480,8 +424,7 @@ function parse(text) {
   }
 }
 
-function onConnect(e) {
-  const data = parse(e.data)
+function onConnect(data) {
   const parts = []
   if (data.resumed) {
     counts.resumed++
@@ -494,20 +437,12 @@ function onConnect(e) {
   if (oldest) parts.push(`oldest retained ${oldest.sequence}`)
   if (data.retainedFor > 0) parts.push(`kept for ${duration(data.retainedFor)}`)
   push({ kind: 'note', text: parts.join(' · ') })
-  onCursor(e)
   setState('live', data.retainedFor > 0 ? `Events are kept for ${duration(data.retainedFor)}, the oldest for less when there are too many.` : '')
 }
 
 function duration(seconds) {
   if (seconds >= 7200 || seconds === 3600) return `${+(seconds / 3600).toFixed(1)} h`
   return seconds >= 120 ? `${Math.round(seconds / 60)} min` : `${seconds} s`
-}
-
-function onCursor(e) {
-  if (!e.lastEventId) return
-  const id = parseID(e.lastEventId)
-  if (id) order.passed(id.number)
-  save(e.lastEventId)
 }
 
 const GAPS = {
@@ -518,8 +453,7 @@ const GAPS = {
   rolled_back: () => 'The log ends before your place: the server lost its newest events. Sequences may come again, with other content.',
 }
 
-function onGap(e) {
-  const data = parse(e.data)
+function onGap(data) {
   const reason = String(data.reason)
   const sure = data.certain !== false
   const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
@@ -528,35 +462,31 @@ function onGap(e) {
   parts.push(data.resumesAt ? `It goes on at ${data.resumesAt}.` : 'It goes on with the next event.')
   counts.gaps++
   push({
-    kind: 'gap', id: e.lastEventId, type: 'gap', stream: target.whole ? data.stream : '',
+    kind: 'gap', id: data.id, type: 'gap', stream: target.whole ? data.stream : '',
     title: `Gap: ${reason.replaceAll('_', ' ')}, ${sure ? 'certain' : 'not certain'}.`, text: parts.join(' '),
   })
   // Both may legitimately move back: the sequences seen so far mean nothing now.
-  if (reason === 'rolled_back' || reason === 'unknown') order.reset(e.lastEventId)
-  if (e.lastEventId) onCursor(e)
+  if (reason === 'rolled_back' || reason === 'unknown') order.reset(data.id)
 }
 
-function onClose(e) {
-  const data = parse(e.data)
-  if (e.lastEventId) onCursor(e)
-  // In a session's flow one stream can end while the others go on.
-  const one = target.whole && data.stream && data.stream !== '*'
-  push({ kind: 'note', text: one ? `Stream ${data.stream} closed` : 'Closed by the server' })
-  if (one) return
+function onClose({ reason, error }) {
   stop()
-  stopAuto()
-  setState('closed', 'It has ended, and everything in it has been delivered.')
+  if (reason === 'closed') {
+    push({ kind: 'note', text: 'Closed: everything has been delivered' })
+    stopAuto()
+    return setState('closed', 'It has ended, and everything in it has been delivered.')
+  }
+  showProblem({ code: error.code ?? reason, detail: error.message })
+  setState('cut', 'The server refused. Resume tries again.')
 }
 
-function onEvent(e) {
+function onEvent(event) {
   counts.received++
-  const row = { kind: 'message', id: e.lastEventId, type: e.type, body: e.data }
-  if (target.whole && e.data.length <= SHOWN_CHARS) openEnvelope(row)
-  const id = parseID(e.lastEventId)
+  const row = { kind: 'message', id: event.id, type: event.type, body: event.data }
+  if (target.whole && event.data.length <= SHOWN_CHARS) openEnvelope(row)
+  const id = parseID(event.id)
   const verdict = id ? order.judge(id.number) : 'new'
-  if (verdict === 'new') {
-    if (e.lastEventId) save(e.lastEventId)
-  } else {
+  if (verdict !== 'new') {
     row.flag = verdict // and the cursor does not move back for it
     counts[verdict === 'duplicate' ? 'duplicates' : 'out-of-order']++
   }
@@ -596,8 +526,12 @@ async function readProblem(res) {
   return {
     code: body.code ?? `http_${res.status}`,
     detail: body.detail ?? body.title ?? (res.statusText || 'The server gave no reason.'),
-    final: res.status >= 400 && res.status < 500 && res.status !== 408 && res.status !== 429,
+    final: final(res.status),
   }
+}
+
+function final(status) {
+  return status >= 400 && status < 500 && status !== 408 && status !== 429
 }
 
 // request answers {data} or {problem}; a problem that is not final may pass.
@@ -655,31 +589,30 @@ function named(...fields) {
   return true
 }
 
-function publish(path, body, key, type) {
-  const headers = { 'Idempotency-Key': key }
-  if (type) headers['Event-Type'] = type
-  return request('POST', path + '/events', body, headers)
+// publish tries once: here it is shown what comes of it.
+async function publish({ session, stream }, body, key, type) {
+  try {
+    return { data: await store(session, stream, body, { key, type: type || undefined, attempts: 1 }) }
+  } catch ({ code = 'failed', message, status = 0 }) {
+    return { problem: { code, detail: message, final: final(status) } }
+  }
 }
 
 async function publishOnce() {
   if (!named('session', 'stream')) return
   const body = $('message').value
-  const path = readTarget().streamPath
+  const to = readTarget()
   const type = $('event-type').value.trim()
-  if (type && !OUR_TYPES.has(type) && !customTypes().has(type)) {
-    $('types').value = [...customTypes(), type].join(', ')
-    listenForTypes()
-  }
-  const same = path + '\n' + type + '\n' + body
+  const same = to.streamPath + '\n' + type + '\n' + body
   const key = unanswered.body === same ? unanswered.key : randomText(20)
-  const { data, problem } = await publish(path, body, key, type)
+  const { data, problem } = await publish(to, body, key, type)
   unanswered = problem && !problem.final ? { body: same, key } : { body: '', key: '' }
   if (problem) {
     setText($('published'), '')
     return showProblem(problem)
   }
   hideProblem()
-  const said = data.id ? `Stored as ${data.id}` : `${data.accepted ?? 0} stored, ${data.errors?.length ?? 0} refused`
+  const said = data.id ? `Stored as ${data.id}` : `${data.accepted ?? 0} stored, ${data.errors?.length ?? 0} refused` // of an array
   setText($('published'), data.duplicate ? `${said}: it was there already` : said)
 }
 
@@ -689,14 +622,14 @@ async function auto() {
   if (!named('session', 'stream')) return
   const run = (autoRun = ++autoSeries)
   $('auto').setAttribute('aria-pressed', 'true')
-  const path = readTarget().streamPath
+  const to = readTarget()
   let due = performance.now()
   while (autoRun === run) {
     const n = ++autoCounter
     const body = JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: publisher, progress: n } })
     const key = randomText(20)
     for (;;) {
-      const { data, problem } = await publish(path, body, key)
+      const { data, problem } = await publish(to, body, key)
       if (!problem) {
         setText($('auto-outcome'), `${n.toLocaleString('en')} stored, the last as ${data.id}`)
         break
@@ -769,7 +702,6 @@ function start() {
   $('session').value = name
   $('stream').value = query.get('stream') ?? 'main'
   $('whole').checked = query.get('whole') === '1'
-  $('types').value = recall('types')
   $('pretty').checked = recall('compact') !== '1'
   $('events').classList.toggle('compact', !$('pretty').checked)
   showExample()
@@ -817,7 +749,6 @@ $('create').addEventListener('click', createSession)
 $('cut').addEventListener('click', cut)
 $('resume').addEventListener('click', open)
 for (const id of ['session', 'stream', 'whole']) $(id).addEventListener('input', changed)
-$('types').addEventListener('change', listenForTypes)
 $('pretty').addEventListener('change', () => {
   keep('compact', $('pretty').checked ? '' : '1')
   $('events').classList.toggle('compact', !$('pretty').checked)
@@ -842,11 +773,5 @@ $('close-session').addEventListener('click', () => {
   if (named('session')) end('Session', readTarget().path)
 })
 $('problem-dismiss').addEventListener('click', hideProblem)
-window.addEventListener('online', () => {
-  if (target !== null && source === null && state === 'cut' && recall('connected:' + target.key)) open()
-})
-window.addEventListener('pageshow', (e) => {
-  if (e.persisted && source !== null && source.readyState === EventSource.CLOSED) open()
-})
 
 start()

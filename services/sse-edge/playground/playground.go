@@ -1,7 +1,8 @@
 // Package playground holds the one page that an edge serves at its root: pick
 // a stream, publish to it, cut the connection, resume, and see that nothing
 // was lost. The page is plain HTML, CSS and JavaScript, with no build step and
-// nothing fetched from elsewhere; it uses only the public /v1 API.
+// nothing fetched from elsewhere; it uses the JavaScript client and the public
+// /v1 API.
 package playground
 
 import "embed"
