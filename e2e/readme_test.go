@@ -199,7 +199,8 @@ func TestREADMEsBrowserSnippetContinuesAfterAReload(t *testing.T) {
 	p.publish("demo", "page", 7, 7)
 	expect("6 7")
 
-	script[bool](b, "localStorage.setItem('cursor of /v1/sessions/demo/streams/page/events', 'page_0000000_1'), true")
+	// Closed first: a cursor event would be saved over the place that is wrong.
+	script[bool](b, "source.close(), localStorage.setItem('cursor of /v1/sessions/demo/streams/page/events', 'page_0000000_1'), true")
 	paste()
 	expect("unknown 1 2 3 4 5 6 7")
 	do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
