@@ -102,7 +102,7 @@ func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
 	p := startProc(t)
 	shell := openTerminal(t, filepath.Dir(p.data))
 	shell.run("export REJOIN_NATS_URL=nats://" + p.addrs["--nats-addr"]) // not the port that the README's commands take for granted
-	runs, compared := 0, 0
+	runs, compared, guarded := 0, 0, false
 	var edits []block // with -update
 	for i, b := range blocks {
 		if b.lang != "sh" {
@@ -122,6 +122,12 @@ func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
 				p.start()
 			}
 			continue
+		case "make run ARGS=--auth=jwt":
+			guarded = true
+			p.stop()
+			p.args = append(p.args, "--auth=jwt", "--jwt-secret-file="+filepath.Join(filepath.Dir(p.data), "jwt.secret"), "--jwt-audience=dev")
+			p.start()
+			continue
 		}
 		here := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage))
 		got := shell.run(here.Replace(b.text))
@@ -140,7 +146,7 @@ func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
 			t.Errorf("the README shows\n%s\nbut\n%sprints\n%s", want.text, b.text, got)
 		}
 	}
-	if runs != 2 || compared < 5 {
+	if runs != 2 || !guarded || compared < 6 {
 		t.Errorf("the README starts the program %d times and shows %d outputs", runs, compared)
 	}
 	for _, e := range slices.Backward(edits) {

@@ -9,6 +9,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
+	"rejoin/services/web"
 	"rejoin/shared/daemon"
 )
 
@@ -30,6 +31,7 @@ type Config struct {
 	Ingest  ingest.Config    `embed:""`
 	Janitor janitor.Config   `embed:""`
 	Log     janitor.LogFlags `embed:""`
+	Access  web.AccessConfig `embed:""`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.
@@ -42,7 +44,7 @@ func (c Config) Validate() error {
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
 	}
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate()} {
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate(), c.Access.Validate()} {
 		if err != nil {
 			return err
 		}

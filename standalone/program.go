@@ -12,6 +12,8 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
+	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -37,6 +39,11 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	access, err := web.NewAccess(cfg.Access, env)
+	if err != nil {
+		return err
+	}
+	cfg.Edge.Access, cfg.Ingest.Access, cfg.Janitor.Access = access, access, access
 	p := &program{cfg: cfg, env: env}
 	defer p.close()
 	actors, err := p.build(ctx)
@@ -139,8 +146,11 @@ func (p *program) services(forJanitor, forIngest, forEdge *backend.Backend) ([]d
 	return []daemon.Actor{{Name: "janitor", Run: j.Run}, {Name: "ingest", Run: in.Run}, {Name: "sse-edge", Run: e.Run}}, nil
 }
 
-// checkAddrs reports the first address that cannot be listened on.
+// checkAddrs reports the first address that must not or cannot be listened on.
 func (p *program) checkAddrs() error {
+	if err := p.checkReach(); err != nil {
+		return err
+	}
 	// Kept until all are checked, so that two flags with one port are found.
 	var open []net.Listener
 	defer func() {
@@ -163,6 +173,24 @@ func (p *program) checkAddrs() error {
 			return err
 		}
 		open = append(open, ln)
+	}
+	return nil
+}
+
+// checkReach reports the first address that other machines reach, and that has no access
+// control. NATS has none in any case: who reaches it can read and write everything.
+func (p *program) checkReach() error {
+	for _, a := range []struct{ addr, flag string }{
+		{p.cfg.Edge.EdgeAddr, "--edge-addr"},
+		{p.cfg.Ingest.IngestAddr, "--ingest-addr"},
+		{p.cfg.Janitor.JanitorAddr, "--janitor-addr"},
+	} {
+		if err := p.cfg.Access.CheckListen(a.addr, a.flag); err != nil {
+			return err
+		}
+	}
+	if !p.cfg.Access.Insecure && !auth.Loopback(p.cfg.NATSAddr) {
+		return fmt.Errorf("--nats-addr %s can be reached from other machines, and the embedded NATS server has no access control; listen on 127.0.0.1, run NATS and the services by themselves, or accept it with --insecure", p.cfg.NATSAddr)
 	}
 	return nil
 }

@@ -186,8 +186,8 @@ func (b *batch) settle() (first *web.Problem) {
 	return first
 }
 
-// stops reports whether a problem is one of the log or the session, and not of the
-// message alone.
+// stops reports whether a problem is one of the log, the session or the token, and not
+// of the message alone.
 func stops(p *web.Problem) bool {
-	return p.Status >= 500 || p.Code == web.CodeSessionClosed || p.Code == web.CodeStreamClosed || p.Code == web.CodeNotFound
+	return p.Status >= 500 || p.Code == web.CodeSessionClosed || p.Code == web.CodeStreamClosed || p.Code == web.CodeNotFound || p.Code == web.CodeUnauthorized
 }

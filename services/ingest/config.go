@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"rejoin/services/web"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
@@ -33,6 +35,9 @@ type Config struct {
 	// MaxCloses is how many sessions and streams may be closing at once; more
 	// are answered 503. Default: 1000.
 	MaxCloses int `default:"1000" help:"Most closes under way at once." placeholder:"N"`
+
+	// Access lets requests in. Default: no access control.
+	Access *web.Access `kong:"-"`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

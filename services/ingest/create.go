@@ -41,9 +41,16 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	if err != nil {
 		return problem(err)
 	}
+	if req.name == "" {
+		req.name = uuid.NewString()
+	}
+	grants := s.cfg.Access.Grants(c)
+	if !grants.MayPublish(req.name) {
+		return s.cfg.Access.Insufficient(c)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec, err := s.create(ctx, req)
+	rec, err := s.create(ctx, req, grants.Subject)
 	if err != nil {
 		return problem(err)
 	}
@@ -51,15 +58,13 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	return c.Status(fiber.StatusCreated).JSON(sessionAnswer{rec.Session, rec.State, rec.Created, rec.Metadata})
 }
 
-// create registers a session. Errors are those of [session.Registry.Create], and
-// wrap [session.ErrClosed] when the name belongs to a session that has ended.
-func (s *Service) create(ctx context.Context, req sessionRequest) (session.Record, error) {
-	if req.name == "" {
-		req.name = uuid.NewString()
-	}
-	rec, err := s.backend.Sessions.Create(ctx, session.New(req.name, "", req.metadata, time.Now()))
+// create registers a session, which belongs to owner from then on. Errors are those of
+// [session.Registry.Create], and wrap [session.ErrClosed] when the name belongs to a
+// session of the owner that has ended.
+func (s *Service) create(ctx context.Context, req sessionRequest, owner string) (session.Record, error) {
+	rec, err := s.backend.Sessions.Create(ctx, session.New(req.name, owner, req.metadata, time.Now()))
 	if errors.Is(err, session.ErrExists) {
-		if there, getErr := s.backend.Sessions.Get(ctx, req.name, ""); getErr == nil && there.State != session.Open {
+		if there, getErr := s.backend.Sessions.Get(ctx, req.name, ""); getErr == nil && there.State != session.Open && there.Owner == owner {
 			err = fmt.Errorf("%w: session %s", session.ErrClosed, req.name)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -52,6 +53,9 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeSessionExists, "")
 	case is(session.ErrNotFound):
 		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
+
+	case is(auth.ErrExpired):
+		return web.Wrap(err, web.CodeUnauthorized, "")
 
 	case is(errBusy):
 		return web.Wrap(err, web.CodeUnavailable, "Too many requests are under way.")

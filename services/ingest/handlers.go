@@ -19,6 +19,8 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)
 	}
+	grants := s.cfg.Access.Grants(c)
+	req.message.owner, req.message.expires = grants.Subject, grants.Expires
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
 	b := batch{service: s, template: req.message, stopping: c.Context().Done()}
 	if req.media == mediaNDJSON {
@@ -61,7 +63,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, b *batch, each bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	if _, err := s.open(ctx, b.template.session, b.template.stream); err != nil {
+	if _, err := s.open(ctx, b.template); err != nil {
 		return problem(err)
 	}
 	conn := c.Context().Conn()
@@ -110,6 +112,9 @@ func (s *Service) closeStream(c *fiber.Ctx) error { return s.answerClose(c, true
 func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
 	key, err := readClose(c, ofStream)
 	if err != nil {
+		return problem(err)
+	}
+	if err := s.owned(c, key.session); err != nil {
 		return problem(err)
 	}
 	this, err := s.closes.start(key)

@@ -149,6 +149,6 @@ func readRequest(req micro.Request) (m message, err error) {
 		return m, err
 	}
 	m.trace = traceOf(values(headerTrace))
-	m.data = req.Data()
+	m.data, m.trusted = req.Data(), true
 	return m, nil
 }

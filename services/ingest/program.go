@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 
+	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 )
@@ -10,12 +11,18 @@ import (
 // ProgramConfig holds the flags of the program that runs nothing but ingest.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config `embed:""`
-	Ingest  Config         `embed:""`
+	Backend backend.Config   `embed:""`
+	Ingest  Config           `embed:""`
+	Access  web.AccessConfig `embed:""`
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	access, err := web.NewAccess(cfg.Access, env)
+	if err != nil {
+		return err
+	}
+	cfg.Ingest.Access = access
 	return backend.Serve(ctx, cfg.Config, env, "ingest",
 		func(ctx context.Context) (*backend.Backend, error) {
 			return backend.Open(ctx, cfg.Backend, "ingest", env.Log)

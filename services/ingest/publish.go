@@ -13,10 +13,13 @@ import (
 // message is one event on its way into the log, whatever brought it here.
 type message struct {
 	session, stream string
-	eventType       string // the SSE event type, or empty
-	key             string // the idempotency key, or empty
-	keyIndex        uint64 // of the message among those with the key
-	trace           string // a well-formed traceparent, or empty
+	eventType       string    // the SSE event type, or empty
+	key             string    // the idempotency key, or empty
+	keyIndex        uint64    // of the message among those with the key
+	trace           string    // a well-formed traceparent, or empty
+	owner           string    // who publishes it over HTTP; empty without access control
+	expires         time.Time // when its token does; zero without one
+	trusted         bool      // it came on NATS, whose access control is its own
 	data            []byte
 }
 
@@ -70,7 +73,7 @@ func (s *Service) begin(ctx context.Context, m message, patience time.Duration) 
 			u.leave()
 		}
 	}()
-	if u.session, err = s.open(u.ctx, m.session, m.stream); err != nil {
+	if u.session, err = s.open(u.ctx, m); err != nil {
 		return nil, err
 	}
 	u.begun = time.Now()
@@ -153,24 +156,24 @@ func (m message) check(maxBytes int) error {
 	return event.CheckMessage(m.data)
 }
 
-// open returns the session's record when session and stream take messages.
+// open returns the record of a message's session when session and stream take messages.
 //
 // What it says is true at some moment after the call, and the publish that
 // follows ends within AckTimeout of the call: so a close that was not seen here
 // writes its marker after that publish. A copy of the registry that is not
 // current would break this, since whatever happened while the connection was
 // away is missing from it.
-func (s *Service) open(ctx context.Context, name, stream string) (session.Record, error) {
+func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 	sessions := s.backend.Sessions
 	if err := sessions.Current(ctx); err != nil {
 		return session.Record{}, err
 	}
-	rec, err := sessions.Register(ctx, name, "")
+	rec, err := s.admit(ctx, m)
 	if err != nil {
 		return session.Record{}, err
 	}
-	if err := sessions.CheckOpen(name, stream); err != nil {
-		if now, ok := sessions.Session(name); ok && now.State == session.Open {
+	if err := sessions.CheckOpen(m.session, m.stream); err != nil {
+		if now, ok := sessions.Session(m.session); ok && now.State == session.Open {
 			err = fmt.Errorf("%w: %w", errStreamClosed, err)
 		}
 		return session.Record{}, err

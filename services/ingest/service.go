@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -43,6 +42,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if err := cfg.Access.CheckListen(cfg.IngestAddr, "--ingest-addr"); err != nil {
+		return nil, err
+	}
 	ln, err := web.Listen(cfg.IngestAddr, "--ingest-addr")
 	if err != nil {
 		return nil, err
@@ -57,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
 		}),
 	}
-	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.IngestHosts)))
+	s.app.Use(cfg.Access.HostCheck(cfg.IngestHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)
 	env.Health.Add("nats", b.Connected)
 	env.Log.Info("ingest listens", "addr", ln.Addr().String())
@@ -71,10 +73,10 @@ func (s *Service) Addr() net.Addr { return s.ln.Addr() }
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
 	return []web.Route{
-		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.createSession},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.closeSession},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.closeStream},
-		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.postEvents, StreamsBody: true},
+		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.cfg.Access.Guard(s.createSession)},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.closeSession)},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.closeStream)},
+		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents), StreamsBody: true},
 	}
 }
 

@@ -3,6 +3,8 @@ package janitor
 import (
 	"fmt"
 	"time"
+
+	"rejoin/services/web"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
@@ -30,6 +32,9 @@ type Config struct {
 	// TombstoneTTL is how long the name of a closed session is not given again. It
 	// must not be shorter than ClosedGrace. Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
+
+	// Access lets requests in. Default: no access control.
+	Access *web.Access `kong:"-"`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

@@ -37,6 +37,21 @@ type listQuery struct {
 	state session.State // empty: all
 }
 
+// guard returns a handler that calls h for requests whose token grants admin: what the
+// janitor knows is of all owners.
+func (s *Service) guard(h fiber.Handler) fiber.Handler {
+	access := s.cfg.Access
+	if !access.On() {
+		return h
+	}
+	return access.Guard(func(c *fiber.Ctx) error {
+		if !access.Grants(c).Admin {
+			return access.Insufficient(c)
+		}
+		return h(c)
+	})
+}
+
 func (s *Service) listSessions(c *fiber.Ctx) error {
 	q, err := parseListQuery(c)
 	if err != nil {

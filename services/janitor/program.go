@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 )
@@ -11,9 +12,10 @@ import (
 // ProgramConfig holds the flags of the program that runs nothing but the janitor.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config `embed:""`
-	Log     LogFlags       `embed:""`
-	Janitor Config         `embed:""`
+	Backend backend.Config   `embed:""`
+	Log     LogFlags         `embed:""`
+	Janitor Config           `embed:""`
+	Access  web.AccessConfig `embed:""`
 }
 
 // Run creates what is missing of the log and the registry, then runs the service
@@ -22,6 +24,11 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	if err := errors.Join(cfg.Janitor.Validate(), cfg.Log.Validate()); err != nil {
 		return err
 	}
+	access, err := web.NewAccess(cfg.Access, env)
+	if err != nil {
+		return err
+	}
+	cfg.Janitor.Access = access
 	return backend.Serve(ctx, cfg.Config, env, "janitor",
 		func(ctx context.Context) (*backend.Backend, error) {
 			return backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -57,13 +56,16 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, backend: b, logger: env.Log}
 	if cfg.JanitorAddr != "" {
+		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
+			return nil, err
+		}
 		ln, err := web.Listen(cfg.JanitorAddr, "--janitor-addr")
 		if err != nil {
 			return nil, err
 		}
 		s.ln = ln
 		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics})
-		s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.JanitorHosts)))
+		s.app.Use(cfg.Access.HostCheck(cfg.JanitorHosts), cfg.Access.CORS())
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
@@ -96,8 +98,8 @@ func (s *Service) Addr() net.Addr {
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
 	return []web.Route{
-		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.listSessions},
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.getSession},
+		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions)},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.guard(s.getSession)},
 	}
 }
 

@@ -37,6 +37,9 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		return err
 	}
 	defer r.close()
+	if !req.expires.IsZero() {
+		req.wait = min(req.wait, max(time.Until(req.expires), 0))
+	}
 	step, err := s.poll(r, req.wait)
 	if err != nil {
 		if passing(err) {

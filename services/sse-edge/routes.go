@@ -21,6 +21,11 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: file(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
+	if s.cfg.Access.On() {
+		routes = append(routes, web.Route{Method: fiber.MethodPost, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
+			return s.cfg.Access.SetCookie(c, s.cfg.CookieSameSite)
+		}})
+	}
 	if s.cfg.Playground {
 		for _, path := range []string{"/", "/playground/app.js", "/playground/style.css"} {
 			body, contentType, ok := playground.Asset(path)
@@ -54,6 +59,8 @@ type request struct {
 	onGapError bool
 	limit      int
 	wait       time.Duration
+	// expires is when the token does; zero without access control.
+	expires time.Time
 }
 
 // Limits of a page.
@@ -65,12 +72,20 @@ const (
 
 // events answers a subscriber with an event stream or with a page.
 func (s *Service) events(c *fiber.Ctx) error {
+	grants, err := s.cfg.Access.Authenticate(c)
+	if err != nil {
+		return s.turnAway(c, err)
+	}
 	req, err := parse(c)
 	if err != nil {
 		return err
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
 	c.Set(fiber.HeaderVary, "Accept, Origin")
+	if err := s.admit(c, req.at.session, grants); err != nil {
+		return s.turnAway(c, err)
+	}
+	req.expires = grants.Expires
 	switch form(c.Get(fiber.HeaderAccept)) {
 	case formStream:
 		return s.stream(c, req)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +55,11 @@ type Config struct {
 	// LedgerPatience is how long a missing janitor is waited for before a gap is
 	// told that is not certain.
 	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor that went missing is waited for before a gap is told that is not certain." default:"5s"`
+	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
+	// for; empty means lax.
+	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
+	// Access lets requests in. Default: no access control.
+	Access *web.Access `kong:"-"`
 	// Playground serves the playground at /.
 	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
 }
@@ -152,13 +156,17 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	env.Health.Add("windows", s.ready)
 	var err error
+	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
+		s.end()
+		return nil, err
+	}
 	if s.ln, err = web.Listen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
-	s.app.Use(web.HostCheck(slices.Concat(web.LoopbackHosts, cfg.EdgeHosts)))
+	s.app.Use(cfg.Access.HostCheck(cfg.EdgeHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil

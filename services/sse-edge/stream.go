@@ -55,7 +55,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope}
+	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope, expires: req.expires}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(r, 0); err != nil {
@@ -142,7 +142,9 @@ type stream struct {
 	timer         int // where in the worker's timers it is
 	beatAt, endAt time.Time
 	retryAt       time.Time // when the log is read again; zero when it could be read
-	draining      bool      // endAt is its moment within the drain
+	cause         string    // why it ends at endAt: the metric's reason
+	expires       time.Time // when the client's token does; zero without access control
+	warnAt        time.Time // when the client is told of that; zero when it was, or need not be
 }
 
 // due is when the clock has something for the stream next.
@@ -153,6 +155,9 @@ func (st *stream) due() time.Time {
 	}
 	if !st.retryAt.IsZero() && st.retryAt.Before(due) {
 		due = st.retryAt
+	}
+	if !st.warnAt.IsZero() && st.warnAt.Before(due) {
+		due = st.warnAt
 	}
 	return due
 }

@@ -170,6 +170,13 @@ func (w *worker) begin(st *stream) {
 	cfg, now := w.service.cfg, time.Now()
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
+	st.cause = "age"
+	if !st.expires.IsZero() {
+		st.warnAt = st.expires.Add(-expiryWarning)
+		if st.expires.Before(st.endAt) {
+			st.endAt, st.cause = st.expires, "expired"
+		}
+	}
 	heap.Push(&w.timers, st)
 	select {
 	case <-w.service.drain:
@@ -359,7 +366,7 @@ func (w *worker) drain() {
 func (w *worker) drainOne(st *stream, now time.Time) {
 	at := now.Add(time.Duration(rand.Int64N(int64(w.service.cfg.Drain) + 1))) //nolint:gosec // no secret
 	if at.Before(st.endAt) {
-		st.endAt, st.draining = at, true
+		st.endAt, st.cause = at, "drain"
 		heap.Fix(&w.timers, st.timer)
 	}
 }
@@ -377,6 +384,8 @@ func (w *worker) tick(now time.Time) {
 			st.retryAt = time.Time{}
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st)
+		case !st.warnAt.IsZero() && !st.warnAt.After(now):
+			w.warn(st, now)
 		default:
 			st.beatAt = now.Add(w.service.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)
@@ -388,17 +397,29 @@ func (w *worker) tick(now time.Time) {
 	}
 }
 
+// warn tells a client that its token is about to expire. While its stream is away, a
+// frame may be unfinished, so it is told a moment later.
+func (w *worker) warn(st *stream, now time.Time) {
+	st.warnAt = time.Time{}
+	heap.Fix(&w.timers, st.timer)
+	w.advance(st) // so that it is told its newest place
+	switch {
+	case st.over:
+	case st.away:
+		st.warnAt = now.Add(warnAgain)
+		heap.Fix(&w.timers, st.timer)
+	default:
+		w.write(st, st.expiring())
+	}
+}
+
 // sendAway ends a stream and tells the client when to come back, if there is room
 // for that in its socket and no frame is unfinished.
 func (w *worker) sendAway(st *stream) {
 	if !st.flushing {
 		_, _ = w.socket.write(st.raw, [][]byte{w.service.farewell()})
 	}
-	reason := "age"
-	if st.draining {
-		reason = "drain"
-	}
-	w.end(st, reason)
+	w.end(st, st.cause)
 }
 
 // timers is a heap of streams by what is due next.

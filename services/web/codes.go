@@ -18,7 +18,11 @@ const (
 	CodeInvalidParameter     Code = "invalid_parameter"
 	CodeInvalidHeader        Code = "invalid_header"
 	CodeReservedType         Code = "reserved_type"
+	CodeTokenInURL           Code = "token_in_url"
+	CodeUnauthorized         Code = "unauthorized"
 	CodeHostNotAllowed       Code = "host_not_allowed"
+	CodeOriginNotAllowed     Code = "origin_not_allowed"
+	CodeInsufficientScope    Code = "insufficient_scope"
 	CodeNotFound             Code = "not_found"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
 	CodeNotAcceptable        Code = "not_acceptable"
@@ -60,7 +64,11 @@ var Codes = map[Code]Kind{
 	CodeInvalidParameter:     {Status: http.StatusBadRequest, Title: "A query parameter is not valid."},
 	CodeInvalidHeader:        {Status: http.StatusBadRequest, Title: "A header is not valid."},
 	CodeReservedType:         {Status: http.StatusBadRequest, Title: "The event type is reserved."},
+	CodeTokenInURL:           {Status: http.StatusBadRequest, Title: "A token must not be in the URL."},
+	CodeUnauthorized:         {Status: http.StatusUnauthorized, Title: "A valid token is needed."},
 	CodeHostNotAllowed:       {Status: http.StatusForbidden, Title: "This server does not serve this host name."},
+	CodeOriginNotAllowed:     {Status: http.StatusForbidden, Title: "Pages of this origin may not do this."},
+	CodeInsufficientScope:    {Status: http.StatusForbidden, Title: "The token does not allow this."},
 	CodeNotFound:             {Status: http.StatusNotFound, Title: "There is nothing here."},
 	CodeMethodNotAllowed:     {Status: http.StatusMethodNotAllowed, Title: "This resource does not have this method."},
 	CodeNotAcceptable:        {Status: http.StatusNotAcceptable, Title: "This resource does not have an acceptable form."},

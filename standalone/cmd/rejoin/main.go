@@ -1,5 +1,5 @@
 // Command rejoin is all of Rejoin in one process, with a NATS server inside.
-// "rejoin log" shows and changes what a log is set to.
+// "rejoin log" shows and changes what a log is set to; "rejoin token" makes a token.
 package main
 
 import (
@@ -9,15 +9,21 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/standalone"
 	"rejoin/standalone/logcli"
+	"rejoin/standalone/tokencli"
 )
 
-const description = "Resumable event streams: publish, stream, and continue exactly, all in one process. Another command, rejoin log, shows and changes what the log is set to: see rejoin log --help."
+const description = "Resumable event streams: publish, stream, and continue exactly, all in one process. Other commands: rejoin log shows and changes what the log is set to, rejoin token makes a token for development; each has a --help."
 
 func main() {
-	// A command of its own, not one of the parser's: it has flags of the same names,
-	// and everything without it is the program as it always was.
-	if len(os.Args) > 1 && os.Args[1] == "log" {
-		os.Exit(logcli.Main(os.Args[2:]))
+	// Commands of their own, not of the parser's: they have flags of the same names,
+	// and everything without them is the program as it always was.
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "log":
+			os.Exit(logcli.Main(os.Args[2:]))
+		case "token":
+			os.Exit(tokencli.Main(os.Args[2:]))
+		}
 	}
 	var cfg standalone.Config
 	os.Exit(daemon.Main("rejoin", description, &cfg,

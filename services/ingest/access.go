@@ -1,0 +1,63 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/session"
+)
+
+// guard returns a handler that calls h for requests whose token may publish to the
+// session in the path. A name that is none is left to h.
+func (s *Service) guard(h fiber.Handler) fiber.Handler {
+	access := s.cfg.Access
+	if !access.On() {
+		return h
+	}
+	return access.Guard(func(c *fiber.Ctx) error {
+		if name, err := web.Param(c, "session"); err == nil && !access.Grants(c).MayPublish(name) {
+			return access.Insufficient(c)
+		}
+		return h(c)
+	})
+}
+
+// admit returns the record of a message's session, if it is open. Without access control
+// a session comes into being with its first message. With it, its owner has created it
+// before, and to all others it is not there, open or not; who reaches NATS may publish to
+// all that are there, since they could write to the log itself. Errors wrap
+// [session.ErrNotFound], [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired].
+func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
+	sessions := s.backend.Sessions
+	switch {
+	case !s.cfg.Access.On():
+		return sessions.Register(ctx, m.session, "")
+	case m.trusted:
+		rec, err = sessions.Learn(ctx, m.session)
+	case !time.Now().Before(m.expires): // while the body was still coming
+		return rec, auth.ErrExpired
+	default:
+		rec, err = sessions.Owned(ctx, m.session, m.owner)
+	}
+	if err == nil && rec.State != session.Open {
+		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
+	}
+	return rec, err
+}
+
+// owned returns an error that wraps [session.ErrNotFound] unless the session is the
+// caller's, as everybody's are without access control.
+func (s *Service) owned(c *fiber.Ctx, name string) error {
+	if !s.cfg.Access.On() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	defer cancel()
+	_, err := s.backend.Sessions.Owned(ctx, name, s.cfg.Access.Grants(c).Subject)
+	return err
+}

@@ -1,0 +1,237 @@
+package ingest_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/services/ingest"
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// guardedConfig is a configuration with access control.
+func guardedConfig(t *testing.T) ingest.Config {
+	t.Helper()
+	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := shortConfig()
+	cfg.Access = access
+	return cfg
+}
+
+// as makes a request with a token.
+func (in *instance) as(t *testing.T, token, method, path, body string) answer {
+	t.Helper()
+	return in.send(t, method, path, []byte(body), "Content-Type", asJSON, "Authorization", "Bearer "+token)
+}
+
+func TestOnlyTheOwnerWritesToASession(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := guardedConfig(t)
+	in, second := s.start(t, cfg), s.start(t, cfg)
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	const post, del, message = http.MethodPost, http.MethodDelete, `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	events := func(session string) string { return "/v1/sessions/" + session + "/streams/t/events" }
+
+	created := in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`)
+	if created.status != http.StatusCreated || strings.Contains(string(created.body), "alice") {
+		t.Fatalf("%d %s", created.status, created.body)
+	}
+	if rec, err := s.b.Sessions.Get(patient(t), "s", ""); err != nil || rec.Owner != "alice" {
+		t.Errorf("registered as %+v, %v", rec, err)
+	}
+	in.as(t, alice, post, events("s"), message).stored(t, false)
+	second.as(t, alice, post, events("s"), message).stored(t, false)
+
+	before := len(s.entries(t))
+	absent := map[string]answer{
+		"publish":      in.as(t, bob, post, events("nothing"), message),
+		"close":        in.as(t, bob, del, "/v1/sessions/nothing", ""),
+		"close stream": in.as(t, bob, del, "/v1/sessions/nothing/streams/t", ""),
+		"clear":        in.as(t, bob, del, "/v1/sessions/nothing?clear=true", ""),
+	}
+	his := func(session string) map[string]answer {
+		return map[string]answer{
+			"publish":      in.as(t, bob, post, events(session), message),
+			"close":        in.as(t, bob, del, "/v1/sessions/"+session, ""),
+			"close stream": in.as(t, bob, del, "/v1/sessions/"+session+"/streams/t", ""),
+			"clear":        in.as(t, bob, del, "/v1/sessions/"+session+"?clear=true", ""),
+		}
+	}
+	same := func(when string, session string) {
+		t.Helper()
+		for what, got := range his(session) {
+			want := absent[what]
+			want.expect(t, http.StatusNotFound, "not_found")
+			if got.status != want.status || !bytes.Equal(got.body, want.body) || len(got.header) != len(want.header) {
+				t.Errorf("%s, %s: %d %s, and of a session that is not there %d %s", when, what, got.status, got.body, want.status, want.body)
+			}
+		}
+	}
+	same("while it is open", "s")
+	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
+	in.as(t, alice, post, events("nothing"), message).expect(t, http.StatusNotFound, "not_found") // create it first
+
+	if a := in.as(t, alice, del, "/v1/sessions/s/streams/t", ""); a.status != http.StatusNoContent {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "stream_closed")
+	same("when the stream is closed", "s")
+	if a := in.as(t, alice, del, "/v1/sessions/s", ""); a.status != http.StatusNoContent {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "session_closed")
+	in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
+	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
+	same("when it is closed", "s")
+	if wrote := len(s.entries(t)) - before; wrote != 2 {
+		t.Errorf("%d entries were written, besides the two of the closes", wrote-2)
+	}
+}
+
+func TestASessionOfNobodyIsNobodys(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	open := s.start(t, shortConfig())
+	open.post(t, "s", "t", ping("1")).stored(t, false) // before there was access control
+	in := s.start(t, guardedConfig(t))
+	in.as(t, authtest.Of(t, "alice", "*"), http.MethodPost, "/v1/sessions/s/streams/t/events", string(ping("2"))).expect(t, http.StatusNotFound, "not_found")
+}
+
+func TestAGrantIsForNamesAndForPublishing(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	some := authtest.Token(t, "alice", func(token *auth.Token) {
+		token.Publish, token.Subscribe, token.Admin = []auth.Pattern{"one", "chat-*"}, []auth.Pattern{auth.All}, true
+	})
+	for name, ok := range map[string]bool{"one": true, "chat-1": true, "chat-": true, "one1": false, "chat": false, "two": false} {
+		a := in.as(t, some, http.MethodPost, "/v1/sessions", `{"session":"`+name+`"}`)
+		if ok && a.status != http.StatusCreated || !ok && a.status != http.StatusForbidden {
+			t.Errorf("create %s: %d %s", name, a.status, a.body)
+		}
+	}
+	if _, err := s.b.Sessions.Create(patient(t), session.New("two", "alice", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"two", "nothing", "*"} { // what there is makes no difference
+		for _, request := range [][2]string{
+			{http.MethodPost, "/v1/sessions/" + name + "/streams/t/events"},
+			{http.MethodDelete, "/v1/sessions/" + name},
+			{http.MethodDelete, "/v1/sessions/" + name + "/streams/t"},
+		} {
+			in.as(t, some, request[0], request[1], string(ping("1"))).expect(t, http.StatusForbidden, "insufficient_scope")
+		}
+	}
+	in.as(t, some, http.MethodPost, "/v1/sessions", `{}`).expect(t, http.StatusForbidden, "insufficient_scope") // a name of ingest's choice
+	all := authtest.Of(t, "alice", "*")
+	if a := in.as(t, all, http.MethodPost, "/v1/sessions", `{}`); a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	in.as(t, all, http.MethodPost, "/v1/sessions/%20/streams/t/events", string(ping("1"))).expect(t, http.StatusBadRequest, "invalid_name")
+	in.as(t, all, http.MethodDelete, "/v1/sessions/*", "").expect(t, http.StatusBadRequest, "invalid_name")
+
+	for _, request := range [][2]string{
+		{http.MethodPost, "/v1/sessions"},
+		{http.MethodPost, "/v1/sessions/one/streams/t/events"},
+		{http.MethodDelete, "/v1/sessions/one"},
+		{http.MethodDelete, "/v1/sessions/one/streams/t"},
+	} {
+		in.send(t, request[0], request[1], nil).expect(t, http.StatusUnauthorized, "unauthorized")
+	}
+}
+
+func TestIngestListensToOthersOnlyWithAccessControl(t *testing.T) {
+	cfg := testConfig()
+	cfg.IngestAddr = "0.0.0.0:0"
+	if _, err := ingest.New(cfg, nil, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--ingest-addr 0.0.0.0:0") {
+		t.Error(err)
+	}
+}
+
+func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	token := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
+		token.Publish = []auth.Pattern{auth.All}
+		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(2*time.Second-auth.Leeway)
+	})
+	lines, body := io.Pipe()
+	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	req.Header.Set("Authorization", "Bearer "+token)
+	go func() {
+		defer func() { _ = body.Close() }()
+		_, _ = fmt.Fprintf(body, "%s\n", ping("1")) // the answer shows what arrived
+		for in.as(t, token, http.MethodPost, "/v1/sessions/nothing/streams/t/events", "").status != http.StatusUnauthorized {
+		}
+		_, _ = fmt.Fprintf(body, "%s\n%s\n", ping("2"), ping("3"))
+	}()
+	resp, err := in.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := read(t, resp)
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":1`) || !strings.Contains(string(a.body), `"code":"unauthorized"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if n := len(s.entries(t)); n != 1 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+func TestABatchIsItsOwnersToo(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	two := "[" + string(ping("1")) + "," + string(ping("2")) + "]"
+	for _, query := range []string{"", "?results=each"} {
+		for _, name := range []string{"s", "nothing"} {
+			in.as(t, bob, http.MethodPost, "/v1/sessions/"+name+"/streams/t/events"+query, two).expect(t, http.StatusNotFound, "not_found")
+		}
+	}
+	if a := in.as(t, alice, http.MethodPost, "/v1/sessions/s/streams/t/events", two); a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":2`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if n := len(s.entries(t)); n != 2 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+// NATS has an access control of its own, and who reaches it could write to the log itself.
+func TestARequestOnNATSNeedsASessionAndNoToken(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.start(t, guardedConfig(t))
+	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if m := request(t, s.b.Conn, "mcp.ingest.s.t", ping("1")); !strings.Contains(string(m.Data), `"duplicate":false`) {
+		t.Errorf("%s %v", m.Data, m.Header)
+	}
+	if m := request(t, s.b.Conn, "mcp.ingest.nothing.t", ping("1")); !strings.Contains(fmt.Sprint(m.Header)+string(m.Data), "not_found") {
+		t.Errorf("%s %v", m.Data, m.Header)
+	}
+	if _, ok := s.b.Sessions.Session("nothing"); ok {
+		t.Error("a session was made that belongs to nobody")
+	}
+}

@@ -1,0 +1,71 @@
+package janitor
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {
+	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := quick()
+	cfg.Access = access
+	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("s", "alice", nil, noon)); err != nil {
+		t.Fatal(err)
+	}
+	owner := authtest.Of(t, "alice", "*")
+	admin := authtest.Token(t, "root", func(token *auth.Token) { token.Admin = true })
+	for _, tt := range []struct {
+		path, token string
+		status      int
+		body        string
+	}{
+		{"/v1/sessions", "", 401, `"unauthorized"`},
+		{"/v1/sessions/s", "", 401, `"unauthorized"`},
+		{"/v1/sessions", owner, 403, `"insufficient_scope"`},
+		{"/v1/sessions/s", owner, 403, `"insufficient_scope"`},
+		{"/v1/sessions/nothing", owner, 403, `"insufficient_scope"`},
+		{"/v1/sessions", admin, 200, `"owner":"alice"`},
+		{"/v1/sessions/s", admin, 200, `"owner":"alice"`},
+		{"/v1/sessions/nothing", admin, 404, `"not_found"`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.Addr().String()+tt.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Close = true
+		if tt.token != "" {
+			req.Header.Set("Authorization", "Bearer "+tt.token)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != tt.status || !strings.Contains(string(body), tt.body) {
+			t.Errorf("%s: %d %s, %v, want %d with %s", tt.path, resp.StatusCode, body, err, tt.status, tt.body)
+		}
+	}
+}
+
+func TestTheJanitorListensToOthersOnlyWithAccessControl(t *testing.T) {
+	cfg := quick()
+	cfg.JanitorAddr = ":0"
+	if _, err := New(cfg, nil, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--janitor-addr :0") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,72 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/session"
+)
+
+const (
+	// expiryWarning is how long before its end a client is told that its token expires.
+	expiryWarning = time.Minute
+
+	// warnAgain is how long a stream that is away when it should be told is left alone.
+	warnAgain = 100 * time.Millisecond
+)
+
+// admit returns an error unless a request may read a session: what the token does not
+// allow is 403, whatever there is, and a session of another is 404, the same as one that
+// is not there. So nobody can wait for a session that somebody else may create.
+func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) error {
+	if !s.cfg.Access.On() {
+		return nil
+	}
+	if !grants.MaySubscribe(name) {
+		return s.cfg.Access.Insufficient(c)
+	}
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	_, err := s.sessions.Owned(ctx, name, grants.Subject)
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
+	case err != nil && passing(err):
+		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+	default:
+		return err
+	}
+}
+
+// turnAway answers a request that is not let in. Trouble that will pass must not stop an
+// EventSource for good.
+func (s *Service) turnAway(c *fiber.Ctx, err error) error {
+	if web.AsProblem(err).Code != web.CodeUnavailable || form(c.Get(fiber.HeaderAccept)) != formStream {
+		return err
+	}
+	s.logger.Warn("a subscriber is told to come back", "error", err)
+	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
+	c.Set(fiber.HeaderVary, "Accept, Origin")
+	return s.later(c, "unavailable")
+}
+
+// expiringData is the data of the event that tells that a token is about to expire.
+type expiringData struct {
+	// ExpiresAt is when the stream ends, RFC 3339 in UTC.
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+// expiring tells a client to renew its token, and, unless a gap is still to be told, the
+// place to go on from.
+func (st *stream) expiring() []byte {
+	id := ""
+	if len(st.reader.pending) == 0 {
+		id = st.reader.id(st.reader.cursor)
+	}
+	return appendJSON(nil, id, "expiring", expiringData{st.expires.UTC()})
+}

@@ -1,0 +1,285 @@
+package edge
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+	"rejoin/shared/sse"
+)
+
+const origin = "https://app.example"
+
+// guarded has an edge let in only who has a token, and pages of one origin.
+func guarded(t *testing.T) func(*Config) {
+	t.Helper()
+	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t), CORSOrigins: []string{origin}}, daemon.NewEnv(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) { c.Access = access }
+}
+
+// create registers a session.
+func (f *fixture) create(name, owner string) {
+	f.t.Helper()
+	if _, err := f.b.Sessions.Create(f.t.Context(), session.New(name, owner, nil, time.Now())); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// answered is a response with its body read.
+type answered struct {
+	*http.Response
+	body string
+}
+
+// ask makes a request with headers in pairs.
+func ask(t *testing.T, method, url string, headers ...string) answered {
+	t.Helper()
+	resp, err := send(t, method, url, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered{resp, string(data)}
+}
+
+func send(t *testing.T, method, url string, headers ...string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+}
+
+func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
+
+// follow subscribes with headers.
+func follow(t *testing.T, url string, headers ...string) *client {
+	t.Helper()
+	resp, err := send(t, http.MethodGet, url, append(headers, "Accept", "text/event-stream")...) //nolint:bodyclose // closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp}
+	t.Cleanup(c.close)
+	return c
+}
+
+func TestOnlyTheOwnerReadsASession(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(guarded(t))
+	f.create("s", "alice")
+	f.create("other", "carol")
+	f.publish("a", 2)
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	narrow := authtest.Token(t, "alice", func(token *auth.Token) {
+		token.Subscribe, token.Publish, token.Admin = []auth.Pattern{"t", "s-*"}, []auth.Pattern{auth.All}, true
+	})
+
+	c := follow(t, url+streamPath, bearer(alice)...)
+	c.next("connect")
+	c.messages(2)
+	for _, accept := range []string{"text/event-stream", "application/json"} {
+		var absent, code string
+		for _, tt := range []struct {
+			token, path string
+			status      int
+		}{
+			{"", streamPath, 401},
+			{bob, "/v1/sessions/nothing/streams/a/events", 404},
+			{bob, streamPath, 404},
+			{bob, "/v1/sessions/s/events", 404},
+			{alice, "/v1/sessions/nothing/events", 404},
+			{alice, "/v1/sessions/other/events", 404},
+			{bob, streamPath + "?after=a_0000000_1", 404},
+			{bob, streamPath + "?wait=60", 404},
+			{bob, streamPath + "?on_gap=error", 404},
+			{narrow, streamPath, 403},
+			{narrow, "/v1/sessions/nothing/events", 403},
+			{alice, streamPath + "?token=x", 400},
+		} {
+			headers := []string{"Accept", accept}
+			if tt.token != "" {
+				headers = append(headers, bearer(tt.token)...)
+			}
+			resp := ask(t, http.MethodGet, url+tt.path, headers...)
+			status, body := resp.StatusCode, resp.body
+			if status != tt.status {
+				t.Errorf("%s as %s: %d %s, want %d", tt.path, accept, status, body, tt.status)
+			}
+			if status == http.StatusNotFound {
+				resp.Header.Del("Date")
+				all, err := json.Marshal(resp.Header)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if absent == "" {
+					absent, code = body, string(all)
+				}
+				if body != absent || string(all) != code {
+					t.Errorf("%s: %s %s is not %s %s", tt.path, body, all, absent, code)
+				}
+			}
+		}
+	}
+}
+
+// What a token may read is decided when it comes, also when the edge has not heard of
+// the session yet.
+func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(guarded(t))
+	token := authtest.Of(t, "alice", "*")
+	for _, name := range []string{"1", "2", "3"} {
+		f.create(name, "alice")
+		c := follow(t, url+"/v1/sessions/"+name+"/events", bearer(token)...)
+		if data := string(c.next("connect").Data); !strings.Contains(data, `"exists":true`) {
+			t.Error(data)
+		}
+		c.close()
+	}
+}
+
+func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	change := guarded(t)
+	s, stop := f.startService(change)
+	t.Cleanup(stop)
+	url := "http://" + s.Addr().String()
+	f.create("s", "alice")
+	f.publish("a", 1)
+	now := time.Now()
+	last := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
+		token.Subscribe = []auth.Pattern{"s"}
+		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(2*time.Second-auth.Leeway)
+	})
+	c := follow(t, url+streamPath, bearer(last)...)
+	c.next("connect")
+	place := c.messages(1)
+	e := c.next("expiring")
+	var told expiringData
+	if err := json.Unmarshal(e.Data, &told); err != nil || e.ID != place || told.ExpiresAt.After(now.Add(2*time.Second)) || told.ExpiresAt.Before(now) {
+		t.Errorf("%s with id %s, %v", e.Data, e.ID, err)
+	}
+	// A poll that would wait for longer is answered then, too.
+	resp := ask(t, http.MethodGet, url+streamPath+"?wait=60&after="+place, "Accept", "application/json", "Authorization", "Bearer "+last)
+	if status, body := resp.StatusCode, resp.body; status != http.StatusOK || !strings.Contains(body, `"events":[]`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
+	}
+	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
+		t.Errorf("retry is %s", r)
+	}
+	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("expired")) == 1 })
+	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("%d %s", resp.StatusCode, resp.body)
+	}
+
+	f.publish("a", 1)
+	renewed := follow(t, url+streamPath+"?after="+place, bearer(authtest.Of(t, "alice", "s"))...)
+	if e := renewed.next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) {
+		t.Errorf("connect is %s", e.Data)
+	}
+	renewed.messages(1)
+}
+
+func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
+	now := time.Now()
+	st := &stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
+	if due := st.due(); !due.Equal(st.warnAt) {
+		t.Errorf("due at %s", due)
+	}
+	st.warnAt = time.Time{}
+	if due := st.due(); !due.Equal(st.endAt) {
+		t.Errorf("due at %s", due)
+	}
+	if expiryWarning != time.Minute {
+		t.Errorf("warned %s before", expiryWarning)
+	}
+}
+
+func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(guarded(t))
+	f.create("s", "alice")
+	f.publish("a", 1)
+	resp := ask(t, http.MethodPost, url+"/v1/cookie", append(bearer(authtest.Of(t, "alice", "s")), "Origin", origin)...)
+	if status, body := resp.StatusCode, resp.body; status != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Header.Get("Access-Control-Allow-Credentials") != "true" {
+		t.Fatalf("%d %s %v", status, body, resp.Header)
+	}
+	cookie := resp.Cookies()[0]
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
+		t.Errorf("the cookie is %s", resp.Header.Get("Set-Cookie"))
+	}
+	c := follow(t, url+streamPath, "Cookie", cookie.Name+"="+cookie.Value, "Origin", origin)
+	c.next("connect")
+	c.messages(1)
+	if got := c.resp.Header.Get("Access-Control-Allow-Origin"); got != origin {
+		t.Errorf("pages of %q may read the stream", got)
+	}
+	if got := c.resp.Header.Get("Vary"); got != "Accept, Origin" {
+		t.Errorf("Vary is %q", got)
+	}
+}
+
+// An EventSource gives up for good after anything but a 200.
+func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	url := f.edge(guarded(t))
+	token := authtest.Of(t, "alice", "*")
+	f.server.Stop()
+	resp := ask(t, http.MethodGet, url+streamPath, append(bearer(token), "Accept", "text/event-stream")...)
+	if status, body := resp.StatusCode, resp.body; status != http.StatusOK || !strings.HasPrefix(body, "retry: ") || resp.Header.Get("Cache-Control") != "no-store, no-transform" {
+		t.Errorf("%d %s %v", status, body, resp.Header)
+	}
+	resp = ask(t, http.MethodGet, url+streamPath, append(bearer(token), "Accept", "application/json")...)
+	if status, body := resp.StatusCode, resp.body; status != http.StatusServiceUnavailable || !strings.Contains(body, `"unavailable"`) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestWithoutAccessControlThereIsNoCookieToGet(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	if resp := ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", bearer("x")...); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("%d %s", resp.StatusCode, resp.body)
+	}
+}
+
+func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	cfg := Config{
+		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
+		MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1,
+	}
+	if _, err := New(cfg, f.b, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--edge-addr [::]:0") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,255 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/daemon"
+)
+
+// AccessConfig says who is let in. Its fields are flags of the programs that serve HTTP.
+type AccessConfig struct {
+	auth.Config
+
+	// CORSOrigins are the origins of the pages in browsers that may read answers, and
+	// write with a cookie: scheme, host, and the port if it is not the scheme's own.
+	// Default: none.
+	CORSOrigins []string `name:"cors-origins" help:"Origins of the pages in browsers that may read answers, such as https://app.example." placeholder:"ORIGIN"`
+}
+
+// Validate returns an error that says what to do about the first flag that makes no
+// sense.
+func (cfg AccessConfig) Validate() error {
+	for _, origin := range cfg.CORSOrigins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host || strings.ContainsAny(u.Host, "*@") {
+			return fmt.Errorf("--cors-origins takes origins such as https://app.example, without a path or *, and not %q", origin)
+		}
+		if origin != strings.ToLower(origin) {
+			return fmt.Errorf("--cors-origins takes origins in lower case, as browsers send them, and not %q", origin)
+		}
+	}
+	return cfg.Config.Validate()
+}
+
+// Access is the access control of a program's services. A nil Access is one without
+// access control and without origins. It is safe for concurrent use.
+type Access struct {
+	cfg      AccessConfig
+	verifier *auth.Verifier // nil: no access control
+	origins  map[string]bool
+	refused  *prometheus.CounterVec
+}
+
+// The reasons for refusals that are not about the token itself, as the metric's label.
+const (
+	refusedURL    = "url"
+	refusedHeader = "header"
+	refusedOrigin = "origin"
+	refusedScope  = "scope"
+)
+
+// NewAccess makes the access control that cfg describes, and reads its key. It registers
+// the metric rejoin_auth_refused_total; so a program has one Access for all its services.
+// Errors are one sentence for the user.
+func NewAccess(cfg AccessConfig, env daemon.Env) (*Access, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Access{cfg: cfg, origins: make(map[string]bool, len(cfg.CORSOrigins))}
+	for _, origin := range cfg.CORSOrigins {
+		a.origins[origin] = true
+	}
+	if cfg.On() {
+		var err error
+		if a.verifier, err = auth.NewVerifier(cfg.Config, env.Log); err != nil {
+			return nil, err
+		}
+	}
+	a.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "rejoin_auth_refused_total",
+		Help: "Requests that access control refused, by what was wrong: with the token, with where it stood (url, header), with the page's origin (origin), or that the token does not allow what was asked for (scope).",
+	}, []string{"reason"})
+	for _, reason := range append(auth.Reasons(), refusedURL, refusedHeader, refusedOrigin, refusedScope) {
+		a.refused.WithLabelValues(reason)
+	}
+	env.Metrics.MustRegister(a.refused)
+	return a, nil
+}
+
+// On reports whether there is access control.
+func (a *Access) On() bool { return a != nil && a.verifier != nil }
+
+// CheckListen returns an error if addr, host:port, must not be listened on without
+// access control; see [auth.Config.CheckListen].
+func (a *Access) CheckListen(addr, flag string) error {
+	if a == nil {
+		return auth.Config{}.CheckListen(addr, flag)
+	}
+	return a.cfg.CheckListen(addr, flag)
+}
+
+// HostCheck returns a middleware that lets only requests for [LoopbackHosts] and for
+// hosts pass; see the function of that name. With access control a name that was made to
+// resolve to this machine gives nobody anything, since its pages have neither a token
+// nor the cookie: then nothing is checked unless hosts are given.
+func (a *Access) HostCheck(hosts []string) fiber.Handler {
+	if a.On() && len(hosts) == 0 {
+		return func(c *fiber.Ctx) error { return c.Next() }
+	}
+	return HostCheck(slices.Concat(LoopbackHosts, hosts))
+}
+
+// grantsKey is where Guard keeps the grants of a request.
+type grantsKey struct{}
+
+// everybody has the grants of all requests without access control.
+var everybody = auth.Everything()
+
+// Guard returns a handler that calls h for requests with a valid token, and has
+// [Access.Grants] tell what it grants. Others are answered as [Access.Authenticate] says.
+// Without access control it returns h.
+func (a *Access) Guard(h fiber.Handler) fiber.Handler {
+	if !a.On() {
+		return h
+	}
+	return func(c *fiber.Ctx) error {
+		grants, err := a.Authenticate(c)
+		if err != nil {
+			return err
+		}
+		c.Locals(grantsKey{}, grants)
+		return h(c)
+	}
+}
+
+// Grants returns what the request's token grants: everything without access control,
+// nothing outside of [Access.Guard].
+func (a *Access) Grants(c *fiber.Ctx) auth.Grants {
+	if !a.On() {
+		return everybody
+	}
+	grants, _ := c.Locals(grantsKey{}).(auth.Grants)
+	return grants
+}
+
+// verifyTimeout bounds the wait for a key set.
+const verifyTimeout = 10 * time.Second
+
+// Authenticate returns what the request's token grants: that of the Authorization header
+// (RFC 6750, section 2.1), or else of the cookie that [Access.SetCookie] sets. Without
+// access control that is everything.
+//
+// Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, which tells a client
+// whether it had a token and nothing else; 400 token_in_url for a token in the query, which
+// would stand in logs and in the histories of browsers; 400 invalid_header; 403
+// origin_not_allowed for a request that would change something with a cookie, and that no
+// page of a listed origin sent; 503 unavailable while the keys cannot be fetched.
+func (a *Access) Authenticate(c *fiber.Ctx) (auth.Grants, error) {
+	if !a.On() {
+		return everybody, nil
+	}
+	for _, name := range [...]string{"access_token", "token"} {
+		if c.Context().QueryArgs().Has(name) {
+			return auth.Grants{}, a.refuse(refusedURL, New(CodeTokenInURL,
+				"Send the token in the header Authorization: Bearer, or, where a page cannot set one, exchange it for a cookie at POST /v1/cookie. Take the one that was in the URL for known to others."))
+		}
+	}
+	token, ofCookie, err := credentials(c)
+	if err != nil {
+		return auth.Grants{}, a.refuse(refusedHeader, err)
+	}
+	if ofCookie && writes(c) && !a.listed(c) {
+		return auth.Grants{}, a.refuse(refusedOrigin, New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on this server's list."))
+	}
+	return a.verify(c, token)
+}
+
+func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), verifyTimeout)
+	defer cancel()
+	grants, err := a.verifier.Verify(ctx, token)
+	switch {
+	case err == nil:
+		return grants, nil
+	case errors.Is(err, auth.ErrUnavailable):
+		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnavailable, "Tokens cannot be checked at the moment."))
+	case errors.Is(err, auth.ErrMissing):
+		challenge(c, "") // RFC 6750, section 3.1: no error where there was nothing to be wrong
+		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnauthorized, ""))
+	default:
+		challenge(c, "invalid_token")
+		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnauthorized, ""))
+	}
+	return auth.Grants{}, err
+}
+
+// Insufficient returns the problem that answers a request for what its token does not
+// allow: 403 insufficient_scope. It must not depend on what there is, only on the token.
+func (a *Access) Insufficient(c *fiber.Ctx) error {
+	challenge(c, "insufficient_scope")
+	return a.refuse(refusedScope, New(CodeInsufficientScope, ""))
+}
+
+// challenge sets WWW-Authenticate (RFC 6750, section 3).
+func challenge(c *fiber.Ctx, code string) {
+	value := `Bearer realm="rejoin"`
+	if code != "" {
+		value += `, error="` + code + `"`
+	}
+	c.Set(fiber.HeaderWWWAuthenticate, value)
+}
+
+func (a *Access) refuse(reason string, err error) error {
+	a.refused.WithLabelValues(reason).Inc()
+	return err
+}
+
+// credentials returns the request's token, and whether a cookie held it. An Authorization
+// header counts alone, even when it holds no token. No token is empty.
+func credentials(c *fiber.Ctx) (token string, ofCookie bool, err error) {
+	switch headers := c.Request().Header.PeekAll(fiber.HeaderAuthorization); len(headers) {
+	case 0:
+		token = strings.Clone(c.Cookies(cookieName(c)))
+		return token, token != "", nil
+	case 1:
+		return bearer(string(headers[0])), false, nil
+	default:
+		return "", false, New(CodeInvalidHeader, "Authorization is given more than once.")
+	}
+}
+
+// bearer returns the token of an Authorization header, or nothing if it has another scheme.
+func bearer(value string) string {
+	scheme, token, _ := strings.Cut(value, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.Trim(token, " ")
+}
+
+// writes reports whether a request may change something (RFC 9110, section 9.2.1).
+func writes(c *fiber.Ctx) bool {
+	switch c.Method() {
+	case fiber.MethodGet, fiber.MethodHead, fiber.MethodOptions:
+		return false
+	default:
+		return true
+	}
+}
+
+// listed reports whether a request comes from a page of one of the origins.
+func (a *Access) listed(c *fiber.Ctx) bool {
+	headers := c.Request().Header.PeekAll(fiber.HeaderOrigin)
+	return len(headers) == 1 && a.origins[string(bytes.TrimSpace(headers[0]))]
+}

@@ -1,0 +1,78 @@
+package web
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// The names of the cookie that holds a token. A browser takes a name that begins with
+// __Host- only over TLS, and only from the host itself, so that no neighbour under the
+// same domain can plant a cookie of its own. On the loopback interface there is no TLS.
+const (
+	cookieSecure   = "__Host-rejoin"
+	cookieLoopback = "rejoin"
+)
+
+// maxCookieAge is how long browsers keep a cookie at most (RFC 6265bis, section 5.5).
+const maxCookieAge = 400 * 24 * time.Hour
+
+// SameSite says with which requests of other sites' pages a browser sends the cookie.
+type SameSite string
+
+// The values of SameSite.
+const (
+	SameSiteStrict SameSite = "strict"
+	SameSiteLax    SameSite = "lax"
+	SameSiteNone   SameSite = "none" // with all; implies Secure and Partitioned
+)
+
+// SetCookie has the browser keep the bearer token of the request's Authorization header
+// in a cookie that no script can read, until the token expires. It is Secure unless the
+// request's host is the loopback interface. Errors are those of [Access.Authenticate]; a
+// cookie does not renew itself.
+func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
+	if _, ofCookie, err := credentials(c); err == nil && ofCookie {
+		_, err = a.verify(c, "")
+		return err
+	}
+	grants, err := a.Authenticate(c)
+	if err != nil {
+		return err
+	}
+	token, _, err := credentials(c)
+	if err != nil {
+		return err
+	}
+	age := min(time.Until(grants.Expires), maxCookieAge)
+	cookie := http.Cookie{
+		Name: cookieName(c), Value: token, Path: "/", HttpOnly: true,
+		MaxAge:   max(int(age/time.Second), 1), // 0 would mean that it ends with the browser
+		Secure:   !onLoopback(c) || sameSite == SameSiteNone,
+		SameSite: http.SameSiteLaxMode,
+	}
+	switch sameSite {
+	case SameSiteNone:
+		cookie.SameSite, cookie.Partitioned = http.SameSiteNoneMode, true
+	case SameSiteStrict:
+		cookie.SameSite = http.SameSiteStrictMode
+	case SameSiteLax:
+	}
+	c.Set(fiber.HeaderSetCookie, cookie.String())
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	return c.SendStatus(fiber.StatusNoContent)
+}
+
+func cookieName(c *fiber.Ctx) string {
+	if onLoopback(c) {
+		return cookieLoopback
+	}
+	return cookieSecure
+}
+
+// onLoopback reports whether a request names the loopback interface as its host.
+func onLoopback(c *fiber.Ctx) bool {
+	return slices.Contains(LoopbackHosts, hostname(string(c.Request().Header.Host())))
+}

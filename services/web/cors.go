@@ -1,0 +1,38 @@
+package web
+
+import "github.com/gofiber/fiber/v2"
+
+// What pages of other origins may send and read, besides what the Fetch standard always
+// allows.
+const (
+	corsMethods = "GET, POST, DELETE"
+	corsAllowed = "Authorization, Content-Type, Last-Event-ID, Idempotency-Key, Event-Type, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+	corsExposed = "Mcp-Session-Id, WWW-Authenticate, Retry-After"
+	corsMaxAge  = "7200" // seconds; Chromium remembers an answer for no longer
+)
+
+// CORS returns a middleware that lets pages of the listed origins read the answers, with
+// credentials, and answers their preflights, which have no token (Fetch standard, section
+// 3.3). To pages of other origins nothing is said, so that their browsers keep the answers
+// from them. Without a list it does nothing.
+func (a *Access) CORS() fiber.Handler {
+	if a == nil || len(a.origins) == 0 {
+		return func(c *fiber.Ctx) error { return c.Next() }
+	}
+	return func(c *fiber.Ctx) error {
+		c.Vary(fiber.HeaderOrigin)
+		if !a.listed(c) {
+			return c.Next()
+		}
+		c.Set(fiber.HeaderAccessControlAllowOrigin, c.Get(fiber.HeaderOrigin))
+		c.Set(fiber.HeaderAccessControlAllowCredentials, "true")
+		if c.Method() == fiber.MethodOptions && c.Get(fiber.HeaderAccessControlRequestMethod) != "" {
+			c.Set(fiber.HeaderAccessControlAllowMethods, corsMethods)
+			c.Set(fiber.HeaderAccessControlAllowHeaders, corsAllowed)
+			c.Set(fiber.HeaderAccessControlMaxAge, corsMaxAge)
+			return c.SendStatus(fiber.StatusNoContent)
+		}
+		c.Set(fiber.HeaderAccessControlExposeHeaders, corsExposed)
+		return c.Next()
+	}
+}

@@ -1,0 +1,17 @@
+// Package auth turns bearer tokens into grants: who asks, and what they may do with
+// which sessions. It knows nothing of HTTP.
+//
+// A token is a JSON Web Token (RFC 7519), signed with HS256, RS256, ES256 or EdDSA.
+// It must have the claims "sub", "aud" and "exp"; "nbf" is honoured. The claim
+// "rejoin" holds the grants:
+//
+//	{
+//	  "sub": "alice",
+//	  "aud": "rejoin.example",
+//	  "exp": 1790000000,
+//	  "rejoin": {"publish": ["chat-*"], "subscribe": ["chat-*", "news"], "admin": false}
+//	}
+//
+// A session belongs to the subject of the token that created it, for good. A grant
+// says which names a token may use; whose session a name is, the registry says.
+package auth

@@ -1,0 +1,254 @@
+package auth
+
+import (
+	"context"
+	"crypto/elliptic"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// issuer serves a key set, as who signs tokens does.
+type issuer struct {
+	*httptest.Server
+	answer  atomic.Pointer[http.HandlerFunc]
+	fetches atomic.Int64
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	is := &issuer{}
+	is.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		is.fetches.Add(1)
+		(*is.answer.Load())(w, r)
+	}))
+	t.Cleanup(is.Close)
+	return is
+}
+
+func (is *issuer) handle(h http.HandlerFunc) { is.answer.Store(&h) }
+
+func (is *issuer) serve(keys ...map[string]any) {
+	is.handle(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"keys": keys})
+	})
+}
+
+func encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+func (k keyring) rsaJWK(id string) map[string]any {
+	return map[string]any{"kty": "RSA", "kid": id, "n": encoded(k.rsa.N.Bytes()), "e": encoded(big.NewInt(int64(k.rsa.E)).Bytes())}
+}
+
+func (k keyring) ecJWK(t *testing.T, id string) map[string]any {
+	t.Helper()
+	point, err := k.ec.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{"kty": "EC", "crv": elliptic.P256().Params().Name, "kid": id, "x": encoded(point[1:33]), "y": encoded(point[33:]), "use": "sig", "alg": "ES256"}
+}
+
+func (k keyring) edJWK(id string) map[string]any {
+	return map[string]any{"kty": "OKP", "crv": "Ed25519", "kid": id, "x": encoded(k.ed[32:]), "key_ops": []string{"verify"}}
+}
+
+// moving is a clock that a test moves.
+type moving struct{ past atomic.Int64 }
+
+func (m *moving) now() time.Time       { return noon.Add(time.Duration(m.past.Load())) }
+func (m *moving) pass(d time.Duration) { m.past.Add(int64(d)) }
+
+func setVerifier(t *testing.T, url string) (*Verifier, *moving) {
+	t.Helper()
+	m := &moving{}
+	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url}, quiet, m.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, m
+}
+
+func TestKeySet(t *testing.T) {
+	is, ring := newIssuer(t), newKeyring(t)
+	altered := func(k map[string]any, name string, value any) map[string]any { k[name] = value; return k }
+	is.serve(
+		ring.rsaJWK("r"), ring.ecJWK(t, "e"), ring.edJWK("d"),
+		// What must not get in the way of the others, or be used.
+		map[string]any{"kty": "oct", "kid": "o", "k": encoded([]byte(secret))}, map[string]any{"kty": "new"}, map[string]any{},
+		altered(ring.rsaJWK("enc"), "use", "enc"), altered(ring.rsaJWK("sign"), "key_ops", []string{"sign"}), altered(ring.rsaJWK("other"), "alg", "RS512"),
+		altered(ring.rsaJWK("weak"), "n", encoded(ring.rsa.N.Bytes()[:100])), altered(ring.rsaJWK("even"), "e", "Ag"), altered(ring.rsaJWK("text"), "e", "?"),
+		altered(ring.ecJWK(t, "curve"), "crv", "P-384"), altered(ring.ecJWK(t, "off"), "x", encoded(make([]byte, 32))), altered(ring.ecJWK(t, "short"), "y", "AA"),
+		altered(ring.edJWK("x"), "x", "AA"),
+	)
+	v, _ := setVerifier(t, is.URL)
+	rs, es, ed, hs := jwt.SigningMethodRS256, jwt.SigningMethodES256, jwt.SigningMethodEdDSA, jwt.SigningMethodHS256
+	for name, tt := range map[string]struct {
+		token string
+		want  error
+	}{
+		"RS256":                       {sign(t, rs, ring.rsa, good(), "kid", "r"), nil},
+		"ES256":                       {sign(t, es, ring.ec, good(), "kid", "e"), nil},
+		"EdDSA":                       {sign(t, ed, ring.ed, good(), "kid", "d"), nil},
+		"the only key of a kind":      {sign(t, es, ring.ec, good()), nil},
+		"no such key":                 {sign(t, rs, ring.rsa, good(), "kid", "nobody"), ErrUnknownKey},
+		"another kind of key":         {sign(t, rs, ring.rsa, good(), "kid", "e"), ErrUnknownKey},
+		"another key":                 {sign(t, rs, newKeyring(t).rsa, good(), "kid", "r"), ErrSignature},
+		"a secret of the set":         {sign(t, hs, []byte(secret), good(), "kid", "o"), ErrAlgorithm},
+		"a key for encryption":        {sign(t, rs, ring.rsa, good(), "kid", "enc"), ErrUnknownKey},
+		"a key for signing only":      {sign(t, rs, ring.rsa, good(), "kid", "sign"), ErrUnknownKey},
+		"a key for another algorithm": {sign(t, rs, ring.rsa, good(), "kid", "other"), ErrUnknownKey},
+		"a point off the curve":       {sign(t, es, ring.ec, good(), "kid", "off"), ErrUnknownKey},
+		"an address of its own":       {sign(t, rs, newKeyring(t).rsa, good(), "kid", "r", "jku", "http://127.0.0.1/"), ErrSignature},
+	} {
+		if _, err := v.Verify(t.Context(), tt.token); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+	}
+	if n := is.fetches.Load(); n != 1 {
+		t.Errorf("the set was fetched %d times", n)
+	}
+}
+
+func TestATokenWithoutAKeyIDFitsOneKeyOnly(t *testing.T) {
+	is, ring := newIssuer(t), newKeyring(t)
+	is.serve(ring.edJWK("1"), newKeyring(t).edJWK("2"))
+	v, _ := setVerifier(t, is.URL)
+	if _, err := v.Verify(t.Context(), sign(t, jwt.SigningMethodEdDSA, ring.ed, good())); !errors.Is(err, ErrUnknownKey) {
+		t.Error(err)
+	}
+}
+
+func TestKeysRotate(t *testing.T) {
+	is, before, after := newIssuer(t), newKeyring(t), newKeyring(t)
+	older, newer := sign(t, jwt.SigningMethodEdDSA, before.ed, good(), "kid", "1"), sign(t, jwt.SigningMethodEdDSA, after.ed, good(), "kid", "2")
+	v, clock := setVerifier(t, is.URL)
+	expect := func(token string, want error, fetches int64) {
+		t.Helper()
+		if _, err := v.Verify(t.Context(), token); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		if n := is.fetches.Load(); n != fetches {
+			t.Errorf("the set was fetched %d times, want %d", n, fetches)
+		}
+	}
+	is.serve(before.edJWK("1"))
+	expect(older, nil, 1)
+	expect(newer, ErrUnknownKey, 1) // fetched a moment ago
+	is.serve(before.edJWK("1"), after.edJWK("2"))
+	clock.pass(keySetPause)
+	expect(newer, nil, 2) // a new key is known as soon as it is used
+	expect(older, nil, 2)
+	is.serve(after.edJWK("2"))
+	expect(older, nil, 2)
+	clock.pass(keySetAge)
+	expect(older, ErrUnknownKey, 3) // and one that is gone is forgotten
+	expect(newer, nil, 3)
+}
+
+func TestAKeySetThatCannotBeReached(t *testing.T) {
+	is, ring := newIssuer(t), newKeyring(t)
+	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "1")
+	v, clock := setVerifier(t, is.URL)
+	for name, answer := range map[string]http.HandlerFunc{
+		"an error":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"elsewhere": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/keys", http.StatusFound) },
+		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"no keys":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"keys":[]}`)) },
+		"no end": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(strings.Repeat(" ", maxKeySetBytes+1)))
+		},
+		"cut off": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			_, _ = w.Write([]byte("{"))
+		},
+		"hanging up": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		is.handle(answer)
+		clock.pass(keySetPause)
+		if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	is.serve(ring.edJWK("1"))
+	if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("there was no pause: %v", err)
+	}
+	clock.pass(keySetPause)
+	if _, err := v.Verify(t.Context(), token); err != nil {
+		t.Error(err)
+	}
+
+	// From now on the keys are known, and stay good while nobody can be asked.
+	is.Close()
+	clock.pass(keySetAge)
+	if _, err := v.Verify(t.Context(), token); err != nil {
+		t.Error(err)
+	}
+	if _, err := v.Verify(t.Context(), sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "2")); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a key that may be new: %v", err)
+	}
+}
+
+func TestManyTokensWaitForOneFetch(t *testing.T) {
+	is, ring := newIssuer(t), newKeyring(t)
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	is.handle(func(w http.ResponseWriter, _ *http.Request) {
+		close(arrived) // a second fetch would panic
+		<-goOn
+		_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{ring.edJWK("1")}})
+	})
+	v, _ := setVerifier(t, is.URL)
+	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "1")
+	var all sync.WaitGroup
+	verify := func() {
+		if _, err := v.Verify(t.Context(), token); err != nil {
+			t.Error(err)
+		}
+	}
+	all.Go(verify)
+	<-arrived
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := v.Verify(gone, token); !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("who does not wait is told %v", err)
+	}
+	for range 10 {
+		all.Go(verify)
+	}
+	close(goOn)
+	all.Wait()
+}
+
+// Whatever a set holds, its keys are of a known kind and strong enough, or left out.
+func FuzzKeySets(f *testing.F) {
+	ring := newKeyring(f)
+	for _, key := range []map[string]any{ring.rsaJWK("r"), ring.edJWK("d"), {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, {"kty": "oct", "k": "AA"}} {
+		set, err := json.Marshal(map[string]any{"keys": []any{key}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(set)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		keys, err := parseKeySet(data)
+		if (err == nil) != (len(keys) > 0) {
+			t.Errorf("%d keys and %v", len(keys), err)
+		}
+		for _, k := range keys {
+			if algorithm, err := algorithmOf(k.key); err != nil || algorithm != k.algorithm {
+				t.Errorf("a key for %s: %s, %v", k.algorithm, algorithm, err)
+			}
+		}
+	})
+}

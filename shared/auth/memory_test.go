@@ -1,0 +1,77 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// counting counts how often a key is looked for.
+type counting struct {
+	keys
+	looks int
+}
+
+func (c *counting) find(ctx context.Context, algorithm, id string) (any, error) {
+	c.looks++
+	return c.keys.find(ctx, algorithm, id)
+}
+
+func TestAGoodTokenIsCheckedOnceAMinuteAndNeverBeyondItsEnd(t *testing.T) {
+	m := &moving{}
+	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counting{keys: v.keys}
+	v.keys = c
+	token := sign(t, jwt.SigningMethodHS256, []byte(secret), with("exp", noon.Add(90*time.Second).Unix()))
+	expect := func(looks int, want error) {
+		t.Helper()
+		g, err := v.Verify(t.Context(), token)
+		if !errors.Is(err, want) || err == nil && g.Subject != "alice" || c.looks != looks {
+			t.Errorf("%+v, %v after %d looks, want %v after %d", g, err, c.looks, want, looks)
+		}
+	}
+	expect(1, nil)
+	expect(1, nil)
+	m.pass(memoryAge - 1)
+	expect(1, nil)
+	m.pass(1)
+	expect(2, nil)
+	m.pass(90*time.Second + Leeway - memoryAge - 1)
+	expect(2, nil)
+	m.pass(1)
+	expect(3, ErrExpired) // though it was checked less than a minute ago
+	bad := token[:len(token)-4] + "AAAA"
+	for range 2 {
+		if _, err := v.Verify(t.Context(), bad); err == nil {
+			t.Error("a token that is like a good one is taken")
+		}
+	}
+	if c.looks != 5 {
+		t.Errorf("%d looks: a bad token was remembered", c.looks)
+	}
+}
+
+func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
+	var m memory
+	grants := Grants{Subject: "alice", Expires: noon.Add(time.Hour)}
+	m.remember("used", grants, noon)
+	for i := range 3 * memorySize {
+		m.remember(fmt.Sprint(i), grants, noon)
+		if _, ok := m.recall("used", noon); !ok {
+			t.Fatalf("forgotten after %d others", i)
+		}
+		if n := len(m.newer) + len(m.older); n > memorySize {
+			t.Fatalf("%d are remembered", n)
+		}
+	}
+	if _, ok := m.recall("0", noon); ok {
+		t.Error("what nobody used is remembered for ever")
+	}
+}

@@ -1,0 +1,49 @@
+package auth
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Token is what a token with a shared secret is made of. Who issues tokens in
+// production is another program, with a key of its own.
+type Token struct {
+	Subject  string // required
+	Audience string // required
+	Issuer   string // empty: none
+
+	Publish   []Pattern
+	Subscribe []Pattern
+	Admin     bool
+
+	// Issued and Expires are rounded down to seconds.
+	Issued, Expires time.Time
+}
+
+// Sign returns the token, signed with HS256. Errors wrap [ErrClaims] when no verifier
+// would take it.
+func (t Token) Sign(secret []byte) (string, error) {
+	switch {
+	case t.Subject == "" || len(t.Subject) > maxSubjectLen:
+		return "", fmt.Errorf("%w: the subject must have 1 to %d bytes", ErrClaims, maxSubjectLen)
+	case t.Audience == "":
+		return "", fmt.Errorf("%w: there is no audience", ErrClaims)
+	case !t.Expires.After(t.Issued):
+		return "", fmt.Errorf("%w: it expires before it is issued", ErrClaims)
+	}
+	for _, p := range slices.Concat(t.Publish, t.Subscribe) {
+		if err := p.Check(); err != nil {
+			return "", fmt.Errorf("%w: %w", ErrClaims, err)
+		}
+	}
+	return jwt.NewWithClaims(jwt.SigningMethodHS256, &claims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Subject: t.Subject, Audience: jwt.ClaimStrings{t.Audience}, Issuer: t.Issuer,
+			IssuedAt: jwt.NewNumericDate(t.Issued), ExpiresAt: jwt.NewNumericDate(t.Expires),
+		},
+		Rejoin: grantClaims{Publish: t.Publish, Subscribe: t.Subscribe, Admin: t.Admin},
+	}).SignedString(secret)
+}

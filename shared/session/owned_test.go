@@ -1,0 +1,39 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+func TestASessionIsItsOwnersAloneAndNotThereForOthers(t *testing.T) {
+	nc := connect(t, natstest.Start(t))
+	r, other := create(t, nc), open(t, nc)
+	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
+		if _, err := r.Create(patient(t), session.New(name, owner, nil, time.Now())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
+		if rec, err := registry.Owned(patient(t), "hers", "alice"); err != nil || rec.Session != "hers" || rec.Incarnation == "" {
+			t.Errorf("%+v, %v", rec, err)
+		}
+		if _, ok := registry.Session("hers"); !ok {
+			t.Error("what the leader said is not remembered")
+		}
+		for _, at := range [][2]string{{"hers", "bob"}, {"hers", "Alice"}, {"hers", ""}, {"nobodys", ""}, {"nobodys", "bob"}, {"nothing", "alice"}, {"nothing", ""}} {
+			if rec, err := registry.Owned(patient(t), at[0], at[1]); err != session.ErrNotFound || rec.Session != "" { //nolint:errorlint // the very same error, so that answers cannot differ
+				t.Errorf("%v: %+v, %v", at, rec, err)
+			}
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Owned(gone, "hers", "bob"); !errors.Is(err, session.ErrUnavailable) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,109 @@
+// Package tokencli is the command "rejoin token": it makes a token for development,
+// where the secret is at hand. In production, who knows the users makes the tokens.
+package tokencli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/daemon"
+)
+
+// CLI holds the flags of the command. Those that a server has as well may be given in
+// the same environment variables, so that a token fits the server beside it.
+type CLI struct {
+	daemon.Config
+
+	SecretFile string `name:"jwt-secret-file" type:"path" required:"" help:"File with the shared secret, the same as the server's." placeholder:"FILE"`
+	Audience   string `name:"jwt-audience" required:"" help:"The token's audience, the same as the server's." placeholder:"NAME"`
+	Issuer     string `name:"jwt-issuer" help:"The token's issuer, the same as the server's." placeholder:"NAME"`
+
+	Subject   string         `env:"-" required:"" help:"Who the token is for: the owner of the sessions it creates." placeholder:"NAME"`
+	Publish   []auth.Pattern `env:"-" help:"Sessions it may create, publish to and close: a name, a beginning and *, or * for all." placeholder:"PATTERN"`
+	Subscribe []auth.Pattern `env:"-" help:"Sessions it may read." placeholder:"PATTERN"`
+	Admin     bool           `env:"-" help:"Let it see what is retained of all sessions."`
+	TTL       time.Duration  `name:"ttl" env:"-" default:"1h" help:"How long it is good."`
+}
+
+const description = `Make a token for development, and print it.
+
+A secret, and the server that takes its tokens:
+
+  head -c 32 /dev/urandom | base64 > jwt.secret
+  export REJOIN_JWT_SECRET_FILE=jwt.secret REJOIN_JWT_AUDIENCE=dev
+  rejoin --auth=jwt
+
+A token for all that alice may do, and what she does with it:
+
+  token=$(rejoin token --subject=alice --publish='*' --subscribe='*')
+  curl -H "Authorization: Bearer $token" -X POST http://127.0.0.1:8080/v1/sessions
+
+One that only reads the sessions whose names begin with chat-, for five minutes:
+
+  rejoin token --subject=alice --subscribe='chat-*' --ttl=5m`
+
+// Main runs the command with args, which follow "rejoin token", and returns the process'
+// exit code. It may be used once in a process.
+func Main(args []string) int {
+	var cli CLI
+	return app(&cli, args, time.Now).Main()
+}
+
+func app(cli *CLI, args []string, now func() time.Time) daemon.App {
+	return daemon.App{
+		Name: "rejoin token", Description: description,
+		CLI: cli, Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
+		Run: func(_ context.Context, env daemon.Env) error {
+			token, err := cli.token(now())
+			if err == nil {
+				_, err = fmt.Fprintln(env.Stdout, token)
+			}
+			return err
+		},
+	}
+}
+
+// token returns the token. An error is one sentence for the user.
+func (cli *CLI) token(now time.Time) (string, error) {
+	if cli.TTL < time.Second {
+		return "", fmt.Errorf("--ttl must be at least 1s, not %s", cli.TTL)
+	}
+	for _, patterns := range []struct {
+		flag string
+		all  []auth.Pattern
+	}{{"--publish", cli.Publish}, {"--subscribe", cli.Subscribe}} {
+		for _, p := range patterns.all {
+			if err := p.Check(); err != nil {
+				return "", fmt.Errorf("%s takes names of sessions, a beginning and *, or *: %w", patterns.flag, err)
+			}
+		}
+	}
+	if len(cli.Publish) == 0 && len(cli.Subscribe) == 0 && !cli.Admin {
+		return "", errors.New("the token would allow nothing; give --publish, --subscribe or --admin")
+	}
+	secret, err := auth.ReadSecret(cli.SecretFile)
+	if err != nil {
+		return "", err
+	}
+	return auth.Token{
+		Subject: cli.Subject, Audience: cli.Audience, Issuer: cli.Issuer,
+		Publish: cli.Publish, Subscribe: cli.Subscribe, Admin: cli.Admin,
+		Issued: now, Expires: now.Add(cli.TTL),
+	}.Sign(secret)
+}
+
+// hideServiceFlags leaves out of the help what only programs that go on running need.
+func hideServiceFlags(k *kong.Kong) error {
+	for _, f := range k.Model.Flags {
+		switch f.Name {
+		case "admin-addr", "log-level", "log-format", "stop-timeout", "pprof":
+			f.Hidden = true
+		}
+	}
+	return nil
+}

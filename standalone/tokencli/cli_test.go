@@ -1,0 +1,96 @@
+package tokencli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var cli CLI
+	var out, errs bytes.Buffer
+	a := app(&cli, args, time.Now)
+	a.Stdout, a.Stderr = &out, &errs
+	return a.Main(), out.String(), errs.String()
+}
+
+func TestATokenIsWhatWasAskedForAndAServerTakesIt(t *testing.T) {
+	cfg := authtest.Config(t)
+	t.Setenv("REJOIN_JWT_SECRET_FILE", cfg.SecretFile)
+	t.Setenv("REJOIN_JWT_AUDIENCE", cfg.Audience)
+	t.Setenv("REJOIN_SUBJECT", "mallory")
+	code, out, errs := run(t, "--subject=alice", "--publish=a,b*", "--publish=c", "--subscribe=*", "--ttl=90s", "--jwt-issuer=me")
+	if code != 0 || errs != "" || strings.Count(out, "\n") != 1 {
+		t.Fatalf("%d %q %q", code, out, errs)
+	}
+	cfg.Issuer = "me"
+	v, err := auth.NewVerifier(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := v.Verify(t.Context(), strings.TrimSpace(out))
+	if left := time.Until(got.Expires); err != nil || left > 90*time.Second+auth.Leeway || left < time.Minute {
+		t.Errorf("%v; it is good for %s", err, left)
+	}
+	got.Expires = time.Time{}
+	if diff := cmp.Diff(auth.Grants{Subject: "alice", Publish: []auth.Pattern{"a", "b*", "c"}, Subscribe: []auth.Pattern{"*"}}, got); diff != "" {
+		t.Error(diff)
+	}
+	if code, out, _ = run(t, "--subject=root", "--admin"); code != 0 || out == "" {
+		t.Errorf("%d %q", code, out)
+	}
+}
+
+func TestATokenThatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
+	good := []string{"--jwt-secret-file=" + authtest.Config(t).SecretFile, "--jwt-audience=a", "--subject=alice", "--publish=*"}
+	short := filepath.Join(t.TempDir(), "short")
+	if err := os.WriteFile(short, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no secret":      {good[1:], 2, "--jwt-secret-file"},
+		"no audience":    {append(good[:1:1], good[2:]...), 2, "--jwt-audience"},
+		"no subject":     {append(good[:2:2], good[3:]...), 2, "--subject"},
+		"nothing":        {good[:3:3], 1, "would allow nothing"},
+		"a short secret": {append(good[1:4:4], "--jwt-secret-file="+short), 1, "at least 32"},
+		"no such secret": {append(good[1:4:4], "--jwt-secret-file="+short+"er"), 1, "cannot be read"},
+		"a bad pattern":  {append(good[:4:4], "--subscribe=a b"), 1, "--subscribe takes"},
+		"no time":        {append(good[:4:4], "--ttl=0"), 1, "--ttl"},
+		"an argument":    {append(good[:4:4], "x"), 2, "unexpected argument"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := run(t, tt.args...)
+			if code != tt.code || out != "" || !strings.HasPrefix(errs, "rejoin token: ") || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, tt.want) {
+				t.Errorf("%d %q %q, want %d and a sentence with %q", code, out, errs, tt.code, tt.want)
+			}
+		})
+	}
+}
+
+func TestHelpHasExamples(t *testing.T) {
+	code, out, _ := run(t, "--help")
+	for _, want := range []string{"export REJOIN_JWT_SECRET_FILE", "\n    token=$(rejoin token", "--subscribe='chat-*' --ttl=5m", "--subject"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d: the help has no %q:\n%s", code, want, out)
+		}
+	}
+	if strings.Contains(out, "--admin-addr") {
+		t.Error("the help has the flags of services")
+	}
+}
