@@ -163,7 +163,11 @@ func (p *partition) answer(req marks.Request, late bool) (marks.Reply, bool) {
 	}
 	// An edge of before a rollback may have seen more.
 	l.advance(min(req.First, l.through+1))
-	return l.answer(req, p.now()), true
+	reply := l.answer(req, p.now())
+	if n := len(l.generations); n > 0 {
+		reply.Generation = l.generations[n-1].ID
+	}
+	return reply, true
 }
 
 func (p *partition) answerLater(ctx context.Context, req marks.Request) marks.Reply {

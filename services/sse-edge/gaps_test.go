@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -388,5 +389,28 @@ func TestAnEventThatWasClearedWhileItWasReadIsNotSent(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The log can begin another generation between the look at it and the janitor's answer.
+// An answer of then knows of removals that the window has yet to hear of: a cursor that
+// followed it would be ahead of the generation's start, and be told that it was rolled
+// back.
+func TestAnAnswerOfALaterGenerationIsNotFollowed(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	var asked atomic.Int32
+	f.ledger(func(marks.Request) marks.Reply {
+		if asked.Add(1) > 1 {
+			return marks.Reply{}
+		}
+		return marks.Reply{Generation: "another", Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 1000, Reason: marks.Trimmed}}}}
+	})
+	f.publish("a", 3)
+	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
+	after := cursorAt(t, url, streamPath, 1)
+	asked.Store(0)
+	page := poll(t, url+streamPath+"?after="+after)
+	if page.Gap != nil || len(page.Events) != 2 {
+		t.Errorf("got %+v", page)
 	}
 }

@@ -25,6 +25,7 @@ type ledger struct {
 
 const askAgain = 50 * time.Millisecond
 
+// ask asks the janitor. Errors are errBehind and those of [marks.Ask].
 func (l *ledger) ask(ctx context.Context, req marks.Request) (marks.Reply, error) {
 	for {
 		askCtx, cancel := context.WithTimeout(ctx, marks.AskTimeout)
@@ -32,6 +33,9 @@ func (l *ledger) ask(ctx context.Context, req marks.Request) (marks.Reply, error
 		cancel()
 		if err == nil {
 			l.answered(true)
+			if reply.Generation != "" && reply.Generation != req.Generation {
+				return marks.Reply{}, errBehind // the partition has begun another one since the look
+			}
 			return reply, nil
 		}
 		if time.Since(l.answered(false)) > l.patience || ctx.Err() != nil {

@@ -89,6 +89,10 @@ type Reply struct {
 	Error string `json:"error,omitempty"`
 	// Through is the sequence up to which the ledger has followed the log.
 	Through uint64 `json:"through"`
+	// Generation is the ID of the newest generation that the ledger has heard of. When
+	// it is not the one that was asked with, the answer may be about events that the
+	// edge's own view of the partition does not have.
+	Generation string `json:"generation,omitempty"`
 	// Default holds for every stream asked for that Marks does not name.
 	Default Mark `json:"default"`
 	// Marks are the streams whose mark differs from Default, ordered by session and stream token.
@@ -150,6 +154,7 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) (Reply, error) {
 		} else {
 			all.Marks = append(all.Marks, reply.Marks...)
 			all.Through = min(all.Through, reply.Through)
+			all.Generation = reply.Generation // another one than before is not the one asked with either
 			// A page leaves out the streams with its own default: the larger doubt is
 			// right for those of all pages.
 			all.Default.Maybe = max(all.Default.Maybe, reply.Default.Maybe)
