@@ -28,11 +28,22 @@ func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers .
 	return reply
 }
 
+// connect returns a connection on which an ingest answers.
+func (s *system) connect(t *testing.T) *nats.Conn {
+	t.Helper()
+	nc := s.srv.Connect()
+	t.Cleanup(nc.Close)
+	eventually(t, "ingest answers on NATS", func() bool {
+		_, err := nc.RequestWithContext(patient(t), "$SRV.PING.ingest", nil)
+		return err == nil
+	})
+	return nc
+}
+
 func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
 	s.start(t, testConfig())
-	nc := s.srv.Connect()
-	defer nc.Close()
+	nc := s.connect(t)
 
 	var first struct {
 		ID        string
@@ -60,8 +71,7 @@ func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
 	in := s.start(t, testConfig())
-	nc := s.srv.Connect()
-	defer nc.Close()
+	nc := s.connect(t)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
 	in.close(t, "closed")
 	before := len(s.entries(t))
@@ -114,8 +124,7 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
-	nc := s.srv.Connect()
-	defer nc.Close()
+	nc := s.connect(t)
 	const n = 90 // all can be under way
 	inbox := nc.NewRespInbox()
 	sub, err := nc.SubscribeSync(inbox)
@@ -143,8 +152,7 @@ func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
 func TestIngestIsFoundOnNATS(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	nc := s.srv.Connect()
-	defer nc.Close()
+	nc := s.connect(t)
 	var info micro.Info
 	reply := request(t, nc, "$SRV.INFO.ingest", nil)
 	if err := json.Unmarshal(reply.Data, &info); err != nil {
