@@ -40,7 +40,7 @@ func Main(args []string) int {
 func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 	return daemon.App{
 		Name: "rejoin log", Description: "Show what the log is set to and holds, and change its limits.",
-		CLI: cli, Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
+		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
 		Run: func(ctx context.Context, env daemon.Env) error {
 			if env.Command == "set" {
 				if _, err := cli.Set.to(eventlog.DefaultSettings()); err != nil {
@@ -58,17 +58,6 @@ func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 			return set(ctx, l, cli.Set, env.Stdout, question{stdin, isTerminal(stdin)})
 		},
 	}
-}
-
-// hideServiceFlags leaves out of the help what only programs that go on running need.
-func hideServiceFlags(k *kong.Kong) error {
-	for _, f := range k.Model.Flags {
-		switch f.Name {
-		case "admin-addr", "log-level", "log-format", "stop-timeout", "pprof":
-			f.Hidden = true
-		}
-	}
-	return nil
 }
 
 // openWithin is how long a log may take to answer.

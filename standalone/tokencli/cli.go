@@ -57,7 +57,7 @@ func Main(args []string) int {
 func app(cli *CLI, args []string, now func() time.Time) daemon.App {
 	return daemon.App{
 		Name: "rejoin token", Description: description,
-		CLI: cli, Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
+		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
 		Run: func(_ context.Context, env daemon.Env) error {
 			token, err := cli.token(now())
 			if err == nil {
@@ -95,15 +95,4 @@ func (cli *CLI) token(now time.Time) (string, error) {
 		Publish: cli.Publish, Subscribe: cli.Subscribe, Admin: cli.Admin,
 		Issued: now, Expires: now.Add(cli.TTL),
 	}.Sign(secret)
-}
-
-// hideServiceFlags leaves out of the help what only programs that go on running need.
-func hideServiceFlags(k *kong.Kong) error {
-	for _, f := range k.Model.Flags {
-		switch f.Name {
-		case "admin-addr", "log-level", "log-format", "stop-timeout", "pprof":
-			f.Hidden = true
-		}
-	}
-	return nil
 }

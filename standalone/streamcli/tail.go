@@ -1,0 +1,92 @@
+package streamcli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"rejoin/shared/client"
+)
+
+// TailFlags are those of "rejoin tail".
+type TailFlags struct {
+	Session string `arg:"" env:"-" help:"The session."`
+	Stream  string `arg:"" optional:"" env:"-" help:"The stream; without one, all streams of the session."`
+	From    string `env:"-" default:"start" help:"Where to begin: start, now, or behind an event ID." placeholder:"PLACE"`
+	JSON    bool   `name:"json" env:"-" help:"Print objects with id, stream, type, time and message, and gaps among them."`
+}
+
+// line is what --json prints of an event.
+type line struct {
+	ID      string          `json:"id"`
+	Stream  string          `json:"stream"`
+	Type    string          `json:"type"`
+	Time    time.Time       `json:"time"`
+	Message json.RawMessage `json:"message"`
+}
+
+func (cli *CLI) tail(ctx context.Context, out, status io.Writer) error {
+	token, err := cli.token()
+	if err != nil {
+		return err
+	}
+	f := cli.Tail
+	cfg := client.SubscriberConfig{URL: cli.URL, Token: token, Session: f.Session, Stream: f.Stream, Times: f.JSON}
+	switch f.From {
+	case "start":
+	case "now":
+		cfg.Start = client.StartNow
+	default:
+		cfg.After = f.From
+	}
+	subscriber, err := client.NewSubscriber(cfg)
+	if err != nil {
+		return err
+	}
+	for e, err := range subscriber.Events(ctx) {
+		if err == nil {
+			err = f.print(e, out, status)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil // told to stop
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// print prints an event: messages go to out, gaps there only with --json.
+func (f TailFlags) print(e client.Event, out, status io.Writer) error {
+	var b bytes.Buffer
+	switch {
+	case e.Kind == client.KindGap && f.JSON:
+		if err := json.NewEncoder(&b).Encode(map[string]*client.Gap{"gap": e.Gap}); err != nil {
+			return err
+		}
+	case e.Kind == client.KindGap:
+		maybe := ""
+		if !e.Gap.Certain {
+			maybe = "maybe "
+		}
+		_, err := fmt.Fprintf(status, "gap: events are %smissing behind %s (%s)\n", maybe, e.Gap.Requested, e.Gap.Reason)
+		return err
+	case f.JSON:
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(line{e.ID, e.Stream, e.Type, e.Time, e.Message}); err != nil {
+			return err
+		}
+	default:
+		if err := json.Compact(&b, e.Message); err != nil {
+			return err
+		}
+		b.WriteByte('\n')
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}
