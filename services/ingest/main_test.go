@@ -92,6 +92,7 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 			t.Errorf("Run: %v", err)
 		}
 	})
+	in.send(t, http.MethodGet, "/", nil) // answered when it serves, here and on NATS
 	return in
 }
 

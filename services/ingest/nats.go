@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/micro"
 
@@ -18,6 +19,8 @@ const (
 	natsService = "ingest"
 	// natsPrefix stands before the tokens of session and stream.
 	natsPrefix = "mcp.ingest."
+	// flushTimeout bounds the wait for the server to know the service.
+	flushTimeout = time.Second
 )
 
 // listen offers the service on NATS, to whoever may send to its subjects there:
@@ -38,6 +41,9 @@ func (s *Service) listen() (micro.Service, error) {
 		_ = svc.Stop() // the other error says why
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
 	}
+	// Who gets an answer over HTTP, which comes later, finds the service on NATS as well.
+	// Without a connection it is found when there is one again.
+	_ = s.backend.Conn.FlushTimeout(flushTimeout)
 	return svc, nil
 }
 

@@ -28,15 +28,11 @@ func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers .
 	return reply
 }
 
-// connect returns a connection on which an ingest answers.
+// connect returns a connection of another client.
 func (s *system) connect(t *testing.T) *nats.Conn {
 	t.Helper()
 	nc := s.srv.Connect()
 	t.Cleanup(nc.Close)
-	eventually(t, "ingest answers on NATS", func() bool {
-		_, err := nc.RequestWithContext(patient(t), "$SRV.PING.ingest", nil)
-		return err == nil
-	})
 	return nc
 }
 
