@@ -7,7 +7,6 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
-	"rejoin/shared/event"
 )
 
 // What a publisher was told to be stored is there once, and what it published comes in
@@ -55,7 +54,7 @@ func TestTheClientLosesAndRepeatsNothingWhileTheProgramIsKilled(t *testing.T) {
 		}
 		last := uint64(0)
 		for n, id := range stored[i] {
-			at := sequenceIn(t, id)
+			at := sequenceOf(t, id)
 			if at <= last {
 				t.Errorf("stream %d: message %d is stored at %d, behind one at %d", i, n, at, last)
 			}
@@ -115,13 +114,4 @@ func receiveAll(ctx context.Context, url string, stream, messages int) error {
 		}
 	}
 	return fmt.Errorf("it ended after %d messages", n)
-}
-
-func sequenceIn(t *testing.T, id string) uint64 {
-	t.Helper()
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed.Sequence
 }

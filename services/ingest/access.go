@@ -15,16 +15,10 @@ import (
 // guard returns a handler that calls h for requests whose token may publish to the
 // session in the path. A name that is none is left to h.
 func (s *Service) guard(h fiber.Handler) fiber.Handler {
-	access := s.cfg.Access
-	if !access.On() {
-		return h
-	}
-	return access.Guard(func(c *fiber.Ctx) error {
-		if name, err := web.Param(c, "session"); err == nil && !access.Grants(c).MayPublish(name) {
-			return access.Insufficient(c)
-		}
-		return h(c)
-	})
+	return s.cfg.Access.GuardFor(func(c *fiber.Ctx, grants auth.Grants) bool {
+		name, err := web.Param(c, "session")
+		return err != nil || grants.MayPublish(name)
+	}, h)
 }
 
 // admit returns the record of a message's session, if it is open. Without access control

@@ -31,7 +31,7 @@ func (s *Service) store(b *batch) (*summary, error) {
 	}
 	sum := newSummary()
 	b.report = sum.add
-	end := b.run(context.Background())
+	end := b.run()
 	if nothing := sum.nothing(end); nothing != nil {
 		return nil, nothing
 	}
@@ -99,7 +99,7 @@ type stop struct {
 
 // run returns where the batch stopped, or nil when it came to its end. It reports the
 // results of all messages before in order, from a goroutine of its own.
-func (b *batch) run(ctx context.Context) *stop {
+func (b *batch) run() *stop {
 	b.pending = make(chan pendingMessage, batchAhead)
 	b.trouble = make(chan struct{})
 	b.ahead.freed.L = &b.ahead.mu
@@ -109,7 +109,7 @@ func (b *batch) run(ctx context.Context) *stop {
 		defer close(settled)
 		first = b.settle()
 	}()
-	end := b.read(ctx)
+	end := b.read()
 	close(b.pending)
 	<-settled
 	if end != nil && end.problem == nil {
@@ -119,7 +119,7 @@ func (b *batch) run(ctx context.Context) *stop {
 }
 
 // read begins one message after the other.
-func (b *batch) read(ctx context.Context) *stop {
+func (b *batch) read() *stop {
 	for index := 0; ; index++ {
 		select {
 		case <-b.trouble:
@@ -152,7 +152,7 @@ func (b *batch) read(ctx context.Context) *stop {
 			m.key, m.keyIndex = e.key, 0
 		}
 		b.ahead.take(len(m.data))
-		under, err := b.service.begin(ctx, m, b.service.cfg.AckTimeout)
+		under, err := b.service.begin(context.Background(), m, b.service.cfg.AckTimeout)
 		if err != nil {
 			b.ahead.give(len(m.data))
 			if p := problem(err); stops(p) {

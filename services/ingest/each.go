@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"bufio"
-	"context"
 	"net"
 	"slices"
 	"sync"
@@ -104,7 +103,7 @@ func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
 	}
 	go func() {
 		defer out.close()
-		sum.end(b.run(context.Background()))
+		sum.end(b.run())
 		out.add(ndjson(sum))
 	}()
 	var lines []byte

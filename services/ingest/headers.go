@@ -7,6 +7,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
+	"rejoin/shared/event"
 )
 
 const (
@@ -14,9 +15,6 @@ const (
 	headerType  = "Event-Type"
 	headerTrace = "traceparent"
 )
-
-// maxKeyLen is the longest idempotency key, in bytes.
-const maxKeyLen = 256
 
 // values returns all values of a header of a request.
 func values(c *fiber.Ctx, name string) (all []string) {
@@ -45,18 +43,13 @@ func keyOf(values []string) (string, error) {
 	if err != nil || !given {
 		return "", err
 	}
-	if !validKey(key) {
+	if !event.ValidKey(key) {
 		return "", web.New(web.CodeInvalidHeader, "Idempotency-Key must be "+keyRule)
 	}
 	return key, nil
 }
 
 const keyRule = "1 to 256 visible ASCII characters or spaces."
-
-func validKey(key string) bool {
-	outside := func(r rune) bool { return r < 0x20 || r > 0x7e }
-	return key != "" && len(key) <= maxKeyLen && !strings.ContainsFunc(key, outside)
-}
 
 // typeOf returns the SSE event type of a request, or empty when none is given.
 // Whether it may be used is the message's own check.

@@ -104,23 +104,29 @@ func (u *underWay) wait() (ack stored, err error) {
 func (s *Service) enter(ctx context.Context, patience time.Duration) error {
 	select {
 	case s.inflight <- struct{}{}:
-		s.metrics.inflight.Inc()
-		return nil
 	default:
+		if !s.queue(ctx, patience) {
+			return errBusy
+		}
 	}
+	s.metrics.inflight.Inc()
+	return nil
+}
+
+// queue waits for a place, and reports whether it got one.
+func (s *Service) queue(ctx context.Context, patience time.Duration) bool {
 	if patience == 0 {
-		return errBusy
+		return false
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case s.inflight <- struct{}{}:
-		s.metrics.inflight.Inc()
-		return nil
+		return true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return errBusy
+	return false
 }
 
 // leave ends what begin began.

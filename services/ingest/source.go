@@ -131,7 +131,7 @@ func parseElement(text []byte) (element, error) {
 		switch name {
 		case "message":
 		case "key":
-			if !readString(value, &e.key) || !validKey(e.key) {
+			if !readString(value, &e.key) || !event.ValidKey(e.key) {
 				return wrong("An envelope's key must be a string of " + keyRule)
 			}
 		case "type":

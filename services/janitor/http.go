@@ -7,6 +7,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
@@ -40,16 +41,7 @@ type listQuery struct {
 // guard returns a handler that calls h for requests whose token grants admin: what the
 // janitor knows is of all owners.
 func (s *Service) guard(h fiber.Handler) fiber.Handler {
-	access := s.cfg.Access
-	if !access.On() {
-		return h
-	}
-	return access.Guard(func(c *fiber.Ctx) error {
-		if !access.Grants(c).Admin {
-			return access.Insufficient(c)
-		}
-		return h(c)
-	})
+	return s.cfg.Access.GuardFor(func(_ *fiber.Ctx, grants auth.Grants) bool { return grants.Admin }, h)
 }
 
 func (s *Service) listSessions(c *fiber.Ctx) error {

@@ -178,7 +178,7 @@ type beginning struct {
 // the buffers of the request, while the log is read.
 func (st *stream) hand(conn net.Conn, from beginning) {
 	s := st.service
-	st.conn = tcp(conn)
+	st.conn = web.Unwrap(conn) // writev needs it
 	s.metrics.opened.Inc()
 	s.metrics.connections.Inc()
 	w := s.nextWorker()
@@ -242,14 +242,6 @@ func reasonToEnd(err error) string {
 		return "slow"
 	}
 	return "gone"
-}
-
-// tcp returns the connection below Fiber's, which writev needs.
-func tcp(conn net.Conn) net.Conn {
-	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
-		return u.UnsafeConn()
-	}
-	return conn
 }
 
 // waitUntilGone returns when the client has closed the connection. A client has

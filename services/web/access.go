@@ -133,6 +133,20 @@ func (a *Access) Guard(h fiber.Handler) fiber.Handler {
 	}
 }
 
+// GuardFor is [Access.Guard] for requests whose token allows what they ask for, as allows
+// says; others are answered as [Access.Insufficient] says.
+func (a *Access) GuardFor(allows func(*fiber.Ctx, auth.Grants) bool, h fiber.Handler) fiber.Handler {
+	if !a.On() {
+		return h
+	}
+	return a.Guard(func(c *fiber.Ctx) error {
+		if !allows(c, a.Grants(c)) {
+			return a.Insufficient(c)
+		}
+		return h(c)
+	})
+}
+
 // Grants returns what the request's token grants: everything without access control,
 // nothing outside of [Access.Guard].
 func (a *Access) Grants(c *fiber.Ctx) auth.Grants {

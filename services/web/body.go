@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -87,7 +86,8 @@ func (b *Body) close() {
 	b.ctx.Hijack(linger)
 }
 
-// Read reads what has arrived, and waits for more. Errors are [io.EOF] at the end, and a [*Problem] when the body breaks off.
+// Read reads what has arrived, and waits for more. Errors are [io.EOF] at the end, and
+// a [*Problem] when the body breaks off.
 func (b *Body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -112,11 +112,11 @@ func (b *Body) stopping() bool {
 }
 
 func bodyError(err error) error {
-	var timeout net.Error
+	var network net.Error
 	switch {
 	case err == nil, errors.Is(err, io.EOF):
 		return err
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.As(err, &network) && network.Timeout():
 		return Wrap(err, CodeRequestTimeout, "")
 	default:
 		return Wrap(err, CodeInvalidRequest, "")
@@ -177,15 +177,22 @@ func (b *Body) finish() {
 	}
 }
 
+// Unwrap returns the connection below the one that a hijacker gets, which has all that
+// a TCP connection can do.
+func Unwrap(conn net.Conn) net.Conn {
+	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
+		return u.UnsafeConn()
+	}
+	return conn
+}
+
 // lingering is how long a client whose request was not read to its end may go on sending.
 const lingering = time.Second
 
 // linger closes a connection behind the response. A connection that is closed while
 // something arrives on it is reset, and the client might never see the response.
 func linger(conn net.Conn) {
-	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
-		conn = u.UnsafeConn()
-	}
+	conn = Unwrap(conn)
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && conn.SetReadDeadline(time.Now().Add(lingering)) == nil {
 		_, _ = io.Copy(io.Discard, conn)
 	}

@@ -68,8 +68,8 @@ type listener struct {
 	conns   chan net.Conn
 	begin   sync.Once
 	end     sync.Once
+	fault   sync.Once
 	err     error // of the first Accept that failed; set before conns is closed
-	mu      sync.Mutex
 }
 
 func one(ln net.Listener) *listener {
@@ -89,12 +89,10 @@ func (l *listener) acceptAll() {
 }
 
 func (l *listener) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
+	l.fault.Do(func() {
 		l.err = err
 		_ = l.Close() // one queue that nobody empties is worse than none
-	}
+	})
 }
 
 func (l *listener) acceptFrom(ln net.Listener) error {

@@ -29,9 +29,6 @@ type Message struct {
 	Key string
 }
 
-// maxKeyLen is the longest idempotency key, in bytes.
-const maxKeyLen = 256
-
 func (m *Message) check() error {
 	if err := event.CheckSession(m.Session); err != nil {
 		return fmt.Errorf("session: %w", err)
@@ -44,7 +41,7 @@ func (m *Message) check() error {
 			return err
 		}
 	}
-	if len(m.Key) > maxKeyLen || !visible(m.Key) {
+	if m.Key != "" && !event.ValidKey(m.Key) {
 		return ErrInvalidKey
 	}
 	return event.CheckMessage(m.Data)

@@ -14,7 +14,7 @@ type position struct {
 // empty. An ID of something else is kept as text: what it means is for the server
 // to say. What could not be sent back in a header is no place at all.
 func positionOf(text, stream string) position {
-	if !visible(text) {
+	if !event.PrintableASCII(text) {
 		return position{}
 	}
 	id, err := event.ParseID(text)
@@ -35,14 +35,4 @@ func (p position) after(other position) position {
 		return p
 	}
 	return other
-}
-
-// visible reports whether a text has visible ASCII characters and spaces only.
-func visible(text string) bool {
-	for i := range len(text) {
-		if text[i] < 0x20 || text[i] > 0x7e {
-			return false
-		}
-	}
-	return true
 }

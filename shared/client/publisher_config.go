@@ -1,7 +1,6 @@
 package client
 
 import (
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -79,10 +78,7 @@ func (c *PublisherConfig) Validate() error {
 	if err := checkURL(c.URL); err != nil {
 		return err
 	}
-	for _, field := range []struct {
-		name  string
-		value int64
-	}{
+	return notNegative([]field{
 		{"MaxBufferedMessages", int64(c.MaxBufferedMessages)},
 		{"MaxBufferedBytes", int64(c.MaxBufferedBytes)},
 		{"MaxBatchMessages", int64(c.MaxBatchMessages)},
@@ -92,12 +88,7 @@ func (c *PublisherConfig) Validate() error {
 		{"Retry", int64(c.Retry)},
 		{"MaxRetry", int64(c.MaxRetry)},
 		{"RepeatWithin", int64(c.RepeatWithin)},
-	} {
-		if field.value < 0 {
-			return fmt.Errorf("%w: %s is negative", ErrInvalidConfig, field.name)
-		}
-	}
-	return nil
+	})
 }
 
 // withDefaults returns the configuration with its zero values replaced.

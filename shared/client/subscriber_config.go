@@ -109,24 +109,31 @@ func (c *SubscriberConfig) Validate() error {
 			return fmt.Errorf("%w: stream: %w", ErrInvalidConfig, err)
 		}
 	}
-	if !visible(c.After) {
+	if !event.PrintableASCII(c.After) {
 		return fmt.Errorf("%w: After is not a cursor", ErrInvalidConfig)
 	}
 	if c.Start > StartNow {
 		return fmt.Errorf("%w: there is no start %d", ErrInvalidConfig, c.Start)
 	}
-	for _, field := range []struct {
-		name  string
-		value int64
-	}{
+	return notNegative([]field{
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"OpenTimeout", int64(c.OpenTimeout)},
 		{"Retry", int64(c.Retry)},
 		{"MaxRetry", int64(c.MaxRetry)},
 		{"MaxEventBytes", int64(c.MaxEventBytes)},
-	} {
-		if field.value < 0 {
-			return fmt.Errorf("%w: %s is negative", ErrInvalidConfig, field.name)
+	})
+}
+
+// field is a number in a configuration.
+type field struct {
+	name  string
+	value int64
+}
+
+func notNegative(fields []field) error {
+	for _, f := range fields {
+		if f.value < 0 {
+			return fmt.Errorf("%w: %s is negative", ErrInvalidConfig, f.name)
 		}
 	}
 	return nil

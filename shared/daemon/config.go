@@ -70,7 +70,7 @@ func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	case "auto", "":
-		if isTerminal(w) {
+		if IsTerminal(w) {
 			return slog.New(slog.NewTextHandler(w, opts)), nil
 		}
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
@@ -79,10 +79,11 @@ func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 	}
 }
 
-// isTerminal takes any character device for a terminal. The only other one
-// that stderr is usually sent to is /dev/null, where no format matters.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// IsTerminal reports whether a reader or writer is a terminal, for which it takes any
+// character device. The only other one that streams are usually sent to or come from is
+// /dev/null, where no format matters and nobody answers.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

@@ -26,7 +26,6 @@ import (
 type Log struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	async    jetstream.JetStream // for what is begun and waited for later
 	log      *slog.Logger
 	settings atomic.Pointer[Settings]
 	creator  bool
@@ -111,15 +110,12 @@ const (
 )
 
 func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout),
+		jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
 	if err != nil {
 		return nil, err
 	}
-	async, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
-	if err != nil {
-		return nil, err
-	}
-	return &Log{nc: nc, js: js, async: async, log: log, creator: creator}, nil
+	return &Log{nc: nc, js: js, log: log, creator: creator}, nil
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {

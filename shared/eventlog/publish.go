@@ -48,8 +48,11 @@ type Ack struct {
 // Errors wrap [ErrUnavailable], [ErrFull] or [ErrTooLarge] when the event was not
 // stored, and [ErrUnknown] when that is not known, as when ctx ends first.
 func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
-	p := l.Partition(e.Session)
-	return l.publish(ctx, p, e.message(p))
+	w, err := l.Begin(ctx, e)
+	if err != nil {
+		return Ack{}, err
+	}
+	return w.Wait(ctx)
 }
 
 // message returns what is published for an event.
@@ -92,7 +95,7 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	if _, err := l.settle(ctx, p); err != nil {
 		return nil, err
 	}
-	future, err := l.async.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
+	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return nil, publishError(err)
 	}
@@ -123,13 +126,7 @@ func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
 // stream is empty. Errors are those of [Log.Publish].
 func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string) (Ack, error) {
 	p := l.Partition(session)
-	return l.publish(ctx, p, nats.NewMsg(event.Subject{Partition: p, Session: session, Stream: stream, Kind: kind}.String()))
-}
-
-func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
-	if len(msg.Data) > l.Settings().MaxMessageBytes {
-		return Ack{}, ErrTooLarge
-	}
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: session, Stream: stream, Kind: kind}.String())
 	if _, err := l.settle(ctx, p); err != nil {
 		return Ack{}, err
 	}

@@ -55,7 +55,7 @@ func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 			if env.Command == "show" {
 				return show(ctx, l, cli.Show, env.Stdout)
 			}
-			return set(ctx, l, cli.Set, env.Stdout, question{stdin, isTerminal(stdin)})
+			return set(ctx, l, cli.Set, env.Stdout, question{stdin, daemon.IsTerminal(stdin)})
 		},
 	}
 }
@@ -101,12 +101,6 @@ func withoutSecrets(urls string) string {
 		all[i] = s
 	}
 	return strings.Join(all, ",")
-}
-
-// isTerminal takes any character device for one, as /dev/null is; nobody answers there.
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // question is where the user's answers come from.

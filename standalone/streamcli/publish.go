@@ -6,10 +6,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"rejoin/shared/client"
+	"rejoin/shared/daemon"
 )
 
 // PublishFlags are those of "rejoin publish".
@@ -46,7 +46,7 @@ func (cli *CLI) publish(ctx context.Context, in io.Reader, status io.Writer) err
 	}
 	queue := make(chan pending, client.DefaultMaxBufferedMessages)
 	settled := make(chan tally, 1)
-	go func() { settled <- settle(ctx, queue, status, isTerminal(status)) }()
+	go func() { settled <- settle(ctx, queue, status, daemon.IsTerminal(status)) }()
 	refused, readErr := cli.read(ctx, in, publisher, queue, status)
 	close(queue)
 	t := <-settled
@@ -121,13 +121,4 @@ func settle(ctx context.Context, queue <-chan pending, status io.Writer, progres
 		_, _ = fmt.Fprint(status, "\r")
 	}
 	return t
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
