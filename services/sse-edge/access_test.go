@@ -173,6 +173,9 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	url := "http://" + s.Addr().String()
 	f.create("s", "alice")
 	f.publish("a", 1)
+	first := follow(t, url+streamPath, bearer(authtest.Of(t, "alice", "s"))...)
+	first.next("connect")
+	first.messages(1) // the edge has it
 	now := time.Now()
 	last := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
 		token.Subscribe = []auth.Pattern{"s"}
