@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 	"rejoin/shared/session"
 )
 
@@ -38,7 +39,7 @@ func (r *registrar) run(ctx context.Context) {
 
 // round does what is due. What fails is due again in the next round.
 func (r *registrar) round(ctx context.Context) {
-	ctx, stop := whileConnected(ctx, r.log.Conn())
+	ctx, stop := link.While(ctx, r.log.Conn())
 	defer stop()
 	records := r.sessions.Sessions() // before the log: what is removed there stays
 	inLog, ok := r.inLog()

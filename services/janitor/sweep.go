@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 	"rejoin/shared/session"
 )
 
@@ -75,7 +76,7 @@ func (w *sweeper) run(ctx context.Context) {
 func (w *sweeper) sweep(ctx context.Context) {
 	begun := time.Now()
 	stopped := ctx
-	ctx, done := whileConnected(ctx, w.nc)
+	ctx, done := link.While(ctx, w.nc)
 	defer done()
 	err := w.restoreTrims(ctx)
 	var busy []*partition

@@ -12,8 +12,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 	"rejoin/shared/marks"
 )
 
@@ -80,6 +82,8 @@ func (t *trims) open(ctx context.Context) error {
 func (t *trims) tryOpen(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, trimsTimeout)
 	defer cancel()
+	ctx, done := link.While(ctx, t.log.Conn())
+	defer done()
 	js, err := jetstream.New(t.log.Conn(), jetstream.WithDefaultTimeout(trimsTimeout))
 	if err != nil {
 		return err
@@ -94,35 +98,33 @@ func (t *trims) tryOpen(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the bucket %s: %w", TrimsBucket, err)
 	}
-	return t.load(ctx)
+	return t.load(ctx, js)
 }
 
-func (t *trims) load(ctx context.Context) error {
-	watcher, err := t.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
-	if err != nil {
-		return err
+// load reads all marks.
+func (t *trims) load(ctx context.Context, js jetstream.JetStream) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err := bucket.Follow(ctx, js, TrimsBucket, t.show, func() { stop(errAllRead) })
+	if errors.Is(err, errAllRead) {
+		return nil
 	}
-	defer func() { _ = watcher.Stop() }() // it fails without a connection only
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case e, ok := <-watcher.Updates():
-			if !ok {
-				return errors.New("the watch ended")
-			}
-			if e == nil {
-				return nil
-			}
-			name, err := event.SessionName(e.Key())
-			var mark trim
-			if err = errors.Join(err, json.Unmarshal(e.Value(), &mark)); err != nil {
-				t.logger.Warn("a trim mark cannot be read", "key", e.Key(), "error", err)
-				continue
-			}
-			t.all[name] = mark
-		}
+	return err
+}
+
+var errAllRead = errors.New("all is read")
+
+func (t *trims) show(e bucket.Entry) {
+	if e.Removed {
+		return
 	}
+	name, err := event.SessionName(e.Key)
+	var mark trim
+	if err = errors.Join(err, json.Unmarshal(e.Value, &mark)); err != nil {
+		t.logger.Warn("a trim mark cannot be read", "key", e.Key, "error", err)
+		return
+	}
+	t.all[name] = mark
 }
 
 // of returns the marks of a partition's sessions that were made in its present life.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 	"rejoin/shared/session"
 )
 
@@ -67,19 +68,10 @@ const retryEvery = 200 * time.Millisecond
 // never answered, so a loss ends the attempt.
 func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
 ) (l *eventlog.Log, r *session.Registry, lost bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	gone := nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-	defer nc.RemoveStatusListener(gone)
-	go func() {
-		select {
-		case <-gone:
-			cancel(nats.ErrDisconnected)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, done := link.Until(ctx, nc, nats.RECONNECTING, nats.CLOSED)
+	defer done()
 	l, r, err = parts(ctx, nc)
-	return l, r, errors.Is(context.Cause(ctx), nats.ErrDisconnected), err
+	return l, r, link.Changed(ctx), err
 }
 
 // away reports whether an error means that NATS did not answer at all.

@@ -46,18 +46,14 @@ type Entry struct {
 	Pending uint64
 }
 
-func (l *Log) entryFrom(msg jetstream.Msg, p int, headersOnly bool) (Entry, error) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return Entry{}, err
-	}
+func (l *Log) entryFrom(msg jetstream.Msg, meta *jetstream.MsgMetadata, p int, headersOnly bool) Entry {
 	e := Entry{RawSubject: msg.Subject(), Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data(), Size: len(msg.Data())}
 	e.fill(msg.Headers())
 	e.Valid = e.Valid && e.Subject.Partition == p && l.Partition(e.Subject.Session) == p
 	if headersOnly {
 		e.Data, e.Size = nil, sizeHeader(msg.Headers())
 	}
-	return e, nil
+	return e
 }
 
 // sizeHeader reads Nats-Msg-Size. The server appends its own last; a publisher

@@ -2,11 +2,9 @@ package eventlog
 
 import (
 	"context"
-	"errors"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/link"
 )
 
 // Query says which part of a partition to read.
@@ -54,19 +52,12 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// deleteConsumer removes an ordered consumer from the server: stopping one leaves
-// it there until its inactivity threshold.
-func (l *Log) deleteConsumer(p int, c jetstream.Consumer) {
-	info := c.CachedInfo()
-	if info == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
-	defer cancel()
-	ctx, done := l.request(ctx)
-	defer done()
-	err := l.js.DeleteConsumer(ctx, streamName(p), info.Name)
-	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		l.log.Debug("a consumer is left to the server", "partition", p, "consumer", info.Name, "error", err)
+func (l *Log) newReader(ctx context.Context, p int, cfg link.ReaderConfig) (*link.Reader, error) {
+	return link.NewReader(ctx, l.js, streamName(p), cfg)
+}
+
+func (l *Log) stopReader(p int, r *link.Reader) {
+	if err := r.Stop(); err != nil {
+		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
 	}
 }

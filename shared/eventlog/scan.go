@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/link"
 )
 
 // Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
@@ -23,6 +25,7 @@ func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(E
 }
 
 // scan is a read of a part of a partition with one short-lived ordered consumer.
+// What is on its way to one that is over is thrown away.
 type scan struct {
 	log    *Log
 	p      int
@@ -57,59 +60,43 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 			err = scanError(outer, err)
 		}
 	}()
-	consumer, err := s.log.js.OrderedConsumer(ctx, streamName(s.p), jetstream.OrderedConsumerConfig{
-		FilterSubjects:    []string{s.filter},
-		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       s.through + 1,
-		InactiveThreshold: scanIdle,
-		MaxResetAttempts:  1,
-	})
+	reader, err := s.log.newReader(ctx, s.p, link.ReaderConfig{Filter: s.filter, After: s.through, Ahead: s.pull, Idle: scanIdle})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { s.log.deleteConsumer(s.p, consumer) }()
-	if consumer.CachedInfo().NumPending == 0 {
+	defer s.log.stopReader(s.p, reader)
+	if reader.Pending == 0 {
 		return s.upTo, nil
 	}
 	s.done = make(chan struct{})
-	// The error handler must not stop the consumer itself: that deadlocks.
-	consuming, err := consumer.Consume(s.take, jetstream.PullMaxMessages(s.pull),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			s.log.log.Debug("a scan's consumer", "partition", s.p, "error", err)
-		}))
-	if err != nil {
+	if err := reader.Start(s.take); err != nil {
 		return 0, err
 	}
-	s.wait(ctx)
-	consuming.Stop() // what is on its way is thrown away
-	<-consuming.Closed()
+	s.wait(ctx, reader.Broken())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.through, s.err
 }
 
 // take takes a message, called by nats.go.
-func (s *scan) take(msg jetstream.Msg) {
+func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return
 	}
-	e, err := s.log.entryFrom(msg, s.p, false)
-	switch {
-	case err != nil:
-		s.end(s.through, err)
-	case e.Sequence > s.upTo:
+	e := s.log.entryFrom(msg, meta, s.p, false)
+	if e.Sequence > s.upTo {
 		s.end(s.upTo, nil)
-	default:
-		s.through = e.Sequence
-		more := s.handle(e)
-		switch {
-		case e.Pending == 0:
-			s.end(s.upTo, nil)
-		case !more:
-			s.end(e.Sequence, nil)
-		}
+		return
+	}
+	s.through = e.Sequence
+	more := s.handle(e)
+	switch {
+	case e.Pending == 0:
+		s.end(s.upTo, nil)
+	case !more:
+		s.end(e.Sequence, nil)
 	}
 }
 
@@ -122,7 +109,7 @@ func (s *scan) end(through uint64, err error) {
 }
 
 // wait returns when the scan is over. It finds out when nothing will come any more.
-func (s *scan) wait(ctx context.Context) {
+func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	ticker := time.NewTicker(scanPatience)
 	defer ticker.Stop()
 	seen := uint64(0) // anything that has not been looked at yet
@@ -132,6 +119,9 @@ func (s *scan) wait(ctx context.Context) {
 			return
 		case <-ctx.Done():
 			s.stop(ctx.Err())
+			return
+		case err := <-broken:
+			s.stop(err)
 			return
 		case <-ticker.C:
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/link"
 )
 
 // TailConfig says what a tail does. All functions are called one after the other,
@@ -78,6 +80,11 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
+	ctx, done := link.While(ctx, l.nc)
+	defer done()
+	if l.nc.ConnectedServerId() != server {
+		return errLost
+	}
 	state, err := l.Look(ctx, p)
 	if err != nil {
 		return err
@@ -86,35 +93,24 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
-	reqCtx, cancel := l.request(ctx)
-	consumer, err := l.js.OrderedConsumer(reqCtx, streamName(p), jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:   after + 1,
-		HeadersOnly:   cfg.HeadersOnly,
-	})
-	cancel()
+	reader, err := l.newReader(ctx, p, link.ReaderConfig{After: after, HeadersOnly: cfg.HeadersOnly, Ahead: tailPull})
 	if err != nil {
 		return apiError(err)
 	}
-	defer func() { l.deleteConsumer(p, consumer) }()
+	defer l.stopReader(p, reader)
 	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1)}
-	if consumer.CachedInfo().NumPending == 0 {
+	if reader.Pending == 0 {
 		a.through()
 	}
-	// The error handler must not stop the consumer itself: that deadlocks.
-	consuming, err := consumer.Consume(a.handle, jetstream.PullMaxMessages(tailPull),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			l.log.Debug("a tail's consumer", "partition", p, "error", err)
-		}))
-	if err != nil {
+	if err := reader.Start(a.handle); err != nil {
 		return apiError(err)
 	}
-	err = a.wait(ctx)
+	err = a.wait(ctx, reader.Broken())
 	a.end()
-	consuming.Stop()
-	<-consuming.Closed()
 	return err
 }
+
+var errLost = errors.New("the connection was lost")
 
 // end makes the handler a no-op and waits for one that runs.
 func (a *attempt) end() {
@@ -126,13 +122,15 @@ func (a *attempt) end() {
 // wait returns when the attempt has to end: ctx is done, the connection went to
 // another server, or the partition is another, was rolled back, or has more than
 // the tail gets to see.
-func (a *attempt) wait(ctx context.Context) error {
+func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 	seen, since := uint64(0), time.Now()
 	for {
 		_, changed := a.log.State(a.p)
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
+		case err := <-broken:
+			return err
 		case err := <-a.broken:
 			return err
 		case <-changed:
@@ -186,7 +184,7 @@ func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	return nil
 }
 
-func (a *attempt) handle(msg jetstream.Msg) {
+func (a *attempt) handle(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended {
@@ -195,14 +193,10 @@ func (a *attempt) handle(msg jetstream.Msg) {
 	// A message of another server's life of the partition may not belong behind
 	// what was handled: the tail has to begin again, with a look at both.
 	if a.log.nc.ConnectedServerId() != a.server {
-		a.fail(errors.New("the connection was lost"))
+		a.fail(errLost)
 		return
 	}
-	e, err := a.log.entryFrom(msg, a.p, a.cfg.HeadersOnly)
-	if err != nil {
-		a.fail(err)
-		return
-	}
+	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
 	if e.Sequence <= a.last {
 		a.fail(fmt.Errorf("sequence %d came after %d", e.Sequence, a.last))
 		return

@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+	"rejoin/shared/bucket"
+	"rejoin/shared/link"
 )
 
 // bucketCopy is a copy of the bucket, fed by a watch, and by what this process
@@ -74,53 +74,43 @@ func (r *Registry) Current(ctx context.Context) error {
 	}
 }
 
-// follow copies the bucket until ctx ends. It begins again after every
-// reconnection: a watch that lost its server notices that only seconds later.
+// follow copies the bucket until ctx ends. It begins again after every reconnection.
 func (r *Registry) follow(ctx context.Context, copied func()) {
-	connected := r.nc.StatusChanged(nats.CONNECTED)
-	defer r.nc.RemoveStatusListener(connected)
 	for ctx.Err() == nil {
-		if err := r.followOnce(ctx, connected, copied); err != nil && ctx.Err() == nil {
-			r.log.Warn("cannot follow the session registry", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-connected:
-			case <-time.After(retryEvery):
-			}
+		err := r.followOnce(ctx, copied)
+		if ctx.Err() != nil || errors.Is(err, link.ErrChanged) {
+			continue
 		}
+		if r.nc.IsConnected() {
+			r.log.Warn("cannot follow the session registry", "error", err)
+		}
+		r.pause(ctx)
 	}
 }
 
-func (r *Registry) followOnce(ctx context.Context, connected <-chan nats.Status, copied func()) error {
+// pause waits for a moment, or for a connection.
+func (r *Registry) pause(ctx context.Context) {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
+	select {
+	case <-ctx.Done():
+	case <-time.After(retryEvery):
+	}
+}
+
+func (r *Registry) followOnce(ctx context.Context, copied func()) error {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
 	connection := r.nc.Stats().Reconnects
-	// A new watch builds a new copy: what it does not show was removed meanwhile,
-	// or the bucket is an older copy of itself. The old one serves until then.
+	// Who follows anew builds a new copy: what is not shown was removed meanwhile, or
+	// the bucket is an older copy of itself. The old one serves until then.
 	r.mu.Lock()
 	r.next, r.on = newBucketCopy(), nowhere
 	r.mu.Unlock()
-	watcher, err := r.kv.WatchAll(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = watcher.Stop() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-connected:
-			return nil
-		case entry, ok := <-watcher.Updates():
-			switch {
-			case !ok:
-				return errors.New("the watch ended")
-			case entry == nil:
-				r.swap(connection)
-				copied()
-			default:
-				r.show(entry)
-			}
-		}
-	}
+	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
+		r.swap(connection)
+		copied()
+	})
 }
 
 // swap makes what the watch has shown the copy.
@@ -132,11 +122,11 @@ func (r *Registry) swap(connection uint64) {
 	r.changed = make(chan struct{})
 }
 
-func (r *Registry) show(entry jetstream.KeyValueEntry) {
-	rec, removed := Record{Revision: entry.Revision()}, entry.Operation() != jetstream.KeyValuePut
-	if !removed {
+func (r *Registry) show(entry bucket.Entry) {
+	rec := Record{Revision: entry.Revision}
+	if !entry.Removed {
 		var err error
-		if rec, err = decode(entry.Key(), entry.Value(), entry.Revision()); err != nil {
+		if rec, err = decode(entry.Key, entry.Value, entry.Revision); err != nil {
 			r.log.Warn("a session record is ignored", "error", err)
 			return
 		}
@@ -147,5 +137,5 @@ func (r *Registry) show(entry jetstream.KeyValueEntry) {
 	if r.next != nil {
 		c = r.next
 	}
-	c.show(entry.Key(), rec, removed)
+	c.show(entry.Key, rec, entry.Removed)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/link"
 )
 
 // Bucket is the name of the key-value bucket.
@@ -33,6 +35,7 @@ const (
 //	                    └─ Get, Create, Update, … the bucket's leader
 type Registry struct {
 	nc  *nats.Conn
+	js  jetstream.JetStream
 	kv  jetstream.KeyValue
 	log *slog.Logger
 
@@ -85,7 +88,7 @@ func OpenRegistry(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Regist
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, log: log, copy: newBucketCopy(), on: nowhere, changed: make(chan struct{})}
+	r := &Registry{nc: nc, js: js, log: log, copy: newBucketCopy(), on: nowhere, changed: make(chan struct{})}
 	for {
 		if r.kv, err = js.KeyValue(ctx, Bucket); err == nil {
 			break
@@ -150,6 +153,8 @@ func (r *Registry) CheckOpen(name, stream string) error {
 // Get asks the bucket's leader for a session's record, or a stream's when stream
 // is not empty. Errors wrap [ErrNotFound] or [ErrUnavailable].
 func (r *Registry) Get(ctx context.Context, name, stream string) (Record, error) {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
 	k := key(name, stream)
 	entry, err := r.kv.Get(ctx, k)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -181,6 +186,8 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
 	k := key(rec.Session, rec.Stream)
 	rec.Revision, err = r.kv.Create(ctx, k, data)
 	if errors.Is(err, jetstream.ErrKeyExists) {
@@ -223,6 +230,8 @@ func (r *Registry) Update(ctx context.Context, rec Record) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
 	k := key(rec.Session, rec.Stream)
 	rec.Revision, err = r.kv.Update(ctx, k, data, rec.Revision)
 	if err != nil {
@@ -235,6 +244,8 @@ func (r *Registry) Update(ctx context.Context, rec Record) (Record, error) {
 // Remove deletes a record that has not changed since it was read. Errors wrap
 // [ErrConflict] or [ErrUnavailable].
 func (r *Registry) Remove(ctx context.Context, rec Record) error {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
 	k := key(rec.Session, rec.Stream)
 	err := r.kv.Purge(ctx, k, jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
 	return casError(err)

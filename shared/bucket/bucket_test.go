@@ -1,0 +1,150 @@
+package bucket_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/bucket"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// seen is what a follower shows, in a line each.
+type seen struct {
+	t     *testing.T
+	lines chan string
+	ended chan error
+	stop  context.CancelFunc
+}
+
+func follow(t *testing.T, js jetstream.JetStream) *seen {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &seen{t: t, lines: make(chan string, 100), ended: make(chan error, 1), stop: cancel}
+	go func() {
+		s.ended <- bucket.Follow(ctx, js, "B", func(e bucket.Entry) {
+			s.lines <- fmt.Sprintf("%s=%s@%d removed=%t", e.Key, e.Value, e.Revision, e.Removed)
+		}, func() { s.lines <- "whole" })
+	}()
+	t.Cleanup(cancel)
+	return s
+}
+
+func (s *seen) expect(want ...string) {
+	s.t.Helper()
+	var got []string
+	for range want {
+		select {
+		case line := <-s.lines:
+			got = append(got, line)
+		case <-time.After(patience):
+			s.t.Fatalf("nothing follows %q", got)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		s.t.Error(d)
+	}
+}
+
+func (s *seen) end() error {
+	s.t.Helper()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-time.After(patience):
+		s.t.Fatal("it does not end")
+		return nil
+	}
+}
+
+func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
+	t.Helper()
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", LimitMarkerTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
+	js := connect(t, natstest.Start(t))
+	kv := create(t, js)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(key, value string) {
+		t.Helper()
+		_, err := kv.PutString(t.Context(), key, value)
+		must(err)
+	}
+	empty := follow(t, js)
+	empty.expect("whole")
+	put("a", "1")
+	put("b", "1")
+	put("a", "2")
+	must(kv.Delete(t.Context(), "b"))
+	empty.expect("a=1@1 removed=false", "b=1@2 removed=false", "a=2@3 removed=false", "b=@4 removed=true")
+
+	late := follow(t, js)
+	late.expect("a=2@3 removed=false", "b=@4 removed=true", "whole")
+	must(kv.Purge(t.Context(), "a", jetstream.PurgeTTL(time.Second)))
+	late.expect("a=@5 removed=true")
+	_, err := kv.Create(t.Context(), "c", []byte("1"), jetstream.KeyTTL(time.Second))
+	must(err)
+	late.expect("c=1@6 removed=false", "c=@7 removed=true") // it outlived its time
+
+	for _, s := range []*seen{empty, late} {
+		s.stop()
+		if err := s.end(); !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	}
+	stream, err := js.Stream(t.Context(), "KV_B")
+	must(err)
+	if n := stream.CachedInfo().State.Consumers; n != 0 {
+		t.Errorf("%d consumers are left", n)
+	}
+}
+
+func TestFollowingEndsWithTheConnection(t *testing.T) {
+	srv := natstest.Start(t)
+	js := connect(t, srv)
+	create(t, js)
+	s := follow(t, js)
+	s.expect("whole")
+	srv.Stop()
+	if err := s.end(); err == nil || t.Context().Err() != nil { // the server may have said that it goes
+		t.Errorf("it ended with %v", err)
+	}
+	if err := follow(t, js).end(); err == nil {
+		t.Error("it follows without a connection")
+	}
+	srv.Start()
+	for !js.Conn().IsConnected() {
+		time.Sleep(time.Millisecond)
+	}
+	if err := bucket.Follow(t.Context(), js, "NONE", func(bucket.Entry) {}, func() {}); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("a bucket that is not there: %v", err)
+	}
+}

@@ -1,0 +1,43 @@
+// Package link bounds what is asked of NATS by the life of the connection: a request
+// that was under way when the connection was lost is never answered, and would be
+// waited for until its time-out, long after the connection has come back.
+package link
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ErrChanged is the cause of a context that ended with the connection.
+var ErrChanged = errors.New("the connection to NATS was lost or made")
+
+// While returns a context that ends with ctx, or when the connection is lost or made.
+// The function that it returns must be called; it waits for the goroutine that watches.
+func While(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
+	return Until(ctx, nc, nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
+}
+
+// Until is [While] for the given statuses of the connection.
+func Until(ctx context.Context, nc *nats.Conn, statuses ...nats.Status) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	changed := nc.StatusChanged(statuses...)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-changed:
+			cancel(ErrChanged)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-watched
+		nc.RemoveStatusListener(changed)
+	}
+}
+
+// Changed reports whether a context ended with the connection.
+func Changed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrChanged) }

@@ -1,0 +1,172 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/link"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+func ended(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(patience):
+		t.Fatal("the context does not end")
+	}
+}
+
+func TestAContextEndsWithTheConnection(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	lost, doneLost := link.While(t.Context(), nc)
+	defer doneLost()
+	made, doneMade := link.Until(t.Context(), nc, nats.CONNECTED)
+	defer doneMade()
+	parent, end := context.WithCancel(t.Context())
+	mine, doneMine := link.Until(parent, nc, nats.CLOSED)
+	defer doneMine()
+
+	if lost.Err() != nil || made.Err() != nil || mine.Err() != nil {
+		t.Fatal("a context ended early")
+	}
+	srv.Stop()
+	ended(t, lost)
+	if !link.Changed(lost) {
+		t.Errorf("the cause is %v", context.Cause(lost))
+	}
+	if made.Err() != nil {
+		t.Error("it did not wait for a connection")
+	}
+	srv.Start()
+	ended(t, made)
+	end()
+	ended(t, mine)
+	if link.Changed(mine) {
+		t.Error("the end of ctx is taken for one of the connection")
+	}
+}
+
+// stream makes a JetStream stream of n messages.
+func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
+	t.Helper()
+	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if _, err := js.Publish(t.Context(), fmt.Sprintf("s.%d", i%2), []byte("data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// read returns the first n sequences that a reader hands over.
+func read(t *testing.T, r *link.Reader, n int) (sequences []uint64, bytes int) {
+	t.Helper()
+	all := make(chan jetstream.Msg, 100)
+	if err := r.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+		sequences = append(sequences, meta.Sequence.Stream)
+		all <- msg
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		select {
+		case msg := <-all:
+			bytes += len(msg.Data())
+		case err := <-r.Broken():
+			t.Fatal(err)
+		case <-time.After(patience):
+			t.Fatal("nothing comes")
+		}
+	}
+	if err := r.Stop(); err != nil { // no message is handed over after
+		t.Error(err)
+	}
+	return sequences, bytes
+}
+
+func TestAReaderHandsOverWhatItIsAskedFor(t *testing.T) {
+	srv := natstest.Start(t)
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stream(t, js, 6)
+	for name, tt := range map[string]struct {
+		cfg   link.ReaderConfig
+		want  string
+		bytes int
+	}{
+		"all":      {link.ReaderConfig{Ahead: 2}, "[1 2 3 4 5 6]", 24},
+		"behind":   {link.ReaderConfig{After: 4}, "[5 6]", 8},
+		"filtered": {link.ReaderConfig{Filter: "s.1", After: 2}, "[4 6]", 8},
+		"headers":  {link.ReaderConfig{HeadersOnly: true, After: 3}, "[4 5 6]", 0},
+		"latest":   {link.ReaderConfig{Filter: "s.>", Latest: true}, "[5 6]", 8},
+	} {
+		r, err := link.NewReader(t.Context(), js, "S", tt.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, bytes := read(t, r, int(r.Pending)) //nolint:gosec // a few
+		if fmt.Sprint(got) != tt.want || bytes != tt.bytes {
+			t.Errorf("%s: %v with %d bytes, want %s with %d", name, got, bytes, tt.want, tt.bytes)
+		}
+	}
+	info, err := s.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Consumers != 0 {
+		t.Errorf("%d consumers are left", info.State.Consumers)
+	}
+}
+
+func TestAReaderSaysThatItsConsumerIsGone(t *testing.T) {
+	srv := natstest.Start(t)
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stream(t, js, 1)
+	r, err := link.NewReader(t.Context(), js, "S", link.ReaderConfig{After: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(func(jetstream.Msg, *jetstream.MsgMetadata) { t.Error("a message") }); err != nil {
+		t.Fatal(err)
+	}
+	for name := range s.ConsumerNames(t.Context()).Name() {
+		if err := s.DeleteConsumer(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-r.Broken():
+		if !errors.Is(err, jetstream.ErrConsumerDeleted) {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("it says nothing")
+	}
+	if err := r.Stop(); err != nil {
+		t.Errorf("what is gone cannot be removed: %v", err)
+	}
+	if _, err := link.NewReader(t.Context(), js, "NONE", link.ReaderConfig{}); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("a stream that is not there: %v", err)
+	}
+}
