@@ -19,10 +19,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
 
-func ended(t *testing.T, ctx context.Context) {
+func ended(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	select {
-	case <-ctx.Done():
+	case <-done:
 	case <-time.After(patience):
 		t.Fatal("the context does not end")
 	}
@@ -43,7 +43,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 		t.Fatal("a context ended early")
 	}
 	srv.Stop()
-	ended(t, lost)
+	ended(t, lost.Done())
 	if !link.Changed(lost) {
 		t.Errorf("the cause is %v", context.Cause(lost))
 	}
@@ -51,9 +51,9 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 		t.Error("it did not wait for a connection")
 	}
 	srv.Start()
-	ended(t, made)
+	ended(t, made.Done())
 	end()
-	ended(t, mine)
+	ended(t, mine.Done())
 	if link.Changed(mine) {
 		t.Error("the end of ctx is taken for one of the connection")
 	}
