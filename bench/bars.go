@@ -34,6 +34,8 @@ func bars() []bar {
 		{[]string{"publish"}, "vs_bare", true, 0.25},
 		{[]string{"publish"}, "ndjson_vs_direct", true, 0.6},
 		{[]string{"publish"}, "ndjson_resident_mb", false, 256},
+		{[]string{"removal"}, "p99_vs_before", false, 3},
+		{[]string{"removal"}, "seconds", false, 120},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

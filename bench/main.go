@@ -42,6 +42,7 @@ func cases() []benchCase {
 		{"storm", "storm-window", "10,000 clients come back at once, each 50 events behind; the window has all 1,000,000", stormInWindow},
 		{"storm", "storm-log", "the same, with a window of a tenth of the log", stormBelow},
 		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
+		{"retention", "removal", "1,000 closed sessions of 10,000, of 100 events each, are removed beside a client that publishes 2,000 events/s", removal},
 		{"cold", "cold", "an edge starts on 1,000,000 events of 512 B", cold},
 	}
 }
