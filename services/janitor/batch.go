@@ -10,9 +10,21 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// batchSize is how many entries are deleted between two looks at whether the
-// partition is still the one of the ledger.
-const batchSize = 256
+// How many entries are deleted between two looks at whether the partition is still the
+// one of the ledger: of those that are urgent, and of those that are not.
+const (
+	batchSize   = 256
+	leisureSize = 16
+)
+
+// left says what a partition has doomed.
+type left uint8
+
+const (
+	nothingLeft left = iota
+	leisureLeft      // nothing of it is urgent
+	urgentLeft
+)
 
 // deleteTimeout bounds one delete.
 const deleteTimeout = 5 * time.Second
@@ -21,22 +33,25 @@ const deleteTimeout = 5 * time.Second
 var errMoved = errors.New("the partition is not what it was")
 
 // batch deletes the next doomed entries of a partition, counts them by reason, and
-// reports whether there are more. What is deleted is in order of sequence, with up
-// to lanes entries in flight.
-func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]int) (more bool, err error) {
+// says what is left. What is deleted is in order of sequence: of the urgent entries
+// with up to lanes in flight, of the others one after the other. How far their sessions
+// are trimmed is written down before.
+func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]int) (rest left, err error) {
 	var epoch int
 	var through uint64
+	var urgent bool
+	var wanted map[string]trim
 	p.with(func(l *ledger) { epoch, through = l.epoch, l.through })
 	state, err := p.log.Look(ctx, p.number)
 	if err != nil {
-		return false, err
+		return nothingLeft, err
 	}
 	var todo []doom
 	p.with(func(l *ledger) {
 		if l.epoch == epoch && l.followed(state, through) {
 			l.advance(state.First)
-			todo = l.batch(batchSize)
-			more = len(l.doomed) > len(todo)
+			todo, urgent = l.batch()
+			wanted = l.trims(todo)
 			p.deleting = true
 		} else {
 			err = errMoved
@@ -44,18 +59,40 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 	})
 	defer p.with(func(*ledger) { p.deleting = false })
 	if err != nil || len(todo) == 0 {
-		return false, err
+		return nothingLeft, err
 	}
-	done, err := deleteAll(ctx, p.log, p.number, todo)
+	if err := w.trims.write(ctx, wanted); err != nil {
+		return nothingLeft, err
+	}
+	remove := deleteInTurn
+	if urgent {
+		remove = deleteAll
+	}
+	done, err := remove(ctx, p.log, p.number, todo)
 	for _, d := range done {
 		deleted[d.reason]++
+		w.metrics.trimmed.WithLabelValues(string(d.reason)).Inc()
 	}
 	p.with(func(l *ledger) {
 		if l.epoch == epoch {
 			l.deleted(done)
+			rest = l.left()
 		}
 	})
-	return more && err == nil, err
+	if err != nil {
+		return nothingLeft, err
+	}
+	return rest, nil
+}
+
+// deleteInTurn deletes entries one after the other, up to the first error.
+func deleteInTurn(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]doom, error) {
+	for i, d := range todo {
+		if err := deleteOne(ctx, log, p, d.seq); err != nil {
+			return todo[:i], err
+		}
+	}
+	return todo, nil
 }
 
 // deleteAll deletes entries and returns those that are gone, in order. A lane

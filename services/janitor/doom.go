@@ -97,27 +97,53 @@ func (l *ledger) sortDoomed() {
 	slices.SortFunc(l.doomed, func(a, b doom) int { return cmp.Compare(a.seq, b.seq) })
 }
 
-// trims returns, for each session of which events are doomed, the last of them,
-// and why it goes.
-func (l *ledger) trims() map[string]trim {
+// trims returns, for each session of which some of the entries are events, the last
+// of its doomed events, and why that goes.
+func (l *ledger) trims(of []doom) map[string]trim {
 	all := map[string]trim{}
+	for _, d := range of {
+		if d.event {
+			all[d.session] = trim{}
+		}
+	}
 	for _, d := range l.doomed {
-		if d.event && d.seq > all[d.session].UpTo {
+		if t, wanted := all[d.session]; wanted && d.event && d.seq > t.UpTo {
 			all[d.session] = trim{UpTo: d.seq, Reason: d.reason.mark(), Birth: l.birth}
 		}
 	}
 	return all
 }
 
-// batch returns the first n doomed entries; those that went by themselves are
-// dropped first.
-func (l *ledger) batch(n int) []doom {
+// batch returns the first doomed entries: batchSize of the urgent ones, or when there
+// are none leisureSize of the others. Those that went by themselves are dropped first.
+// What is urgent of a stream lies before what is not, or is not an event.
+func (l *ledger) batch() (todo []doom, urgent bool) {
 	gone := 0
 	for gone < len(l.doomed) && l.doomed[gone].seq < l.first {
 		gone++
 	}
 	l.deleted(l.doomed[:gone])
-	return slices.Clone(l.doomed[:min(n, len(l.doomed))])
+	for _, d := range l.doomed {
+		if d.reason.urgent() && len(todo) < batchSize {
+			todo = append(todo, d)
+		}
+	}
+	if len(todo) > 0 {
+		return todo, true
+	}
+	return slices.Clone(l.doomed[:min(leisureSize, len(l.doomed))]), false
+}
+
+// left says what there is to delete.
+func (l *ledger) left() left {
+	switch {
+	case slices.ContainsFunc(l.doomed, func(d doom) bool { return d.reason.urgent() }):
+		return urgentLeft
+	case len(l.doomed) > 0:
+		return leisureLeft
+	default:
+		return nothingLeft
+	}
 }
 
 // deleted takes entries that are deleted off the doomed ones. They are in order

@@ -28,6 +28,17 @@ const (
 	Stray Reason = "stray"
 )
 
+// urgent reports whether what goes for a reason has to go now. The rest may take a
+// minute, and is removed so that publishers do not notice.
+func (r Reason) urgent() bool {
+	switch r {
+	case SessionEvents, SessionBytes, Cleared:
+		return true
+	default:
+		return false
+	}
+}
+
 // reasons are all of them.
 var reasons = []Reason{SessionEvents, SessionBytes, Cleared, Closed, AfterClose, Superseded, Stray}
 

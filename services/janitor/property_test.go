@@ -110,15 +110,16 @@ func (m *machine) sweep() {
 		}
 	}
 	m.ledger.sortDoomed()
-	for name, mark := range m.ledger.trims() {
-		m.trims[name] = max(m.trims[name], mark.UpTo)
-	}
 }
 
-// delete deletes one doomed entry: the oldest of some lane.
+// delete deletes one doomed entry, the oldest of some lane, and writes down before how
+// far its session is trimmed.
 func (m *machine) delete(lane uint8) {
 	for _, d := range m.ledger.doomed {
 		if d.lane == lane {
+			for name, mark := range m.ledger.trims([]doom{d}) {
+				m.trims[name] = max(m.trims[name], mark.UpTo)
+			}
 			m.log.delete(d.seq)
 			m.ledger.deleted([]doom{d})
 			return

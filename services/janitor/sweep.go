@@ -36,6 +36,7 @@ type sweeper struct {
 	logger      *slog.Logger
 	kick        chan struct{} // a =clear marker was seen
 	server      string        // whose copy of the trim marks is known to be whole
+	leisure     leisure
 }
 
 // cleared asks for a sweep soon.
@@ -46,11 +47,11 @@ func (w *sweeper) cleared() {
 	}
 }
 
-// run sweeps until ctx ends.
+// run sweeps until ctx ends. Between the sweeps it removes what is not urgent.
 func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
-	var soon <-chan time.Time
+	var soon, rest <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -60,12 +61,16 @@ func (w *sweeper) run(ctx context.Context) {
 				soon = time.After(clearDelay)
 			}
 			continue
+		case <-rest:
+			rest = w.goOn(ctx)
+			continue
 		case <-soon:
 			soon = nil
 		case <-ticker.C:
 		}
 		if w.nc.IsConnected() {
 			w.sweep(ctx)
+			rest = w.leisure.next(0)
 		}
 	}
 }
@@ -79,37 +84,66 @@ func (w *sweeper) sweep(ctx context.Context) {
 	ctx, done := link.While(ctx, w.nc)
 	defer done()
 	err := w.restoreTrims(ctx)
-	var busy []*partition
+	var busy, leisurely []*partition
 	for _, p := range w.partitions {
 		if ctx.Err() != nil {
 			break
 		}
-		more, planErr := w.plan(ctx, p)
-		if planErr != nil {
+		rest, planErr := w.plan(ctx, p)
+		switch {
+		case planErr != nil:
 			err = errors.Join(err, fmt.Errorf("partition %d: %w", p.number, planErr))
-		} else if more {
+		case rest == urgentLeft:
 			busy = append(busy, p)
+		case rest == leisureLeft:
+			leisurely = append(leisurely, p)
 		}
 	}
 	deleted := map[Reason]int{}
 	for len(busy) > 0 && ctx.Err() == nil {
 		busy = slices.DeleteFunc(busy, func(p *partition) bool {
-			more, batchErr := w.batch(ctx, p, deleted)
+			rest, batchErr := w.batch(ctx, p, deleted)
 			if batchErr != nil {
 				err = errors.Join(err, fmt.Errorf("partition %d: %w", p.number, batchErr))
 			}
-			return !more || batchErr != nil
+			if rest == leisureLeft {
+				leisurely = append(leisurely, p)
+			}
+			return rest != urgentLeft
 		})
 	}
-	w.report(stopped, time.Since(begun), deleted, err)
+	w.leisure.begin(leisurely, time.Now())
+	w.metrics.sweep.Observe(time.Since(begun).Seconds())
+	w.report(stopped, "swept", time.Since(begun), deleted, err)
 }
 
-func (w *sweeper) report(ctx context.Context, took time.Duration, deleted map[Reason]int, err error) {
-	w.metrics.sweep.Observe(took.Seconds())
+// goOn removes some of what is not urgent, and returns when to go on with that.
+func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
+	stopped := ctx
+	ctx, done := link.While(ctx, w.nc)
+	defer done()
+	begun := time.Now()
+	rest, err := w.batch(ctx, w.leisure.turn(), w.leisure.deleted)
+	pause := w.leisure.done(rest == leisureLeft, time.Since(begun), time.Now(), w.doomed())
+	if err != nil || w.leisure.over() {
+		w.report(stopped, "removed at leisure", time.Since(w.leisure.begun), w.leisure.deleted, err)
+		w.leisure.deleted = nil
+	}
+	return w.leisure.next(pause)
+}
+
+// doomed returns how many entries there are to delete.
+func (w *sweeper) doomed() (n int) {
+	for _, p := range w.partitions {
+		p.with(func(l *ledger) { n += len(l.doomed) })
+	}
+	return n
+}
+
+func (w *sweeper) report(ctx context.Context, what string, took time.Duration, deleted map[Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range reasons {
 		if n := deleted[r]; n > 0 {
-			w.metrics.trimmed.WithLabelValues(string(r)).Add(float64(n))
 			attrs = append(attrs, string(r), n)
 		}
 	}
@@ -117,7 +151,7 @@ func (w *sweeper) report(ctx context.Context, took time.Duration, deleted map[Re
 	case err != nil && ctx.Err() == nil:
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
 	case len(deleted) > 0:
-		w.logger.Info("swept", attrs...)
+		w.logger.Info(what, attrs...)
 	}
 }
 
@@ -135,32 +169,28 @@ func (w *sweeper) restoreTrims(ctx context.Context) error {
 	return nil
 }
 
-// plan asks the policy about all sessions of a partition, dooms what it says, and
-// writes the durable trim marks. It reports whether there is anything to delete.
-func (w *sweeper) plan(ctx context.Context, p *partition) (bool, error) {
+// plan asks the policy about all sessions of a partition, and dooms what it says. It
+// returns what there is to delete.
+func (w *sweeper) plan(ctx context.Context, p *partition) (left, error) {
 	if err := p.look(ctx); err != nil {
-		return false, err
+		return nothingLeft, err
 	}
 	now := p.now()
-	var wanted map[string]trim
 	var birth string
 	var first uint64
-	more, complete := false, false
+	rest, complete := nothingLeft, false
 	p.with(func(l *ledger) {
 		if complete = l.complete; !complete {
 			return
 		}
 		w.doom(l, now)
 		l.forget(keepEmpty)
-		wanted, birth, first, more = l.trims(), l.birth, l.first, len(l.doomed) > 0
+		birth, first, rest = l.birth, l.first, l.left()
 	})
 	if !complete {
-		return false, nil
+		return nothingLeft, nil
 	}
-	if err := w.trims.write(ctx, wanted); err != nil {
-		return false, err
-	}
-	return more, w.trims.tidy(ctx, p.number, birth, first)
+	return rest, w.trims.tidy(ctx, p.number, birth, first)
 }
 
 // doom asks the policy. The caller holds the partition's lock.

@@ -81,8 +81,8 @@ func TestASweepOnlyDeletesFromThePartitionItPlannedFor(t *testing.T) {
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, cfg)
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
-	if more, err := r.sweeper.plan(t.Context(), p); err != nil || !more {
-		t.Fatal(more, err)
+	if rest, err := r.sweeper.plan(t.Context(), p); err != nil || rest != urgentLeft {
+		t.Fatal(rest, err)
 	}
 	p.with(func(l *ledger) { l.created = l.created.Add(-time.Second) })
 	deleted := map[Reason]int{}
@@ -105,8 +105,8 @@ func TestWhatASweepLeftIsDoneByTheNext(t *testing.T) {
 	if _, err := r.sweeper.plan(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if more, err := r.sweeper.batch(t.Context(), p, map[Reason]int{}); err != nil || !more {
-		t.Fatal(more, err)
+	if rest, err := r.sweeper.batch(t.Context(), p, map[Reason]int{}); err != nil || rest != urgentLeft {
+		t.Fatal(rest, err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all[batchSize:]); err != nil {
 		t.Error(err)
