@@ -43,7 +43,12 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	if err != nil {
 		return err
 	}
+	clients, err := web.NewClients(cfg.Clients)
+	if err != nil {
+		return err
+	}
 	cfg.Edge.Access, cfg.Ingest.Access, cfg.Janitor.Access = access, access, access
+	cfg.Edge.Clients, cfg.Ingest.Clients = clients, clients
 	p := &program{cfg: cfg, env: env}
 	defer p.close()
 	actors, err := p.build(ctx)

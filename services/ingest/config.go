@@ -38,6 +38,9 @@ type Config struct {
 
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
+
+	// Clients tells clients apart. Default: by the peer's address.
+	Clients *web.Clients `kong:"-"`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

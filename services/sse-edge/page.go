@@ -26,7 +26,7 @@ type page struct {
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for.
 func (s *Service) page(c *fiber.Ctx, req request) error {
-	v := visit{session: req.at.session, address: clientAddress(c)}
+	v := visit{session: req.at.session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")

@@ -11,9 +11,10 @@ import (
 // ProgramConfig holds the flags of the program that runs nothing but the edge.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config   `embed:""`
-	Edge    Config           `embed:""`
-	Access  web.AccessConfig `embed:""`
+	Backend backend.Config    `embed:""`
+	Edge    Config            `embed:""`
+	Access  web.AccessConfig  `embed:""`
+	Clients web.ClientsConfig `embed:""`
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
@@ -22,7 +23,11 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	if err != nil {
 		return err
 	}
-	cfg.Edge.Access = access
+	clients, err := web.NewClients(cfg.Clients)
+	if err != nil {
+		return err
+	}
+	cfg.Edge.Access, cfg.Edge.Clients = access, clients
 	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
 		func(ctx context.Context) (*backend.Backend, error) {
 			return backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)

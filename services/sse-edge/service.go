@@ -48,8 +48,9 @@ type Config struct {
 	MaxConnections int `name:"max-connections" help:"Event streams that may be open at a time." default:"100000" placeholder:"N"`
 	// MaxSessionConnections bounds those of one session.
 	MaxSessionConnections int `name:"max-session-connections" help:"Event streams of one session that may be open at a time." default:"10000" placeholder:"N"`
-	// MaxAddressConnections bounds those from one client address.
-	MaxAddressConnections int `name:"max-address-connections" help:"Event streams from one client address that may be open at a time." default:"10000" placeholder:"N"`
+	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
+	// network are one.
+	MaxAddressConnections int `name:"max-address-connections" help:"Event streams from one client address (IPv6: one /64 network) that may be open at a time." default:"10000" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
 	// LedgerPatience is how long a missing janitor is waited for before a gap is
@@ -60,6 +61,8 @@ type Config struct {
 	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
+	// Clients tells clients apart. Default: by the peer's address.
+	Clients *web.Clients `kong:"-"`
 	// Playground serves the playground at /.
 	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
 }

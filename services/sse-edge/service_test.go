@@ -159,13 +159,17 @@ type client struct {
 	resp *http.Response
 }
 
-func subscribe(t *testing.T, url string) *client {
+// subscribe opens an event stream; headers are pairs of names and values.
+func subscribe(t *testing.T, url string, headers ...string) *client {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Accept", "text/event-stream")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req) //nolint:bodyclose // closed with the test
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ const logRetry = 500 * time.Millisecond
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req request) error {
-	v := visit{session: req.at.session, address: clientAddress(c)}
+	v := visit{session: req.at.session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		return s.later(c, refused)
 	}
@@ -74,10 +74,9 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	return nil
 }
 
-// clientAddress is the address that a request came from.
-func clientAddress(c *fiber.Ctx) netip.Addr {
-	addr, _ := netip.AddrFromSlice(c.Context().RemoteIP())
-	return addr.Unmap()
+// clientAddress is what a request's client counts as.
+func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
+	return web.Counted(s.cfg.Clients.Address(c))
 }
 
 // later tells an EventSource to come back.

@@ -1,0 +1,138 @@
+package web
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// ClientsConfig says how clients reach a program. Its fields are flags of the programs
+// that serve HTTP to clients.
+type ClientsConfig struct {
+	// TrustedProxies are the addresses and networks (CIDR) of the proxies in front.
+	// Only what they say in X-Forwarded-For is believed. Default: none, and the header
+	// is ignored.
+	TrustedProxies []string `name:"trusted-proxies" help:"Addresses and networks (CIDR) of the proxies in front, whose X-Forwarded-For tells the client's address; from others it is ignored." placeholder:"CIDR"`
+}
+
+// Validate returns an error about the first flag that makes no sense.
+func (cfg ClientsConfig) Validate() error {
+	_, err := NewClients(cfg)
+	return err
+}
+
+// Clients tells clients apart. A nil Clients trusts no proxy. It is safe for concurrent use.
+type Clients struct{ proxies []netip.Prefix }
+
+// NewClients returns the Clients of a configuration, or an error that names the flag.
+func NewClients(cfg ClientsConfig) (*Clients, error) {
+	clients := &Clients{}
+	for _, text := range cfg.TrustedProxies {
+		p, err := parseNetwork(text)
+		if err != nil {
+			return nil, fmt.Errorf("--trusted-proxies takes addresses and networks such as 10.0.0.0/8, and not %q", text)
+		}
+		clients.proxies = append(clients.proxies, p)
+	}
+	return clients, nil
+}
+
+// parseNetwork reads an address or a network. An IPv4 network in IPv6 is the IPv4 network.
+func parseNetwork(text string) (netip.Prefix, error) {
+	if !strings.Contains(text, "/") {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		addr = plain(addr)
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err == nil && p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), err
+}
+
+// Address returns the address of a request's client: the peer's, or, when that is a
+// trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at
+// its end. Where the header holds something that is no address, the last one behind it
+// counts. The address is never in IPv6 what it is in IPv4, and has no zone.
+func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
+	var peer netip.Addr
+	if tcp, ok := c.Context().RemoteAddr().(*net.TCPAddr); ok {
+		peer = plain(tcp.AddrPort().Addr())
+	}
+	if cl == nil || len(cl.proxies) == 0 {
+		return peer
+	}
+	return cl.address(peer, c.Request().Header.PeekAll(fiber.HeaderXForwardedFor))
+}
+
+// address is [Clients.Address] for a peer and the header's lines, which are one list.
+func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
+	client := peer
+	for i := len(forwarded) - 1; i >= 0; i-- {
+		for rest, more := forwarded[i], true; more; {
+			if !cl.trusts(client) {
+				return client
+			}
+			var last []byte
+			rest, last, more = cutLast(rest)
+			addr, ok := parseForwarded(string(bytes.Trim(last, " \t")))
+			if !ok {
+				return client
+			}
+			client = addr
+		}
+	}
+	return client
+}
+
+// cutLast cuts off the last element of a list.
+func cutLast(list []byte) (before, last []byte, more bool) {
+	i := bytes.LastIndexByte(list, ',')
+	return list[:max(i, 0)], list[i+1:], i >= 0
+}
+
+func (cl *Clients) trusts(addr netip.Addr) bool {
+	for _, p := range cl.proxies {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseForwarded reads an address, with or without a port.
+func parseForwarded(text string) (netip.Addr, bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return plain(addr), true
+	}
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return plain(at.Addr()), true
+	}
+	inner, ok := strings.CutPrefix(text, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	addr, err := netip.ParseAddr(inner)
+	return plain(addr), ok && closed && err == nil && addr.Is6()
+}
+
+func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+
+// Counted returns what stands for an address where clients are counted: the /64
+// network of an IPv6 address, since who has one has all of it.
+func Counted(addr netip.Addr) netip.Addr {
+	if !addr.Is6() {
+		return addr
+	}
+	network, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return addr // never: 64 bits are not too many
+	}
+	return network.Addr()
+}
