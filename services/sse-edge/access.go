@@ -50,9 +50,18 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	s.logger.Warn("a subscriber is told to come back", "error", err)
-	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
-	c.Set(fiber.HeaderVary, "Accept, Origin")
 	return s.later(c, "unavailable")
+}
+
+// slowDown answers a client that comes too often. It is answered before its token is
+// looked at, which would be the work that it must not make.
+func (s *Service) slowDown(c *fiber.Ctx) error {
+	const reason = "address_rate"
+	if form(c.Get(fiber.HeaderAccept)) == formStream {
+		return s.later(c, reason)
+	}
+	s.metrics.refused.WithLabelValues(reason).Inc()
+	return web.New(web.CodeRateLimited, "This address connects too often.")
 }
 
 // expiringData is the data of the event that tells that a token is about to expire.

@@ -1,7 +1,12 @@
 package edge
 
 import (
+	"io"
+	"net/http"
+	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/web"
 	"rejoin/shared/eventlog"
@@ -36,4 +41,60 @@ func TestForwardedAddressesCountFromTrustedProxiesOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who connects too often is told so before anything else, and served again when there is
+// a token for it. Others are not concerned.
+func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
+	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, eventlog.Settings{})
+	s, stop := f.startService(func(c *Config) { c.MaxAddressConnectRate, c.Clients = 1, proxy })
+	t.Cleanup(stop)
+	url := "http://" + s.Addr().String() + streamPath
+	ask := func(accept, from string) (*http.Response, string) {
+		t.Helper()
+		c := subscribe(t, url, "Accept", accept, "X-Forwarded-For", from)
+		defer c.close()
+		if accept != "application/json" && c.resp.Header.Get("Content-Length") == "" {
+			return c.resp, "a stream"
+		}
+		body, err := io.ReadAll(c.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.resp, string(body)
+	}
+	for i := 0; ; i++ {
+		resp, _ := ask("application/json", "203.0.113.1")
+		if resp.StatusCode == http.StatusTooManyRequests {
+			break
+		}
+		if resp.StatusCode != http.StatusOK || i > 1000 {
+			t.Fatalf("poll %d: %s", i, resp.Status)
+		}
+	}
+	eventually(t, "a stream is told to come back", func() bool {
+		resp, body := ask("text/event-stream", "203.0.113.1")
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s", resp.Status, body)
+		}
+		return strings.HasPrefix(body, "retry: ") && resp.Header.Get("Cache-Control") == "no-store, no-transform"
+	})
+	eventually(t, "a poll is told when to come back", func() bool {
+		resp, body := ask("application/json", "203.0.113.1")
+		return resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "1" && strings.Contains(body, `"code":"rate_limited"`)
+	})
+	if resp, body := ask("text/event-stream", "203.0.113.2"); resp.StatusCode != http.StatusOK || body != "a stream" {
+		t.Errorf("another client: %s %s", resp.Status, body)
+	}
+	if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues("address_rate")); n < 3 {
+		t.Errorf("%v refusals are counted", n)
+	}
+	eventually(t, "it is served again", func() bool {
+		_, body := ask("text/event-stream", "203.0.113.1")
+		return body == "a stream"
+	})
 }

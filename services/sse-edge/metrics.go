@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
 		opened:      counter("connections_opened_total", "Event streams that were opened."),
 		closed:      vec("connections_closed_total", "Event streams that ended: ended, gone, age, expired, drain, slow or failed.", "reason"),
-		refused:     vec("connections_refused_total", "Event streams and polls that were told to come back later: drain, limit, session_limit, address_limit or unavailable.", "reason"),
+		refused:     vec("connections_refused_total", "Event streams and polls that were told to come back later: drain, limit, session_limit, address_limit, address_rate or unavailable.", "reason"),
 		sent:        counter("events_sent_total", "Events written to event streams and pages."),
 		sentBytes:   counter("sent_bytes_total", "Bytes written to event streams."),
 		pages:       counter("pages_total", "Pages answered to polls."),

@@ -72,6 +72,9 @@ const (
 
 // events answers a subscriber with an event stream or with a page.
 func (s *Service) events(c *fiber.Ctx) error {
+	if s.connects.Take(s.clientAddress(c)) > 0 {
+		return s.slowDown(c)
+	}
 	grants, err := s.cfg.Access.Authenticate(c)
 	if err != nil {
 		return s.turnAway(c, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,9 @@ type Config struct {
 	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
 	// network are one.
 	MaxAddressConnections int `name:"max-address-connections" help:"Event streams from one client address (IPv6: one /64 network) that may be open at a time." default:"10000" placeholder:"N"`
+	// MaxAddressConnectRate bounds how often a client address may connect or poll, in
+	// requests a second; what ten seconds give may come at once. 0 and -1: no limit.
+	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls in a second from one client address (IPv6: one /64 network), of which those of ten seconds may come at once; 0 or -1 for any number." default:"0" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
 	// LedgerPatience is how long a missing janitor is waited for before a gap is
@@ -83,7 +87,7 @@ func (c Config) Validate() error {
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
 		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
 	}
-	return nil
+	return web.CheckRate(c.MaxAddressConnectRate, "--max-address-connect-rate")
 }
 
 // Service is a running edge.
@@ -114,6 +118,7 @@ type Service struct {
 	drain chan struct{} // closed when the edge begins to stop
 
 	admission *admission
+	connects  *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
 
 // New binds the edge's listener. more are routes of other services that share its
@@ -124,7 +129,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
-		drain: make(chan struct{}), admission: newAdmission(cfg),
+		drain: make(chan struct{}), admission: newAdmission(cfg), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
 	s.base, s.end = context.WithCancel(context.Background())
 	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })

@@ -82,6 +82,8 @@ func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
 // later tells an EventSource to come back.
 func (s *Service) later(c *fiber.Ctx, reason string) error {
 	s.metrics.refused.WithLabelValues(reason).Inc()
+	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
+	c.Set(fiber.HeaderVary, "Accept, Origin")
 	c.Set(fiber.HeaderContentType, "text/event-stream")
 	c.Set("X-Accel-Buffering", "no")
 	c.Context().SetConnectionClose()

@@ -34,6 +34,7 @@ const (
 	CodeBodyTooLarge         Code = "body_too_large"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
 	CodeHeadersTooLarge      Code = "headers_too_large"
+	CodeRateLimited          Code = "rate_limited"
 	CodeInternal             Code = "internal"
 	CodeUnavailable          Code = "unavailable"
 	CodePublishUnknown       Code = "publish_unknown"
@@ -80,6 +81,7 @@ var Codes = map[Code]Kind{
 	CodeBodyTooLarge:         {Status: http.StatusRequestEntityTooLarge, Title: "The body is too large."},
 	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The body has a media type that is not supported here."},
 	CodeHeadersTooLarge:      {Status: http.StatusRequestHeaderFieldsTooLarge, Title: "The headers are too large."},
+	CodeRateLimited:          {Status: http.StatusTooManyRequests, Title: "This comes too often.", RetryAfter: time.Second},
 	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Something went wrong on the server."},
 	CodeUnavailable:          {Status: http.StatusServiceUnavailable, Title: "The service cannot answer at the moment.", RetryAfter: 3 * time.Second},
 	CodePublishUnknown:       {Status: http.StatusServiceUnavailable, Title: "Whether the event was stored is unknown.", RetryAfter: time.Second},
