@@ -1,10 +1,10 @@
 package ingest
 
 import (
-	"context"
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"rejoin/services/web"
 )
@@ -53,11 +53,22 @@ type batch struct {
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops
 	over     <-chan struct{} // closed when nobody wants the rest; may be nil
+	slow     slowness
+	paused   time.Duration // for the rate so far: for this message, or for all
 
 	pending chan pendingMessage
 	ahead   budget
 	trouble chan struct{} // closed when nothing more is to be begun
 }
+
+// slowness is how a batch waits while its publisher or session is over its rate.
+type slowness uint8
+
+const (
+	slowNever slowness = iota // it stops instead
+	slowOnce                  // for longestPause in all
+	slowEach                  // for longestPause with each message
+)
 
 // budget is how many bytes are under way.
 type budget struct {
@@ -121,14 +132,8 @@ func (b *batch) run() *stop {
 // read begins one message after the other.
 func (b *batch) read() *stop {
 	for index := 0; ; index++ {
-		select {
-		case <-b.trouble:
-			return &stop{index: index}
-		case <-b.stopping:
-			return &stop{index, problem(errStopping)}
-		case <-b.over:
-			return &stop{index, web.New(web.CodeUnavailable, "The results are not read.")}
-		default:
+		if end := b.ended(index); end != nil {
+			return end
 		}
 		e, err := b.from.next()
 		if errors.Is(err, io.EOF) {
@@ -152,9 +157,12 @@ func (b *batch) read() *stop {
 			m.key, m.keyIndex = e.key, 0
 		}
 		b.ahead.take(len(m.data))
-		under, err := b.service.begin(context.Background(), m, b.service.cfg.AckTimeout)
+		under, err := b.begin(m)
 		if err != nil {
 			b.ahead.give(len(m.data))
+			if errors.Is(err, errHalted) {
+				return b.ended(index)
+			}
 			if p := problem(err); stops(p) {
 				return &stop{index, p}
 			}
@@ -162,6 +170,21 @@ func (b *batch) read() *stop {
 			continue
 		}
 		b.pending <- pendingMessage{index: index, size: len(m.data), under: under}
+	}
+}
+
+// ended returns the end of a batch that does not go on, with index as the first message
+// that is not tried, or nil.
+func (b *batch) ended(index int) *stop {
+	select {
+	case <-b.trouble:
+		return &stop{index: index}
+	case <-b.stopping:
+		return &stop{index, problem(errStopping)}
+	case <-b.over:
+		return &stop{index, web.New(web.CodeUnavailable, "The results are not read.")}
+	default:
+		return nil
 	}
 }
 
@@ -186,8 +209,13 @@ func (b *batch) settle() (first *web.Problem) {
 	return first
 }
 
-// stops reports whether a problem is one of the log, the session or the token, and not
-// of the message alone.
+// stops reports whether a problem is one of the log, the session, the token or the
+// publisher, and not of the message alone.
 func stops(p *web.Problem) bool {
-	return p.Status >= 500 || p.Code == web.CodeSessionClosed || p.Code == web.CodeStreamClosed || p.Code == web.CodeNotFound || p.Code == web.CodeUnauthorized
+	switch p.Code {
+	case web.CodeSessionClosed, web.CodeStreamClosed, web.CodeTooManyStreams, web.CodeNotFound, web.CodeUnauthorized, web.CodeRateLimited:
+		return true
+	default:
+		return p.Status >= 500
+	}
 }

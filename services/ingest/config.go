@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -36,6 +37,20 @@ type Config struct {
 	// are answered 503. Default: 1000.
 	MaxCloses int `default:"1000" help:"Most closes under way at once." placeholder:"N"`
 
+	// MaxPublishRate bounds the messages of a publisher over HTTP, which is a token's
+	// subject, or without access control a client address; MaxSessionPublishRate those
+	// of a session, over NATS as well. Both are messages a second at this ingest; those
+	// of ten seconds may come at once. A message over the limit is answered 429, a batch
+	// is slowed down. 0 and -1: no limit. Default: 0.
+	MaxPublishRate        int `default:"0" help:"Messages in a second that a token's subject may publish over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+	MaxSessionPublishRate int `default:"0" help:"Messages in a second that may be published to a session at this ingest; those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+
+	// MaxStreamsPerSession is how many open streams this ingest publishes to in one
+	// session; a message for another one is answered 409. A stream does not count any
+	// more when it is closed, or when nothing was published to it for as long as the log
+	// retains an event. 0 and -1: no limit. Default: 100.
+	MaxStreamsPerSession int `default:"100" help:"Open streams of a session that this ingest publishes to; -1 for any number." placeholder:"N"`
+
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
 
@@ -57,7 +72,11 @@ func (c Config) Validate() error {
 	case c.MaxCloses < 1:
 		return fmt.Errorf("--max-closes must be at least 1, not %d", c.MaxCloses)
 	}
-	return nil
+	return cmp.Or(
+		web.CheckLimit(c.MaxPublishRate, "--max-publish-rate"),
+		web.CheckLimit(c.MaxSessionPublishRate, "--max-session-publish-rate"),
+		web.CheckLimit(c.MaxStreamsPerSession, "--max-streams-per-session"),
+	)
 }
 
 // settle is how long a close waits before its marker.

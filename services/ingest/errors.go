@@ -16,6 +16,9 @@ var (
 	// It comes along with [session.ErrClosed].
 	errStreamClosed = errors.New("the stream is closed")
 
+	// errTooManyStreams is returned when a session has as many open streams as it may.
+	errTooManyStreams = errors.New("too many open streams")
+
 	// errBusy is returned when as much is under way as the configuration allows.
 	errBusy = errors.New("too many requests are under way")
 
@@ -31,6 +34,9 @@ var (
 func problem(err error) *web.Problem {
 	if p, ok := errors.AsType[*web.Problem](err); ok {
 		return p
+	}
+	if limited, ok := errors.AsType[*rateError](err); ok {
+		return web.Wrap(err, web.CodeRateLimited, "This "+limited.of+" has more messages a second than it may.")
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
@@ -49,6 +55,8 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeStreamClosed, "")
 	case is(session.ErrClosed):
 		return web.Wrap(err, web.CodeSessionClosed, "")
+	case is(errTooManyStreams):
+		return web.Wrap(err, web.CodeTooManyStreams, "Close a stream of the session before you begin another one.")
 	case is(session.ErrExists):
 		return web.Wrap(err, web.CodeSessionExists, "")
 	case is(session.ErrNotFound):

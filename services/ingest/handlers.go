@@ -21,10 +21,11 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	}
 	grants := s.cfg.Access.Grants(c)
 	req.message.owner, req.message.expires = grants.Subject, grants.Expires
+	req.message.publisher = s.publisher(c, grants)
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
-	b := batch{service: s, template: req.message, stopping: c.Context().Done()}
+	b := batch{service: s, template: req.message, stopping: c.Context().Done(), slow: slowOnce}
 	if req.media == mediaNDJSON {
-		b.from = newLines(body.Endless(), largest)
+		b.from, b.slow = newLines(body.Endless(), largest), slowEach
 		return s.answerBatch(c, &b, req.each)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"rejoin/services/web"
 	"rejoin/shared/event"
@@ -30,6 +32,8 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		"reserved type":        {event.ErrReservedType, 400, web.CodeReservedType},
 		"stream closed":        {fmt.Errorf("%w: %w", errStreamClosed, session.ErrClosed), 409, web.CodeStreamClosed},
 		"session closed":       {session.ErrClosed, 409, web.CodeSessionClosed},
+		"too many streams":     {errTooManyStreams, 409, web.CodeTooManyStreams},
+		"rate":                 {&rateError{"session", time.Second}, 429, web.CodeRateLimited},
 		"session exists":       {session.ErrExists, 409, web.CodeSessionExists},
 		"session not there":    {session.ErrNotFound, 404, web.CodeNotFound},
 		"conflict":             {session.ErrConflict, 503, web.CodeUnavailable},
@@ -62,13 +66,38 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		if strings.Contains(p.Detail, "secret") {
 			t.Errorf("%s tells %q", name, p.Detail)
 		}
-		if (p.Status == 503) != (web.Codes[p.Code].RetryAfter > 0) {
+		if (p.Status == 503 || p.Status == 429) != (web.Codes[p.Code].RetryAfter > 0) {
 			t.Errorf("%s: status %d, Retry-After %s", name, p.Status, web.Codes[p.Code].RetryAfter)
 		}
 	}
 	if p := problem(eventlog.ErrUnknown); !strings.Contains(p.Detail, "may have been stored") || !strings.Contains(p.Detail, "Idempotency-Key") {
 		t.Errorf("unknown: %q", p.Detail)
 	}
+}
+
+// Only a text in NDJSON waits for as long as its client lets it; each message for so long.
+func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for slow, want := range map[slowness]int{slowNever: 0, slowOnce: 10, slowEach: 10} {
+			b := batch{slow: slow}
+			tries := 0
+			err := b.pace(func() error { tries++; return &rateError{"session", time.Second} })
+			if _, ok := errors.AsType[*rateError](err); !ok || tries != want+1 {
+				t.Errorf("%d: %d tries, %v", slow, tries, err)
+			}
+			if err := b.pace(func() error { return nil }); err != nil {
+				t.Errorf("%d: %v", slow, err)
+			}
+		}
+		over := make(chan struct{})
+		close(over)
+		for _, b := range []*batch{{trouble: over}, {stopping: over}, {over: over}} {
+			b.slow = slowEach
+			if err := b.pace(func() error { return &rateError{"session", time.Second} }); !errors.Is(err, errHalted) {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 func TestTraceparent(t *testing.T) {

@@ -176,7 +176,7 @@ func (a answer) expect(t *testing.T, status int, code string) {
 	if a.status != status || a.Code != code || a.header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %d %s %s, want %d %s", a.status, a.header.Get("Content-Type"), a.body, status, code)
 	}
-	if (status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) != (a.header.Get("Retry-After") != "") {
 		t.Errorf("status %d has Retry-After %q", status, a.header.Get("Retry-After"))
 	}
 }

@@ -11,6 +11,7 @@ const (
 	resultStored      = "stored"
 	resultDuplicate   = "duplicate"
 	resultRefused     = "refused"
+	resultLimited     = "limited"
 	resultUnavailable = "unavailable"
 	resultUnknown     = "unknown"
 )
@@ -33,7 +34,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_ingest_published_total",
-			Help: "Events by what became of them: stored, duplicate, refused for a reason of their own, unavailable (the log did not take them), unknown (the log did not answer).",
+			Help: "Events by what became of them: stored, duplicate, refused for a reason of their own, limited (too many messages in a second, or too many streams), unavailable (the log did not take them), unknown (the log did not answer).",
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rejoin_ingest_publish_seconds",
@@ -49,7 +50,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Help: "Closes of sessions and streams by result: closed, not_found, failed. Requests that share a close count once.",
 		}, []string{"result"}),
 	}
-	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultUnavailable, resultUnknown} {
+	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultLimited, resultUnavailable, resultUnknown} {
 		m.published.WithLabelValues(r)
 	}
 	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
@@ -67,6 +68,8 @@ func (m *metrics) publishedAs(ack stored, err error) {
 		switch p := problem(err); {
 		case p.Code == web.CodePublishUnknown:
 			result = resultUnknown
+		case p.Code == web.CodeRateLimited || p.Code == web.CodeTooManyStreams:
+			result = resultLimited
 		case p.Status < 500:
 			result = resultRefused
 		default:

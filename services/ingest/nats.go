@@ -66,7 +66,7 @@ func (s *Service) answer(req micro.Request) {
 		s.answerArray(req, m)
 		return
 	}
-	under, err := s.begin(context.Background(), m, 0)
+	under, err := s.begin(context.Background(), m)
 	if err != nil {
 		refuse(req, err)
 		return
@@ -117,7 +117,7 @@ func (s *Service) answerArray(req micro.Request, m message) {
 		refuse(req, err)
 		return
 	}
-	sum, err := s.store(&batch{service: s, template: m, from: from})
+	sum, err := s.store(&batch{service: s, template: m, from: from, slow: slowNever}) // others wait for their turn
 	if err != nil {
 		refuse(req, err)
 		return

@@ -66,8 +66,11 @@ func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 
 func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
-	in := s.start(t, testConfig())
+	cfg := testConfig()
+	cfg.MaxStreamsPerSession = 1
+	in := s.start(t, cfg)
 	nc := s.connect(t)
+	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
 	in.close(t, "closed")
 	before := len(s.entries(t))
@@ -94,6 +97,8 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 		"marker":              {"mcp.ingest.s.=close", string(ping("1")), nil, "400", "invalid_name"},
 		"closed":              {"mcp.ingest.closed.t", string(ping("1")), nil, "409", "session_closed"},
 		"closed, array":       {"mcp.ingest.closed.t", "[" + string(ping("1")) + "]", nil, "409", "session_closed"},
+		"too many streams":    {"mcp.ingest.full.u", string(ping("1")), nil, "409", "too_many_streams"},
+		"too many, array":     {"mcp.ingest.full.u", "[" + string(ping("1")) + "]", nil, "409", "too_many_streams"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply := request(t, nc, tt.subject, []byte(tt.data), tt.headers...)

@@ -111,7 +111,7 @@ func TestEveryMetricMoves(t *testing.T) {
 			t.Errorf("%s %s is %v, want %v", name, label, got, want)
 		}
 	}
-	for _, result := range []string{"stored", "duplicate", "refused", "unavailable", "unknown"} {
+	for _, result := range []string{"stored", "duplicate", "refused", "limited", "unavailable", "unknown"} {
 		expect(published, result, 0)
 	}
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, false)

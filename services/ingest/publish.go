@@ -17,6 +17,7 @@ type message struct {
 	key             string    // the idempotency key, or empty
 	keyIndex        uint64    // of the message among those with the key
 	trace           string    // a well-formed traceparent, or empty
+	publisher       string    // whom its rate is counted for
 	owner           string    // who publishes it over HTTP; empty without access control
 	expires         time.Time // when its token does; zero without one
 	trusted         bool      // it came on NATS, whose access control is its own
@@ -34,7 +35,11 @@ type stored struct {
 // second try could overtake the event behind it. Errors are those that [problem]
 // knows; only [eventlog.ErrUnknown] leaves open whether the event was stored.
 func (s *Service) publish(ctx context.Context, m message) (stored, error) {
-	under, err := s.begin(ctx, m, 0)
+	if err := s.turn(m); err != nil {
+		s.metrics.publishedAs(stored{}, err)
+		return stored{}, err
+	}
+	under, err := s.begin(ctx, m)
 	if err != nil {
 		return stored{}, err
 	}
@@ -53,13 +58,17 @@ type underWay struct {
 }
 
 // begin is the first half of publish, without the wait for the acknowledgement.
-// patience is how long it waits while too much is under way.
-func (s *Service) begin(ctx context.Context, m message, patience time.Duration) (_ *underWay, err error) {
-	defer func() {
-		if err != nil {
-			s.metrics.publishedAs(stored{}, err)
-		}
-	}()
+func (s *Service) begin(ctx context.Context, m message) (*underWay, error) {
+	u, err := s.attempt(ctx, m, 0)
+	if err != nil {
+		s.metrics.publishedAs(stored{}, err)
+	}
+	return u, err
+}
+
+// attempt is begin, which its caller counts. patience is how long it waits while too much
+// is under way.
+func (s *Service) attempt(ctx context.Context, m message, patience time.Duration) (_ *underWay, err error) {
 	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
 		return nil, err
 	}
@@ -75,6 +84,10 @@ func (s *Service) begin(ctx context.Context, m message, patience time.Duration) 
 	}()
 	if u.session, err = s.open(u.ctx, m); err != nil {
 		return nil, err
+	}
+	// Only now: who may not publish to a session must not use up its rate.
+	if wait := s.perSession.Take(m.session); wait > 0 {
+		return nil, &rateError{"session", wait}
 	}
 	u.begun = time.Now()
 	u.publishing, err = s.backend.Log.Begin(u.ctx, eventlog.Event{
@@ -184,7 +197,7 @@ func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 		}
 		return session.Record{}, err
 	}
-	return rec, nil
+	return rec, s.streams.enter(rec, m.stream, time.Now())
 }
 
 // eventID names a stored event. A duplicate gets the ID that the first one got,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -32,8 +33,11 @@ type Service struct {
 	closes   *closes
 	inflight chan struct{} // one token a publish
 	visits   visits        // of requests on NATS
-	app      *fiber.App
-	ln       net.Listener
+	streams  *openStreams
+	// The rates of messages, nil without a limit.
+	publishers, perSession *web.Limiter[string]
+	app                    *fiber.App
+	ln                     net.Listener
 }
 
 // New opens the listener at cfg.IngestAddr and registers metrics and the readiness
@@ -54,6 +58,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, backend: b, metrics: m, ln: ln,
 		closes:   newCloses(cfg, b, env.Log, m),
 		inflight: make(chan struct{}, cfg.MaxInFlight),
+		streams: newOpenStreams(cfg.MaxStreamsPerSession, func(session, stream string) bool {
+			_, ended := b.Sessions.Stream(session, stream)
+			return ended
+		}, func() time.Duration { return b.Log.Settings().MaxAge }),
+		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
 		app: web.NewApp(web.Config{
 			Service: "ingest", Log: env.Log, Metrics: env.Metrics,
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),

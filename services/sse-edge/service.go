@@ -87,7 +87,7 @@ func (c Config) Validate() error {
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
 		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
 	}
-	return web.CheckRate(c.MaxAddressConnectRate, "--max-address-connect-rate")
+	return web.CheckLimit(c.MaxAddressConnectRate, "--max-address-connect-rate")
 }
 
 // Service is a running edge.

@@ -30,6 +30,7 @@ const (
 	CodeSessionClosed        Code = "session_closed"
 	CodeStreamClosed         Code = "stream_closed"
 	CodeSessionExists        Code = "session_exists"
+	CodeTooManyStreams       Code = "too_many_streams"
 	CodeGap                  Code = "gap"
 	CodeBodyTooLarge         Code = "body_too_large"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
@@ -77,6 +78,7 @@ var Codes = map[Code]Kind{
 	CodeSessionClosed:        {Status: http.StatusConflict, Title: "The session is closed."},
 	CodeStreamClosed:         {Status: http.StatusConflict, Title: "The stream is closed."},
 	CodeSessionExists:        {Status: http.StatusConflict, Title: "A session of this name exists already."},
+	CodeTooManyStreams:       {Status: http.StatusConflict, Title: "The session has too many open streams."},
 	CodeGap:                  {Status: http.StatusGone, Title: "Events after this cursor no longer exist."},
 	CodeBodyTooLarge:         {Status: http.StatusRequestEntityTooLarge, Title: "The body is too large."},
 	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The body has a media type that is not supported here."},

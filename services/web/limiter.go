@@ -30,8 +30,8 @@ type Limiter[K comparable] struct {
 	turned        time.Time
 }
 
-// CheckRate returns an error that names the flag unless n is a rate, or -1 for none.
-func CheckRate(n int, flag string) error {
+// CheckLimit returns an error that names the flag when n is no limit: less than -1, which is none.
+func CheckLimit(n int, flag string) error {
 	if n < -1 {
 		return fmt.Errorf("%s must be -1 or more, not %d", flag, n)
 	}

@@ -1,0 +1,207 @@
+package ingest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"rejoin/services/ingest"
+	"rejoin/services/web"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/eventlog"
+)
+
+func eventsOf(session, stream string) string {
+	return "/v1/sessions/" + session + "/streams/" + stream + "/events"
+}
+
+// exhaust publishes with send until one message is refused, which it returns.
+func exhaust(t *testing.T, send func() answer) answer {
+	t.Helper()
+	for range 1000 {
+		if a := send(); a.status != http.StatusCreated {
+			return a
+		}
+	}
+	t.Fatal("nothing is refused")
+	return answer{}
+}
+
+func TestAClientThatPublishesTooOftenIsToldWhenToComeBack(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig()
+	cfg.MaxPublishRate, cfg.Clients = 1, clients
+	in := s.start(t, cfg)
+	session := 0
+	from := func(address string) answer {
+		session++
+		return in.post(t, fmt.Sprint("s", session), "t", ping("1"), "X-Forwarded-For", address)
+	}
+	exhaust(t, func() answer { return from("2001:db8::1") }).expect(t, http.StatusTooManyRequests, "rate_limited")
+	exhaust(t, func() answer { return from("203.0.113.1, 2001:db8::2") }).expect(t, http.StatusTooManyRequests, "rate_limited")
+	from("2001:db8:0:1::1").stored(t, false)
+	if in.metric(t, "rejoin_ingest_published_total", "limited") != 2 {
+		t.Error("refusals are not counted")
+	}
+	eventually(t, "there is a token again", func() bool { return from("2001:db8::1").status == http.StatusCreated })
+
+	proxied := testConfig()
+	proxied.MaxPublishRate = 1
+	in = s.start(t, proxied)
+	next := 0
+	exhaust(t, func() answer { next++; return from(fmt.Sprintf("203.0.113.%d", next)) }).expect(t, http.StatusTooManyRequests, "rate_limited")
+}
+
+func TestARateIsItsSubjects(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := guardedConfig(t)
+	cfg.MaxPublishRate, cfg.MaxSessionPublishRate = 1, 2
+	in := s.start(t, cfg)
+	alice, again, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "alice", "s*"), authtest.Of(t, "bob", "*")
+	post := func(token, session string) answer {
+		return in.as(t, token, http.MethodPost, eventsOf(session, "t"), string(ping("1")))
+	}
+	for token, session := range map[string]string{alice: "s", bob: "b"} {
+		if a := in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`); a.status != http.StatusCreated {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	// What one may not do to another's session does not use up the session's rate.
+	for range 30 {
+		if a := post(bob, "s"); a.status != http.StatusNotFound && a.status != http.StatusTooManyRequests {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	sum := 0
+	exhaust(t, func() answer { sum++; return post(alice, "s") }).expect(t, http.StatusTooManyRequests, "rate_limited")
+	if sum < 10 {
+		t.Errorf("alice was let in %d times", sum)
+	}
+	exhaust(t, func() answer { return post(again, "s") }).expect(t, http.StatusTooManyRequests, "rate_limited")
+}
+
+func TestASessionHasARateOverHTTPAndOnNATS(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.MaxSessionPublishRate = 1
+	in := s.start(t, cfg)
+	nc := s.connect(t)
+	refused := func(subject, data string) *nats.Msg {
+		for range 1000 {
+			if reply := request(t, nc, subject, []byte(data)); reply.Header.Get(micro.ErrorHeader) != "" {
+				return reply
+			}
+		}
+		t.Fatal("nothing is refused")
+		return nil
+	}
+	exhaust(t, func() answer { return in.post(t, "s", "t", ping("1")) }).expect(t, http.StatusTooManyRequests, "rate_limited")
+	for _, data := range []string{string(ping("2")), "[" + string(ping("2")) + "]"} {
+		reply := refused("mcp.ingest.s.u", data)
+		if reply.Header.Get(micro.ErrorCodeHeader) != "429" || reply.Header.Get(micro.ErrorHeader) != "rate_limited" || !strings.Contains(string(reply.Data), `"status":429`) {
+			t.Errorf("%v %s", reply.Header, reply.Data)
+		}
+	}
+	in.post(t, "other", "t", ping("1")).stored(t, false)
+
+	// An array on NATS does not wait: others would wait for it. It is stored so far.
+	reply := request(t, nc, "mcp.ingest.n.t", []byte("["+strings.Repeat(string(ping("3"))+",", 49)+string(ping("3"))+"]"))
+	var sum batchAnswer
+	if err := json.Unmarshal(reply.Data, &sum); err != nil || sum.Accepted < 10 || sum.Accepted > 20 || sum.Stopped == nil || sum.Stopped.Code != "rate_limited" || sum.Stopped.Index != sum.Accepted {
+		t.Errorf("%s, %v", reply.Data, err)
+	}
+}
+
+// A batch over the rate is slowed down: all of it is stored, and then no token is left.
+func TestABatchOverTheRateIsSlowedDown(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	for session, change := range map[string]func(*ingest.Config){
+		"publisher": func(c *ingest.Config) { c.MaxPublishRate = 20 },
+		"session":   func(c *ingest.Config) { c.MaxSessionPublishRate = 20 },
+	} {
+		cfg := testConfig()
+		change(&cfg)
+		in := s.start(t, cfg)
+		text := strings.Repeat(string(ping("1"))+"\n", 230)
+		if sum := in.postBatch(t, asNDJSON, eventsOf(session, "t"), text); sum.Accepted != 230 || sum.Stopped != nil {
+			t.Errorf("%s: %+v", session, sum)
+		}
+		array := "[" + strings.Repeat(string(ping("1"))+",", 9) + string(ping("1")) + "]"
+		if sum := in.postBatch(t, asJSON, eventsOf(session, "t"), array); sum.Accepted != 10 || sum.Stopped != nil {
+			t.Errorf("%s: an array: %+v", session, sum)
+		}
+		if in.metric(t, "rejoin_ingest_published_total", "limited") != 0 {
+			t.Errorf("%s: what waited is counted as refused", session)
+		}
+		exhaust(t, func() answer { return in.post(t, session, "t", ping("1")) }).expect(t, http.StatusTooManyRequests, "rate_limited")
+	}
+}
+
+// Who waits for the rate does not keep the service from stopping.
+func TestAStopEndsABatchThatWaits(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.MaxSessionPublishRate = 1
+	in := s.start(t, cfg)
+	answers := make(chan answer, 1)
+	go func() {
+		answers <- in.send(t, http.MethodPost, eventsOf("s", "t"), []byte(strings.Repeat(string(ping("1"))+"\n", 1000)), "Content-Type", asNDJSON)
+	}()
+	eventually(t, "it waits", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") >= 10 })
+	if err := in.stop(); err != nil {
+		t.Error(err)
+	}
+	var sum batchAnswer
+	a := <-answers
+	if err := json.Unmarshal(a.body, &sum); err != nil || sum.Stopped == nil || sum.Stopped.Code != "unavailable" || sum.Stopped.Index != sum.Accepted {
+		t.Errorf("%d %s, %v", a.status, a.body, err)
+	}
+}
+
+func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := shortConfig()
+	cfg.MaxStreamsPerSession = 3
+	in := s.start(t, cfg)
+	for i := range 3 {
+		in.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
+	}
+	before := len(s.entries(t))
+	full := func(a answer) { t.Helper(); a.expect(t, http.StatusConflict, "too_many_streams") }
+	full(in.post(t, "s", "3", ping("1")))
+	full(in.post(t, "s", "3", []byte("["+string(ping("1"))+"]")))
+	full(in.send(t, http.MethodPost, eventsOf("s", "3"), ping("1"), "Content-Type", asNDJSON))
+	full(in.send(t, http.MethodPost, eventsOf("s", "3")+"?results=each", ping("1"), "Content-Type", asNDJSON))
+	if n := len(s.entries(t)); n != before {
+		t.Errorf("%d events were stored", n-before)
+	}
+	if n := in.metric(t, "rejoin_ingest_published_total", "limited"); n != 3 {
+		t.Errorf("%v refusals are counted", n)
+	}
+	in.post(t, "s", "0", ping("2")).stored(t, false)
+	in.post(t, "t", "3", ping("1")).stored(t, false)
+
+	if a := in.close(t, "s/streams/1"); a.status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	in.post(t, "s", "3", ping("1")).stored(t, false)
+	full(in.post(t, "s", "4", ping("1")))
+
+	// Closed elsewhere: the news comes with the registry.
+	other := s.start(t, cfg)
+	if a := other.close(t, "s/streams/2"); a.status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	eventually(t, "the closed stream does not count", func() bool {
+		return in.post(t, "s", "4", ping("1")).status == http.StatusCreated
+	})
+}

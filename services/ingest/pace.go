@@ -1,0 +1,104 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+)
+
+// rateError is returned when a publisher or a session has as many messages a second as it
+// may. wait is how long it is until there may be another one.
+type rateError struct {
+	of   string
+	wait time.Duration
+}
+
+func (e *rateError) Error() string {
+	return fmt.Sprintf("this %s has more messages a second than it may", e.of)
+}
+
+// publisher returns whom the rate of a request's messages is counted for: the token's
+// subject, or the client's address without access control.
+func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
+	switch {
+	case s.publishers == nil:
+		return ""
+	case s.cfg.Access.On():
+		return grants.Subject
+	default:
+		return web.Counted(s.cfg.Clients.Address(c)).String()
+	}
+}
+
+// turn counts a message for its publisher; on NATS nobody knows who that is. The error is
+// a [*rateError].
+func (s *Service) turn(m message) error {
+	if m.trusted {
+		return nil
+	}
+	if wait := s.publishers.Take(m.publisher); wait > 0 {
+		return &rateError{"publisher", wait}
+	}
+	return nil
+}
+
+// longestPause is how long a batch is slowed down at a time: for one of its messages when
+// it is a text in NDJSON, which waits in its client, and else for all of them together.
+const longestPause = 10 * time.Second
+
+// errHalted is returned when a batch ends while it waits.
+var errHalted = errors.New("the batch ends")
+
+// begin begins a message. The error is a [*rateError] when it would have to wait for too
+// long, or errHalted.
+func (b *batch) begin(m message) (under *underWay, err error) {
+	if b.slow == slowEach {
+		b.paused = 0
+	}
+	err = b.pace(func() error { return b.service.turn(m) })
+	if err == nil {
+		err = b.pace(func() (err error) {
+			under, err = b.service.attempt(context.Background(), m, b.service.cfg.AckTimeout)
+			return err
+		})
+	}
+	if err != nil && !errors.Is(err, errHalted) {
+		b.service.metrics.publishedAs(stored{}, err)
+	}
+	return under, err
+}
+
+// pace tries until what it tries is not refused for the rate any more.
+func (b *batch) pace(try func() error) error {
+	for {
+		err := try()
+		limited, ok := errors.AsType[*rateError](err)
+		if !ok || b.slow == slowNever || b.paused+limited.wait > longestPause {
+			return err
+		}
+		b.paused += limited.wait
+		if !b.pause(limited.wait) {
+			return errHalted
+		}
+	}
+}
+
+// pause reports whether the batch goes on after d.
+func (b *batch) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-b.trouble:
+	case <-b.stopping:
+	case <-b.over:
+	}
+	return false
+}

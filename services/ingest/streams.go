@@ -1,0 +1,103 @@
+package ingest
+
+import (
+	"sync"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+const (
+	// maxStreamsHeld bounds the streams in either half of what is known of them: some
+	// 20 MB in all, 40 with the longest names.
+	maxStreamsHeld = 1 << 16
+	// longestIdle is how long a stream counts at most after its last message.
+	longestIdle = 24 * time.Hour
+)
+
+// openStreams bounds the open streams of a session. It knows of those that this ingest
+// was given messages for, since it began and while there is room: then it forgets those
+// sessions whose last message is the longest ago. So with n ingests a session may have n
+// times as many, and some more after a restart; only the janitor's ledger knows all of a
+// session's streams, and to ask it would take a request for every new one.
+//
+// A stream counts from its first message until it is closed, or had no message for as
+// long as the log retains one, a day at most. It is safe for concurrent use.
+type openStreams struct {
+	most     int // of a session; below 1: any number
+	closed   func(session, stream string) bool
+	retained func() time.Duration // how long the log retains an event; negative: for ever
+
+	mu            sync.Mutex
+	recent, older map[string]*sessionStreams // by session; older: without a message since recent began
+	held          int                        // streams in recent
+}
+
+// sessionStreams are the streams of one incarnation of a session, with the Unix time of
+// their last message, in seconds.
+type sessionStreams struct {
+	incarnation string
+	last        map[string]int64
+}
+
+func newOpenStreams(most int, closed func(session, stream string) bool, retained func() time.Duration) *openStreams {
+	return &openStreams{most: most, closed: closed, retained: retained, recent: map[string]*sessionStreams{}}
+}
+
+// enter counts a message of a stream. The error is errTooManyStreams, when the stream is
+// new and one too many.
+func (o *openStreams) enter(rec session.Record, stream string, now time.Time) error {
+	if o.most < 1 {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	known := o.of(rec)
+	if _, ok := known.last[stream]; !ok {
+		if len(known.last) >= o.most {
+			o.tidy(rec.Session, known, now)
+		}
+		if len(known.last) >= o.most {
+			return errTooManyStreams
+		}
+		o.held++
+	}
+	known.last[stream] = now.Unix()
+	return nil
+}
+
+// of returns what is known of a session. The caller holds the lock.
+func (o *openStreams) of(rec session.Record) *sessionStreams {
+	known, ok := o.recent[rec.Session]
+	if ok && known.incarnation == rec.Incarnation {
+		return known
+	}
+	if ok {
+		o.held -= len(known.last)
+	} else if known, ok = o.older[rec.Session]; ok {
+		delete(o.older, rec.Session)
+	}
+	if !ok || known.incarnation != rec.Incarnation {
+		known = &sessionStreams{rec.Incarnation, map[string]int64{}}
+	}
+	if o.held+len(o.recent) >= maxStreamsHeld { // an empty session takes room as well
+		o.older, o.recent, o.held = o.recent, map[string]*sessionStreams{}, 0
+	}
+	o.recent[rec.Session] = known
+	o.held += len(known.last)
+	return known
+}
+
+// tidy forgets what does not count any more. The caller holds the lock.
+func (o *openStreams) tidy(session string, known *sessionStreams, now time.Time) {
+	idle := longestIdle
+	if retained := o.retained(); retained >= 0 {
+		idle = min(idle, retained)
+	}
+	for stream, last := range known.last {
+		if now.Unix()-last > int64(idle/time.Second) || o.closed(session, stream) {
+			delete(known.last, stream)
+			o.held--
+		}
+	}
+}

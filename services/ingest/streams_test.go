@@ -1,0 +1,133 @@
+package ingest
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+// world is what openStreams asks others for.
+type world struct {
+	closed   map[string]bool // session, slash, stream
+	retained time.Duration
+}
+
+func (w *world) streams(most int) *openStreams {
+	return newOpenStreams(most, func(session, stream string) bool { return w.closed[session+"/"+stream] }, func() time.Duration { return w.retained })
+}
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func TestOnlySoManyOpenStreams(t *testing.T) {
+	w := world{map[string]bool{}, time.Hour}
+	o := w.streams(2)
+	s, again, other := session.Record{Session: "s", Incarnation: "1"}, session.Record{Session: "s", Incarnation: "2"}, session.Record{Session: "t"}
+	enter := func(rec session.Record, stream string, at time.Duration, refused bool) {
+		t.Helper()
+		if err := o.enter(rec, stream, noon.Add(at)); errors.Is(err, errTooManyStreams) != refused {
+			t.Errorf("%s %s after %s: %v", rec.Session, stream, at, err)
+		}
+	}
+	enter(s, "a", 0, false)
+	enter(s, "b", 0, false)
+	enter(s, "c", 0, true)
+	enter(s, "a", 0, false)
+	enter(other, "c", 0, false)
+
+	w.closed["s/b"] = true
+	enter(s, "c", 0, false)
+	enter(s, "d", 0, true)
+
+	enter(s, "c", 30*time.Minute, false)
+	enter(s, "d", time.Hour, true)
+	enter(s, "d", time.Hour+time.Second, false) // nothing of a is retained
+	enter(s, "a", time.Hour+time.Second, true)
+
+	enter(again, "e", 2*time.Hour, false) // a session of the same name, later
+	enter(again, "f", 2*time.Hour, false)
+	enter(again, "g", 2*time.Hour, true)
+
+	w.retained = -1
+	enter(again, "g", 25*time.Hour, true)
+	enter(again, "g", 26*time.Hour+time.Second, false)
+}
+
+func TestAnyNumberOfStreams(t *testing.T) {
+	w := world{}
+	for _, most := range []int{0, -1} {
+		o := w.streams(most)
+		for i := range 1000 {
+			if err := o.enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(o.recent) != 0 {
+			t.Error("it remembers what it does not need")
+		}
+	}
+}
+
+// What is known stays bounded, and what is in use stays known.
+func TestAMillionSessionsTakeBoundedMemory(t *testing.T) {
+	w := world{retained: time.Hour}
+	o := w.streams(2)
+	busy := session.Record{Session: "busy"}
+	for i := range 1_000_000 {
+		rec := session.Record{Session: strconv.Itoa(i / 3)}
+		if err := o.enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		if i%1000 == 0 {
+			stream := strconv.Itoa(i / 1000)
+			if err := o.enter(busy, stream, noon); (err != nil) != (i > 1000) {
+				t.Fatalf("stream %s of the busy one: %v", stream, err)
+			}
+		}
+		if i%10_000 == 0 {
+			count(t, o)
+		}
+	}
+	count(t, o)
+}
+
+func count(t *testing.T, o *openStreams) {
+	t.Helper()
+	recent, older := 0, 0
+	for _, s := range o.recent {
+		recent += len(s.last)
+	}
+	for _, s := range o.older {
+		older += len(s.last)
+	}
+	if recent != o.held || recent > maxStreamsHeld || older > maxStreamsHeld {
+		t.Fatalf("%d and %d streams, %d counted", recent, older, o.held)
+	}
+}
+
+func TestAMessageOfAKnownStreamAllocatesNothing(t *testing.T) {
+	w := world{retained: time.Hour}
+	o := w.streams(100)
+	rec := session.Record{Session: "s"}
+	if n := testing.AllocsPerRun(1000, func() {
+		if err := o.enter(rec, "t", noon); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkAKnownStream(b *testing.B) {
+	w := world{retained: time.Hour}
+	o := w.streams(100)
+	rec := session.Record{Session: "s"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := o.enter(rec, "t", noon); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
