@@ -68,4 +68,11 @@ func TestABrowserStreamsWithACookie(t *testing.T) {
 		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, "\nrejoin_auth_refused_total{reason=\"origin\"} 1\n")
 	})
 	p.unharmed(alice, "s")
+
+	b.do(chromedp.Navigate(listed.URL))
+	script[bool](b, fmt.Sprintf(`window.answered = 0
+		fetch('%s/v1/cookie', {method: 'DELETE', credentials: 'include'}).then((answer) => { window.answered = answer.status }); true`, p.api()))
+	b.until("answered == 204")
+	script[bool](b, open)
+	b.until("source.readyState == EventSource.CLOSED") // as before it had one
 }

@@ -22,9 +22,15 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: file(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	if s.cfg.Access.On() {
-		routes = append(routes, web.Route{Method: fiber.MethodPost, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
-			return s.cfg.Access.SetCookie(c, s.cfg.CookieSameSite)
-		}})
+		routes = append(
+			routes,
+			web.Route{Method: fiber.MethodPost, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
+				return s.cfg.Access.SetCookie(c, s.cfg.CookieSameSite)
+			}},
+			web.Route{Method: fiber.MethodDelete, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
+				return s.cfg.Access.DeleteCookie(c, s.cfg.CookieSameSite)
+			}},
+		)
 	}
 	if s.cfg.Playground {
 		for _, path := range []string{"/", "/playground/app.js", "/playground/style.css"} {

@@ -184,7 +184,7 @@ func (a *Access) Authenticate(c *fiber.Ctx) (auth.Grants, error) {
 		return auth.Grants{}, a.refuse(refusedHeader, err)
 	}
 	if ofCookie && writes(c) && !a.listed(c) {
-		return auth.Grants{}, a.refuse(refusedOrigin, New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on this server's list."))
+		return auth.Grants{}, a.refuse(refusedOrigin, notListed())
 	}
 	return a.verify(c, token)
 }
@@ -250,6 +250,10 @@ func bearer(value string) string {
 		return ""
 	}
 	return strings.Trim(token, " ")
+}
+
+func notListed() *Problem {
+	return New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on this server's list.")
 }
 
 // writes reports whether a request may change something (RFC 9110, section 9.2.1).

@@ -61,6 +61,7 @@ func serveGuarded(t *testing.T, a *Access, sameSite SameSite) (addr string) {
 			return nil
 		}},
 		Route{Method: "POST", Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error { return a.SetCookie(c, sameSite) }},
+		Route{Method: "DELETE", Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error { return a.DeleteCookie(c, sameSite) }},
 	)
 	return serve(t, app)
 }
@@ -314,6 +315,16 @@ func TestATokenBecomesACookieThatIsTaken(t *testing.T) {
 			if r := ask("GET", "/who", header("Cookie", cookie.Name+"="+cookie.Value)); r.body != "you are alice" {
 				t.Errorf("got %+v", r)
 			}
+			for range 2 {
+				r = ask("DELETE", "/v1/cookie", header("Authorization", "Bearer "+token))
+				deleted, err := http.ParseSetCookie(r.header.Get("Set-Cookie"))
+				if err != nil || r.status != http.StatusNoContent || r.header.Get("Cache-Control") != "no-store" {
+					t.Fatalf("%v in %+v", err, r)
+				}
+				if got := attributes(r.header.Get("Set-Cookie")); got != tt.want || deleted.Value != "" || deleted.MaxAge != -1 {
+					t.Errorf("deleted with %s, and not %s: %+v", got, tt.want, deleted)
+				}
+			}
 		})
 	}
 }
@@ -352,6 +363,44 @@ func TestOnlyABearerTokenBecomesACookie(t *testing.T) {
 			expectProblem(t, r, tt.code)
 			if r.header.Get("Set-Cookie") != "" {
 				t.Error("there is a cookie")
+			}
+		})
+	}
+}
+
+// A page that is not listed cannot have a cookie deleted; who is let in need not have a
+// good one.
+func TestACookieIsDeletedForItsOwnPages(t *testing.T) {
+	addr := serveGuarded(t, access(t, nil), SameSiteLax)
+	token := authtest.Of(t, "alice", "s")
+	for name, tt := range map[string]struct {
+		headers string
+		code    Code // empty: it is deleted
+	}{
+		"no page":                 {"", ""},
+		"a token":                 {header("Authorization", "Bearer "+token), ""},
+		"a broken token":          {header("Authorization", "Bearer x", "Cookie", "rejoin=x"), ""},
+		"a listed page":           {header("Cookie", "rejoin="+token, "Origin", app1), ""},
+		"a listed page, again":    {header("Origin", app1), ""},
+		"a listed page, too late": {header("Cookie", "rejoin=x", "Origin", app1), ""},
+		"a cookie of no page":     {header("Cookie", "rejoin="+token), CodeOriginNotAllowed},
+		"another page":            {header("Cookie", "rejoin="+token, "Origin", "https://evil.example"), CodeOriginNotAllowed},
+		"another page, no cookie": {header("Origin", "https://evil.example"), CodeOriginNotAllowed},
+		"a page of nobody":        {header("Cookie", "rejoin="+token, "Origin", "null"), CodeOriginNotAllowed},
+		"two origins":             {header("Cookie", "rejoin="+token, "Origin", app1, "Origin", app1), CodeOriginNotAllowed},
+		"two tokens":              {header("Authorization", "Bearer "+token, "Authorization", "Bearer "+token), CodeInvalidHeader},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := do(t, addr, "DELETE", "/v1/cookie", tt.headers)
+			if tt.code != "" {
+				expectProblem(t, r, tt.code)
+				if r.header.Get("Set-Cookie") != "" {
+					t.Error("there is a cookie")
+				}
+				return
+			}
+			if cookie := r.header.Get("Set-Cookie"); r.status != http.StatusNoContent || !strings.HasPrefix(cookie, "rejoin=; ") || !strings.Contains(cookie, "; Max-Age=0") {
+				t.Errorf("%d %q %s", r.status, cookie, r.body)
 			}
 		})
 	}

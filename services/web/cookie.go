@@ -47,9 +47,32 @@ func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
 		return err
 	}
 	age := min(time.Until(grants.Expires), maxCookieAge)
+	// No age would mean that it ends with the browser.
+	return sendCookie(c, sameSite, token, max(int(age/time.Second), 1))
+}
+
+// DeleteCookie has the browser forget the cookie that [Access.SetCookie] set with the same
+// sameSite. It does so whatever the cookie holds, and when there is none. Errors are a
+// [*Problem]: 403 origin_not_allowed unless the request has an Authorization header, or
+// comes from a page of a listed origin, or has neither a cookie nor an origin; 400
+// invalid_header for more than one Authorization header.
+func (a *Access) DeleteCookie(c *fiber.Ctx, sameSite SameSite) error {
+	_, ofCookie, err := credentials(c)
+	if err != nil {
+		return a.refuse(refusedHeader, err)
+	}
+	tokenGiven := len(c.Request().Header.Peek(fiber.HeaderAuthorization)) > 0
+	fromPage := ofCookie || len(c.Request().Header.Peek(fiber.HeaderOrigin)) > 0
+	if !tokenGiven && fromPage && !a.listed(c) {
+		return a.refuse(refusedOrigin, notListed())
+	}
+	return sendCookie(c, sameSite, "", -1)
+}
+
+// sendCookie answers with a cookie; a negative age deletes it.
+func sendCookie(c *fiber.Ctx, sameSite SameSite, token string, age int) error {
 	cookie := http.Cookie{
-		Name: cookieName(c), Value: token, Path: "/", HttpOnly: true,
-		MaxAge:   max(int(age/time.Second), 1), // 0 would mean that it ends with the browser
+		Name: cookieName(c), Value: token, Path: "/", HttpOnly: true, MaxAge: age,
 		Secure:   !onLoopback(c) || sameSite == SameSiteNone,
 		SameSite: http.SameSiteLaxMode,
 	}
