@@ -64,19 +64,20 @@ func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 		}
 	}
 	opts := &slog.HandlerOptions{Level: level}
+	text, lines := IsTerminal(w), visible{w}
 	switch c.LogFormat {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		text = true
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		text = false
 	case "auto", "":
-		if IsTerminal(w) {
-			return slog.New(slog.NewTextHandler(w, opts)), nil
-		}
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	default:
 		return nil, fmt.Errorf("--log-format %q is none of auto, text and json", c.LogFormat)
 	}
+	if text {
+		return slog.New(slog.NewTextHandler(lines, opts)), nil
+	}
+	return slog.New(slog.NewJSONHandler(lines, opts)), nil
 }
 
 // IsTerminal reports whether a reader or writer is a terminal, for which it takes any
