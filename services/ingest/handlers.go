@@ -25,7 +25,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
 	b := batch{service: s, template: req.message, stopping: c.Context().Done(), slow: slowOnce}
 	if req.media == mediaNDJSON {
-		b.from, b.slow = newLines(body.Endless(), largest), slowEach
+		b.from, b.slow = newLines(body, largest, body.Part), slowEach
 		return s.answerBatch(c, &b, req.each)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))

@@ -169,7 +169,7 @@ func FuzzLines(f *testing.F) {
 				want++
 			}
 		}
-		l := newLines(iotest.OneByteReader(bytes.NewReader(text)), 1000)
+		l := newLines(iotest.OneByteReader(bytes.NewReader(text)), 1000, func() {})
 		for got := 0; ; got++ {
 			e, err := l.next()
 			if errors.Is(err, io.EOF) {

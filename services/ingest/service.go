@@ -64,7 +64,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
 		app: web.NewApp(web.Config{
-			Service: "ingest", Log: env.Log, Metrics: env.Metrics,
+			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Clients: cfg.Clients,
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
 		}),
 	}

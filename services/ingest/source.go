@@ -68,18 +68,20 @@ func (a *array) next() (element, error) {
 // lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
 // one line at a time.
 type lines struct {
-	r   *bufio.Reader
-	max int // bytes of a line
+	r     *bufio.Reader
+	max   int    // bytes of a line
+	begin func() // called before each line
 }
 
 // envelopeBytes is how much longer than its message a line may be.
 const envelopeBytes = 2 << 10
 
-func newLines(r io.Reader, maxMessage int) *lines {
-	return &lines{r: bufio.NewReaderSize(r, 64<<10), max: maxMessage + envelopeBytes}
+func newLines(r io.Reader, maxMessage int, begin func()) *lines {
+	return &lines{bufio.NewReaderSize(r, 64<<10), maxMessage + envelopeBytes, begin}
 }
 
 func (l *lines) next() (element, error) {
+	l.begin() // not again for empty lines, which would be a way to trickle
 	for {
 		line, err := l.line()
 		if err != nil {

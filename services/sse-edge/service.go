@@ -172,7 +172,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Clients: cfg.Clients, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	s.app.Use(cfg.Access.HostCheck(cfg.EdgeHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)

@@ -5,6 +5,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -40,13 +41,17 @@ type Config struct {
 	// this size. Default: 8 KiB.
 	MaxHeaderBytes int
 
+	// Clients says how long requests may take, where the fields below do not.
+	Clients *Clients
+
 	// ReadHeaderTimeout bounds the time from a request's first byte to the
 	// end of its headers, and on a new connection from the connect. Default:
 	// 10 s.
 	ReadHeaderTimeout time.Duration
 
 	// ReadBodyTimeout bounds the time from the end of the headers to the end
-	// of the body. Default: 1 min.
+	// of the body, or of each part of one that says so; see [Body.Part].
+	// Default: 1 min.
 	ReadBodyTimeout time.Duration
 
 	// WriteTimeout bounds the writing of a response, not the time until it
@@ -71,12 +76,11 @@ func (cfg Config) withDefaults() Config {
 	if cfg.MaxHeaderBytes == 0 {
 		cfg.MaxHeaderBytes = 8 << 10
 	}
-	if cfg.ReadHeaderTimeout == 0 {
-		cfg.ReadHeaderTimeout = 10 * time.Second
+	if cfg.Clients == nil {
+		cfg.Clients = &Clients{}
 	}
-	if cfg.ReadBodyTimeout == 0 {
-		cfg.ReadBodyTimeout = time.Minute
-	}
+	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, cfg.Clients.cfg.HeaderTimeout, 10*time.Second)
+	cfg.ReadBodyTimeout = cmp.Or(cfg.ReadBodyTimeout, cfg.Clients.cfg.BodyTimeout, time.Minute)
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 30 * time.Second
 	}

@@ -19,8 +19,7 @@ type Body struct {
 	stream  io.Reader // nil when there is none
 	size    int       // as announced, or -1
 	timeout time.Duration
-	// endless says that the deadline moves with what arrives; it was moved last at extended.
-	endless  bool
+	// extended is when the deadline of an endless body was moved last.
 	extended time.Time
 	// kept says that it is still read when the handler has returned.
 	kept bool
@@ -62,14 +61,14 @@ func newBody(c *fiber.Ctx, timeout time.Duration) *Body {
 	return b
 }
 
-// extendEvery is how often the deadline of a body that goes on arriving is moved.
-const extendEvery = time.Second
-
-// Endless has the body end only when nothing arrives for the application's
-// ReadBodyTimeout. Without it, all of it has to arrive within that.
-func (b *Body) Endless() *Body {
-	b.endless = true
-	return b
+// Part gives the next part of a body, such as a line, the application's ReadBodyTimeout
+// to arrive, less a sixteenth: so a body may go on for ever, and who trickles is cut off
+// all the same. Without it, all of the body has to arrive within that time.
+func (b *Body) Part() {
+	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.stopping() {
+		b.extended = now
+		_ = b.ctx.Conn().SetReadDeadline(now.Add(b.timeout)) // fails on a closed connection, as Read does
+	}
 }
 
 // Keep has the body read on by what writes the response, after the handler. The
@@ -91,10 +90,6 @@ func (b *Body) close() {
 func (b *Body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
-	}
-	if now := time.Now(); b.endless && now.Sub(b.extended) > extendEvery && !b.stopping() {
-		b.extended = now
-		_ = b.ctx.Conn().SetReadDeadline(now.Add(b.timeout)) // fails on a closed connection, as Read does
 	}
 	n, err := b.stream.Read(p)
 	b.err = bodyError(err)

@@ -2,10 +2,12 @@ package web
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 )
@@ -17,6 +19,14 @@ type ClientsConfig struct {
 	// Only what they say in X-Forwarded-For is believed. Default: none, and the header
 	// is ignored.
 	TrustedProxies []string `name:"trusted-proxies" help:"Addresses and networks (CIDR) of the proxies in front, whose X-Forwarded-For tells the client's address; from others it is ignored." placeholder:"CIDR"`
+
+	// HeaderTimeout bounds the time from a request's first byte to the end of its headers,
+	// and on a new connection from the connect. Default: 10 s.
+	HeaderTimeout time.Duration `name:"header-timeout" help:"Longest time that the headers of a request may take." default:"10s"`
+
+	// BodyTimeout bounds the time from the end of the headers to the end of the body; in
+	// NDJSON that of each line. Default: 1 min.
+	BodyTimeout time.Duration `name:"body-timeout" help:"Longest time that the body of a request may take, or in NDJSON each line of it." default:"1m"`
 }
 
 // Validate returns an error about the first flag that makes no sense.
@@ -25,12 +35,20 @@ func (cfg ClientsConfig) Validate() error {
 	return err
 }
 
-// Clients tells clients apart. A nil Clients trusts no proxy. It is safe for concurrent use.
-type Clients struct{ proxies []netip.Prefix }
+// Clients tells clients apart, and how long they may take. A nil Clients trusts no proxy,
+// and has the defaults. It is safe for concurrent use.
+type Clients struct {
+	cfg     ClientsConfig
+	proxies []netip.Prefix
+}
 
-// NewClients returns the Clients of a configuration, or an error that names the flag.
+// NewClients returns the Clients of a configuration, or an error that names the flag. A
+// time-out of zero is the default.
 func NewClients(cfg ClientsConfig) (*Clients, error) {
-	clients := &Clients{}
+	if cfg.HeaderTimeout < 0 || cfg.BodyTimeout < 0 {
+		return nil, errors.New("--header-timeout and --body-timeout must not be negative")
+	}
+	clients := &Clients{cfg: cfg}
 	for _, text := range cfg.TrustedProxies {
 		p, err := parseNetwork(text)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -269,6 +270,45 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The time is for a part of the body, however its bytes come.
+func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 100 * time.Millisecond}}})
+	parts := make(chan error, 100)
+	Mount(app, Route{Method: "POST", Path: "/", StreamsBody: true, Handler: func(c *fiber.Ctx) error {
+		body := StreamedBody(c)
+		for {
+			body.Part()
+			_, err := io.ReadFull(body, make([]byte, 10))
+			if parts <- err; err != nil {
+				return err
+			}
+		}
+	}})
+	c := dial(t, serve(t, app))
+	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n")
+	for range 5 { // each part has the whole time
+		c.send(t, "a\r\n0123456789\r\n")
+		if err := <-parts; err != nil {
+			t.Fatal(err)
+		}
+	}
+	over := make(chan struct{})
+	var trickle sync.WaitGroup
+	trickle.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(60 * time.Millisecond): // less than a part may take
+				_, _ = io.WriteString(c, "1\r\nx\r\n") // fails once it is cut off
+			}
+		}
+	})
+	defer trickle.Wait()
+	defer close(over)
+	expectProblem(t, c.receive(t, "POST"), CodeRequestTimeout)
 }
 
 func TestAnIdleConnectionIsClosed(t *testing.T) {
