@@ -242,6 +242,11 @@ func (l *procLog) attr(msg, name string) string {
 			value, _ := record[name].(string)
 			return value
 		}
+		if strings.Contains(line, ` msg="`+msg+`" `) { // with --log-format=text
+			_, rest, _ := strings.Cut(line, " "+name+"=")
+			value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return value
+		}
 	}
 	return ""
 }
