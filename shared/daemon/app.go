@@ -26,8 +26,11 @@ const (
 // exist so that a test can run a program without a process. The environment
 // is always that of the process.
 type App struct {
-	// Name is the program's name in help, errors and --version.
+	// Name is the program's name in errors and --version.
 	Name string
+
+	// Usage is what the user types to run it, as help has it. Default: Name.
+	Usage string
 
 	// Description is the sentence under the usage line of --help.
 	Description string
@@ -109,6 +112,9 @@ func (a App) Main() int {
 }
 
 func (a App) withDefaults() App {
+	if a.Usage == "" {
+		a.Usage = a.Name
+	}
 	if a.Args == nil {
 		a.Args = os.Args[1:]
 	}
@@ -124,20 +130,32 @@ func (a App) withDefaults() App {
 	return a
 }
 
-// parse fills a.CLI. With done the program is over, as after --help.
-func (a App) parse() (command string, code int, done bool) {
+// Model returns the program's commands, arguments and flags. Nothing is parsed.
+func (a App) Model() (*kong.Application, error) {
+	parser, err := a.withDefaults().parser(func(int) {})
+	if err != nil {
+		return nil, err
+	}
+	return parser.Model, nil
+}
+
+func (a App) parser(exit func(code int)) (*kong.Kong, error) {
 	options := append([]kong.Option{
-		kong.Name(a.Name),
+		kong.Name(a.Usage),
 		kong.Description(a.Description),
 		kong.DefaultEnvars("REJOIN"),
 		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
-		// Kong goes on parsing after Exit returned; what it finds then is
-		// of no interest.
-		kong.Exit(func(c int) { code, done = c, true }),
+		kong.Exit(exit),
 	}, a.Options...)
-	parser, err := kong.New(a.CLI, options...)
+	return kong.New(a.CLI, options...)
+}
+
+// parse fills a.CLI. With done the program is over, as after --help.
+func (a App) parse() (command string, code int, done bool) {
+	// Kong goes on parsing after exit returned; what it finds then is of no interest.
+	parser, err := a.parser(func(c int) { code, done = c, true })
 	if err != nil {
 		return "", a.fail(ExitUsage, err), true
 	}
@@ -146,7 +164,7 @@ func (a App) parse() (command string, code int, done bool) {
 	case done:
 		return "", code, true
 	case err != nil:
-		return "", a.fail(ExitUsage, fmt.Errorf("%w; see %s --help", err, a.Name)), true
+		return "", a.fail(ExitUsage, fmt.Errorf("%w; see %s --help", err, a.Usage)), true
 	default:
 		return parsed.Command(), ExitOK, false
 	}
