@@ -236,11 +236,14 @@ func TestREADMEsSnippetOfTheClientContinuesAfterAReload(t *testing.T) {
 }
 
 // programs are those of the configuration table, in the order of its columns.
-var programs = []struct{ name, pkg string }{
-	{"rejoin", rejoinPackage},
-	{"ingest", "rejoin/services/ingest/cmd/ingest"},
-	{"sse-edge", "rejoin/services/sse-edge/cmd/sse-edge"},
-	{"janitor", "rejoin/services/janitor/cmd/janitor"},
+var programs = []struct {
+	name, pkg string
+	help      []string
+}{
+	{"rejoin", rejoinPackage, []string{"serve", "--help"}},
+	{"ingest", "rejoin/services/ingest/cmd/ingest", []string{"--help"}},
+	{"sse-edge", "rejoin/services/sse-edge/cmd/sse-edge", []string{"--help"}},
+	{"janitor", "rejoin/services/janitor/cmd/janitor", []string{"--help"}},
 }
 
 // option is a flag as --help shows it.
@@ -252,12 +255,12 @@ var (
 	optionDefault = regexp.MustCompile(`\s*\(default: ([^)]*)\)`)
 )
 
-// options reads a program's --help.
-func options(t *testing.T, pkg string) []option {
+// options reads a program's help: what args print.
+func options(t *testing.T, pkg string, args ...string) []option {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, built(t, pkg), "--help")
+	cmd := exec.CommandContext(ctx, built(t, pkg), args...)
 	cmd.Env = withoutRejoin(os.Environ())
 	out, err := cmd.Output()
 	if err != nil {
@@ -301,7 +304,7 @@ func table(t *testing.T) string {
 	columns := map[string]map[string]string{} // flag, program, default
 	var order []option
 	for _, program := range programs {
-		for _, o := range options(t, program.pkg) {
+		for _, o := range options(t, program.pkg, program.help...) {
 			if o.name == "help" || o.name == "version" {
 				continue
 			}

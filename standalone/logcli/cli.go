@@ -30,23 +30,29 @@ type CLI struct {
 	Set     SetFlags       `cmd:"" help:"Change limits of the log, while everything runs."`
 }
 
-// Main runs the command that args, which follow "rejoin log", ask for, and returns
-// the process' exit code. It may be used once in a process.
-func Main(args []string) int {
-	var cli CLI
-	return app(&cli, args, os.Stdin).Main()
+// Validate returns an error when what is to be set makes no sense for any log.
+func (cli *CLI) Validate(kctx *kong.Context) error {
+	if kctx.Command() != "set" {
+		return nil
+	}
+	_, err := cli.Set.to(eventlog.DefaultSettings())
+	return err
 }
+
+const description = `Show what the log is set to and holds, and change its limits.
+
+  rejoin log show
+  rejoin log show --json --nats-url=nats://nats.example:4222
+  rejoin log set --max-age=2h --max-events-per-stream=20000`
+
+// App is "rejoin log" with the arguments that follow it.
+func App(args []string) daemon.App { return app(new(CLI), args, os.Stdin) }
 
 func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 	return daemon.App{
-		Name: "rejoin log", Description: "Show what the log is set to and holds, and change its limits.",
+		Name: "rejoin log", Description: description,
 		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
 		Run: func(ctx context.Context, env daemon.Env) error {
-			if env.Command == "set" {
-				if _, err := cli.Set.to(eventlog.DefaultSettings()); err != nil {
-					return err // it makes no sense for any log
-				}
-			}
 			l, done, err := open(ctx, cli.Backend)
 			if err != nil {
 				return err

@@ -201,11 +201,12 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 
 func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 1})
-	s.want(1, "", errNothingAsked.Error(), "set", "--yes")
-	s.want(1, "", "--max-bytes must be positive, or -1 for no limit", "set", "--max-bytes=0")
-	s.want(1, "", "--max-age must be positive, or -1 for no limit", "set", "--max-age=0s")
-	s.want(1, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none", "set", "--max-age=1ms")
-	s.want(1, "", "invalid log settings: a limit must be positive, or -1 for none", "set", "--max-bytes-per-session=-2")
+	const help = "; see rejoin log --help"
+	s.want(2, "", errNothingAsked.Error()+help, "set", "--yes")
+	s.want(2, "", "--max-bytes must be positive, or -1 for no limit"+help, "set", "--max-bytes=0")
+	s.want(2, "", "--max-age must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
+	s.want(2, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none"+help, "set", "--max-age=1ms")
+	s.want(2, "", "invalid log settings: a limit must be positive, or -1 for none"+help, "set", "--max-bytes-per-session=-2")
 	s.want(2, "", `--max-age: "soon" is no duration such as 90m, nor -1; see rejoin log --help`, "set", "--max-age=soon")
 	for name, url := range map[string]string{"no server": "nats://user:secret@127.0.0.1:1", "no log": natstest.Start(t).URL()} {
 		code, _, stderr := run(t, "show", "--nats-url="+url)

@@ -25,6 +25,15 @@ type SetFlags struct {
 	Yes                 bool         `env:"-" short:"y" help:"Do not ask before events are removed."`
 }
 
+// Help is what --help says besides.
+func (SetFlags) Help() string {
+	return `It says what will change, and asks before events are removed.
+
+  rejoin log set --max-age=2h
+  rejoin log set --max-bytes=-1 --max-events-per-session=50000
+  rejoin log set --max-age=10m --yes`
+}
+
 var (
 	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session and --max-bytes-per-session")
 	errNotAsked     = errors.New("nothing was changed: smaller limits remove events for good, and there is no terminal to ask on; give --yes to remove them")

@@ -19,6 +19,14 @@ type ShowFlags struct {
 	JSON bool `name:"json" env:"-" help:"Print JSON."`
 }
 
+// Help is what --help says besides.
+func (ShowFlags) Help() string {
+	return `A generation is one life of a partition: most have one.
+
+  rejoin log show
+  rejoin log show --json | jq .settings`
+}
+
 // setting is a setting as it is shown; the flag that sets it has the same name.
 type setting struct {
 	name    string

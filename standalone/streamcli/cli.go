@@ -4,69 +4,51 @@ package streamcli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/alecthomas/kong"
 
-	"rejoin/shared/client"
 	"rejoin/shared/daemon"
 )
 
-// CLI holds the flags of the commands.
-type CLI struct {
-	daemon.Config
-
-	URL       string       `name:"url" default:"http://127.0.0.1:8080" help:"Where Rejoin is." placeholder:"URL"`
-	TokenFile string       `type:"path" help:"File with a bearer token, read before every request, so that it can be renewed." placeholder:"FILE"`
-	Publish   PublishFlags `cmd:"" help:"Publish messages from standard input, one on each line."`
-	Tail      TailFlags    `cmd:"" help:"Print the events of a stream, or of a whole session, as they come."`
-}
-
-const description = `Publish messages, and print events as they come.
+const publishDescription = `Publish messages from standard input, one on each line.
 
   echo '{"jsonrpc":"2.0","method":"count"}' | rejoin publish demo main
+  rejoin publish demo main --type=tick <messages.ndjson
+
+It goes on when connections break, and loses and repeats nothing: what got no answer is
+sent again under the same key.`
+
+const tailDescription = `Print the events of a stream, or of a whole session, as they come.
+
   rejoin tail demo main
-  rejoin tail demo --json --from=now
+  rejoin tail demo --from=now
+  rejoin tail demo main --json --from=main_e08tnxp_3
 
-Both go on when connections break, and lose and repeat nothing: publish sends what got
-no answer again under the same key, and tail comes back with the last event ID.`
+It goes on when connections break, and misses and repeats nothing: it comes back with the
+last event ID.`
 
-// Main runs the command that args ask for, which begin with "publish" or "tail", and
-// returns the process' exit code. It may be used once in a process.
-func Main(args []string) int {
-	var cli CLI
-	return app(&cli, args, os.Stdin, os.Stderr).Main()
-}
+// PublishApp is "rejoin publish" with the arguments that follow it.
+func PublishApp(args []string) daemon.App { return publishApp(args, os.Stdin, os.Stderr) }
 
-func app(cli *CLI, args []string, in io.Reader, status io.Writer) daemon.App {
+// TailApp is "rejoin tail" with the arguments that follow it.
+func TailApp(args []string) daemon.App { return tailApp(args, os.Stderr) }
+
+func publishApp(args []string, in io.Reader, status io.Writer) daemon.App {
+	var cli PublishCLI
 	return daemon.App{
-		Name: "rejoin", Description: description,
-		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(ctx context.Context, env daemon.Env) error {
-			if strings.HasPrefix(env.Command, "publish") {
-				return cli.publish(ctx, in, status)
-			}
-			return cli.tail(ctx, env.Stdout, status)
-		},
+		Name: "rejoin publish", Description: publishDescription,
+		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
+		Run: func(ctx context.Context, _ daemon.Env) error { return cli.publish(ctx, in, status) },
 	}
 }
 
-// token returns what asks for a token, or nil when none is needed. The error says that
-// there is none now.
-func (cli *CLI) token() (client.TokenFunc, error) {
-	if cli.TokenFile == "" {
-		return nil, nil
+func tailApp(args []string, status io.Writer) daemon.App {
+	var cli TailCLI
+	return daemon.App{
+		Name: "rejoin tail", Description: tailDescription,
+		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
+		Run: func(ctx context.Context, env daemon.Env) error { return cli.tail(ctx, env.Stdout, status) },
 	}
-	read := func(context.Context) (string, error) {
-		token, err := os.ReadFile(cli.TokenFile)
-		if err != nil {
-			return "", fmt.Errorf("the file of --token-file cannot be read: %w", err)
-		}
-		return strings.TrimSpace(string(token)), nil
-	}
-	_, err := read(context.Background())
-	return read, err
 }

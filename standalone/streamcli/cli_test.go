@@ -17,9 +17,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func run(t *testing.T, in string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var cli CLI
 	var out, status, errs bytes.Buffer
-	a := app(&cli, args, strings.NewReader(in), &status)
+	a := tailApp(args[1:], &status)
+	if args[0] == "publish" {
+		a = publishApp(args[1:], strings.NewReader(in), &status)
+	}
 	a.Stdout, a.Stderr = &out, &errs
 	code = a.Main()
 	return code, out.String(), status.String() + errs.String()
@@ -114,16 +116,20 @@ func TestTailPrintsUntilTheStreamEnds(t *testing.T) {
 
 func TestWhatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
-	for name, args := range map[string][]string{
-		"no stream":    {"publish", "s"},
-		"no session":   {"tail"},
-		"bad url":      {"tail", "s", "--url=ftp://x"},
-		"bad session":  {"tail", "a b", "--url=http://127.0.0.1:1"},
-		"no token":     {"publish", "s", "t", "--token-file=" + missing},
-		"unknown flag": {"tail", "s", "--follow"},
+	for name, tt := range map[string]struct {
+		code int
+		args []string
+	}{
+		"no stream":    {2, []string{"publish", "s"}},
+		"no session":   {2, []string{"tail"}},
+		"bad url":      {2, []string{"tail", "s", "--url=ftp://x"}},
+		"bad session":  {2, []string{"tail", "a b", "--url=http://127.0.0.1:1"}},
+		"bad stream":   {2, []string{"publish", "s", ".."}},
+		"no token":     {1, []string{"publish", "s", "t", "--token-file=" + missing}},
+		"unknown flag": {2, []string{"tail", "s", "--follow"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if code, _, status := run(t, "", args...); code == 0 || strings.Count(status, "\n") > 3 {
+			if code, _, status := run(t, "", tt.args...); code != tt.code || strings.Count(status, "\n") != 1 {
 				t.Errorf("code %d, %q", code, status)
 			}
 		})

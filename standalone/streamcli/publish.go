@@ -10,13 +10,17 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
 )
 
-// PublishFlags are those of "rejoin publish".
-type PublishFlags struct {
-	Session string `arg:"" env:"-" help:"The session."`
-	Stream  string `arg:"" env:"-" help:"The stream."`
-	Type    string `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
+// PublishCLI holds the flags of "rejoin publish".
+type PublishCLI struct {
+	daemon.Config
+	remote.Flags
+
+	Session remote.Session `arg:"" help:"The session."`
+	Stream  remote.Stream  `arg:"" help:"The stream."`
+	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
 // maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
@@ -35,8 +39,8 @@ type tally struct {
 	err                         error // why nobody waited for the rest
 }
 
-func (cli *CLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {
-	token, err := cli.token()
+func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {
+	token, err := cli.Token()
 	if err != nil {
 		return err
 	}
@@ -67,7 +71,7 @@ func (cli *CLI) publish(ctx context.Context, in io.Reader, status io.Writer) err
 }
 
 // read publishes the lines, and returns how many were refused before they were sent.
-func (cli *CLI) read(ctx context.Context, in io.Reader, publisher *client.Publisher, queue chan<- pending, status io.Writer) (refused int, err error) {
+func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client.Publisher, queue chan<- pending, status io.Writer) (refused int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 64<<10), maxLine)
 	for n := 1; lines.Scan(); n++ {
@@ -75,7 +79,7 @@ func (cli *CLI) read(ctx context.Context, in io.Reader, publisher *client.Publis
 		if len(line) == 0 {
 			continue
 		}
-		result, err := publisher.Publish(ctx, client.Message{Session: cli.Publish.Session, Stream: cli.Publish.Stream, Type: cli.Publish.Type, Data: line})
+		result, err := publisher.Publish(ctx, client.Message{Session: string(cli.Session), Stream: string(cli.Stream), Type: cli.Type, Data: line})
 		switch {
 		case ctx.Err() != nil:
 			return refused, fmt.Errorf("interrupted at line %d", n)

@@ -9,14 +9,19 @@ import (
 	"time"
 
 	"rejoin/shared/client"
+	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
 )
 
-// TailFlags are those of "rejoin tail".
-type TailFlags struct {
-	Session string `arg:"" env:"-" help:"The session."`
-	Stream  string `arg:"" optional:"" env:"-" help:"The stream; without one, all streams of the session."`
-	From    string `env:"-" default:"start" help:"Where to begin: start, now, or behind an event ID." placeholder:"PLACE"`
-	JSON    bool   `name:"json" env:"-" help:"Print objects with id, stream, type, time and message, and gaps among them."`
+// TailCLI holds the flags of "rejoin tail".
+type TailCLI struct {
+	daemon.Config
+	remote.Flags
+
+	Session remote.Session `arg:"" help:"The session."`
+	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
+	From    string         `env:"-" default:"start" help:"Where to begin: start, now, or behind an event ID." placeholder:"PLACE"`
+	JSON    bool           `name:"json" env:"-" help:"Print objects with id, stream, type, time and message, and gaps among them."`
 }
 
 // line is what --json prints of an event.
@@ -28,19 +33,18 @@ type line struct {
 	Message json.RawMessage `json:"message"`
 }
 
-func (cli *CLI) tail(ctx context.Context, out, status io.Writer) error {
-	token, err := cli.token()
+func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
+	token, err := cli.Token()
 	if err != nil {
 		return err
 	}
-	f := cli.Tail
-	cfg := client.SubscriberConfig{URL: cli.URL, Token: token, Session: f.Session, Stream: f.Stream, Times: f.JSON}
-	switch f.From {
+	cfg := client.SubscriberConfig{URL: cli.URL, Token: token, Session: string(cli.Session), Stream: string(cli.Stream), Times: cli.JSON}
+	switch cli.From {
 	case "start":
 	case "now":
 		cfg.Start = client.StartNow
 	default:
-		cfg.After = f.From
+		cfg.After = cli.From
 	}
 	subscriber, err := client.NewSubscriber(cfg)
 	if err != nil {
@@ -48,7 +52,7 @@ func (cli *CLI) tail(ctx context.Context, out, status io.Writer) error {
 	}
 	for e, err := range subscriber.Events(ctx) {
 		if err == nil {
-			err = f.print(e, out, status)
+			err = cli.print(e, out, status)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -61,10 +65,10 @@ func (cli *CLI) tail(ctx context.Context, out, status io.Writer) error {
 }
 
 // print prints an event: messages go to out, gaps there only with --json.
-func (f TailFlags) print(e client.Event, out, status io.Writer) error {
+func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 	var b bytes.Buffer
 	switch {
-	case e.Kind == client.KindGap && f.JSON:
+	case e.Kind == client.KindGap && cli.JSON:
 		if err := json.NewEncoder(&b).Encode(map[string]*client.Gap{"gap": e.Gap}); err != nil {
 			return err
 		}
@@ -75,7 +79,7 @@ func (f TailFlags) print(e client.Event, out, status io.Writer) error {
 		}
 		_, err := fmt.Fprintf(status, "gap: events are %smissing behind %s (%s)\n", maybe, e.Gap.Requested, e.Gap.Reason)
 		return err
-	case f.JSON:
+	case cli.JSON:
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(line{e.ID, e.Stream, e.Type, e.Time, e.Message}); err != nil {

@@ -47,12 +47,8 @@ One that only reads the sessions whose names begin with chat-, for five minutes:
 
   rejoin token --subject=alice --subscribe='chat-*' --ttl=5m`
 
-// Main runs the command with args, which follow "rejoin token", and returns the process'
-// exit code. It may be used once in a process.
-func Main(args []string) int {
-	var cli CLI
-	return app(&cli, args, time.Now).Main()
-}
+// App is "rejoin token" with the arguments that follow it.
+func App(args []string) daemon.App { return app(new(CLI), args, time.Now) }
 
 func app(cli *CLI, args []string, now func() time.Time) daemon.App {
 	return daemon.App{
@@ -68,10 +64,10 @@ func app(cli *CLI, args []string, now func() time.Time) daemon.App {
 	}
 }
 
-// token returns the token. An error is one sentence for the user.
-func (cli *CLI) token(now time.Time) (string, error) {
+// Validate returns an error that names the first flag whose value makes no sense.
+func (cli *CLI) Validate() error {
 	if cli.TTL < time.Second {
-		return "", fmt.Errorf("--ttl must be at least 1s, not %s", cli.TTL)
+		return fmt.Errorf("--ttl must be at least 1s, not %s", cli.TTL)
 	}
 	for _, patterns := range []struct {
 		flag string
@@ -79,13 +75,18 @@ func (cli *CLI) token(now time.Time) (string, error) {
 	}{{"--publish", cli.Publish}, {"--subscribe", cli.Subscribe}} {
 		for _, p := range patterns.all {
 			if err := p.Check(); err != nil {
-				return "", fmt.Errorf("%s takes names of sessions, a beginning and *, or *: %w", patterns.flag, err)
+				return fmt.Errorf("%s takes names of sessions, a beginning and *, or *: %w", patterns.flag, err)
 			}
 		}
 	}
 	if len(cli.Publish) == 0 && len(cli.Subscribe) == 0 && !cli.Admin {
-		return "", errors.New("the token would allow nothing; give --publish, --subscribe or --admin")
+		return errors.New("the token would allow nothing; give --publish, --subscribe or --admin")
 	}
+	return nil
+}
+
+// token returns the token. An error is one sentence for the user.
+func (cli *CLI) token(now time.Time) (string, error) {
 	secret, err := auth.ReadSecret(cli.SecretFile)
 	if err != nil {
 		return "", err

@@ -1,0 +1,108 @@
+// Package command is the command line of rejoin: it finds the command that the first
+// argument names, and runs it. Each command has flags of its own, as some have the same
+// names and mean other things.
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"rejoin/shared/daemon"
+	"rejoin/standalone"
+	"rejoin/standalone/logcli"
+	"rejoin/standalone/sessioncli"
+	"rejoin/standalone/streamcli"
+	"rejoin/standalone/tokencli"
+)
+
+// command is one of the commands.
+type command struct {
+	name, summary string
+	app           func(args []string) daemon.App // args follow the name
+}
+
+// serveName is the command that needs no name.
+const serveName = "serve"
+
+func commands() []command {
+	return []command{
+		{serveName, "Run everything in one process. Without a command, rejoin does this.", serve},
+		{"publish", "Publish messages from standard input, one on each line.", streamcli.PublishApp},
+		{"tail", "Print the events of a stream, or of a whole session, as they come.", streamcli.TailApp},
+		{"sessions", "List sessions, show one, create and close them.", sessioncli.App},
+		{"log", "Show what the log is set to and holds, and change its limits.", logcli.App},
+		{"token", "Make a token for development.", tokencli.App},
+		{"completion", "Print a script that completes commands and flags in a shell.", completion},
+	}
+}
+
+const description = `Run everything in one process: publish, stream, and continue exactly.
+
+  rejoin
+  rejoin serve --data=/var/lib/rejoin --max-age=24h
+  rejoin serve --auth=jwt --jwt-secret-file=jwt.secret --jwt-audience=dev
+
+Everything is in the folder of --data, and goes on from there at the next start.`
+
+func serve(args []string) daemon.App {
+	var cfg standalone.Config
+	return daemon.App{
+		Name: "rejoin", Usage: "rejoin serve", Description: description,
+		CLI: &cfg, Options: standalone.Options(), Args: append([]string{}, args...),
+		Run: func(ctx context.Context, env daemon.Env) error { return standalone.Run(ctx, cfg, env) },
+	}
+}
+
+// Main runs the command of the arguments that follow the program's name, and returns
+// the process' exit code. It may be used once in a process.
+func Main(args []string) int { return run(args, os.Stdout, os.Stderr) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+		_, _ = io.WriteString(stdout, help()) // nowhere left to report to
+		return daemon.ExitOK
+	}
+	name := serveName
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
+	}
+	for _, c := range commands() {
+		if c.name == name {
+			a := c.app(args)
+			a.Stdout, a.Stderr = stdout, stderr
+			return a.Main()
+		}
+	}
+	_, _ = fmt.Fprintf(stderr, "rejoin: there is no command %q, did you mean %q?; see rejoin --help\n", name, nearest(name))
+	return daemon.ExitUsage
+}
+
+// help is what rejoin --help prints.
+func help() string {
+	var b strings.Builder
+	b.WriteString("Usage: rejoin [<command>] [flags]\n\nResumable event streams: publish, stream, and continue exactly.\n\nCommands:\n")
+	for _, c := range commands() {
+		fmt.Fprintf(&b, "  %-10s  %s\n", c.name, c.summary)
+	}
+	b.WriteString(`
+Examples:
+  rejoin
+  echo '{"jsonrpc":"2.0","method":"count"}' | rejoin publish demo main
+  rejoin tail demo main
+  rejoin sessions
+  rejoin log set --max-age=2h
+  source <(rejoin completion bash)
+
+Exit codes:
+  0    it was done
+  1    it failed
+  2    a command, a flag, an argument or an environment variable is wrong
+  130  ended at once by a second Ctrl-C
+
+rejoin <command> --help shows a command's flags, and more examples.
+`)
+	return b.String()
+}

@@ -1,0 +1,92 @@
+package command
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"rejoin/services/web/webtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+
+func runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestHelpListsEveryCommandAndEachHasExamples(t *testing.T) {
+	code, list, errs := runs(t, "--help")
+	if code != 0 || errs != "" || !strings.Contains(list, "\nExamples:\n  rejoin\n") {
+		t.Errorf("%d %q\n%s", code, errs, list)
+	}
+	for _, c := range commands() {
+		if !strings.Contains(list, "\n  "+c.name+" ") || !strings.Contains(list, c.summary) {
+			t.Errorf("the list has no %s", c.name)
+		}
+		code, help, _ := runs(t, c.name, "--help")
+		if code != 0 || !strings.HasPrefix(help, "Usage: rejoin "+c.name) || !strings.Contains(help, "\n    rejoin ") && !strings.Contains(help, "\n    echo ") {
+			t.Errorf("%s: %d\n%s", c.name, code, help)
+		}
+	}
+	for _, sub := range []string{"log show", "log set", "sessions show", "sessions create", "sessions close"} {
+		if code, help, _ := runs(t, append(strings.Fields(sub), "--help")...); code != 0 || !strings.Contains(help, "\n    rejoin "+strings.TrimSuffix(sub, " show")) {
+			t.Errorf("%s: %d\n%s", sub, code, help)
+		}
+	}
+}
+
+func TestAnUnknownCommandIsToldTheNearestOne(t *testing.T) {
+	for word, want := range map[string]string{"pubish": "publish", "sess": "sessions", "tial": "tail", "complete": "completion", "Log": "log", "server": "serve"} {
+		code, out, errs := runs(t, word, "--json")
+		if sentence := `rejoin: there is no command "` + word + `", did you mean "` + want + `"?; see rejoin --help` + "\n"; code != 2 || out != "" || errs != sentence {
+			t.Errorf("%d %q %q, want %q", code, out, errs, sentence)
+		}
+	}
+	if _, _, errs := runs(t, "a\x1b[2J"); strings.Contains(errs, "\x1b") {
+		t.Errorf("%q", errs)
+	}
+}
+
+// Everything that was possible before there was a command of this name.
+func TestServeIsWhatRejoinDoesWithoutACommand(t *testing.T) {
+	for _, args := range [][]string{{"--dta=x"}, {"--stop-timeout=-1s"}, {"--data="}, {"--version"}} {
+		code, out, errs := runs(t, args...)
+		code2, out2, errs2 := runs(t, append([]string{"serve"}, args...)...)
+		if code != code2 || out != out2 || errs != errs2 || out+errs == "" {
+			t.Errorf("%v: %d %q %q, and with serve %d %q %q", args, code, out, errs, code2, out2, errs2)
+		}
+	}
+}
+
+func TestDistanceCountsChanges(t *testing.T) {
+	for pair, want := range map[[2]string]int{{"", ""}: 0, {"", "ab"}: 2, {"kitten", "sitting"}: 3, {"tial", "tail"}: 2, {"log", "log"}: 0} {
+		if got := distance(pair[0], pair[1]); got != want || distance(pair[1], pair[0]) != want {
+			t.Errorf("%q: %d, want %d", pair, got, want)
+		}
+	}
+}
+
+func TestEveryPlaceHasItsWords(t *testing.T) {
+	all, err := places()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]place{}
+	for _, p := range all {
+		at[p.path] = p
+	}
+	for path, want := range map[string]string{"": "--data", "serve": "--no-compression", "tail": "--token-file", "sessions": "--state", "sessions close": "--clear", "log set": "--max-age", "token": "--ttl"} {
+		if !slices.ContainsFunc(at[path].flags, func(f flag) bool { return "--"+f.name == want }) {
+			t.Errorf("%q has no %s", path, want)
+		}
+	}
+	if flags := at["tail"].flags; slices.ContainsFunc(flags, func(f flag) bool { return f.name == "admin-addr" }) {
+		t.Error("a hidden flag is completed")
+	}
+}

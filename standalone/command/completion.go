@@ -1,0 +1,134 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/daemon"
+)
+
+// completionCLI holds the arguments of "rejoin completion".
+type completionCLI struct {
+	daemon.Config
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
+}
+
+const completionDescription = `Print a script that completes commands and flags in a shell.
+
+In bash, for this shell, and for all that are started later:
+
+  source <(rejoin completion bash)
+  rejoin completion bash >~/.local/share/bash-completion/completions/rejoin
+
+In zsh, behind compinit, and in fish:
+
+  source <(rejoin completion zsh)
+  rejoin completion fish >~/.config/fish/completions/rejoin.fish`
+
+func completion(args []string) daemon.App {
+	var cli completionCLI
+	return daemon.App{
+		Name: "rejoin completion", Description: completionDescription,
+		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
+		Run: func(_ context.Context, env daemon.Env) error {
+			places, err := places()
+			if err != nil {
+				return err
+			}
+			script := map[string]func([]place) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[cli.Shell]
+			_, err = io.WriteString(env.Stdout, script(places))
+			return err
+		},
+	}
+}
+
+// place is where a command line can stand, and what can follow there.
+type place struct {
+	path  string // the commands so far: "", "log", "log set"
+	words []word
+	flags []flag
+}
+
+// word is a command, or a value of an argument that has few.
+type word struct{ text, help string }
+
+type flag struct {
+	name, help string
+	takesValue bool
+	values     []string // empty: any
+}
+
+// places returns all of them, the shorter paths first.
+func places() ([]place, error) {
+	var root place
+	var all []place
+	for _, c := range commands() {
+		if c.name == "completion" {
+			all = append(all, place{path: c.name, words: []word{{"bash", ""}, {"zsh", ""}, {"fish", ""}}})
+		} else {
+			model, err := c.app(nil).Model()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			all = append(all, placesOf(c.name, model.Node, nil)...)
+		}
+		root.words = append(root.words, word{c.name, c.summary})
+		if c.name == serveName {
+			root.flags = all[len(all)-1].flags
+		}
+	}
+	return append([]place{root}, all...), nil
+}
+
+// placesOf returns the places of a command and its subcommands. Flags of a command hold
+// behind its subcommands as well; those of the default one hold before.
+func placesOf(path string, node *kong.Node, inherited []flag) []place {
+	here := place{path: path, flags: append(slices.Clone(inherited), flagsOf(node)...)}
+	var below []place
+	for _, child := range node.Children {
+		here.words = append(here.words, word{child.Name, child.Help})
+		below = append(below, placesOf(path+" "+child.Name, child, here.flags)...)
+	}
+	if node.DefaultCmd != nil {
+		here.flags = append(here.flags, flagsOf(node.DefaultCmd)...)
+	}
+	return append([]place{here}, below...)
+}
+
+func flagsOf(node *kong.Node) (flags []flag) {
+	for _, f := range node.Flags {
+		if f.Hidden {
+			continue
+		}
+		values := slices.DeleteFunc(f.EnumSlice(), func(v string) bool { return v == "" })
+		if f.Tag.Negatable != "" {
+			flags = append(flags, flag{"no-" + f.Name, f.Help, false, nil})
+		}
+		flags = append(flags, flag{f.Name, f.Help, !f.IsBool() && !f.IsCounter(), values})
+	}
+	slices.SortFunc(flags, func(a, b flag) int { return cmp.Compare(a.name, b.name) })
+	return flags
+}
+
+// steps are the lines of a shell's case that follow the commands: each is what was
+// found so far, a space, and the next word.
+func steps(places []place) []string {
+	var all []string
+	for _, p := range places[1:] {
+		before, last := "", p.path
+		if i := strings.LastIndex(p.path, " "); i >= 0 {
+			before, last = p.path[:i], p.path[i+1:]
+		}
+		all = append(all, "'"+before+" "+last+"'")
+	}
+	return all
+}
+
+// quoted quotes text for a shell.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -1,0 +1,59 @@
+// Package remote is what the commands have in common that talk to a Rejoin over HTTP.
+package remote
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"rejoin/shared/client"
+	"rejoin/shared/event"
+)
+
+// Flags say where a Rejoin is, and with which token it is asked.
+type Flags struct {
+	// URL is where Rejoin is. Default: http://127.0.0.1:8080.
+	URL string `name:"url" default:"http://127.0.0.1:8080" help:"Where Rejoin is." placeholder:"URL"`
+
+	// TokenFile is a file with a bearer token. Default: none is sent.
+	TokenFile string `type:"path" help:"File with a bearer token, read before every request, so that it can be renewed." placeholder:"FILE"`
+}
+
+// Validate returns an error when the URL cannot be one.
+func (f Flags) Validate() error {
+	cfg := client.PublisherConfig{URL: f.URL}
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("--url: %w", err)
+	}
+	return nil
+}
+
+// Session is an argument that names a session.
+type Session string
+
+// Validate returns an error when there is no such name.
+func (s Session) Validate() error { return event.CheckSession(string(s)) }
+
+// Stream is an argument that names a stream.
+type Stream string
+
+// Validate returns an error when there is no such name.
+func (s Stream) Validate() error { return event.CheckStream(string(s)) }
+
+// Token returns what asks for a token, or nil when none is needed. The error says that
+// there is none now.
+func (f Flags) Token() (client.TokenFunc, error) {
+	if f.TokenFile == "" {
+		return nil, nil
+	}
+	read := func(context.Context) (string, error) {
+		token, err := os.ReadFile(f.TokenFile)
+		if err != nil {
+			return "", fmt.Errorf("the file of --token-file cannot be read: %w", err)
+		}
+		return strings.TrimSpace(string(token)), nil
+	}
+	_, err := read(context.Background())
+	return read, err
+}

@@ -1,0 +1,132 @@
+package sessioncli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"rejoin/shared/client"
+	"rejoin/standalone/remote"
+)
+
+const (
+	// answerWithin is how long an answer may take; a close waits for publishes under way.
+	answerWithin = 30 * time.Second
+	// pageSize is how many sessions are asked for at a time: the most that are given.
+	pageSize = 1000
+	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata.
+	maxAnswer = 32 << 20
+)
+
+// api asks a Rejoin. An error is one sentence for the user.
+type api struct {
+	base  string
+	token client.TokenFunc
+	http  *http.Client
+}
+
+// page is a part of the list of sessions.
+type page struct {
+	Sessions []json.RawMessage `json:"sessions"`
+	Next     string            `json:"next"`
+}
+
+func (a *api) list(ctx context.Context, state, after string) (p page, err error) {
+	query := url.Values{"limit": {fmt.Sprint(pageSize)}}
+	if state != "" {
+		query.Set("state", state)
+	}
+	if after != "" {
+		query.Set("after", after)
+	}
+	body, err := a.do(ctx, http.MethodGet, "/v1/sessions?"+query.Encode(), nil)
+	if err == nil {
+		err = decode(body, &p)
+	}
+	return p, err
+}
+
+func (a *api) session(ctx context.Context, name remote.Session) (json.RawMessage, error) {
+	return a.do(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(string(name)), nil)
+}
+
+// create returns the name of the session that was created.
+func (a *api) create(ctx context.Context, name remote.Session) (string, error) {
+	request, err := json.Marshal(struct {
+		Session remote.Session `json:"session,omitempty"`
+	}{name})
+	if err != nil {
+		return "", err
+	}
+	body, err := a.do(ctx, http.MethodPost, "/v1/sessions", request)
+	var created session
+	if err == nil {
+		err = decode(body, &created)
+	}
+	return created.Session, err
+}
+
+func (a *api) close(ctx context.Context, f CloseFlags) error {
+	path := "/v1/sessions/" + url.PathEscape(string(f.Session))
+	if f.Stream != "" {
+		path += "/streams/" + url.PathEscape(string(f.Stream))
+	}
+	if f.Clear {
+		path += "?clear=true"
+	}
+	_, err := a.do(ctx, http.MethodDelete, path, nil)
+	return err
+}
+
+// do sends a request and returns the body of its answer.
+func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if a.token != nil {
+		token, err := a.token(ctx)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no answer (%w); start rejoin, or say where it is with --url", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 {
+		return nil, refusal(resp.StatusCode, answer)
+	}
+	return answer, nil
+}
+
+// refusal is what a problem document says.
+func refusal(status int, body []byte) error {
+	var problem struct{ Code, Title, Detail string }
+	if json.Unmarshal(body, &problem) != nil || problem.Code == "" {
+		return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
+	}
+	return fmt.Errorf("%s (%d %s)", plain(cmp.Or(problem.Detail, problem.Title)), status, plain(problem.Code))
+}
+
+func decode(body []byte, into any) error {
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("the answer is not Rejoin's: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+// Package sessioncli is the command "rejoin sessions": it lists the sessions of a Rejoin
+// that runs somewhere, shows one, creates and closes them.
+package sessioncli
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
+)
+
+// CLI holds the flags of the commands.
+type CLI struct {
+	daemon.Config
+	remote.Flags
+	Show   ShowFlags   `cmd:"" default:"withargs" help:"List all sessions, or show one with its streams. The word may be left out."`
+	Create CreateFlags `cmd:"" help:"Create a session, and print its name."`
+	Close  CloseFlags  `cmd:"" help:"Close a session or one of its streams for good."`
+}
+
+// ShowFlags are those of "rejoin sessions show".
+type ShowFlags struct {
+	Session remote.Session `arg:"" optional:"" help:"The session; without one, all are listed."`
+	State   string         `env:"-" enum:",open,closing,closed" default:"" help:"List only sessions that are open, closing or closed." placeholder:"STATE"`
+	JSON    bool           `name:"json" env:"-" help:"Print an object for each session, on a line of its own."`
+}
+
+// CreateFlags are those of "rejoin sessions create".
+type CreateFlags struct {
+	Session remote.Session `arg:"" optional:"" help:"The session's name; without one, the server chooses it."`
+}
+
+// CloseFlags are those of "rejoin sessions close".
+type CloseFlags struct {
+	Session remote.Session `arg:"" help:"The session."`
+	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, the whole session is closed."`
+	Clear   bool           `env:"-" help:"Delete what is stored as well."`
+}
+
+const description = `List sessions, show one, create and close them.
+
+  rejoin sessions
+  rejoin sessions --state=open --json | jq -r .session
+  rejoin sessions demo
+  rejoin sessions create demo
+  rejoin sessions close demo main
+
+With access control, the list needs a token that grants admin. A session whose name is
+that of a command is shown with rejoin sessions show.`
+
+// Help is what --help says besides.
+func (ShowFlags) Help() string {
+	return `Last activity is the newest event, or when the session was created or ended.
+
+  rejoin sessions
+  rejoin sessions demo
+  rejoin sessions --state=closed --json`
+}
+
+// Help is what --help says besides.
+func (CreateFlags) Help() string {
+	return `Sessions also come into being with their first message, except with access control.
+
+  rejoin sessions create demo
+  session=$(rejoin sessions create)`
+}
+
+// Help is what --help says besides.
+func (CloseFlags) Help() string {
+	return `Clients are told the end. A name is not given again for a day.
+
+  rejoin sessions close demo
+  rejoin sessions close demo main
+  rejoin sessions close demo --clear`
+}
+
+// App is "rejoin sessions" with the arguments that follow it.
+func App(args []string) daemon.App {
+	var cli CLI
+	return daemon.App{
+		Name: "rejoin sessions", Description: description,
+		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
+		Run: cli.run,
+	}
+}
+
+func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
+	token, err := cli.Token()
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	defer transport.CloseIdleConnections()
+	a := &api{base: strings.TrimRight(cli.URL, "/"), token: token, http: &http.Client{Transport: transport, Timeout: answerWithin}}
+	command, _, _ := strings.Cut(env.Command, " ")
+	switch {
+	case command == "create":
+		return create(ctx, a, cli.Create, env.Stdout)
+	case command == "close":
+		return a.close(ctx, cli.Close)
+	case cli.Show.Session != "":
+		return showOne(ctx, a, cli.Show, env.Stdout)
+	default:
+		return list(ctx, a, cli.Show, env.Stdout)
+	}
+}

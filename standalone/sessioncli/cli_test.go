@@ -1,0 +1,153 @@
+package sessioncli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC // what a table shows
+	goleak.VerifyTestMain(m)
+}
+
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := App(args)
+	a.Stdout, a.Stderr = &out, &errs
+	return a.Main(), out.String(), errs.String()
+}
+
+// asked is a server that gives the same answer to each request for a path, and keeps
+// the requests.
+type asked struct {
+	answers map[string]string // by method and URI
+	got     []string
+}
+
+func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body) // an empty one is compared as such
+	call := r.Method + " " + r.URL.RequestURI()
+	a.got = append(a.got, strings.TrimSpace(call+" "+string(body))+r.Header.Get("Authorization"))
+	answer, ok := a.answers[call]
+	if !ok {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		answer = `{"type":"urn:rejoin:problem:not_found","title":"There is nothing here.","status":404,"code":"not_found","detail":"No such \u001b[2Jsession."}`
+	}
+	_, _ = io.WriteString(w, answer)
+}
+
+func serve(t *testing.T, answers map[string]string) (*asked, string) {
+	t.Helper()
+	a := &asked{answers: answers}
+	s := httptest.NewServer(a)
+	t.Cleanup(s.Close)
+	return a, "--url=" + s.URL
+}
+
+const (
+	first  = `{"session":"demo","state":"open","created":"2026-11-21T20:00:00Z","streams":2,"events":12,"bytes":34567,"newest":"2026-11-21T21:00:00Z"}`
+	second = `{"session":"7","state":"closed","created":"2026-11-21T20:00:00Z","ended":"2026-11-21T22:30:00.5Z","streams":0,"events":0,"bytes":0}`
+	odd    = `{"session":"a\u001b[2Jb","state":"open","streams":1,"events":1,"bytes":1}`
+)
+
+func TestAllPagesAreListed(t *testing.T) {
+	a, url := serve(t, map[string]string{
+		"GET /v1/sessions?limit=1000":               `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
+		"GET /v1/sessions?after=demo&limit=1000":    `{"sessions":[` + odd + `]}`,
+		"GET /v1/sessions?limit=1000&state=closing": `{"sessions":[]}`,
+	})
+	const want = `SESSION  STATE   STREAMS  EVENTS  BYTES  LAST ACTIVITY
+demo     open          2      12  34567  2026-11-21 21:00:00
+7        closed        0       0      0  2026-11-21 22:30:00
+"a\x1b[2Jb"  open  1  1  1  -
+`
+	if code, out, errs := run(t, url); code != 0 || out != want || errs != "" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if len(a.got) != 2 {
+		t.Errorf("asked %q", a.got)
+	}
+	if code, out, _ := run(t, "show", "--json", url); code != 0 || out != first+"\n"+second+"\n"+odd+"\n" {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, out, _ := run(t, "--state=closing", url); code != 0 || strings.Count(out, "\n") != 1 {
+		t.Errorf("%d\n%s", code, out)
+	}
+}
+
+func TestOneSessionIsShownWithItsStreams(t *testing.T) {
+	body := strings.Replace(first, `"streams":2`, `"streams":[{"stream":"main","events":12,"bytes":34567,"newest":"2026-11-21T21:00:00Z","closed":false},{"stream":"old","events":0,"bytes":0,"closed":true}]`, 1)
+	_, url := serve(t, map[string]string{"GET /v1/sessions/demo": body, "GET /v1/sessions/a%2Fb": second})
+	const want = `demo is open: 12 events, 34567 bytes, last activity 2026-11-21 21:00:00
+STREAM  STATE   EVENTS  BYTES  LAST ACTIVITY
+main    open        12  34567  2026-11-21 21:00:00
+old     closed       0      0  -
+`
+	if code, out, errs := run(t, "demo", url); code != 0 || out != want {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if code, out, _ := run(t, "demo", "--json", url); code != 0 || out != body+"\n" {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, _, errs := run(t, "nobody", url); code != 1 || errs != `rejoin sessions: "No such \x1b[2Jsession." (404 not_found)`+"\n" {
+		t.Errorf("%d %q", code, errs)
+	}
+}
+
+func TestSessionsAreCreatedAndClosed(t *testing.T) {
+	a, url := serve(t, map[string]string{
+		"POST /v1/sessions": second, "DELETE /v1/sessions/a%2Fb": "", "DELETE /v1/sessions/demo/streams/%3F?clear=true": "",
+	})
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(" secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"create"}, {"create", "7", "--token-file=" + file}, {"close", "a/b"}, {"close", "demo", "?", "--clear"}} {
+		want := ""
+		if args[0] == "create" {
+			want = "7\n"
+		}
+		if code, out, errs := run(t, append(args, url)...); code != 0 || out != want {
+			t.Errorf("%v: %d %q %q", args, code, out, errs)
+		}
+	}
+	want := `[POST /v1/sessions {} POST /v1/sessions {"session":"7"}Bearer secret DELETE /v1/sessions/a%2Fb DELETE /v1/sessions/demo/streams/%3F?clear=true]`
+	if got := fmt.Sprint(a.got); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestWhatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
+	_, url := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "<html>", "POST /v1/sessions": `[1]`})
+	for name, tt := range map[string]struct {
+		code int
+		args []string
+	}{
+		"bad name":      {2, []string{"a b", url}},
+		"no name":       {2, []string{"close", url}},
+		"bad state":     {2, []string{"--state=gone", url}},
+		"bad url":       {2, []string{"--url=nowhere"}},
+		"nobody":        {1, []string{"--url=http://127.0.0.1:1"}},
+		"another page":  {1, []string{url}},
+		"other JSON":    {1, []string{"create", url}},
+		"no token file": {1, []string{url, "--token-file=/nonexistent/token"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if code, out, errs := run(t, tt.args...); code != tt.code || out != "" || strings.Count(errs, "\n") != 1 {
+				t.Errorf("%d %q %q", code, out, errs)
+			}
+		})
+	}
+}

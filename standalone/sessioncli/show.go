@@ -1,0 +1,141 @@
+package sessioncli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+)
+
+// session is what the table shows of a session.
+type session struct {
+	Session string    `json:"session"`
+	State   string    `json:"state"`
+	Created time.Time `json:"created"`
+	Ended   time.Time `json:"ended"`
+	Streams int       `json:"streams"`
+	Events  int       `json:"events"`
+	Bytes   int64     `json:"bytes"`
+	Newest  time.Time `json:"newest"`
+}
+
+// detail is a session with its streams.
+type detail struct {
+	session
+	Streams []stream `json:"streams"`
+}
+
+type stream struct {
+	Stream string    `json:"stream"`
+	Events int       `json:"events"`
+	Bytes  int64     `json:"bytes"`
+	Newest time.Time `json:"newest"`
+	Closed bool      `json:"closed"`
+}
+
+func create(ctx context.Context, a *api, f CreateFlags, out io.Writer) error {
+	name, err := a.create(ctx, f.Session)
+	if err == nil {
+		_, err = fmt.Fprintln(out, plain(name))
+	}
+	return err
+}
+
+// list prints all sessions, page by page: each page's columns have their own widths, so
+// that no more than a page is held.
+func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
+	t := table{head: []string{"SESSION", "STATE", "STREAMS", "EVENTS", "BYTES", "LAST ACTIVITY"}, right: numbers}
+	for after, first := "", true; first || after != ""; first = false {
+		p, err := a.list(ctx, f.State, after)
+		if err != nil {
+			return err
+		}
+		if f.JSON {
+			err = printLines(out, p.Sessions...)
+		} else {
+			err = printSessions(out, &t, p.Sessions)
+		}
+		if err != nil {
+			return err
+		}
+		after = p.Next
+	}
+	return nil
+}
+
+func printSessions(out io.Writer, t *table, all []json.RawMessage) error {
+	for _, one := range all {
+		var s session
+		if err := decode(one, &s); err != nil {
+			return err
+		}
+		t.add(plain(s.Session), plain(s.State), number(s.Streams), number(s.Events), number(s.Bytes), timeText(s.active()))
+	}
+	return t.flush(out)
+}
+
+// active returns when something happened last.
+func (s session) active() time.Time {
+	last := s.Created
+	for _, at := range []time.Time{s.Ended, s.Newest} {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+func showOne(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
+	body, err := a.session(ctx, f.Session)
+	if err != nil {
+		return err
+	}
+	if f.JSON {
+		return printLines(out, body)
+	}
+	var d detail
+	if err := decode(body, &d); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.active())); err != nil || len(d.Streams) == 0 {
+		return err
+	}
+	t := table{head: []string{"STREAM", "STATE", "EVENTS", "BYTES", "LAST ACTIVITY"}, right: numbers}
+	for _, s := range d.Streams {
+		state := "open"
+		if s.Closed {
+			state = "closed"
+		}
+		t.add(plain(s.Stream), state, number(s.Events), number(s.Bytes), timeText(s.Newest))
+	}
+	return t.flush(out)
+}
+
+// numbers are the columns that hold numbers.
+var numbers = []string{"STREAMS", "EVENTS", "BYTES"}
+
+func number[N int | int64](n N) string { return strconv.FormatInt(int64(n), 10) }
+
+// timeText is a time in the user's zone, to the second, or a dash when there is none.
+func timeText(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return at.Local().Format("2006-01-02 15:04:05")
+}
+
+// printLines prints objects as the server sent them, each on a line of its own.
+func printLines(out io.Writer, all ...json.RawMessage) error {
+	var b bytes.Buffer
+	for _, one := range all {
+		if err := json.Compact(&b, one); err != nil {
+			return fmt.Errorf("the answer is not Rejoin's: %w", err)
+		}
+		b.WriteByte('\n')
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}

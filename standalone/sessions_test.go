@@ -1,0 +1,38 @@
+package standalone
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
+	r := start(t, filepath.Join(t.TempDir(), "data"))
+	url := "--url=http://" + r.addrs["--edge-addr"]
+	rejoin := func(stdin string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), binary, append(args, url)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	rejoin(message, "publish", "one", "main")
+	if name := rejoin("", "sessions", "create", "two"); name != "two\n" {
+		t.Errorf("created %q", name)
+	}
+	chosen := strings.TrimSpace(rejoin("", "sessions", "create"))
+	r.wait("the janitor counts the event", func() bool { return strings.Contains(rejoin("", "sessions"), "\none ") })
+	list := rejoin("", "sessions", "--state=open", "--json")
+	if strings.Count(list, "\n") != 3 || !strings.Contains(list, `{"session":"one",`) || !strings.Contains(list, `{"session":"`+chosen+`",`) {
+		t.Errorf("the list is\n%s", list)
+	}
+	rejoin("", "sessions", "close", "one", "main")
+	r.wait("the stream is closed", func() bool { return strings.Contains(rejoin("", "sessions", "one"), "\nmain    closed ") })
+	rejoin("", "sessions", "close", "two", "--clear")
+	r.wait("the session is closed", func() bool { return strings.HasPrefix(rejoin("", "sessions", "two"), "two is closed: 0 events") })
+	r.stop()
+}
