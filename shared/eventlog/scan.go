@@ -121,6 +121,10 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 			s.stop(ctx.Err())
 			return
 		case err := <-broken:
+			from := s.position()
+			if through, _, _ := s.skipHidden(ctx, from); through > from {
+				err = nil // the consumer does not come behind what it does not deliver
+			}
 			s.stop(err)
 			return
 		case <-ticker.C:
@@ -134,8 +138,11 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 			seen = through
 			continue
 		}
-		left, err := s.log.get(ctx, s.p, through+1, jetstream.WithGetMsgSubject(s.filter))
+		through, left, err := s.skipHidden(ctx, through)
 		switch {
+		case through != seen:
+			s.stop(nil)
+			return
 		case errors.Is(err, ErrNotFound) || err == nil && left.Sequence > s.upTo:
 			s.nothingBehind(through)
 		case err != nil:
@@ -143,6 +150,40 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 			return
 		}
 	}
+}
+
+func (s *scan) position() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.through
+}
+
+// skipHidden takes the entries behind a sequence that the consumer does not deliver, and
+// returns up to where. left and err are those of [Log.passHidden].
+func (s *scan) skipHidden(ctx context.Context, after uint64) (through uint64, left *jetstream.RawStreamMsg, err error) {
+	left, err = s.log.passHidden(ctx, s.p, s.filter, after, false, func(e Entry) bool {
+		taken := s.takeHidden(after, e)
+		if taken {
+			after = e.Sequence
+		}
+		return taken
+	})
+	return after, left, err
+}
+
+// takeHidden takes an entry that the consumer does not deliver, unless the scan is over,
+// or has gone on behind a sequence.
+func (s *scan) takeHidden(after uint64, e Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.through != after || e.Sequence > s.upTo {
+		return false
+	}
+	s.through = e.Sequence
+	if !s.handle(e) {
+		s.end(e.Sequence, nil)
+	}
+	return true
 }
 
 func (s *scan) stop(err error) {

@@ -130,15 +130,16 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-broken:
+			if _, hiddenErr := a.skipHidden(ctx, a.position()); errors.Is(hiddenErr, errHidden) {
+				return hiddenErr
+			}
 			return err
 		case err := <-a.broken:
 			return err
 		case <-changed:
 		}
 		state, _ := a.log.State(a.p)
-		a.mu.Lock()
-		last := a.last
-		a.mu.Unlock()
+		last := a.position()
 		if last != seen {
 			seen, since = last, time.Now()
 		}
@@ -163,17 +164,46 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 // stallAfter is how long a tail may stand still while the partition has gone on.
 const stallAfter = 2 * watchEvery
 
-// standstill finds out why nothing comes after last: an error says that the
-// consumer stalls. Otherwise everything behind last was removed before it could be
-// sent, and a tail that has not caught up yet has.
-func (a *attempt) standstill(ctx context.Context, last uint64) error {
+func (a *attempt) position() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
+// skipHidden handles the entries behind last that the consumer does not deliver, if
+// nothing has come since: then the error is errHidden. Else it returns the entry behind
+// last, or an error, which wraps [ErrNotFound] when there is none.
+func (a *attempt) skipHidden(ctx context.Context, last uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	msg, err := a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
-	if err == nil {
-		return fmt.Errorf("the consumer stalls at %d before %d", last, msg.Sequence)
+	before := last
+	msg, err := a.log.passHidden(ctx, a.p, streamSubject(a.p), last, a.cfg.HeadersOnly, func(e Entry) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.ended || a.last != last {
+			return false // it goes on
+		}
+		a.cfg.Handle(e, e.Sequence-last-1)
+		a.last, last = e.Sequence, e.Sequence
+		return true
+	})
+	if last > before {
+		return nil, fmt.Errorf("%w: %d to %d", errHidden, before+1, last)
 	}
-	if !errors.Is(err, ErrNotFound) {
+	return msg, err
+}
+
+// standstill finds out why nothing comes after last: an error says that the consumer has
+// to begin anew. Otherwise everything behind last was removed before it could be sent,
+// and a tail that has not caught up yet has.
+func (a *attempt) standstill(ctx context.Context, last uint64) error {
+	msg, err := a.skipHidden(ctx, last)
+	switch {
+	case errors.Is(err, errHidden):
+		return err
+	case err == nil:
+		return fmt.Errorf("the consumer stalls at %d before %d", last, msg.Sequence)
+	case !errors.Is(err, ErrNotFound):
 		return nil // that says nothing; the next look asks again
 	}
 	a.mu.Lock()

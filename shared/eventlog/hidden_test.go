@@ -1,0 +1,70 @@
+package eventlog_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// A message with a Status header and no data looks to nats.go like the server's own
+// word: its consumers throw it away, and never come behind it.
+func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	put := func(status, data string) {
+		msg := nats.NewMsg("mcp.0.s.t")
+		msg.Header.Set("Status", status)
+		msg.Header.Set("Description", "Consumer Deleted")
+		msg.Data = []byte(data)
+		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, l, "s", "t", 1)
+	for _, status := range []string{"404", "409", "100", "500"} {
+		put(status, "")
+	}
+	put("404", "{}")
+	publish(t, l, "s", "t", 2)
+	put("409", "")
+	tails := map[string]*follower{
+		"whole":        follow(t, l, 0, 0),
+		"headers only": follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true }),
+	}
+	for name, f := range tails {
+		f.wait(t, name, func() bool { return f.through == 8 && len(f.entries) == 8 })
+	}
+	put("404", "")
+	publish(t, l, "s", "t", 3)
+	for name, f := range tails {
+		f.waitLast(t, 10)
+		if len(f.entries) != 10 || f.missed != 0 {
+			t.Errorf("%s: %d entries, %d missed", name, len(f.entries), f.missed)
+		}
+		for i, e := range f.entries {
+			if e.Sequence != uint64(i+1) || !e.Valid || name == "headers only" && e.Data != nil {
+				t.Errorf("%s: entry %d is %+v", name, i, e)
+			}
+		}
+	}
+
+	var seen []uint64
+	for after := uint64(0); after < 10; {
+		through, err := l.Scan(patient(t), 0, after, 10, func(e eventlog.Entry) bool {
+			seen = append(seen, e.Sequence)
+			return true
+		})
+		if err != nil || through <= after {
+			t.Fatalf("a scan from %d came to %d, %v", after, through, err)
+		}
+		after = through
+	}
+	for i, sequence := range seen {
+		if sequence != uint64(i+1) || len(seen) != 10 {
+			t.Fatalf("scanned %v", seen)
+		}
+	}
+}
