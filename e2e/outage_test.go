@@ -1,0 +1,267 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	rejoin "rejoin/shared/client"
+)
+
+var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in the test of its being killed")
+
+// What a publisher was told to be stored is in the log once and in order, and comes to
+// each subscriber once, though NATS is killed under ingest, edge and janitor meanwhile.
+func TestTheClientLosesAndRepeatsNothingWhileNATSIsKilled(t *testing.T) {
+	const streams, before, behind = 12, 3000, 3000
+	s := startServices(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience+*outage)
+	defer cancel()
+	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored atomic.Int64
+	var stop atomic.Bool
+	writers := make([]*writer, streams)
+	readers := make([]*reader, streams+1)
+	var writing, reading sync.WaitGroup
+	for i := range streams {
+		writers[i] = &writer{publisher: publisher, stream: fmt.Sprint(i), stored: &stored, stop: &stop}
+		writing.Go(func() { writers[i].run(ctx) })
+	}
+	for i := range readers {
+		readers[i] = &reader{url: s.edge}
+		if i < streams {
+			readers[i].stream = fmt.Sprint(i)
+		} // the last one reads the whole session
+		reading.Go(func() { readers[i].run(ctx) })
+	}
+	until := func(what string, n int64) {
+		t.Helper()
+		waitUntil(t, what, func() bool { return stored.Load() >= n || ctx.Err() != nil })
+	}
+	until("messages are stored", before)
+	s.nats.kill()
+	atKill := stored.Load()
+	time.Sleep(*outage) // that is what is tested
+	if n := stored.Load() - atKill; n > 600 {
+		t.Errorf("%d messages were stored without NATS", n)
+	}
+	s.nats.start()
+	until("messages are stored again", stored.Load()+behind)
+	stop.Store(true)
+	writing.Wait()
+	if err := publisher.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	// A closed session ends what its subscribers read: nothing comes behind that.
+	if a := do(t, http.MethodDelete, s.ingest+"/v1/sessions/outage", ""); a.status != http.StatusNoContent {
+		t.Fatalf("the close is answered %d %s", a.status, a.body)
+	}
+	reading.Wait()
+	again := &reader{url: s.edge}
+	again.run(ctx)
+	for i, w := range writers {
+		if w.err != nil {
+			t.Errorf("stream %d: %v", i, w.err)
+		}
+		for name, r := range map[string]*reader{"its subscriber": readers[i], "the session's": readers[streams], "one that comes later": again} {
+			if err := r.compare(t, w); err != nil {
+				t.Errorf("stream %d, %s: %v", i, name, err)
+			}
+		}
+	}
+	t.Logf("%d messages stored, %d of them behind an outage of %s", stored.Load(), stored.Load()-atKill, *outage)
+}
+
+// writer publishes to a stream until it is told to stop, half of it under keys of its own.
+type writer struct {
+	publisher *rejoin.Publisher
+	stream    string
+	stored    *atomic.Int64
+	stop      *atomic.Bool
+
+	ids []string // of what is stored, in the order of publishing
+	err error
+}
+
+func (w *writer) run(ctx context.Context) {
+	results := make(chan *rejoin.Result, 600)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		for r := range results {
+			s, err := r.Wait(ctx)
+			if err != nil && w.err == nil {
+				w.err = fmt.Errorf("message %d: %w", len(w.ids), err)
+			}
+			w.ids = append(w.ids, s.ID)
+			w.stored.Add(1)
+		}
+	})
+	for n := 0; !w.stop.Load(); n++ {
+		m := rejoin.Message{Session: "outage", Stream: w.stream, Data: []byte(numbered(n))}
+		if n%2 == 0 {
+			m.Key = fmt.Sprintf("key %d", n) // the same on all streams
+		}
+		r, err := w.publisher.Publish(ctx, m)
+		if err != nil {
+			break // the context's, and then the results have it as well
+		}
+		results <- r
+	}
+	close(results)
+	waiting.Wait()
+}
+
+// reader follows a stream, or all of the session, to its end.
+type reader struct {
+	url, stream string
+
+	events map[string][]rejoin.Event // by stream
+	err    error
+}
+
+func (r *reader) run(ctx context.Context) {
+	r.events = map[string][]rejoin.Event{}
+	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: r.url, Session: "outage", Stream: r.stream, MaxRetry: 500 * time.Millisecond})
+	if err != nil {
+		r.err = err
+		return
+	}
+	for e, err := range subscriber.Events(ctx) {
+		if err == nil && e.Kind != rejoin.KindMessage {
+			err = fmt.Errorf("got %+v", e)
+		}
+		if err != nil {
+			r.err = err
+			return
+		}
+		stream := e.Stream
+		if r.stream != "" {
+			stream = r.stream
+		}
+		r.events[stream] = append(r.events[stream], e)
+	}
+}
+
+// compare expects exactly what a writer was told to be stored. Of an event whose first
+// acknowledgement was lost the writer's ID may be of the server's next life: another tag
+// for the same place.
+func (r *reader) compare(t *testing.T, w *writer) error {
+	got := r.events[w.stream]
+	if r.err != nil || len(got) != len(w.ids) {
+		return fmt.Errorf("%d of %d messages, and the error %w", len(got), len(w.ids), r.err)
+	}
+	for n, e := range got {
+		if string(e.Message) != numbered(n) || r.stream != "" && sequenceOf(t, e.ID) != sequenceOf(t, w.ids[n]) {
+			return fmt.Errorf("message %d is %s %s, stored as %s", n, e.ID, e.Message, w.ids[n])
+		}
+	}
+	return nil
+}
+
+// services are the programs of one service each, on a NATS server of their own.
+type services struct {
+	nats         *natsProc
+	ingest, edge string // URLs
+}
+
+func startServices(t *testing.T) services {
+	t.Helper()
+	s := services{nats: newNATS(t)}
+	s.nats.start()
+	none := "-1"
+	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag(),
+		"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
+	s.ingest = startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", s.nats.flag())
+	s.edge = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", s.nats.flag())
+	return s
+}
+
+// startService starts a program, which ends with the test, and returns the URL that its
+// log names.
+func startService(t *testing.T, pkg, says string, args ...string) (url string) {
+	t.Helper()
+	log := &procLog{}
+	cmd := exec.Command(built(t, pkg), append(args, "--log-format=json", "--admin-addr=")...) //nolint:noctx // it is killed by the test's cleanup
+	cmd.Env = withoutRejoin(os.Environ())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(20))
+		}
+	})
+	waitUntil(t, path.Base(pkg)+" listens", func() bool { return log.attr(says, "addr") != "" })
+	return "http://" + log.attr(says, "addr")
+}
+
+// natsProc is a NATS server in a process of its own, which can be killed.
+type natsProc struct {
+	t      *testing.T
+	addr   string
+	config string
+	cmd    *exec.Cmd
+}
+
+func newNATS(t *testing.T) *natsProc {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &natsProc{t: t, addr: ln.Addr().String(), config: filepath.Join(t.TempDir(), "nats.conf")}
+	_ = ln.Close() // the port is the server's from now on
+	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream { store_dir: %q }\n", n.addr, t.TempDir())
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if n.cmd != nil {
+			n.kill()
+		}
+	})
+	return n
+}
+
+func (n *natsProc) flag() string { return "--nats-url=nats://" + n.addr }
+
+func (n *natsProc) start() {
+	n.t.Helper()
+	n.cmd = exec.Command(built(n.t, "github.com/nats-io/nats-server/v2"), "-c", n.config) //nolint:noctx // it is killed by the test's cleanup
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := n.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	waitUntil(n.t, "NATS listens", func() bool {
+		conn, err := (&net.Dialer{}).DialContext(n.t.Context(), "tcp", n.addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// kill ends the server as kill -9 does.
+func (n *natsProc) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait() // it was killed
+	n.cmd = nil
+}
