@@ -33,6 +33,7 @@ func cases() []benchCase {
 	return []benchCase{
 		{"latency", "latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
 		{"publish", "publish", "64 clients publish 512 B in a request each; NDJSON in one request", publish},
+		{"client", "client", "the Go client: a publisher on one stream and on 64, a subscriber; 512 B", goClient},
 		{"fan-out", "fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
 		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
 		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
