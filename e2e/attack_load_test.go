@@ -28,7 +28,7 @@ func (p *proc) dial(flag string) net.Conn {
 	return conn
 }
 
-// metric returns a metric's value; name is what stands before it in /metrics.
+// metric returns the value of a series; name is what stands before it in /metrics.
 func (p *proc) metric(name string) float64 {
 	p.t.Helper()
 	for line := range strings.Lines(do(p.t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -64,6 +65,9 @@ func (p *partition) watch(ctx context.Context) {
 func (p *partition) handle(e eventlog.Entry, missed uint64) {
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
+	}
+	if !e.Valid {
+		p.metrics.skipped.WithLabelValues("subject").Inc()
 	}
 	if e.Valid && e.Subject.Kind == event.Message && !validMessage(e.Data) {
 		p.metrics.skipped.WithLabelValues("json").Inc()
@@ -235,5 +239,6 @@ func (p *partition) backfillFrom(state eventlog.State) (after, floor uint64) {
 }
 
 // validMessage reports whether a direct publisher's bytes can be framed and put
-// into JSON answers. Ingest checks more, and before it stores.
-func validMessage(data []byte) bool { return event.ValidJSON(data) }
+// into JSON answers, which are in UTF-8 (RFC 8259, section 8.1). Ingest checks more, and
+// before it stores.
+func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON(data) }

@@ -159,7 +159,6 @@ func (w *window) append(e eventlog.Entry, missed uint64, incarnation string) {
 	w.jump(e.Sequence, missed)
 	w.end = e.Sequence
 	if !e.Valid {
-		w.skipped("subject")
 		return
 	}
 	switch e.Subject.Kind {
