@@ -59,7 +59,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	pace := startPacer(ctx, r)
-	defer pace.stop()
+	defer func() { _ = pace.stop() }() // asked for below
 	if err := pause(ctx, removalBefore); err != nil {
 		return f, err
 	}
