@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"rejoin/shared/event"
 	"rejoin/shared/sse"
 )
@@ -56,15 +58,6 @@ func frameParts(frame []byte) (typ string, data []byte) {
 	return typ, data
 }
 
-// object is an event in a page, and as data of a session's flow.
-type object struct {
-	ID      string          `json:"id"`
-	Stream  string          `json:"stream"`
-	Type    string          `json:"type"`
-	Time    time.Time       `json:"time"`
-	Message json.RawMessage `json:"message"`
-}
-
 // ofLog is the segment of a frame that is not the window's.
 const ofLog = ^uint64(0)
 
@@ -79,15 +72,23 @@ type item struct {
 	number   uint64 // of its entry in the window; 0 when it is from the log
 }
 
-func (it item) object(tags tagger) object {
-	typ, data := frameParts(it.frame)
-	return object{
-		ID:      event.ID{Stream: it.stream, Tag: tags.tag(it.stream), Sequence: it.sequence}.String(),
-		Stream:  it.stream,
-		Type:    typ,
-		Time:    time.Unix(0, it.time).UTC(),
-		Message: data,
-	}
+// appendObject appends the event as an object of JSON, as pages and flows show it. The
+// message is as it was published, byte for byte.
+func (it *item) appendObject(b []byte, tags tagger) []byte {
+	typ, message := frameParts(it.frame)
+	b = appendString(append(b, `{"id":`...), event.ID{Stream: it.stream, Tag: tags.tag(it.stream), Sequence: it.sequence}.String())
+	b = appendString(append(b, `,"stream":`...), it.stream)
+	b = appendString(append(b, `,"type":`...), typ)
+	b = time.Unix(0, it.time).UTC().AppendFormat(append(b, `,"time":"`...), time.RFC3339Nano)
+	b = append(append(b, `","message":`...), message...)
+	return append(b, '}')
+}
+
+// appendString appends a string of JSON. The only error is about bytes that are not
+// UTF-8, which it replaces.
+func appendString(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
 }
 
 // tagger makes the tags of a session's event IDs, each once.
@@ -138,11 +139,15 @@ type gapData struct {
 
 // appendJSON appends a block whose data is v, which always can be marshalled.
 func appendJSON(b []byte, id, typ string, v any) []byte {
+	return sse.AppendEvent(b, id, typ, marshal(v))
+}
+
+func marshal(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
 	}
-	return sse.AppendEvent(b, id, typ, data)
+	return data
 }
 
 // orNull returns nil for the empty stream of a session's flow.

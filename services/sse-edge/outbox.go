@@ -15,6 +15,7 @@ type outbox struct {
 	size    int   // of all buffers
 	ends    []int // where, in bytes, the leading blocks end, each frame, and the last block
 	made    []byte
+	object  []byte // room for an event as an object of JSON
 }
 
 // only makes a block of no step the content.
@@ -82,7 +83,8 @@ func (o *outbox) rewrite(st *stream, it *item) {
 	id := st.reader.id(it.sequence)
 	from := len(o.made)
 	if st.envelope {
-		o.made = appendJSON(o.made, id, "", it.object(st.reader.tags))
+		o.object = it.appendObject(o.object[:0], st.reader.tags)
+		o.made = sse.AppendEvent(o.made, id, "", o.object)
 	} else {
 		typ, data := frameParts(it.frame)
 		if typ == event.DefaultType {

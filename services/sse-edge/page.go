@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -11,17 +12,6 @@ import (
 
 // pageBytes bounds a page: the first event that would exceed it begins the next one.
 const pageBytes = 4 << 20
-
-// page is the answer to a poll.
-type page struct {
-	Events []object `json:"events"`
-	// Cursor is where the next poll goes on.
-	Cursor string `json:"cursor"`
-	// Gap is what should have come before Events and no longer exists.
-	Gap *gapData `json:"gap"`
-	// Closed says that nothing will ever follow.
-	Closed bool `json:"closed"`
-}
 
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for.
@@ -51,16 +41,31 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 	if len(step.gaps) > 0 && req.onGapError {
 		return goneProblem(step.gaps[0])
 	}
-	answer := page{Events: make([]object, 0, len(step.items)), Cursor: r.id(r.cursor), Closed: step.ended}
+	var g *gapData
 	if len(step.gaps) > 0 {
-		g := merged(step.gaps)
-		answer.Gap = &gapData{Reason: g.reason, Certain: g.certain, Stream: orNull(g.stream), Requested: g.requested, ResumesAt: r.id(r.resumesAt(step))}
-	}
-	for _, it := range step.items {
-		answer.Events = append(answer.Events, it.object(r.tags))
+		one := merged(step.gaps)
+		g = &gapData{Reason: one.reason, Certain: one.certain, Stream: orNull(one.stream), Requested: one.requested, ResumesAt: r.id(r.resumesAt(step))}
 	}
 	s.metrics.pages.Inc()
-	return c.JSON(answer)
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return c.Send(r.appendPage(nil, step, g))
+}
+
+// appendPage appends the answer to a poll: the events; cursor, which is where the next
+// poll goes on; gap, which is what should have come before the events and no longer
+// exists; and closed, which says that nothing will ever follow.
+func (r *reader) appendPage(b []byte, step step, g *gapData) []byte {
+	b = append(b, `{"events":[`...)
+	for i := range step.items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = step.items[i].appendObject(b, r.tags)
+	}
+	b = appendString(append(b, `],"cursor":`...), r.id(r.cursor))
+	b = append(append(b, `,"gap":`...), marshal(g)...)
+	b = strconv.AppendBool(append(b, `,"closed":`...), step.ended)
+	return append(b, '}')
 }
 
 // merged returns the one gap that a page tells of: the first one, about the whole

@@ -225,6 +225,20 @@ func sequenceOf(t *testing.T, id string) uint64 {
 	return parsed.Sequence
 }
 
+// page is the answer to a poll, and object an event in it.
+type page struct {
+	Events []object
+	Cursor string
+	Gap    *gapData
+	Closed bool
+}
+
+type object struct {
+	ID, Stream, Type string
+	Time             time.Time
+	Message          json.RawMessage
+}
+
 // poll fetches a page.
 func poll(t *testing.T, url string) (p page) {
 	t.Helper()
@@ -622,5 +636,26 @@ func TestPagesAndLongPoll(t *testing.T) {
 	f.publish("a", 1)
 	if p := <-polled; len(p.Events) != 1 {
 		t.Fatalf("%+v", p)
+	}
+}
+
+// What encoding/json would escape, compact or sort stays as it was published.
+func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
+	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {
+		t.Fatal(err)
+	}
+	got := poll(t, url+"/v1/sessions/s/events?wait=30").Events
+	if len(got) != 1 || string(got[0].Message) != message || got[0].Stream != "a\"\\" || got[0].Type != "ti\"ck" || got[0].Time.IsZero() {
+		t.Errorf("the page has %+v", got)
+	}
+	c := follow(t, url+"/v1/sessions/s/events")
+	c.next("connect")
+	var o object
+	if data := c.next("message").Data; json.Unmarshal(data, &o) != nil || string(o.Message) != message || o.ID != got[0].ID || !o.Time.Equal(got[0].Time) {
+		t.Errorf("the flow has %s", data)
 	}
 }
