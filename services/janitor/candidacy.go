@@ -1,0 +1,124 @@
+package janitor
+
+import "time"
+
+// The shares of a lease. A server forgets it a whole lease after the last write; its
+// holder has stepped down a third of a lease before, by its own clocks.
+const (
+	renewShare = 3 // it is renewed every third of it,
+	waitShare  = 4 // looked at by others every quarter,
+	retryShare = 12
+)
+
+// tenable returns how long a lease is good without another write, for its holder.
+func tenable(lease time.Duration) time.Duration { return lease * 2 / 3 }
+
+// instant is a moment by two clocks: one that stands still while the machine sleeps,
+// and one that somebody may set.
+type instant struct{ mono, wall time.Duration }
+
+// until returns how much time has passed, by the clock that says more.
+func (a instant) until(b instant) time.Duration { return max(b.mono-a.mono, b.wall-a.wall) }
+
+// candidacy is how one janitor stands to the lease: a state machine without clock or
+// network. Whoever drives it asks next, does the write that it says, one at a time,
+// and tells it the outcome.
+//
+//	candidate ── written ──▶ acting ── taken, over ──▶ candidate
+type candidacy struct {
+	id    string
+	lease time.Duration
+
+	acting bool
+	begun  instant // when the newest write that succeeded was asked for
+	// revision is what the next write replaces; 0: nothing, the key must not be there. A
+	// server that was started anew counts from 1 again, so it is good for one connection.
+	revision uint64
+	link     uint64        // the connection
+	tried    instant       // when the last write was asked for
+	pause    time.Duration // until the next one
+}
+
+// write is an attempt at the lease's record, by compare-and-set.
+type write struct {
+	revision uint64
+	begun    instant
+	link     uint64
+}
+
+type result uint8
+
+const (
+	written result = iota
+	taken          // there is another revision than the one to be replaced
+	unknown        // no answer, or one that says nothing
+)
+
+// outcome is what became of a write.
+type outcome struct {
+	result   result
+	revision uint64 // what was written, or is there
+	holder   string // taken: who is there; empty: nobody any more
+	gone     bool   // taken: the holder's connection is known to be gone
+}
+
+// over reports whether an acting janitor has to step down.
+func (c *candidacy) over(now instant, link uint64) bool {
+	return link != c.link || c.begun.until(now) >= tenable(c.lease)
+}
+
+// left returns how long it may go on, if nothing is written.
+func (c *candidacy) left(now instant) time.Duration {
+	return tenable(c.lease) - c.begun.until(now)
+}
+
+// stepDown makes a candidate of an acting janitor. Its record may still be there.
+func (c *candidacy) stepDown() {
+	c.acting, c.revision, c.pause = false, 0, 0
+}
+
+// due returns how long to wait until next.
+func (c *candidacy) due(now instant) time.Duration { return c.pause - c.tried.until(now) }
+
+// next returns what to write now.
+func (c *candidacy) next(now instant, link uint64) write {
+	if c.acting && c.over(now, link) {
+		c.stepDown()
+	}
+	if link != c.link {
+		c.revision = 0
+	}
+	c.tried = now
+	return write{revision: c.revision, begun: now, link: link}
+}
+
+// learn enters what became of a write.
+func (c *candidacy) learn(w write, o outcome, now instant, link uint64) {
+	if link != w.link {
+		o.result = unknown
+	}
+	switch o.result {
+	case written:
+		c.acting, c.begun, c.link, c.revision = true, w.begun, w.link, o.revision
+		c.pause = c.lease / renewShare
+		if c.over(now, link) {
+			c.stepDown()
+		}
+	case taken:
+		c.stepDown()
+		switch {
+		case o.holder == c.id || o.gone || o.holder == "":
+			c.revision, c.link = o.revision, link
+			if w.revision != 0 {
+				c.pause = c.lease / retryShare / 8
+			}
+		default:
+			c.pause = c.lease / waitShare
+		}
+	case unknown:
+		if !c.acting {
+			c.revision = 0
+		}
+		c.pause = min(c.lease/retryShare, generationRetry)
+	}
+}
