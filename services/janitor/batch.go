@@ -79,6 +79,7 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 			rest = l.left()
 		}
 	})
+	p.tellDeleted(done)
 	if err != nil {
 		return nothingLeft, err
 	}
@@ -131,6 +132,9 @@ func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]do
 }
 
 func deleteOne(ctx context.Context, log *eventlog.Log, p int, seq uint64) error {
+	if err := stillActing(ctx); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	if err := log.Delete(ctx, p, seq); err != nil {

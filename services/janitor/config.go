@@ -21,6 +21,11 @@ type Config struct {
 	// Interval is the time between two sweeps. Default: 5 s.
 	Interval time.Duration `default:"5s" help:"Time between two sweeps."`
 
+	// Lease is how long the acting janitor may be gone until another one acts, at the
+	// latest after three times as long. It is renewed every third of it. An installation's
+	// first janitor decides. At least 1 s; 0: the default. Default: 5 s.
+	Lease time.Duration `default:"5s" help:"How long the acting janitor's lease is good without a renewal; a standby acts within three times as long."`
+
 	// CloseAfter is how long a session or stream may stay closing until the
 	// janitor writes its marker, in place of an ingest that has died. It must be
 	// longer than a close takes at an ingest. Default: 10 s.
@@ -42,6 +47,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Interval < 10*time.Millisecond:
 		return fmt.Errorf("--interval must be at least 10ms, not %s", c.Interval)
+	case c.Lease != 0 && c.Lease < time.Second:
+		return fmt.Errorf("--lease must be at least 1s, not %s", c.Lease)
 	case c.CloseAfter <= 0:
 		return fmt.Errorf("--close-after must be positive, not %s", c.CloseAfter)
 	case c.ClosedGrace < 0:

@@ -20,6 +20,7 @@ type doom struct {
 	lane    uint8
 	event   bool // not a marker, nor a stray
 	session string
+	stream  string // empty for markers of the session, and for strays
 	account *account
 }
 
@@ -37,7 +38,7 @@ func (l *ledger) condemn(r Removal) {
 	if !ok {
 		return
 	}
-	d := doom{reason: r.Reason, lane: laneOf(r.Session, r.Stream), session: r.Session, account: a, event: r.Reason != Superseded}
+	d := doom{reason: r.Reason, lane: laneOf(r.Session, r.Stream), session: r.Session, stream: r.Stream, account: a, event: r.Reason != Superseded}
 	gone := func(seq uint64) bool { return contains(r.Sequences, seq) }
 	switch {
 	case r.Reason == Superseded && r.Stream == "":

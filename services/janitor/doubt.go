@@ -60,6 +60,10 @@ type doubts struct {
 	past    map[string]uint64 // durable trim marks of earlier janitors; nil once they were used
 	floor   uint64            // Maybe of every stream
 	trims   uint64            // the largest maybe of an account
+	// aside are the spans that were attributed while another janitor may have deleted
+	// something: inherit attributes them once more, with its trim marks.
+	aside   []span
+	standby bool // another janitor may delete
 }
 
 // span is a run of missing sequences, both ends among them.
@@ -115,6 +119,7 @@ func (l *ledger) settle(now time.Time) {
 	n := sort.Search(len(d.missing), func(i int) bool { return d.missing[i].to > d.look.asOf })
 	settled := d.missing[:n]
 	d.floor = max(d.floor, largest(settled, max(d.look.first-1, l.takenUpTo(0))))
+	d.setAside(settled)
 	for name, upTo := range d.past {
 		a := l.account(name)
 		a.maybe = max(a.maybe, largest(settled, upTo))

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/shared/eventlog"
 )
 
@@ -17,27 +15,20 @@ const generationRetry = 50 * time.Millisecond
 // generationTimeout bounds one attempt.
 const generationTimeout = 2 * time.Second
 
-// beginGenerations makes sure, until ctx ends, that every partition has a
-// generation for the server that is connected. Publishing and tails wait up to 3 s
-// for it after every start of the server, so it waits for nothing itself.
-func beginGenerations(ctx context.Context, nc *nats.Conn, log *eventlog.Log, logger *slog.Logger) {
-	connected := nc.StatusChanged(nats.CONNECTED)
-	defer nc.RemoveStatusListener(connected)
-	for {
-		var retry <-chan time.Time
-		if nc.IsConnected() {
-			if err := beginAll(ctx, log, logger); err != nil {
-				if ctx.Err() == nil {
-					logger.Warn("cannot begin a generation", "error", err)
-				}
-				retry = time.After(generationRetry)
-			}
+// beginGenerations makes sure, at the beginning of a term, that every partition has a
+// generation for the server that is connected. Publishing and tails wait up to 3 s for
+// it after every start of the server, so it waits for nothing itself. A term ends with
+// its connection.
+func beginGenerations(ctx context.Context, log *eventlog.Log, logger *slog.Logger) {
+	for stillActing(ctx) == nil {
+		err := beginAll(ctx, log, logger)
+		if err == nil || ctx.Err() != nil {
+			return
 		}
+		logger.Warn("cannot begin a generation", "error", err)
 		select {
 		case <-ctx.Done():
-			return
-		case <-connected:
-		case <-retry:
+		case <-time.After(generationRetry):
 		}
 	}
 }

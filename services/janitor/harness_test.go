@@ -79,10 +79,15 @@ func quick() Config {
 
 func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg Config) *running {
 	t.Helper()
+	return beginAt(t, srv.URL(), settings, cfg)
+}
+
+func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config) *running {
+	t.Helper()
 	out := &logBuffer{}
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, nil)))
 	settings.Partitions = cmp.Or(settings.Partitions, 2)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", settings, env.Log)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url}, "janitor", settings, env.Log)
 	if err != nil {
 		t.Fatal(err)
 	}

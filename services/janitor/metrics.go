@@ -13,7 +13,7 @@ type metrics struct {
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
 // when they are asked for.
-func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metrics {
+func newMetrics(registerer prometheus.Registerer, partitions []*partition, acting func() bool) *metrics {
 	m := &metrics{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_trimmed_events_total",
@@ -77,6 +77,15 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition) *metr
 			})
 		}
 		return sum
+	}))
+	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rejoin_janitor_lease_held",
+		Help: "1 while this janitor is the acting one, else 0.",
+	}, func() float64 {
+		if acting() {
+			return 1
+		}
+		return 0
 	}))
 	return m
 }

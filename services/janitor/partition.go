@@ -24,11 +24,21 @@ type partition struct {
 	logger  *slog.Logger
 	cleared func() // called for every =clear marker of a complete ledger
 	now     func() time.Time
+	// inCharge returns the term in which this janitor acts, and has taken over what its
+	// predecessor left; nil otherwise.
+	inCharge func() *term
 
 	mu      sync.Mutex
 	ledger  *ledger
 	ready   bool           // the ledger was complete once
 	waiting int            // how many wait for moved
+	sure    bool           // nobody has deleted anything that the ledger does not know of
+	dropped time.Time      // when the ledger was dropped
+	heard   news           // the newest news of another janitor, without what it says
+	pending []Removal      // what another janitor has deleted that the ledger has yet to get to
+	told    uint64         // how many news this janitor has told in the term
+	toldIn  string         // the term
+	barrier *barrier       // where the tail has to wait
 	fed     bool           // the tail that runs has begun the ledger, or goes on with it
 	tailed  eventlog.State // when it did
 	held    bool           // no ledger may begin
@@ -42,7 +52,7 @@ type partition struct {
 
 func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared func()) *partition {
 	return &partition{
-		number: p, log: log, trims: trims, logger: logger, cleared: cleared, now: time.Now,
+		number: p, log: log, trims: trims, logger: logger, cleared: cleared, now: time.Now, inCharge: func() *term { return nil },
 		ledger: newLedger(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -68,6 +78,7 @@ var errNotNow = errors.New("the ledger may not begin now")
 func (p *partition) drop() {
 	p.ledger.drop()
 	p.fed = false // what the tail still handles is of no ledger
+	p.sure, p.dropped, p.heard, p.pending = false, time.Now(), news{}, nil
 	if p.endTail != nil {
 		p.endTail()
 	}
@@ -79,17 +90,34 @@ func (p *partition) drop() {
 func (p *partition) without(change func() error) error {
 	p.mu.Lock()
 	p.held = true
+	birth := p.ledger.birth
 	p.notice()
 	p.drop()
 	p.mu.Unlock()
 	defer p.with(func(*ledger) { p.held = false })
+	defer p.tell(news{Birth: birth, Limits: true})
 	return change()
 }
 
-func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
+func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error) {
+	acting := p.inCharge() != nil
+	if !acting {
+		p.mu.Lock()
+		since := p.dropped
+		if p.ledger.birth != "" && !p.ledger.follows(s) {
+			since = time.Now()
+		}
+		p.mu.Unlock()
+		if err := p.trims.load(ctx, since); err != nil {
+			return 0, err
+		}
+	}
 	past := p.trims.of(p.number, s.Birth)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if acting != (p.inCharge() != nil) {
+		return 0, errNotNow
+	}
 	if p.held || p.deleting && !p.ledger.follows(s) {
 		return 0, errNotNow
 	}
@@ -99,6 +127,9 @@ func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 	p.fed, p.tailed = true, s
 	epoch, through := p.ledger.epoch, p.ledger.through
 	after := p.ledger.begin(s, past)
+	if p.ledger.epoch != epoch {
+		p.sure, p.ledger.doubts.standby = acting, !acting
+	}
 	if p.ledger.epoch != epoch && through > 0 {
 		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
 	}
@@ -107,7 +138,9 @@ func (p *partition) start(_ context.Context, s eventlog.State) (uint64, error) {
 
 func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()
+	p.halt(e.Sequence)
 	cleared := p.fed && p.ledger.apply(e, p.now()) && p.ledger.complete
+	p.enter()
 	p.progress()
 	p.mu.Unlock()
 	if cleared {
@@ -122,6 +155,7 @@ func (p *partition) through(sequence, _ uint64) {
 		return
 	}
 	p.ledger.reach(sequence, p.now())
+	p.enter()
 	p.ready = true
 	p.progress()
 }

@@ -1,12 +1,14 @@
 package janitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -16,27 +18,35 @@ import (
 	"rejoin/shared/daemon"
 )
 
-// Service is the janitor. It is safe for concurrent use. For now exactly one may
-// run in an installation.
+// Service is the janitor. It is safe for concurrent use. Any number may run in an
+// installation: one of them acts, the others keep their ledgers and stand by.
 //
-//	Run ──▶ generations   one goroutine: a generation for every server that is
-//	   │                  connected, at once; waits for nothing else
+//	Run ──▶ lease         one goroutine and one for each term: who acts
 //	   ├──▶ tail, follow  two a partition: keep its ledger
+//	   ├──▶ herald        one: what another janitor has deleted goes out of the ledgers
+//	   └──▶ web.Serve     one a connection, if there is a listener
+//
+//	act ──▶ generations   one goroutine: a generation for the server that is connected,
+//	   │                  at once; waits for nothing else
+//	   ├──▶ takeOver      one a partition: the ledger knows what others have deleted
 //	   ├──▶ clerk         one, from when all ledgers are complete: answers marks;
 //	   │                  and one for each question that waits for a ledger
 //	   ├──▶ sweeper       one: policy, then deletes with up to 8 more
 //	   ├──▶ registrar     one: duties in the session registry
-//	   ├──▶ setter        one: changes the log's limits
-//	   └──▶ web.Serve     one a connection, if there is a listener
+//	   └──▶ setter        one: changes the log's limits
 //
-// When Run's context ends, or one of them fails, all are told to stop, and Run
-// returns when they have. The ledgers are locked for moments and never across I/O.
+// What act starts ends with the lease, and the next term waits for it. When Run's
+// context ends, or one of them fails, all are told to stop, and Run returns when they
+// have. The ledgers are locked for moments and never across I/O.
 type Service struct {
 	cfg        Config
 	backend    *backend.Backend
 	logger     *slog.Logger
 	partitions []*partition
 	trims      *trims
+	lease      *lease
+	charge     atomic.Pointer[term] // in which act has read what its predecessor wrote down
+	herald     *herald
 	clerk      *clerk
 	sweeper    *sweeper
 	registrar  *registrar
@@ -69,15 +79,23 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
+	var err error
+	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, env.Log); err != nil {
+		return nil, err
+	}
 	s.trims = newTrims(b.Log, env.Log)
 	s.sweeper = &sweeper{
 		nc: b.Conn, trims: s.trims, sessions: b.Sessions, interval: cfg.Interval, logger: env.Log, kick: make(chan struct{}, 1),
 		settings: b.Log.Settings, closedGrace: cfg.ClosedGrace,
 	}
 	for p := range b.Log.Settings().Partitions {
-		s.partitions = append(s.partitions, newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared))
+		part := newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared)
+		part.inCharge = s.charge.Load
+		s.partitions = append(s.partitions, part)
 	}
-	m := newMetrics(env.Metrics, s.partitions)
+	s.trims.theirs = func(p int) { s.partitions[p].theirs() }
+	s.herald = &herald{nc: b.Conn, id: s.lease.state.id, partitions: s.partitions, logger: env.Log}
+	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
@@ -133,31 +151,51 @@ func (s *Service) Run(ctx context.Context) error {
 			stop()
 		})
 	}
-	quietly := func(run func(context.Context)) {
-		start(func(ctx context.Context) error { run(ctx); return nil })
-	}
 	if s.ln != nil {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
-	quietly(func(ctx context.Context) { beginGenerations(ctx, s.backend.Conn, s.backend.Log, s.logger) })
+	start(func(ctx context.Context) error { return s.lease.run(ctx, s.act) })
 	start(s.keepLedger)
 	wg.Wait()
 	return errs
 }
 
-// keepLedger opens the durable trim marks, without which no ledger can begin, and
-// runs all that needs them.
+// keepLedger keeps the ledgers until ctx ends, whether or not this janitor acts. It
+// begins them when it is known who does: one that acts need not be compared.
 func (s *Service) keepLedger(ctx context.Context) error {
+	heard, unsubscribe, err := s.herald.open()
+	if err != nil {
+		return err
+	}
+	defer unsubscribe()
 	if err := s.trims.open(ctx); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	select {
+	case <-s.lease.placed:
+	case <-ctx.Done():
+	}
 	var wg sync.WaitGroup
 	for _, p := range s.partitions {
 		wg.Go(func() { p.tail(ctx) })
 		wg.Go(func() { p.follow(ctx) })
 	}
+	wg.Go(func() { s.herald.run(ctx, heard) })
+	wg.Wait()
+	return nil
+}
+
+// act does what only the acting janitor may do, until its term is over.
+func (s *Service) act(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { beginGenerations(ctx, s.backend.Log, s.logger) })
+	if !s.takeCharge(ctx) {
+		return nil
+	}
+	defer s.resign()
 	wg.Go(func() { s.sweeper.run(ctx) })
 	wg.Go(func() { s.registrar.run(ctx) })
 	var setErr error
@@ -169,4 +207,46 @@ func (s *Service) keepLedger(ctx context.Context) error {
 	stop()
 	wg.Wait()
 	return errors.Join(err, setErr)
+}
+
+// takeCharge reads what the janitor before has written down, and takes its partitions
+// over. It reports false when ctx ends before.
+func (s *Service) takeCharge(ctx context.Context) bool {
+	select {
+	case <-s.trims.opened:
+	case <-ctx.Done():
+		return false
+	}
+	for begun := time.Now(); ; {
+		err := s.trims.load(ctx, begun)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.logger.Warn("cannot read the trim marks", "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(trimsRetry):
+		}
+	}
+	t, _ := ctx.Value(termKey{}).(*term)
+	s.charge.Store(t)
+	s.lease.place()
+	var wg sync.WaitGroup
+	for _, p := range s.partitions {
+		wg.Go(func() { p.takeOver(ctx) })
+	}
+	wg.Wait()
+	return true
+}
+
+// resign is the end of takeCharge.
+func (s *Service) resign() {
+	s.charge.Store(nil)
+	for _, p := range s.partitions {
+		p.resign()
+	}
 }

@@ -31,15 +31,30 @@ type trim struct {
 	Birth string `json:"birth"`
 }
 
+// kept is a mark, and the revision of the bucket that holds it.
+type kept struct {
+	trim
+	revision uint64
+}
+
 // trims are the durable trim marks, in memory and in the bucket. Only the acting
-// janitor writes them. It is safe for concurrent use.
+// janitor writes them, each over the revision that it knows: when another one has
+// written meanwhile, the mark that reaches further stays. It is safe for concurrent use.
 type trims struct {
 	log    *eventlog.Log
 	logger *slog.Logger
+	js     jetstream.JetStream
 	kv     jetstream.KeyValue
+	opened chan struct{} // closed by open
 
-	mu  sync.Mutex
-	all map[string]trim // by session
+	reading chan struct{} // holds one token while somebody reads the bucket
+
+	mu   sync.Mutex
+	all  map[string]kept // by session
+	read time.Time       // when the newest reading of the bucket was begun
+	// theirs is called, without a lock, for a partition of which another janitor has
+	// written a mark that was not known.
+	theirs func(p int)
 }
 
 // trimsTimeout bounds one request.
@@ -52,7 +67,10 @@ const trimsRetry = 200 * time.Millisecond
 const trimTTL = time.Hour
 
 func newTrims(log *eventlog.Log, logger *slog.Logger) *trims {
-	return &trims{log: log, logger: logger, all: map[string]trim{}}
+	return &trims{
+		log: log, logger: logger, opened: make(chan struct{}), reading: make(chan struct{}, 1),
+		all: map[string]kept{}, theirs: func(int) {},
+	}
 }
 
 // open makes the bucket if it is missing, and reads it. It tries until it can, or
@@ -62,6 +80,7 @@ func (t *trims) open(ctx context.Context) error {
 	for {
 		err := t.tryOpen(ctx)
 		if err == nil {
+			close(t.opened)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -88,6 +107,7 @@ func (t *trims) tryOpen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.js = js
 	t.kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: TrimsBucket, Description: "Rejoin: how far the janitor has trimmed each session",
 		Replicas: t.log.Settings().Replicas, LimitMarkerTTL: trimTTL,
@@ -98,33 +118,69 @@ func (t *trims) tryOpen(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the bucket %s: %w", TrimsBucket, err)
 	}
-	return t.load(ctx, js)
+	return t.load(ctx, time.Time{})
 }
 
-// load reads all marks.
-func (t *trims) load(ctx context.Context, js jetstream.JetStream) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	err := bucket.Follow(ctx, js, TrimsBucket, t.show, func() { stop(errAllRead) })
-	if errors.Is(err, errAllRead) {
+// load reads all marks, unless that was begun after a moment already.
+func (t *trims) load(ctx context.Context, since time.Time) error {
+	select {
+	case t.reading <- struct{}{}:
+		defer func() { <-t.reading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	begun := time.Now()
+	t.mu.Lock()
+	fresh := t.read.After(since)
+	t.mu.Unlock()
+	if fresh {
 		return nil
 	}
-	return err
+	ctx, cancel := context.WithTimeout(ctx, trimsTimeout)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	theirs := map[int]bool{}
+	err := bucket.Follow(ctx, t.js, TrimsBucket, func(e bucket.Entry) { t.show(e, theirs) }, func() { stop(errAllRead) })
+	if !errors.Is(err, errAllRead) {
+		return err
+	}
+	t.mu.Lock()
+	t.read = begun
+	t.mu.Unlock()
+	for p := range theirs {
+		t.theirs(p)
+	}
+	return nil
 }
 
 var errAllRead = errors.New("all is read")
 
-func (t *trims) show(e bucket.Entry) {
-	if e.Removed {
-		return
-	}
+// show enters what the bucket holds, and notes in theirs whose marks were not known.
+func (t *trims) show(e bucket.Entry, theirs map[int]bool) {
 	name, err := event.SessionName(e.Key)
 	var mark trim
-	if err = errors.Join(err, json.Unmarshal(e.Value, &mark)); err != nil {
+	if !e.Removed {
+		err = errors.Join(err, json.Unmarshal(e.Value, &mark))
+	}
+	if err != nil {
 		t.logger.Warn("a trim mark cannot be read", "key", e.Key, "error", err)
 		return
 	}
-	t.all[name] = mark
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, known := t.all[name]
+	switch {
+	case known && e.Revision < old.revision:
+		// A server that was started anew has lost the newest: restore writes them again.
+	case e.Removed:
+		delete(t.all, name)
+	case known && old.Birth == mark.Birth && old.UpTo >= mark.UpTo:
+		t.all[name] = kept{old.trim, e.Revision}
+	default:
+		t.all[name] = kept{mark, e.Revision}
+		theirs[t.log.Partition(name)] = true
+	}
 }
 
 // of returns the marks of a partition's sessions that were made in its present life.
@@ -149,6 +205,9 @@ func (t *trims) write(ctx context.Context, wanted map[string]trim) error {
 		if old.Birth == mark.Birth && old.UpTo >= mark.UpTo {
 			continue
 		}
+		if err := stillActing(ctx); err != nil {
+			return err
+		}
 		if err := t.put(ctx, name, mark); err != nil {
 			return err
 		}
@@ -163,25 +222,69 @@ func (t *trims) restore(ctx context.Context) error {
 	all := maps.Clone(t.all)
 	t.mu.Unlock()
 	for name, mark := range all {
-		if err := t.put(ctx, name, mark); err != nil {
+		if err := t.put(ctx, name, mark.trim); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// errTheirs is returned when another janitor has written a mark meanwhile.
+var errTheirs = errors.New("another janitor has trimmed the session meanwhile")
+
 func (t *trims) put(ctx context.Context, name string, mark trim) error {
-	data, err := json.Marshal(mark)
-	if err != nil {
-		return err
+	t.mu.Lock()
+	old := t.all[name]
+	t.mu.Unlock()
+	revision, err := t.over(ctx, name, mark, old.revision)
+	if conflict(err) {
+		// Somebody else has written, or the server has lost what it had.
+		var is kept
+		if is, err = t.get(ctx, name); err == nil {
+			if is.Birth == mark.Birth && is.UpTo > mark.UpTo {
+				t.set(name, is)
+				t.theirs(t.log.Partition(name))
+				return errTheirs
+			}
+			revision, err = t.over(ctx, name, mark, is.revision)
+		}
 	}
-	if _, err := t.kv.Put(ctx, event.Token(name), data); err != nil {
+	if err != nil {
 		return fmt.Errorf("cannot write a trim mark: %w", err)
 	}
+	t.set(name, kept{mark, revision})
+	return nil
+}
+
+func (t *trims) set(name string, mark kept) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all[name] = mark
-	return nil
+}
+
+// over writes a mark over a revision; 0 means that there is none.
+func (t *trims) over(ctx context.Context, name string, mark trim, revision uint64) (uint64, error) {
+	data, err := json.Marshal(mark)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		return t.kv.Create(ctx, event.Token(name), data)
+	}
+	return t.kv.Update(ctx, event.Token(name), data, revision)
+}
+
+// get returns the mark of a session in the bucket; none has revision 0.
+func (t *trims) get(ctx context.Context, name string) (mark kept, err error) {
+	e, err := t.kv.Get(ctx, event.Token(name))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return kept{}, nil
+	}
+	if err == nil {
+		mark.revision = e.Revision()
+		err = json.Unmarshal(e.Value(), &mark.trim)
+	}
+	return mark, err
 }
 
 // tidy removes the marks of a partition that say no more than its first retained
@@ -196,7 +299,14 @@ func (t *trims) tidy(ctx context.Context, p int, birth string, first uint64) err
 	}
 	t.mu.Unlock()
 	for _, name := range done {
-		if err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL)); err != nil {
+		t.mu.Lock()
+		revision := t.all[name].revision
+		t.mu.Unlock()
+		err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
+		if conflict(err) {
+			continue // another one's, or lost: the next reading says
+		}
+		if err != nil {
 			return fmt.Errorf("cannot remove a trim mark: %w", err)
 		}
 		t.mu.Lock()

@@ -1,0 +1,380 @@
+package janitor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	"rejoin/shared/natstest"
+)
+
+// acts waits until a janitor acts, and has taken over.
+func (r *running) acts(t *testing.T) {
+	t.Helper()
+	eventually(t, func() error {
+		if r.charge.Load() == nil {
+			return errors.New("it does not act")
+		}
+		return nil
+	})
+}
+
+// kill ends a janitor as a crash does: its connection is gone at once, and nothing that
+// it wanted to do is done.
+func (r *running) kill() {
+	r.b.Conn.Close()
+	r.stop()
+}
+
+// idle is quick without sweeps: the test does their steps.
+func idle() Config {
+	cfg := quick()
+	cfg.Interval = time.Hour
+	return cfg
+}
+
+func short(cfg Config) Config {
+	cfg.Lease = time.Second
+	return cfg
+}
+
+func TestOneOfManyActsAndAnotherOneWhenItStops(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}
+	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
+	for len(all) > 0 {
+		var acting *running
+		eventually(t, func() error {
+			held := 0
+			for _, r := range all {
+				if r.metric(t, "lease_held", "") == 1 {
+					held, acting = held+1, r
+				}
+			}
+			if held != 1 {
+				return fmt.Errorf("%d hold the lease", held)
+			}
+			return nil
+		})
+		acting.acts(t)
+		s := fmt.Sprint("s", len(all))
+		events := acting.publish(t, s, "a", 5)
+		eventually(t, func() error { return wantSequences(acting.stored(t, s, "a"), events[2:]) })
+		for _, r := range all {
+			r.wantMark(t, s, "a", marks.Mark{Removed: events[1], Reason: marks.Trimmed})
+		}
+		begun := time.Now()
+		acting.stop()
+		var rest []*running
+		for _, r := range all {
+			if r != acting {
+				rest = append(rest, r)
+			}
+		}
+		if all = rest; len(all) == 0 {
+			break
+		}
+		all[0].wantMark(t, s, "a", marks.Mark{Removed: events[1], Reason: marks.Trimmed})
+		t.Logf("the next one answers after %s", time.Since(begun))
+	}
+}
+
+// What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
+// book is the log's.
+func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
+	const keep, n = 300, 900
+	sweep := func(t *testing.T, r *running, batches int) {
+		t.Helper()
+		p := r.partitions[0]
+		if _, err := r.sweeper.plan(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		for range batches {
+			if _, err := r.sweeper.batch(t.Context(), p, map[Reason]int{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		do    func(t *testing.T, r *running)
+		doubt int // how many of the oldest events nobody saw go
+		anew  bool
+	}{
+		{"before anything", func(*testing.T, *running) {}, 0, false},
+		{"before the trim marks", func(_ *testing.T, r *running) {
+			r.partitions[0].with(func(l *ledger) { r.sweeper.doom(l, time.Now()) })
+		}, 0, false},
+		{"before the first batch", func(t *testing.T, r *running) { sweep(t, r, 0) }, 0, false},
+		{"in the first batch", func(t *testing.T, r *running) {
+			sweep(t, r, 0)
+			for _, d := range r.partitions[0].ledger.doomed[:10] {
+				if err := r.b.Log.Delete(t.Context(), 0, d.seq); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, 10, true},
+		{"after the first batch", func(t *testing.T, r *running) { sweep(t, r, 1) }, 0, false},
+		{"after the last batch", func(t *testing.T, r *running) { sweep(t, r, 3) }, 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
+			first := begin(t, srv, settings, idle())
+			first.acts(t)
+			second := begin(t, srv, settings, quick())
+			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
+			all := first.publish(t, "s", "a", n)
+			p := second.partitions[0]
+			eventually(t, func() error {
+				var through uint64
+				if p.with(func(l *ledger) { through = l.through }); through < all[n-1] {
+					return errors.New("the standby is behind")
+				}
+				return nil
+			})
+			test.do(t, first)
+			begun := time.Now()
+			first.kill()
+			second.acts(t)
+			t.Logf("taken over after %s", time.Since(begun))
+			eventually(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[n-keep:]) })
+			want := marks.Mark{Removed: all[n-keep-1], Reason: marks.Trimmed}
+			if test.doubt > 0 {
+				want.Maybe = all[test.doubt-1]
+			}
+			second.wantMark(t, "s", "a", want)
+			second.wantMark(t, "other", "a", marks.Mark{})
+			if err := wantSequences(second.stored(t, "other", "a"), other); err != nil {
+				t.Error(err)
+			}
+			second.wantCounts(t)
+			if anew := strings.Contains(second.log.String(), "begins anew"); anew != test.anew {
+				t.Errorf("the ledger began anew: %t", anew)
+			}
+		})
+	}
+}
+
+// wantCounts compares the ledgers with the log.
+func (r *running) wantCounts(t *testing.T) {
+	t.Helper()
+	for _, p := range r.partitions {
+		eventually(t, func() error {
+			if !p.matches(t.Context()) {
+				return fmt.Errorf("the ledger of partition %d is not the log", p.number)
+			}
+			return nil
+		})
+	}
+}
+
+// network is a connection to NATS that can be held up: nothing gets through meanwhile,
+// and everything after.
+type network struct {
+	url string
+	mu  sync.RWMutex // held for writing while it is held up
+}
+
+func newNetwork(t *testing.T, srv *natstest.Server) *network {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{url: "nats://" + ln.Addr().String()}
+	var wg sync.WaitGroup
+	to := strings.TrimPrefix(srv.URL(), "nats://")
+	wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			wg.Go(func() { n.copy(in, out) })
+			wg.Go(func() { n.copy(out, in) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return n
+}
+
+func (n *network) copy(to io.WriteCloser, from io.ReadCloser) {
+	defer func() { _, _ = to.Close(), from.Close() }()
+	buf := make([]byte, 32<<10)
+	for {
+		got, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		n.mu.RLock()
+		_, err = to.Write(buf[:got])
+		n.mu.RUnlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
+	slow := newNetwork(t, srv)
+	first := beginAt(t, slow.url, settings, short(idle()))
+	first.acts(t)
+	second := begin(t, srv, settings, short(quick()))
+	all := first.publish(t, "s", "a", 5)
+	term := first.charge.Load()
+	p := first.partitions[0]
+	if more, err := first.sweeper.plan(term.ctx, p); err != nil || !more {
+		t.Fatal(more, err)
+	}
+
+	slow.mu.Lock()
+	begun := time.Now()
+	second.acts(t)
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("it took %s, with a lease of 1s", took)
+	} else {
+		t.Logf("taken over after %s", took)
+	}
+	if first.metric(t, "lease_held", "") != 0 {
+		t.Error("two hold the lease")
+	}
+	if err := deleteOne(term.ctx, first.b.Log, 0, all[4]); !errors.Is(err, errNotActing) {
+		t.Errorf("it deletes: %v", err)
+	}
+	slow.mu.Unlock()
+	eventually(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[3:]) })
+	second.wantMark(t, "s", "a", marks.Mark{Removed: all[2], Reason: marks.Trimmed})
+	second.wantCounts(t)
+	if second.metric(t, "lease_held", "") != 1 {
+		t.Error("the lease was lost")
+	}
+}
+
+// A machine that sleeps finds out by the wall clock, before its timers say so.
+func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
+	r := begin(t, srv, settings, idle())
+	r.acts(t)
+	all := r.publish(t, "s", "a", 5)
+	term := r.charge.Load()
+	p := r.partitions[0]
+	if more, err := r.sweeper.plan(term.ctx, p); err != nil || !more {
+		t.Fatal(more, err)
+	}
+	r.lease.mu.Lock()
+	awake := r.lease.now
+	r.lease.now = func() instant { now := awake(); return instant{now.mono, now.wall + DefaultLease} }
+	r.lease.mu.Unlock()
+	deleted := map[Reason]int{}
+	if _, err := r.sweeper.batch(term.ctx, p, deleted); !errors.Is(err, errNotActing) || len(deleted) > 0 {
+		t.Errorf("%v was deleted, %v", deleted, err)
+	}
+	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
+		t.Error(err)
+	}
+	eventually(t, func() error { // nobody else wants it
+		if now := r.charge.Load(); now == nil || now == term {
+			return errors.New("it does not act again")
+		}
+		return nil
+	})
+	r.sweeper.sweep(r.charge.Load().ctx)
+	if err := wantSequences(r.stored(t, "s", "a"), all[3:]); err != nil {
+		t.Error(err)
+	}
+	r.wantMark(t, "s", "a", marks.Mark{Removed: all[2], Reason: marks.Trimmed})
+}
+
+func TestTwoThatBothActDoNoHarm(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
+	first := begin(t, srv, settings, idle())
+	first.acts(t)
+	second := begin(t, srv, settings, idle())
+	var wg sync.WaitGroup
+	for _, r := range []*running{first, second} {
+		wg.Go(func() {
+			for range 30 {
+				r.sweeper.sweep(t.Context())
+			}
+		})
+	}
+	var last []uint64
+	for i := range 40 {
+		last = first.publish(t, fmt.Sprint("s", i%3), fmt.Sprint(i%7), 15)
+	}
+	wg.Wait()
+	for _, r := range []*running{first, second} {
+		eventually(t, func() error {
+			var l uint64
+			if r.partitions[0].with(func(b *ledger) { l = b.through }); l < last[14] {
+				return errors.New("behind")
+			}
+			return nil
+		})
+	}
+	first.kill()
+	second.acts(t)
+	second.sweeper.sweep(second.charge.Load().ctx)
+	for i := range 3 {
+		if n := len(second.stored(t, fmt.Sprint("s", i), "")); n != 50 {
+			t.Errorf("session %d has %d events", i, n)
+		}
+	}
+	second.wantCounts(t)
+}
+
+func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
+	srv := natstest.Start(t)
+	r := begin(t, srv, eventlog.Settings{}, quick())
+	r.acts(t)
+	for range 3 {
+		state, _ := r.b.Log.State(0)
+		srv.Stop()
+		srv.Start()
+		eventually(t, func() error {
+			if !r.b.Conn.IsConnected() {
+				return errors.New("not connected")
+			}
+			return nil
+		})
+		begun := time.Now()
+		eventually(t, func() error {
+			if now, _ := r.b.Log.State(0); len(now.Generations) == len(state.Generations) {
+				return errors.New("no generation")
+			}
+			return nil
+		})
+		t.Logf("a generation after %s", time.Since(begun))
+		r.acts(t)
+	}
+	if log := r.log.String(); strings.Contains(log, "begins anew") {
+		t.Error("a ledger began anew")
+	}
+}
+
+func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
+	srv := natstest.Start(t)
+	r := begin(t, srv, eventlog.Settings{}, quick())
+	r.acts(t)
+	r.kill()
+	begun := time.Now()
+	r = begin(t, srv, eventlog.Settings{}, quick())
+	r.acts(t)
+	took := time.Since(begun)
+	if took > DefaultLease/2 {
+		t.Errorf("it waited %s for a lease whose holder was gone", took)
+	}
+	t.Logf("it acts after %s", took)
+}
