@@ -6,6 +6,11 @@
 // sweep, deletes it. Edges ask the ledger over NATS whether a cursor is complete,
 // operators ask it over HTTP what is retained.
 //
+// Any number may run. One of them acts: it has the lease, begins generations, deletes,
+// and answers. The others stand by with ledgers of their own.
+//
+//	lease.go, candidacy.go (pure)                                   who acts
+//	news.go, takeover.go                                            what a standby knows of what was deleted
 //	ledger.go, stream.go, retire.go, doubt.go, doom.go, answer.go   the ledger: pure
 //	policy.go, merge.go, duty.go                                    the policy: pure
 //	partition.go, generation.go, trim.go                            the ledger's connection to NATS

@@ -378,3 +378,43 @@ func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
 	}
 	t.Logf("it acts after %s", took)
 }
+
+func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
+	r := begin(t, srv, settings, idle())
+	r.acts(t)
+	r.publish(t, "s", "a", 5)
+	term, p := r.charge.Load(), r.partitions[0]
+	if more, err := r.sweeper.plan(term.ctx, p); err != nil || !more {
+		t.Fatal(more, err)
+	}
+	js, err := srv.Connect().JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, _ := r.b.Log.State(0)
+	if err := js.DeleteStream("MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Birth == old.Birth {
+			return fmt.Errorf("the partition is not back: %w", err)
+		}
+		return nil
+	})
+	var all []uint64
+	for range 5 {
+		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, ack.Sequence)
+	}
+	deleted := map[Reason]int{}
+	if _, err := r.sweeper.batch(term.ctx, p, deleted); len(deleted) > 0 {
+		t.Errorf("%v was deleted, %v", deleted, err)
+	}
+	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
+		t.Error(err)
+	}
+}

@@ -160,7 +160,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	r.publish(t, "s", "b", 3)
 	r.wantMark(t, "nobody", "x", marks.Mark{})
 	for name, want := range map[string]float64{
-		"retained_events": 4, "retained_bytes": 4 * messageBytes, "sessions": 1, "streams": 2, "lag_events": 0,
+		"retained_events": 4, "retained_bytes": 4 * messageBytes, "sessions": 1, "streams": 2, "lag_events": 0, "lease_held": 1,
 		"trimmed_events_total/" + string(SessionEvents): 2, "registry_records_total/registered": 1, "marks_requests_total/" + answered: 1,
 	} {
 		name, label, _ := strings.Cut(name, "/")
