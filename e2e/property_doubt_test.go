@@ -3,6 +3,8 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"rejoin/shared/daemon"
@@ -17,12 +19,13 @@ import (
 //
 // The world's lock guards it.
 type doubt struct {
-	absences int                // that go on
-	upTo     []uint64           // by partition: the last sequence when an absence or a miss was over
-	env      *daemon.Env        // of the janitor's present life
-	missed   map[string]float64 // by life, as last read
-	seen     time.Time          // when watch last saw the log
-	slow     time.Time          // when it last saw it again after too long a time
+	absences int                 // that go on
+	upTo     []uint64            // by partition: the last sequence when an absence or a miss was over
+	envs     map[int]*daemon.Env // of the janitors' present lives
+	acted    *daemon.Env         // of the one that was last seen to act
+	missed   map[string]float64  // by life, as last read
+	seen     time.Time           // when watch last saw the log
+	slow     time.Time           // when it last saw it again after too long a time
 }
 
 // slowAfter is how long a look at the log may take: what takes longer on a machine
@@ -106,23 +109,34 @@ func (w *world) lasts(ctx context.Context) ([]uint64, error) {
 	return ends, nil
 }
 
-// countMissed looks at how many sequences the janitor's tails have missed. If there
-// are more than before, all that is stored now is in doubt.
+// acting returns the environment of the janitor that acts; nil while none does.
+func (w *world) acting() *daemon.Env {
+	w.mu.Lock()
+	envs := slices.Collect(maps.Values(w.doubt.envs))
+	w.mu.Unlock()
+	for _, env := range envs {
+		if held, ok := w.janitorMetric(env, "lease_held"); ok && held == 1 {
+			return env
+		}
+	}
+	return nil
+}
+
+// countMissed looks at how many sequences the tails of the acting janitor have missed.
+// If there are more than before, or another one acts, all that is stored now is in doubt.
 func (w *world) countMissed(ctx context.Context) {
-	w.mu.Lock()
-	env, life := w.doubt.env, fmt.Sprintf("%p", w.doubt.env)
-	w.mu.Unlock()
-	if env == nil {
-		return
-	}
-	missed, ok := w.janitorMetric(env, "tail_missed_total")
-	if !ok {
-		return
+	env := w.acting()
+	life, missed := fmt.Sprintf("%p", env), 0.0
+	if env != nil {
+		var ok bool
+		if missed, ok = w.janitorMetric(env, "tail_missed_total"); !ok {
+			return
+		}
 	}
 	w.mu.Lock()
-	before := w.doubt.missed[life]
+	nothing := missed == w.doubt.missed[life] && env != nil && env == w.doubt.acted
 	w.mu.Unlock()
-	if missed == before {
+	if nothing {
 		return
 	}
 	once, cancel := context.WithTimeout(ctx, 2*marks.AskTimeout)
@@ -133,9 +147,12 @@ func (w *world) countMissed(ctx context.Context) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.doubt.missed[life] = missed
-	w.doubt.reach(ends)
-	w.tally["janitor missed something"]++
+	if w.doubt.reach(ends); env != w.doubt.acted {
+		w.tally["another janitor acts, or none"]++
+	} else {
+		w.tally["janitor missed something"]++
+	}
+	w.doubt.missed[life], w.doubt.acted = missed, env
 }
 
 // janitorMetric returns a counter, or the number of observations of a histogram.
@@ -148,7 +165,7 @@ func (w *world) janitorMetric(env *daemon.Env, name string) (value float64, ok b
 	for _, f := range families {
 		if f.GetName() == "rejoin_janitor_"+name {
 			m := f.GetMetric()[0]
-			return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()), true
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()), true
 		}
 	}
 	w.violate("the janitor has no metric %s", name)
@@ -167,8 +184,9 @@ type patience struct {
 // over reports whether it should be done by now: some time has passed, on a machine
 // that was not slow, and whole sweeps.
 func (p *patience) over() bool {
+	env := p.w.acting()
 	p.w.mu.Lock()
-	env, slow := p.w.doubt.env, p.w.doubt.slow
+	slow := p.w.doubt.slow
 	fast := time.Since(p.w.doubt.seen) < slowAfter
 	p.w.mu.Unlock()
 	if time.Since(p.since) > p.least+15*time.Second {

@@ -146,7 +146,7 @@ func (w *world) do(st step) {
 	case opRestartIngest:
 		w.ingest.restart(st.wait)
 	case opRestartJanitor:
-		w.absent(func() <-chan struct{} { return w.janitor.restart(st.wait) })
+		w.absent(func() <-chan struct{} { return w.janitors[st.which%len(w.janitors)].restart(st.wait) })
 	case opRestartNATS:
 		w.absent(func() <-chan struct{} {
 			w.nats.Stop()
@@ -251,7 +251,7 @@ func (w *world) settled() bool {
 			return false
 		}
 	}
-	return !w.janitor.busy.Load() && !w.ingest.busy.Load()
+	return !slices.ContainsFunc(w.janitors, func(j *host) bool { return j.busy.Load() }) && !w.ingest.busy.Load()
 }
 
 // wait waits for a condition.

@@ -45,7 +45,7 @@ type world struct {
 
 	edges       []*host
 	ingest      *host
-	janitor     *host
+	janitors    []*host // one, or one and a standby
 	subscribers []*subscriber
 	publishers  []*publisher
 	client      *http.Client
@@ -89,7 +89,7 @@ var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.Reconne
 func newWorld(t *testing.T, sc schedule) *world {
 	w := &world{
 		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, nats: natstest.Start(t),
-		doubt:     doubt{upTo: make([]uint64, sc.settings.Partitions), missed: map[string]float64{}},
+		doubt:     doubt{upTo: make([]uint64, sc.settings.Partitions), envs: map[int]*daemon.Env{}, missed: map[string]float64{}},
 		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
 		client: &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}},
 	}
@@ -112,22 +112,10 @@ func newWorld(t *testing.T, sc schedule) *world {
 	w.watch.Go(w.watchMissed)
 
 	cfg := backend.Config{NATSURL: url}
-	w.janitor = w.host("janitor", func(ctx context.Context, log *slog.Logger, _ func(string)) error {
-		b, err := backend.Create(ctx, cfg, "janitor", sc.settings, log, fast...)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		env := daemon.NewEnv(log)
-		s, err := janitor.New(janitor.Config{Interval: sc.sweep, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
-		if err != nil {
-			return err
-		}
-		w.mu.Lock()
-		w.doubt.env = &env
-		w.mu.Unlock()
-		return s.Run(ctx)
-	})
+	w.janitors = append(w.janitors, w.newJanitor(cfg, 0))
+	if sc.standby {
+		w.janitors = append(w.janitors, w.newJanitor(cfg, 1))
+	}
 	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {
 		b, err := backend.Open(ctx, cfg, "ingest", log, fast...)
 		if err != nil {
@@ -160,7 +148,12 @@ func newWorld(t *testing.T, sc schedule) *world {
 			return s.Run(ctx)
 		}))
 	}
-	w.absent(func() <-chan struct{} { w.janitor.start(); return closed })
+	w.absent(func() <-chan struct{} {
+		for _, j := range w.janitors {
+			j.start()
+		}
+		return closed
+	})
 	w.ingest.start()
 	for _, e := range w.edges {
 		e.start()
@@ -176,6 +169,31 @@ func newWorld(t *testing.T, sc schedule) *world {
 		w.subscribers = append(w.subscribers, newSubscriber(w, i, plan))
 	}
 	return w
+}
+
+// newJanitor returns the host of a janitor; number is its place among those of a world.
+func (w *world) newJanitor(cfg backend.Config, number int) *host {
+	return w.host(fmt.Sprintf("janitor %d", number), func(ctx context.Context, log *slog.Logger, _ func(string)) error {
+		b, err := backend.Create(ctx, cfg, "janitor", w.sc.settings, log, fast...)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		if w.sc.crashes {
+			defer context.AfterFunc(ctx, b.Conn.Close)()
+		}
+		env := daemon.NewEnv(log)
+		s, err := janitor.New(janitor.Config{
+			Interval: w.sc.sweep, Lease: 3 * time.Second, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour,
+		}, b, env)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.doubt.envs[number] = &env
+		w.mu.Unlock()
+		return s.Run(ctx)
+	})
 }
 
 const ackTimeout = 400 * time.Millisecond
@@ -202,7 +220,7 @@ func (w *world) stop() {
 	w.watch.Wait()
 	w.client.CloseIdleConnections()
 	var hosts sync.WaitGroup
-	for _, h := range append(append([]*host{}, w.edges...), w.ingest, w.janitor) {
+	for _, h := range append(append([]*host{}, w.edges...), append(w.janitors, w.ingest)...) {
 		if h != nil {
 			hosts.Go(h.stop)
 		}

@@ -21,6 +21,8 @@ type schedule struct {
 	sweep    time.Duration // between two sweeps of the janitor
 	patience time.Duration // the edges' for a missing janitor
 	clears   bool
+	standby  bool // a second janitor stands by
+	crashes  bool // janitors end without giving anything back
 	copies   bool // of the log's files are made and put back; then nothing else is lost
 	subs     []subPlan
 	steps    []step
@@ -159,6 +161,7 @@ func (sc *schedule) drawMore() {
 	for i := range sc.subs {
 		sc.subs[i].strict = rng.IntN(100) < 30
 	}
+	sc.standby, sc.crashes = rng.IntN(100) < 50, rng.IntN(100) < 50
 }
 
 func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between func(lo, hi int) int) {
