@@ -418,3 +418,43 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 		t.Error(err)
 	}
 }
+
+func TestOfTwoJanitorsThatWriteATrimMarkTheFurtherOneStays(t *testing.T) {
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1}
+	first := begin(t, srv, settings, idle())
+	first.acts(t)
+	second := begin(t, srv, settings, idle())
+	birth := first.partitions[0].ledger.birth
+	mark := func(upTo uint64) map[string]trim {
+		return map[string]trim{"s": {UpTo: upTo, Reason: marks.Trimmed, Birth: birth}}
+	}
+	for _, test := range []struct {
+		by   *running
+		upTo uint64
+		err  error
+		want uint64
+	}{
+		{first, 5, nil, 5},
+		{second, 3, errTheirs, 5},
+		{second, 9, nil, 9},
+		{first, 7, errTheirs, 9},
+	} {
+		if err := test.by.trims.write(t.Context(), mark(test.upTo)); !errors.Is(err, test.err) {
+			t.Errorf("%d: %v", test.upTo, err)
+		}
+		if got := trimMarks(t, srv)["s"].UpTo; got != test.want {
+			t.Errorf("the mark is %d, want %d", got, test.want)
+		}
+	}
+	if !strings.Contains(first.log.String(), "another janitor has acted meanwhile") {
+		t.Error("the acting janitor does not notice")
+	}
+	for _, r := range []*running{first, second, first} { // who knows of it, who does not, and who has done it
+		if err := r.trims.tidy(t.Context(), 0, birth, 100); err != nil {
+			t.Error(err)
+		}
+		if left := r.trims.of(0, birth); len(left) > 0 || len(trimMarks(t, srv)) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+}

@@ -11,7 +11,8 @@ import (
 // pruneEvery is how often prune looks at all streams at most.
 const pruneEvery = time.Second
 
-// prune brings all streams up to first, so that the totals are right.
+// prune brings all streams up to first, so that the totals are right, and forgets what
+// is too much: a standby has no sweep that does.
 func (l *ledger) prune(now time.Time) {
 	if l.pruned == l.first || now.Sub(l.prunedAt) < pruneEvery {
 		return
@@ -26,6 +27,7 @@ func (l *ledger) prune(now time.Time) {
 			l.forgetAccount(name)
 		}
 	}
+	l.forget(keepEmpty)
 }
 
 // expire brings a stream up to first.

@@ -303,11 +303,17 @@ func (t *trims) tidy(ctx context.Context, p int, birth string, first uint64) err
 		revision := t.all[name].revision
 		t.mu.Unlock()
 		err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
-		if conflict(err) {
-			continue // another one's, or lost: the next reading says
+		var is kept
+		if conflict(err) { // another janitor has written it, or removed it
+			is, err = t.get(ctx, name)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot remove a trim mark: %w", err)
+		}
+		if is.revision != 0 {
+			t.set(name, is)
+			t.theirs(p)
+			continue
 		}
 		t.mu.Lock()
 		delete(t.all, name)
