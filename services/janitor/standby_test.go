@@ -55,7 +55,11 @@ func (m *machine) rejoin() {
 
 // delete deletes up to n of what is doomed, and tells it.
 func (m *pair) delete(n int) {
-	done := m.ledger.batch(n)
+	done, _ := m.ledger.batch()
+	done = done[:min(n, len(done))]
+	for name, mark := range m.ledger.trims(done) {
+		m.trims[name] = max(m.trims[name], mark.UpTo)
+	}
 	for _, d := range done {
 		m.log.delete(d.seq)
 	}

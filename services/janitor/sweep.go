@@ -51,6 +51,7 @@ func (w *sweeper) cleared() {
 func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
+	w.leisure = leisure{} // what an earlier term has left a sweep finds
 	var soon, rest <-chan time.Time
 	for {
 		select {
