@@ -11,6 +11,7 @@ import (
 	edge "rejoin/services/sse-edge"
 	"rejoin/services/web"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 )
 
 // Config holds the flags of the standalone program: those of all services, and
@@ -27,12 +28,13 @@ type Config struct {
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
 	MinFreeBytes int64 `default:"268435456" help:"Free space that the data folder's disk must have to start, in bytes." placeholder:"BYTES"`
 
-	Edge    edge.Config       `embed:""`
-	Ingest  ingest.Config     `embed:""`
-	Janitor janitor.Config    `embed:""`
-	Log     janitor.LogFlags  `embed:""`
-	Access  web.AccessConfig  `embed:""`
-	Clients web.ClientsConfig `embed:""`
+	Edge    edge.Config             `embed:""`
+	Ingest  ingest.Config           `embed:""`
+	Janitor janitor.Config          `embed:""`
+	Log     janitor.LogFlags        `embed:""`
+	Access  web.AccessConfig        `embed:""`
+	Clients web.ClientsConfig       `embed:""`
+	Streams session.StreamsOverride `embed:""`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.
@@ -45,7 +47,7 @@ func (c Config) Validate() error {
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
 	}
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate()} {
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate()} {
 		if err != nil {
 			return err
 		}

@@ -49,6 +49,7 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	}
 	cfg.Edge.Access, cfg.Ingest.Access, cfg.Janitor.Access = access, access, access
 	cfg.Edge.Clients, cfg.Ingest.Clients = clients, clients
+	cfg.Ingest.Streams, cfg.Janitor.Streams = cfg.Streams, cfg.Streams
 	p := &program{cfg: cfg, env: env}
 	defer p.close()
 	actors, err := p.build(ctx)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/web"
+	"rejoin/shared/session"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
@@ -45,11 +46,8 @@ type Config struct {
 	MaxPublishRate        int `default:"0" help:"Messages in a second that a token's subject may publish over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
 	MaxSessionPublishRate int `default:"0" help:"Messages in a second that may be published to a session at this ingest; those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
 
-	// MaxStreamsPerSession is how many open streams this ingest publishes to in one
-	// session; a message for another one is answered 409. A stream does not count any
-	// more when it is closed, or when nothing was published to it for as long as the log
-	// retains an event. 0 and -1: no limit. Default: 100.
-	MaxStreamsPerSession int `default:"100" help:"Open streams of a session that this ingest publishes to; -1 for any number." placeholder:"N"`
+	// Streams is how far a session may raise the log's limit of open streams.
+	Streams session.StreamsOverride `kong:"-"`
 
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
@@ -75,7 +73,7 @@ func (c Config) Validate() error {
 	return cmp.Or(
 		web.CheckLimit(c.MaxPublishRate, "--max-publish-rate"),
 		web.CheckLimit(c.MaxSessionPublishRate, "--max-session-publish-rate"),
-		web.CheckLimit(c.MaxStreamsPerSession, "--max-streams-per-session"),
+		c.Streams.Validate(),
 	)
 }
 

@@ -126,6 +126,9 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if len(value) > maxMetadata {
 				return sessionRequest{}, web.New(web.CodeBodyTooLarge, "metadata may have up to 16 KiB.")
 			}
+			if _, err := session.ParseRetention(value); err != nil {
+				return sessionRequest{}, err
+			}
 			req.metadata = value
 		default:
 			return bad("The body may have the members session and metadata, and no others.")

@@ -46,6 +46,8 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeInvalidJSON, err.Error())
 	case is(event.ErrInvalidMessage):
 		return web.Wrap(err, web.CodeInvalidMessage, err.Error())
+	case is(session.ErrRetention):
+		return web.Wrap(err, web.CodeInvalidBody, err.Error())
 	case is(event.ErrInvalidType):
 		return web.Wrap(err, web.CodeInvalidHeader, "Event-Type: "+err.Error())
 	case is(event.ErrReservedType):

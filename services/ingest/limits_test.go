@@ -168,9 +168,9 @@ func TestAStopEndsABatchThatWaits(t *testing.T) {
 }
 
 func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 3})
 	cfg := shortConfig()
-	cfg.MaxStreamsPerSession = 3
+	cfg.Streams.MaxStreamsOverride = 4
 	in := s.start(t, cfg)
 	for i := range 3 {
 		in.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
@@ -195,6 +195,15 @@ func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
 	}
 	in.post(t, "s", "3", ping("1")).stored(t, false)
 	full(in.post(t, "s", "4", ping("1")))
+
+	for name, most := range map[string]int{"fewer": 2, "more": 4, "most": 4} {
+		asked := map[string]string{"fewer": "2", "more": "4", "most": "-1"}[name]
+		in.create(t, `{"session":"`+name+`","metadata":{"retention":{"maxStreams":`+asked+`}}}`)
+		for i := range most {
+			in.post(t, name, fmt.Sprint(i), ping("1")).stored(t, false)
+		}
+		full(in.post(t, name, "x", ping("1")))
+	}
 
 	// Closed elsewhere: the news comes with the registry.
 	other := s.start(t, cfg)

@@ -65,10 +65,8 @@ func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 }
 
 func TestBadRequestsOnNATSAreRefused(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
-	cfg := testConfig()
-	cfg.MaxStreamsPerSession = 1
-	in := s.start(t, cfg)
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000, MaxStreamsPerSession: 1})
+	in := s.start(t, testConfig())
 	nc := s.connect(t)
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)

@@ -6,15 +6,17 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but ingest.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config    `embed:""`
-	Ingest  Config            `embed:""`
-	Access  web.AccessConfig  `embed:""`
-	Clients web.ClientsConfig `embed:""`
+	Backend backend.Config          `embed:""`
+	Streams session.StreamsOverride `embed:""`
+	Ingest  Config                  `embed:""`
+	Access  web.AccessConfig        `embed:""`
+	Clients web.ClientsConfig       `embed:""`
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
@@ -27,7 +29,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	if err != nil {
 		return err
 	}
-	cfg.Ingest.Access, cfg.Ingest.Clients = access, clients
+	cfg.Ingest.Access, cfg.Ingest.Clients, cfg.Ingest.Streams = access, clients, cfg.Streams
 	return backend.Serve(ctx, cfg.Config, env, "ingest",
 		func(ctx context.Context) (*backend.Backend, error) {
 			return backend.Open(ctx, cfg.Backend, "ingest", env.Log)

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 )
 
 // Service is the ingest service. It is safe for concurrent use.
@@ -58,7 +59,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, backend: b, metrics: m, ln: ln,
 		closes:   newCloses(cfg, b, env.Log, m),
 		inflight: make(chan struct{}, cfg.MaxInFlight),
-		streams: newOpenStreams(cfg.MaxStreamsPerSession, func(session, stream string) bool {
+		streams: newOpenStreams(func(rec session.Record) int64 {
+			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
+		}, func(session, stream string) bool {
 			_, ended := b.Sessions.Stream(session, stream)
 			return ended
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),

@@ -24,7 +24,7 @@ const (
 // A stream counts from its first message until it is closed, or had no message for as
 // long as the log retains one, a day at most. It is safe for concurrent use.
 type openStreams struct {
-	most     int // of a session; below 1: any number
+	most     func(session.Record) int64 // of a session; below 0: any number
 	closed   func(session, stream string) bool
 	retained func() time.Duration // how long the log retains an event; negative: for ever
 
@@ -40,24 +40,25 @@ type sessionStreams struct {
 	last        map[string]int64
 }
 
-func newOpenStreams(most int, closed func(session, stream string) bool, retained func() time.Duration) *openStreams {
+func newOpenStreams(most func(session.Record) int64, closed func(session, stream string) bool, retained func() time.Duration) *openStreams {
 	return &openStreams{most: most, closed: closed, retained: retained, recent: map[string]*sessionStreams{}}
 }
 
 // enter counts a message of a stream. The error is errTooManyStreams, when the stream is
 // new and one too many.
 func (o *openStreams) enter(rec session.Record, stream string, now time.Time) error {
-	if o.most < 1 {
+	most := o.most(rec)
+	if most < 0 {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	known := o.of(rec)
 	if _, ok := known.last[stream]; !ok {
-		if len(known.last) >= o.most {
+		if int64(len(known.last)) >= most {
 			o.tidy(rec.Session, known, now)
 		}
-		if len(known.last) >= o.most {
+		if int64(len(known.last)) >= most {
 			return errTooManyStreams
 		}
 		o.held++

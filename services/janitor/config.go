@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rejoin/services/web"
+	"rejoin/shared/session"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
@@ -38,6 +39,9 @@ type Config struct {
 	// must not be shorter than ClosedGrace. Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
 
+	// Streams is how far a session may raise the log's limit of open streams.
+	Streams session.StreamsOverride `kong:"-"`
+
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
 }
@@ -56,5 +60,5 @@ func (c Config) Validate() error {
 	case c.TombstoneTTL < c.ClosedGrace:
 		return fmt.Errorf("--tombstone-ttl (%s) must not be shorter than --closed-grace (%s)", c.TombstoneTTL, c.ClosedGrace)
 	}
-	return nil
+	return c.Streams.Validate()
 }

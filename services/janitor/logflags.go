@@ -27,6 +27,8 @@ type LogFlags struct {
 	MaxEventsPerSession int64 `help:"Events of one session that are retained in a new log; -1 for all (default: 10000)." placeholder:"N"`
 	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 10 MiB.
 	MaxBytesPerSession int64 `help:"Bytes of one session that are retained in a new log; -1 for any number (default: 10485760)." placeholder:"BYTES"`
+	// MaxStreamsPerSession is how many open streams of one session may hold events; -1 any number. Default: 100.
+	MaxStreamsPerSession int64 `help:"Open streams of one session in a new log; -1 for any number (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.
 	Compression *bool `negatable:"" help:"Compress the stored blocks of a new log (default: yes)."`
 }
@@ -54,7 +56,8 @@ func (f LogFlags) Settings() eventlog.Settings {
 		Partitions: f.Partitions, Replicas: f.Replicas, MaxAge: time.Duration(f.MaxAge),
 		MaxEventsPerStream: f.MaxEventsPerStream, MaxBytes: f.MaxBytes, MaxMessageBytes: f.MaxMessageBytes,
 		MaxEventsPerSession: f.MaxEventsPerSession, MaxBytesPerSession: f.MaxBytesPerSession,
-		Compression: f.Compression == nil || *f.Compression,
+		MaxStreamsPerSession: f.MaxStreamsPerSession,
+		Compression:          f.Compression == nil || *f.Compression,
 	}
 }
 
@@ -77,5 +80,6 @@ func (f LogFlags) WarnOfDifferences(log eventlog.Settings, logger *slog.Logger) 
 	check("--max-message-bytes", f.MaxMessageBytes != 0, f.MaxMessageBytes, log.MaxMessageBytes)
 	check("--max-events-per-session", f.MaxEventsPerSession != 0, f.MaxEventsPerSession, log.MaxEventsPerSession)
 	check("--max-bytes-per-session", f.MaxBytesPerSession != 0, f.MaxBytesPerSession, log.MaxBytesPerSession)
+	check("--max-streams-per-session", f.MaxStreamsPerSession != 0, f.MaxStreamsPerSession, log.MaxStreamsPerSession)
 	check("--compression", f.Compression != nil, f.Compression != nil && *f.Compression, log.Compression)
 }

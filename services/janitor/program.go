@@ -7,20 +7,23 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but the janitor.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config   `embed:""`
-	Log     LogFlags         `embed:""`
-	Janitor Config           `embed:""`
-	Access  web.AccessConfig `embed:""`
+	Backend backend.Config          `embed:""`
+	Log     LogFlags                `embed:""`
+	Janitor Config                  `embed:""`
+	Streams session.StreamsOverride `embed:""`
+	Access  web.AccessConfig        `embed:""`
 }
 
 // Run creates what is missing of the log and the registry, then runs the service
 // until ctx ends; see [backend.Serve]. It is ready when the ledger is complete.
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	cfg.Janitor.Streams = cfg.Streams
 	if err := errors.Join(cfg.Janitor.Validate(), cfg.Log.Validate()); err != nil {
 		return err
 	}

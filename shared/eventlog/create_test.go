@@ -18,7 +18,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
-		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, Compression: true,
+		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true,
 	}
 	first := create(t, srv, settings)
 	for name, l := range map[string]*eventlog.Log{
@@ -48,6 +48,33 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 	}
 }
 
+// Logs of before there was a limit of streams know nothing of it.
+func TestALogWithoutALimitOfStreamsHasTheDefault(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	delete(cfg.Metadata, "rejoin.max_streams_per_session")
+	if _, err := newJetStream(t, l).UpdateStream(patient(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	old := open(t, srv)
+	if got := old.Settings().MaxStreamsPerSession; got != 100 {
+		t.Fatalf("it has %d", got)
+	}
+	settings := old.Settings()
+	settings.MaxStreamsPerSession = 5
+	if err := old.SetLimits(patient(t), 0, settings); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, srv).Settings(); got != settings {
+		t.Errorf("it was changed to %+v", got)
+	}
+}
+
 func TestZeroSettingsAreTheDefaults(t *testing.T) {
 	want := eventlog.DefaultSettings()
 	want.Compression = false
@@ -61,8 +88,11 @@ func TestSettingsAreChecked(t *testing.T) {
 		change func(*eventlog.Settings)
 		ok     bool
 	}{
-		"defaults":                {func(*eventlog.Settings) {}, true},
-		"all off":                 {func(s *eventlog.Settings) { *s = one(); s.MaxEventsPerSession, s.MaxBytesPerSession = -1, -1 }, true},
+		"defaults": {func(*eventlog.Settings) {}, true},
+		"all off": {func(s *eventlog.Settings) {
+			*s = one()
+			s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession = -1, -1, -1
+		}, true},
 		"no partitions":           {func(s *eventlog.Settings) { s.Partitions = -1 }, false},
 		"most partitions":         {func(s *eventlog.Settings) { s.Partitions = 1024 }, true},
 		"too many partitions":     {func(s *eventlog.Settings) { s.Partitions = 1025 }, false},
@@ -74,6 +104,7 @@ func TestSettingsAreChecked(t *testing.T) {
 		"events per stream":       {func(s *eventlog.Settings) { s.MaxEventsPerStream = -2 }, false},
 		"events per session":      {func(s *eventlog.Settings) { s.MaxEventsPerSession = -2 }, false},
 		"bytes per session":       {func(s *eventlog.Settings) { s.MaxBytesPerSession = -2 }, false},
+		"streams per session":     {func(s *eventlog.Settings) { s.MaxStreamsPerSession = -2 }, false},
 		"bytes":                   {func(s *eventlog.Settings) { s.MaxBytes = -2 }, false},
 		"negative message":        {func(s *eventlog.Settings) { s.MaxMessageBytes = -1 }, false},
 		"largest message":         {func(s *eventlog.Settings) { s.MaxMessageBytes = 31 << 20 }, true},

@@ -244,7 +244,7 @@ func (s Settings) changes(now Settings) error {
 	}
 	fixed := now
 	fixed.MaxAge, fixed.MaxEventsPerStream, fixed.MaxBytes = s.MaxAge, s.MaxEventsPerStream, s.MaxBytes
-	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession
+	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession, fixed.MaxStreamsPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession
 	if s != fixed || s != s.withDefaults() {
 		return fmt.Errorf("%w: only the limits of a log can be changed", ErrInvalidSettings)
 	}

@@ -43,6 +43,9 @@ type Settings struct {
 	MaxEventsPerSession int64
 	// MaxBytesPerSession is how many bytes of one session the janitor retains. Default 10 MiB.
 	MaxBytesPerSession int64
+	// MaxStreamsPerSession is how many open streams of one session may hold events; of
+	// more the janitor retains those that were written to last. Default 100.
+	MaxStreamsPerSession int64
 	// Compression stores blocks compressed with S2.
 	Compression bool
 }
@@ -54,15 +57,16 @@ func DefaultSettings() Settings {
 
 func (s Settings) withDefaults() Settings {
 	return Settings{
-		Partitions:          orDefault(s.Partitions, 16),
-		Replicas:            orDefault(s.Replicas, 1),
-		MaxAge:              orDefault(s.MaxAge, time.Hour),
-		MaxEventsPerStream:  orDefault(s.MaxEventsPerStream, 10_000),
-		MaxBytes:            orDefault(s.MaxBytes, 8<<30),
-		MaxMessageBytes:     orDefault(s.MaxMessageBytes, 1<<20),
-		MaxEventsPerSession: orDefault(s.MaxEventsPerSession, 10_000),
-		MaxBytesPerSession:  orDefault(s.MaxBytesPerSession, 10<<20),
-		Compression:         s.Compression,
+		Partitions:           orDefault(s.Partitions, 16),
+		Replicas:             orDefault(s.Replicas, 1),
+		MaxAge:               orDefault(s.MaxAge, time.Hour),
+		MaxEventsPerStream:   orDefault(s.MaxEventsPerStream, 10_000),
+		MaxBytes:             orDefault(s.MaxBytes, 8<<30),
+		MaxMessageBytes:      orDefault(s.MaxMessageBytes, 1<<20),
+		MaxEventsPerSession:  orDefault(s.MaxEventsPerSession, 10_000),
+		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 10<<20),
+		MaxStreamsPerSession: orDefault(s.MaxStreamsPerSession, 100),
+		Compression:          s.Compression,
 	}
 }
 
@@ -88,7 +92,7 @@ func (s Settings) Validate() error {
 		return bad("replicas must be 1 to 5")
 	case s.MaxAge != -1 && s.MaxAge < 100*time.Millisecond:
 		return bad("the maximum age must be at least 100ms, or -1 for none")
-	case s.MaxEventsPerStream < -1, s.MaxEventsPerSession < -1, s.MaxBytesPerSession < -1, s.MaxBytes < -1:
+	case s.MaxEventsPerStream < -1, s.MaxEventsPerSession < -1, s.MaxBytesPerSession < -1, s.MaxStreamsPerSession < -1, s.MaxBytes < -1:
 		return bad("a limit must be positive, or -1 for none")
 	case s.MaxMessageBytes < 1 || s.MaxMessageBytes > maxMessageBytes:
 		return bad("the largest message must be 1 to %d bytes", maxMessageBytes)
@@ -102,6 +106,8 @@ const (
 	metaGenerations = "rejoin.generations"
 	metaServer      = "rejoin.server"
 	metaEarlier     = "rejoin.earlier_limits"
+	// metaMaxStreams is missing in logs that were made before there was such a limit.
+	metaMaxStreams = "rejoin.max_streams_per_session"
 )
 
 // field is one setting as metadata of MCP_0.
@@ -130,6 +136,7 @@ func fields() []field {
 		{"rejoin.max_message_bytes", func(s *Settings) int64 { return int64(s.MaxMessageBytes) }, func(s *Settings, v int64) { s.MaxMessageBytes = int(v) }},
 		{"rejoin.max_events_per_session", func(s *Settings) int64 { return s.MaxEventsPerSession }, func(s *Settings, v int64) { s.MaxEventsPerSession = v }},
 		{"rejoin.max_bytes_per_session", func(s *Settings) int64 { return s.MaxBytesPerSession }, func(s *Settings, v int64) { s.MaxBytesPerSession = v }},
+		{metaMaxStreams, func(s *Settings) int64 { return s.MaxStreamsPerSession }, func(s *Settings, v int64) { s.MaxStreamsPerSession = v }},
 	}
 }
 
@@ -147,6 +154,9 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 	}
 	s := Settings{Compression: meta["rejoin.compression"] == "true"}
 	for _, f := range fields() {
+		if _, ok := meta[f.key]; !ok && f.key == metaMaxStreams {
+			continue
+		}
 		v, err := strconv.ParseInt(meta[f.key], 10, 64)
 		if err != nil {
 			return Settings{}, fmt.Errorf("%w: its %s is %q", ErrMismatch, f.key, meta[f.key])
@@ -156,6 +166,7 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 	if err := s.Validate(); err != nil {
 		return Settings{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
+	s.MaxStreamsPerSession = s.withDefaults().MaxStreamsPerSession
 	return s, nil
 }
 

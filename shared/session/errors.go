@@ -15,6 +15,10 @@ var (
 	// ErrConflict is returned when somebody else changed a record in between.
 	ErrConflict = errors.New("the record was changed by somebody else")
 
+	// ErrRetention is returned when a session's metadata asks for limits in a way that
+	// cannot be read.
+	ErrRetention = errors.New("retention in the metadata is not valid")
+
 	// ErrUnavailable is returned when the registry cannot be reached.
 	ErrUnavailable = errors.New("the session registry cannot be reached")
 )

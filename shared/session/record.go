@@ -44,13 +44,18 @@ type Record struct {
 	// Metadata is the creator's, a JSON object.
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
+	// Retention is what Metadata says of the session's limits; nothing when that
+	// cannot be read.
+	Retention Retention `json:"-"`
 	// Revision is the record's revision in the bucket; zero when it is not stored.
 	Revision uint64 `json:"-"`
 }
 
 // New returns the record of a new session.
 func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
-	return Record{Session: name, Incarnation: strings.ToLower(rand.Text()[:12]), State: Open, Created: now.UTC(), Owner: owner, Metadata: metadata}
+	r := Record{Session: name, Incarnation: strings.ToLower(rand.Text()[:12]), State: Open, Created: now.UTC(), Owner: owner, Metadata: metadata}
+	r.Retention, _ = ParseRetention(metadata)
+	return r
 }
 
 // key returns the record's key in the bucket: the session's token, and for a
@@ -71,5 +76,6 @@ func decode(k string, data []byte, revision uint64) (Record, error) {
 		return Record{}, fmt.Errorf("the record %q is about %q", k, key(r.Session, r.Stream))
 	}
 	r.Revision = revision
+	r.Retention, _ = ParseRetention(r.Metadata)
 	return r, nil
 }

@@ -109,11 +109,11 @@ func TestLimitsAreShownAndChanged(t *testing.T) {
 	t.Setenv("REJOIN_MAX_EVENTS_PER_STREAM", "3") // for a new log, and not for this
 	s := begin(t, eventlog.Settings{Partitions: 2, MaxAge: 90 * time.Minute, Compression: true})
 	s.publish("s", 4)
-	s.want(0, "max-age: 1h30m → 2h\nmax-events-per-session: 10000 → no limit\nAll 2 partitions are set.\n", "",
-		"set", "--max-age=2h", "--max-events-per-session=-1")
+	s.want(0, "max-age: 1h30m → 2h\nmax-events-per-session: 10000 → no limit\nmax-streams-per-session: 100 → 200\nAll 2 partitions are set.\n", "",
+		"set", "--max-age=2h", "--max-events-per-session=-1", "--max-streams-per-session=200")
 	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--max-age=120m")
-	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nAll 2 partitions are set.\n", "",
-		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--yes")
+	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set.\n", "",
+		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--max-streams-per-session=5", "--yes")
 	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
 		t.Errorf("the settings are %+v", got)
 	}
@@ -124,15 +124,16 @@ func TestLimitsAreShownAndChanged(t *testing.T) {
 	}
 	rows := [2]string{"0            1      1     0       0      0\n", "1            1      1     0       0      0\n"}
 	rows[p] = fmt.Sprintf("%d            1      4     4       1  %5d\n", p, state.Bytes)
-	s.want(0, `partitions              2
-replicas                1
-max-age                 2h
-max-events-per-stream   1
-max-bytes               1048576 (1.0 MiB)
-max-message-bytes       1048576 (1.0 MiB)
-max-events-per-session  no limit
-max-bytes-per-session   10485760 (10.0 MiB)
-compression             yes
+	s.want(0, `partitions               2
+replicas                 1
+max-age                  2h
+max-events-per-stream    1
+max-bytes                1048576 (1.0 MiB)
+max-message-bytes        1048576 (1.0 MiB)
+max-events-per-session   no limit
+max-bytes-per-session    10485760 (10.0 MiB)
+max-streams-per-session  5
+compression              yes
 
   partition  generations  first  last  events  bytes
           `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 1  %5d\n", state.Bytes), "", "show")
@@ -186,7 +187,7 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 	const others = "1 of 3 partitions have other limits, since a change was cut off; they get these as well.\n"
 	cutOff(10)
 	_, out, _ := run(t, "show", "--nats-url="+s.srv.URL())
-	if !strings.Contains(out, "max-events-per-stream   5\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
+	if !strings.Contains(out, "max-events-per-stream    5\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
 		t.Errorf("it shows\n%s", out)
 	}
 	s.want(0, "max-events-per-stream: 5 → 10\n"+others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=10")

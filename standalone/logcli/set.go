@@ -17,12 +17,13 @@ import (
 // SetFlags are the flags of "rejoin log set": the limits of a log. The environment
 // does not count, where the flags for a new log have the same names.
 type SetFlags struct {
-	MaxAge              *janitor.Age `env:"-" help:"How long an event is retained; -1 for ever." placeholder:"DURATION"`
-	MaxEventsPerStream  *int64       `env:"-" help:"Events of one stream that are retained; -1 for all." placeholder:"N"`
-	MaxBytes            *int64       `env:"-" help:"Bytes that the whole log may hold; -1 for any number." placeholder:"BYTES"`
-	MaxEventsPerSession *int64       `env:"-" help:"Events of one session that are retained; -1 for all." placeholder:"N"`
-	MaxBytesPerSession  *int64       `env:"-" help:"Bytes of one session that are retained; -1 for any number." placeholder:"BYTES"`
-	Yes                 bool         `env:"-" short:"y" help:"Do not ask before events are removed."`
+	MaxAge               *janitor.Age `env:"-" help:"How long an event is retained; -1 for ever." placeholder:"DURATION"`
+	MaxEventsPerStream   *int64       `env:"-" help:"Events of one stream that are retained; -1 for all." placeholder:"N"`
+	MaxBytes             *int64       `env:"-" help:"Bytes that the whole log may hold; -1 for any number." placeholder:"BYTES"`
+	MaxEventsPerSession  *int64       `env:"-" help:"Events of one session that are retained; -1 for all." placeholder:"N"`
+	MaxBytesPerSession   *int64       `env:"-" help:"Bytes of one session that are retained; -1 for any number." placeholder:"BYTES"`
+	MaxStreamsPerSession *int64       `env:"-" help:"Open streams of one session; -1 for any number." placeholder:"N"`
+	Yes                  bool         `env:"-" short:"y" help:"Do not ask before events are removed."`
 }
 
 // Help is what --help says besides.
@@ -35,7 +36,7 @@ func (SetFlags) Help() string {
 }
 
 var (
-	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session and --max-bytes-per-session")
+	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session and --max-streams-per-session")
 	errNotAsked     = errors.New("nothing was changed: smaller limits remove events for good, and there is no terminal to ask on; give --yes to remove them")
 	errNo           = errors.New("nothing was changed")
 )
@@ -68,6 +69,7 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		limit("max-bytes", f.MaxBytes, &to.MaxBytes),
 		limit("max-events-per-session", f.MaxEventsPerSession, &to.MaxEventsPerSession),
 		limit("max-bytes-per-session", f.MaxBytesPerSession, &to.MaxBytesPerSession),
+		limit("max-streams-per-session", f.MaxStreamsPerSession, &to.MaxStreamsPerSession),
 	)
 	if err == nil && !given {
 		err = errNothingAsked

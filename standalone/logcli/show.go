@@ -50,6 +50,7 @@ func settings() []setting {
 	message := func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }
 	perSession := func(s eventlog.Settings) int64 { return s.MaxEventsPerSession }
 	bytesPerSession := func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }
+	streamsPerSession := func(s eventlog.Settings) int64 { return s.MaxStreamsPerSession }
 	return []setting{
 		{"partitions", number(partitions, countText), nil},
 		{"replicas", number(replicas, countText), nil},
@@ -59,6 +60,7 @@ func settings() []setting {
 		{"max-message-bytes", number(message, bytesText), nil},
 		{"max-events-per-session", number(perSession, countText), shrinks(perSession)},
 		{"max-bytes-per-session", number(bytesPerSession, bytesText), shrinks(bytesPerSession)},
+		{"max-streams-per-session", number(streamsPerSession, countText), shrinks(streamsPerSession)},
 		{"compression", func(s eventlog.Settings) string { return map[bool]string{true: "yes", false: "no"}[s.Compression] }, nil},
 	}
 }
@@ -100,15 +102,16 @@ type shownLog struct {
 }
 
 type shownSettings struct {
-	Partitions          int   `json:"partitions"`
-	Replicas            int   `json:"replicas"`
-	MaxAgeMilliseconds  int64 `json:"maxAgeMilliseconds"`
-	MaxEventsPerStream  int64 `json:"maxEventsPerStream"`
-	MaxBytes            int64 `json:"maxBytes"`
-	MaxMessageBytes     int   `json:"maxMessageBytes"`
-	MaxEventsPerSession int64 `json:"maxEventsPerSession"`
-	MaxBytesPerSession  int64 `json:"maxBytesPerSession"`
-	Compression         bool  `json:"compression"`
+	Partitions           int   `json:"partitions"`
+	Replicas             int   `json:"replicas"`
+	MaxAgeMilliseconds   int64 `json:"maxAgeMilliseconds"`
+	MaxEventsPerStream   int64 `json:"maxEventsPerStream"`
+	MaxBytes             int64 `json:"maxBytes"`
+	MaxMessageBytes      int   `json:"maxMessageBytes"`
+	MaxEventsPerSession  int64 `json:"maxEventsPerSession"`
+	MaxBytesPerSession   int64 `json:"maxBytesPerSession"`
+	MaxStreamsPerSession int64 `json:"maxStreamsPerSession"`
+	Compression          bool  `json:"compression"`
 }
 
 type shownPartition struct {
@@ -177,7 +180,8 @@ func showJSON(s eventlog.Settings, all []eventlog.State, out io.Writer) error {
 	shown := shownLog{Settings: shownSettings{
 		Partitions: s.Partitions, Replicas: s.Replicas, MaxAgeMilliseconds: milliseconds(s.MaxAge),
 		MaxEventsPerStream: s.MaxEventsPerStream, MaxBytes: s.MaxBytes, MaxMessageBytes: s.MaxMessageBytes,
-		MaxEventsPerSession: s.MaxEventsPerSession, MaxBytesPerSession: s.MaxBytesPerSession, Compression: s.Compression,
+		MaxEventsPerSession: s.MaxEventsPerSession, MaxBytesPerSession: s.MaxBytesPerSession,
+		MaxStreamsPerSession: s.MaxStreamsPerSession, Compression: s.Compression,
 	}}
 	for p, st := range all {
 		shown.Partitions = append(shown.Partitions, shownPartition{

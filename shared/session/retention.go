@@ -1,0 +1,101 @@
+package session
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Retention is what the metadata of a session says of its own limits, in the member
+// "retention":
+//
+//	{"retention": {"maxEvents": 500, "maxBytes": 1048576, "maxStreams": 20, "idleAfter": 3600}}
+//
+// idleAfter is in seconds. -1 is no limit; what is not said is 0 here. How much of it
+// holds is up to [Within].
+type Retention struct {
+	MaxEvents, MaxBytes, MaxStreams int64
+	// IdleAfter is in whole seconds.
+	IdleAfter time.Duration
+}
+
+// longestIdle bounds idleAfter: a hundred years.
+const longestIdle = 100 * 365 * 24 * 3600
+
+// ParseRetention reads it from a session's metadata, an object or nothing. The error
+// wraps [ErrRetention]; what is returned with it says nothing.
+func ParseRetention(metadata json.RawMessage) (Retention, error) {
+	if len(metadata) == 0 {
+		return Retention{}, nil
+	}
+	members := map[string]json.RawMessage{} // a struct would take names in any case
+	if err := json.Unmarshal(metadata, &members); err != nil {
+		return Retention{}, fmt.Errorf("%w: %w", ErrRetention, err)
+	}
+	said, ok := members["retention"]
+	if !ok {
+		return Retention{}, nil
+	}
+	limits := map[string]json.RawMessage{}
+	if err := json.Unmarshal(said, &limits); err != nil || said[0] != '{' {
+		return Retention{}, fmt.Errorf("%w: it must be an object", ErrRetention)
+	}
+	var r Retention
+	var idle int64
+	known := map[string]*int64{"maxEvents": &r.MaxEvents, "maxBytes": &r.MaxBytes, "maxStreams": &r.MaxStreams, "idleAfter": &idle}
+	for name, value := range limits {
+		to, ok := known[name]
+		if !ok {
+			return Retention{}, fmt.Errorf("%w: it may have the members maxEvents, maxBytes, maxStreams and idleAfter, and no others", ErrRetention)
+		}
+		if err := json.Unmarshal(value, to); err != nil || *to == 0 || *to < -1 {
+			return Retention{}, fmt.Errorf("%w: %s must be a positive whole number, or -1 for no limit", ErrRetention, name)
+		}
+	}
+	if idle > longestIdle {
+		return Retention{}, fmt.Errorf("%w: idleAfter may be up to %d", ErrRetention, longestIdle)
+	}
+	if r.IdleAfter = time.Duration(idle) * time.Second; idle < 0 {
+		r.IdleAfter = -1
+	}
+	return r, nil
+}
+
+// Within returns the limit of a session that asks for one: it may always be smaller
+// than the one that all have, and larger up to the most that the operator allows. most
+// is 0 when that is no more than all have. -1 is no limit; asked is 0 for a session
+// that asks for nothing.
+func Within[T ~int64](asked, all, most T) T {
+	if asked == 0 {
+		return all
+	}
+	if most == 0 || larger(all, most) {
+		most = all
+	}
+	if larger(asked, most) {
+		return most
+	}
+	return asked
+}
+
+func larger[T ~int64](a, b T) bool { return b >= 0 && (a < 0 || a > b) }
+
+// StreamsOverride is the flag of the services that count a session's streams.
+type StreamsOverride struct {
+	// MaxStreamsOverride is how many open streams a session's metadata may ask for; -1
+	// any number. Default: 0, which is no more than the log's limit.
+	MaxStreamsOverride int64 `default:"0" help:"Open streams of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit; the same at ingest and janitor." placeholder:"N"`
+}
+
+// Validate returns an error that names the flag when its value makes no sense.
+func (o StreamsOverride) Validate() error {
+	if o.MaxStreamsOverride < -1 {
+		return fmt.Errorf("--max-streams-override must be -1 or more, not %d", o.MaxStreamsOverride)
+	}
+	return nil
+}
+
+// Limit returns how many open streams a session may have, where all may have so many.
+func (o StreamsOverride) Limit(asked Retention, all int64) int64 {
+	return Within(asked.MaxStreams, all, o.MaxStreamsOverride)
+}

@@ -1,0 +1,93 @@
+package session_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+func TestRetentionIsReadFromMetadata(t *testing.T) {
+	for metadata, want := range map[string]session.Retention{
+		``:                              {},
+		`{}`:                            {},
+		`{"user":1,"Retention":7}`:      {},
+		`{"retention":{}}`:              {},
+		`{"retention":{"maxEvents":5}}`: {MaxEvents: 5},
+		`{"a":[],"retention":{"maxBytes":9007199254740993,"maxStreams":-1,"idleAfter":60}}`: {MaxBytes: 9007199254740993, MaxStreams: -1, IdleAfter: time.Minute},
+		`{"retention":{"idleAfter":-1}}`:         {IdleAfter: -1},
+		`{"retention":{"idleAfter":3153600000}}`: {IdleAfter: 3153600000 * time.Second},
+	} {
+		if got, err := session.ParseRetention(json.RawMessage(metadata)); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", metadata, got, err)
+		}
+	}
+	for _, metadata := range []string{
+		`[]`,
+		`{"retention":null}`,
+		`{"retention":[]}`,
+		`{"retention":"long"}`,
+		`{"retention":{"maxEvents":0}}`,
+		`{"retention":{"maxEvents":-2}}`,
+		`{"retention":{"maxEvents":1.5}}`,
+		`{"retention":{"maxEvents":"1"}}`,
+		`{"retention":{"maxEvents":null}}`,
+		`{"retention":{"maxBytes":9223372036854775808}}`,
+		`{"retention":{"idleAfter":3153600001}}`,
+		`{"retention":{"maxevents":1}}`,
+		`{"retention":{"maxEvents":1,"maxAge":1}}`,
+	} {
+		if got, err := session.ParseRetention(json.RawMessage(metadata)); !errors.Is(err, session.ErrRetention) || got != (session.Retention{}) {
+			t.Errorf("%s: %+v, %v", metadata, got, err)
+		}
+	}
+}
+
+func TestASessionMayAskForLessAndForSoMuchMore(t *testing.T) {
+	for _, tt := range []struct{ asked, all, most, want int64 }{
+		{0, 100, 0, 100},
+		{0, -1, 0, -1},
+		{0, 100, 500, 100},
+		{5, 100, 0, 5},
+		{5, -1, 0, 5},
+		{200, 100, 0, 100},
+		{-1, 100, 0, 100},
+		{200, 100, 500, 200},
+		{600, 100, 500, 500},
+		{-1, 100, 500, 500},
+		{200, 100, 50, 100},
+		{60, 100, 50, 60},
+		{200, 100, -1, 200},
+		{-1, 100, -1, -1},
+		{-1, -1, 500, -1},
+	} {
+		if got := session.Within(tt.asked, tt.all, tt.most); got != tt.want {
+			t.Errorf("%+v: %d", tt, got)
+		}
+	}
+}
+
+func TestARecordSaysWhatItsMetadataAsksFor(t *testing.T) {
+	srv := natstest.Start(t)
+	r := create(t, connect(t, srv))
+	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())
+	made, err := r.Create(patient(t), rec)
+	if err != nil || made.Retention.MaxEvents != 5 {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	got, err := r.Get(patient(t), "s", "")
+	if err != nil || got.Retention != made.Retention {
+		t.Errorf("%+v, %v", got, err)
+	}
+	other := create(t, connect(t, srv))
+	if got, ok := other.Session("s"); !ok || got.Retention != made.Retention {
+		t.Errorf("elsewhere it is %+v", got)
+	}
+	odd := session.New("odd", "", json.RawMessage(`{"retention":{"maxEvents":0,"maxBytes":1}}`), time.Now())
+	if odd.Retention != (session.Retention{}) {
+		t.Errorf("%+v", odd)
+	}
+}
