@@ -39,6 +39,12 @@ type Config struct {
 	// must not be shorter than ClosedGrace. Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
 
+	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
+	// of a session may ask for; -1 any number. Default: 0, which is no more than the
+	// log's limits.
+	MaxEventsOverride int64 `default:"0" help:"Events of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"N"`
+	MaxBytesOverride  int64 `default:"0" help:"Bytes of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"BYTES"`
+
 	// Streams is how far a session may raise the log's limit of open streams.
 	Streams session.StreamsOverride `kong:"-"`
 
@@ -59,6 +65,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--closed-grace must not be negative, as %s is", c.ClosedGrace)
 	case c.TombstoneTTL < c.ClosedGrace:
 		return fmt.Errorf("--tombstone-ttl (%s) must not be shorter than --closed-grace (%s)", c.TombstoneTTL, c.ClosedGrace)
+	case c.MaxEventsOverride < -1:
+		return fmt.Errorf("--max-events-override must be -1 or more, not %d", c.MaxEventsOverride)
+	case c.MaxBytesOverride < -1:
+		return fmt.Errorf("--max-bytes-override must be -1 or more, not %d", c.MaxBytesOverride)
 	}
 	return c.Streams.Validate()
 }

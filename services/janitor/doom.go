@@ -76,6 +76,7 @@ func (l *ledger) popNewest(a *account, s *stream) {
 	if s.events = s.events[:last]; last == 0 {
 		s.events = nil
 	}
+	s.final = false
 	l.count(a, s, e, -1)
 }
 

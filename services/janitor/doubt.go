@@ -131,7 +131,7 @@ func (l *ledger) settle(now time.Time) {
 			l.expire(a, s, now)
 			before := s.oldest() - 1
 			if len(s.events) > 0 {
-				s.maybe = max(s.maybe, largest(settled, min(before, l.takenUpTo(len(s.events)+s.ghosts))))
+				s.maybe = max(s.maybe, largest(settled, min(before, l.takenUpTo(len(s.events)+int(s.ghosts)))))
 			}
 			s.maybe = max(s.maybe, largest(settled, min(past, before)))
 		}

@@ -228,11 +228,12 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 	added := entry{seq: e.Sequence, size: uint32(max(e.Size, 0)), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
 	l.count(a, s, added, 1)
 	s.events = append(s.events, added)
+	s.final = e.Final
 	if l.limit > 0 {
 		for int64(len(s.events)) > l.limit {
 			l.pop(a, s, marks.Trimmed)
 		}
-		if over := int64(len(s.events)+s.ghosts) - l.limit; s.ghosts > 0 && over > 0 {
+		if over := int64(len(s.events)+int(s.ghosts)) - l.limit; s.ghosts > 0 && over > 0 {
 			s.maybe = max(s.maybe, s.events[min(int(over), len(s.events))-1].seq)
 		}
 	}

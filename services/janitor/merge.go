@@ -4,13 +4,23 @@ import (
 	"cmp"
 	"container/heap"
 	"slices"
+	"time"
 )
 
 // run is what is left of a stream's events, oldest first.
 type run struct {
 	stream string
 	events []entry
+	end    ending
 }
+
+// ending is where a stream was finished; the zero value says that it is open.
+type ending struct {
+	seq uint64 // of the marker or event that says so
+	at  time.Time
+}
+
+func (r run) open() bool { return r.end.seq == 0 }
 
 // runs is a heap of streams, the one with the oldest event on top.
 type runs []run
@@ -26,50 +36,135 @@ func (r *runs) Pop() any {
 	return last
 }
 
-// trimOldest returns what of a session's streams has to go for the session to be
-// within its limits: the oldest events of all streams, and not one too many. An
-// event counts as one too many for the number of events first.
-func trimOldest(session string, live []run, lim limits) []Removal {
-	var events, bytes int64
-	h := make(runs, 0, len(live))
+// trimming collects what has to go for a session to be within its limits.
+type trimming struct {
+	session       string
+	limits        limits
+	left          runs
+	events, bytes int64 // in what is left
+	gone          map[gone][]uint64
+}
+
+// gone is what a Removal is made of.
+type gone struct {
+	stream string
+	reason Reason
+}
+
+// trimLive returns what of a session's streams has to go for the session to be within
+// its limits, and not one event too many:
+//
+//   - of the open streams with events, those that were written to least recently;
+//   - then events of the streams that were finished longer than the grace ago, those
+//     that were finished first, first;
+//   - then the oldest events of all streams.
+//
+// An event counts as one too many for the number of events first.
+func trimLive(session string, live []run, lim limits, now time.Time) []Removal {
+	t := trimming{session: session, limits: lim, gone: map[gone][]uint64{}}
 	for _, r := range live {
-		for _, e := range r.events {
-			bytes += int64(e.size)
-		}
-		events += int64(len(r.events))
 		if len(r.events) > 0 {
-			h = append(h, r)
+			t.left = append(t.left, r)
 		}
 	}
-	tooMany := func() bool { return lim.maxEvents >= 0 && events > lim.maxEvents }
-	tooLarge := func() bool { return lim.maxBytes >= 0 && bytes > lim.maxBytes }
-	if !tooMany() && !tooLarge() {
+	t.trimStreams()
+	for _, r := range t.left {
+		t.events += int64(len(r.events))
+		for _, e := range r.events {
+			t.bytes += int64(e.size)
+		}
+	}
+	t.trimFinished(now)
+	t.trimOldest()
+	return t.removals()
+}
+
+// trimStreams takes what is one open stream too many.
+func (t *trimming) trimStreams() {
+	if t.limits.maxStreams < 0 {
+		return
+	}
+	last := func(r run) uint64 { return r.events[len(r.events)-1].seq }
+	var open, finished runs
+	for _, r := range t.left {
+		if r.open() {
+			open = append(open, r)
+		} else {
+			finished = append(finished, r)
+		}
+	}
+	tooMany := int64(len(open)) - t.limits.maxStreams
+	if tooMany <= 0 {
+		return
+	}
+	slices.SortFunc(open, func(a, b run) int { return cmp.Compare(last(a), last(b)) })
+	for _, r := range open[:tooMany] {
+		t.gone[gone{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
+	}
+	t.left = append(finished, open[tooMany:]...)
+}
+
+// over returns why an event has to go, or nothing.
+func (t *trimming) over() Reason {
+	switch {
+	case t.limits.maxEvents >= 0 && t.events > t.limits.maxEvents:
+		return SessionEvents
+	case t.limits.maxBytes >= 0 && t.bytes > t.limits.maxBytes:
+		return SessionBytes
+	default:
+		return ""
+	}
+}
+
+// takeOldest takes a stream's oldest event.
+func (t *trimming) takeOldest(r *run, reason Reason) {
+	e := r.events[0]
+	k := gone{r.stream, reason}
+	t.gone[k] = append(t.gone[k], e.seq)
+	t.events, t.bytes, r.events = t.events-1, t.bytes-int64(e.size), r.events[1:]
+}
+
+func (t *trimming) trimFinished(now time.Time) {
+	if t.over() == "" {
+		return
+	}
+	// The end of the session ends many streams at once.
+	slices.SortFunc(t.left, func(a, b run) int {
+		return cmp.Or(cmp.Compare(a.end.seq, b.end.seq), cmp.Compare(a.events[0].seq, b.events[0].seq))
+	})
+	for i := range t.left {
+		r := &t.left[i]
+		if r.open() || now.Sub(r.end.at) < t.limits.closedGrace {
+			continue
+		}
+		for reason := t.over(); reason != "" && len(r.events) > 0; reason = t.over() {
+			t.takeOldest(r, reason)
+		}
+	}
+	t.left = slices.DeleteFunc(t.left, func(r run) bool { return len(r.events) == 0 })
+}
+
+func (t *trimming) trimOldest() {
+	if t.over() == "" {
+		return
+	}
+	heap.Init(&t.left)
+	for reason := t.over(); reason != ""; reason = t.over() {
+		if t.takeOldest(&t.left[0], reason); len(t.left[0].events) == 0 {
+			heap.Pop(&t.left)
+		} else {
+			heap.Fix(&t.left, 0)
+		}
+	}
+}
+
+func (t *trimming) removals() []Removal {
+	if len(t.gone) == 0 {
 		return nil
 	}
-	heap.Init(&h)
-	type key struct {
-		stream string
-		reason Reason
-	}
-	gone := map[key][]uint64{}
-	for tooMany() || tooLarge() {
-		reason := SessionBytes
-		if tooMany() {
-			reason = SessionEvents
-		}
-		oldest := h[0].events[0]
-		k := key{h[0].stream, reason}
-		gone[k] = append(gone[k], oldest.seq)
-		events, bytes = events-1, bytes-int64(oldest.size)
-		if h[0].events = h[0].events[1:]; len(h[0].events) == 0 {
-			heap.Pop(&h)
-		} else {
-			heap.Fix(&h, 0)
-		}
-	}
-	out := make([]Removal, 0, len(gone))
-	for k, sequences := range gone {
-		out = append(out, Removal{k.reason, session, k.stream, sequences})
+	out := make([]Removal, 0, len(t.gone))
+	for k, sequences := range t.gone {
+		out = append(out, Removal{k.reason, t.session, k.stream, sequences})
 	}
 	slices.SortFunc(out, func(a, b Removal) int { return cmp.Compare(a.Sequences[0], b.Sequences[0]) })
 	return out

@@ -35,11 +35,12 @@ type model struct {
 	first    uint64
 	entries  []eventlog.Entry // retained, in order
 	closedAt map[place]uint64
+	final    map[place]bool // the last event says that it is the last
 	removals []removal
 }
 
 func newModel(limit int64) *model {
-	return &model{limit: limit, first: 1, now: time.Unix(1_800_000_000, 0), closedAt: map[place]uint64{}}
+	return &model{limit: limit, first: 1, now: time.Unix(1_800_000_000, 0), closedAt: map[place]uint64{}, final: map[place]bool{}}
 }
 
 func (m *model) state() eventlog.State {
@@ -94,6 +95,12 @@ func (m *model) closeEarlier() {
 	}
 }
 
+// publishFinal stores an event that says that it is its stream's last.
+func (m *model) publishFinal(at place) {
+	m.publish(at, event.Message)
+	m.entries[len(m.entries)-1].Final, m.final[at] = true, true
+}
+
 // publish stores an event or a marker.
 func (m *model) publish(at place, kind event.Kind) {
 	m.last++
@@ -116,6 +123,7 @@ func (m *model) publish(at place, kind event.Kind) {
 			}
 		}
 	case event.Message:
+		m.final[at] = false
 	}
 	same := func(old eventlog.Entry) bool { return old.Subject == e.Subject }
 	if m.limit > 0 && m.retained(same) > m.limit {

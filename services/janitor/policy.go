@@ -16,6 +16,8 @@ const (
 	SessionEvents Reason = "session_events"
 	// SessionBytes means that the session had more bytes than the log allows it.
 	SessionBytes Reason = "session_bytes"
+	// SessionStreams means that the session had more open streams than the log allows it.
+	SessionStreams Reason = "session_streams"
 	// Cleared means that a =clear marker lies behind the events.
 	Cleared Reason = "cleared"
 	// Closed means that the session has been closed for longer than the grace.
@@ -32,7 +34,7 @@ const (
 // minute, and is removed so that publishers do not notice.
 func (r Reason) urgent() bool {
 	switch r {
-	case SessionEvents, SessionBytes, Cleared:
+	case SessionEvents, SessionBytes, SessionStreams, Cleared:
 		return true
 	default:
 		return false
@@ -40,7 +42,7 @@ func (r Reason) urgent() bool {
 }
 
 // reasons are all of them.
-var reasons = []Reason{SessionEvents, SessionBytes, Cleared, Closed, AfterClose, Superseded, Stray}
+var reasons = []Reason{SessionEvents, SessionBytes, SessionStreams, Cleared, Closed, AfterClose, Superseded, Stray}
 
 // Removal is a list of entries that have to go.
 type Removal struct {
@@ -55,8 +57,10 @@ type Removal struct {
 
 // limits are what the policy enforces.
 type limits struct {
-	maxEvents, maxBytes int64         // of one session; negative: none
-	closedGrace         time.Duration // how long the events of a closed session are kept
+	maxEvents, maxBytes, maxStreams int64 // of one session; negative: none
+	// closedGrace is how long the events of a closed session are kept, and for how long
+	// those of a finished stream are as good as any.
+	closedGrace time.Duration
 }
 
 // clearKept is how long a =clear marker is kept at least: it has to reach every
@@ -78,6 +82,7 @@ type sessionView struct {
 type streamView struct {
 	name    string
 	events  []entry
+	final   bool // the last event says that it is the last
 	markers *markers
 }
 
@@ -85,8 +90,7 @@ type streamView struct {
 //
 // Whatever it takes of a stream's events is the oldest part, except what lies
 // behind a =close marker; edges rely on that. The limits of a session count what is
-// left after everything else, and take the oldest events of all its streams
-// first, exactly down to the limit. Markers go in a later round than the events
+// left after everything else, and are met exactly; see [trimLive]. Markers go in a later round than the events
 // that they are about, and a =close marker stays as long as its session lives.
 func policy(v sessionView, lim limits, now time.Time) []Removal {
 	if v.over(now, lim.closedGrace) {
@@ -108,10 +112,28 @@ func policy(v sessionView, lim limits, now time.Time) []Removal {
 		if v.exact {
 			out = appendRemoval(out, AfterClose, v.name, s.name, s.events[to:])
 		}
-		live = append(live, run{stream: s.name, events: s.events[from:to]})
+		live = append(live, run{stream: s.name, events: s.events[from:to], end: v.ending(s)})
 	}
-	out = append(out, trimOldest(v.name, live, lim)...)
+	out = append(out, trimLive(v.name, live, lim, now)...)
 	return append(out, v.superseded(now)...)
+}
+
+// ending returns where a stream was finished: at a =close marker, or at an event that
+// says so and that nothing follows.
+func (v sessionView) ending(s streamView) ending {
+	end := ending{seq: open}
+	if n := len(s.events); s.final && n > 0 {
+		end = ending{s.events[n-1].seq, s.events[n-1].time()}
+	}
+	for _, m := range []*markers{v.markers, s.markers} {
+		if m.closedAt() < end.seq {
+			end = ending{m.closes[0].seq, m.closes[0].at}
+		}
+	}
+	if end.seq == open {
+		return ending{}
+	}
+	return end
 }
 
 // over reports whether the session has been closed for longer than the grace. One
@@ -212,9 +234,13 @@ func appendRemoval(out []Removal, reason Reason, session, stream string, events 
 	if len(events) == 0 {
 		return out
 	}
-	r := Removal{Reason: reason, Session: session, Stream: stream, Sequences: make([]uint64, len(events))}
+	return append(out, Removal{reason, session, stream, sequencesOfEvents(events)})
+}
+
+func sequencesOfEvents(events []entry) []uint64 {
+	all := make([]uint64, len(events))
 	for i, e := range events {
-		r.Sequences[i] = e.seq
+		all[i] = e.seq
 	}
-	return append(out, r)
+	return all
 }

@@ -1,12 +1,9 @@
 package janitor
 
 import (
-	"fmt"
 	"reflect"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"rejoin/shared/session"
 )
@@ -22,6 +19,15 @@ func sized(sequences ...uint64) []entry {
 	return all
 }
 
+// old returns events that were stored a while before noon.
+func old(age time.Duration, sequences ...uint64) []entry {
+	all := sized(sequences...)
+	for i := range all {
+		all[i].unix = uint32(noon.Add(-age).Unix()) //nolint:gosec // 2026
+	}
+	return all
+}
+
 // at returns markers that were stored a while before noon.
 func at(age time.Duration, sequences ...uint64) []marker {
 	var all []marker
@@ -32,9 +38,12 @@ func at(age time.Duration, sequences ...uint64) []marker {
 }
 
 func TestPolicy(t *testing.T) {
-	off := limits{maxEvents: -1, maxBytes: -1, closedGrace: 5 * time.Minute}
+	off := limits{maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: 5 * time.Minute}
 	with := func(events, bytes int64) limits {
-		return limits{maxEvents: events, maxBytes: bytes, closedGrace: off.closedGrace}
+		return limits{maxEvents: events, maxBytes: bytes, maxStreams: -1, closedGrace: off.closedGrace}
+	}
+	withStreams := func(streams, events int64) limits {
+		return limits{maxEvents: events, maxBytes: -1, maxStreams: streams, closedGrace: off.closedGrace}
 	}
 	two := []streamView{{name: "a", events: sized(1, 4, 5)}, {name: "b", events: sized(2, 3, 6)}}
 	for _, test := range []struct {
@@ -61,6 +70,47 @@ func TestPolicy(t *testing.T) {
 		{"nothing at all is allowed", sessionView{streams: two[:1]}, with(0, -1), []Removal{
 			{SessionEvents, "s", "a", []uint64{1, 4, 5}},
 		}},
+		{"one open stream too many", sessionView{streams: two}, withStreams(1, -1), []Removal{
+			{SessionStreams, "s", "a", []uint64{1, 4, 5}},
+		}},
+		{"no stream too many", sessionView{streams: two}, withStreams(2, -1), nil},
+		{"streams before events", sessionView{streams: two}, withStreams(1, 2), []Removal{
+			{SessionStreams, "s", "a", []uint64{1, 4, 5}},
+			{SessionEvents, "s", "b", []uint64{2}},
+		}},
+		{"finished streams and empty ones are not open", sessionView{streams: []streamView{
+			{name: "a", events: sized(1)},
+			{name: "b", events: sized(2, 3), final: true},
+			{name: "c", events: sized(4), markers: &markers{closes: at(0, 5)}},
+			{name: "d", events: sized(6), markers: &markers{clears: at(0, 7)}},
+			{name: "e", markers: &markers{clears: at(0, 8)}},
+		}}, withStreams(1, -1), []Removal{{Cleared, "s", "d", []uint64{6}}}},
+		{"none is open in a session that is closed", sessionView{exact: true, markers: &markers{closes: at(0, 7)}, streams: two}, withStreams(1, -1), nil},
+		{"finished streams go first", sessionView{streams: []streamView{
+			{name: "a", events: old(time.Hour, 1, 2)},
+			{name: "b", events: old(time.Hour, 3, 9), final: true},
+			{name: "c", events: old(time.Hour, 4, 7), final: true},
+			{name: "d", events: old(time.Hour, 5, 6), markers: &markers{closes: at(time.Hour, 8)}},
+			{name: "e", events: old(time.Minute, 10), final: true},
+		}}, with(4, -1), []Removal{
+			{SessionEvents, "s", "b", []uint64{3}},
+			{SessionEvents, "s", "c", []uint64{4, 7}},
+			{SessionEvents, "s", "d", []uint64{5, 6}},
+		}},
+		{"then the oldest", sessionView{streams: []streamView{
+			{name: "a", events: old(time.Hour, 1, 4)}, {name: "b", events: old(time.Hour, 2, 3), final: true}, {name: "c", events: old(0, 5)},
+		}}, with(2, -1), []Removal{
+			{SessionEvents, "s", "a", []uint64{1}},
+			{SessionEvents, "s", "b", []uint64{2, 3}},
+		}},
+		{"not within the grace", sessionView{streams: []streamView{
+			{name: "a", events: old(time.Hour, 1)},
+			{name: "b", events: old(5*time.Minute-time.Second, 2), final: true},
+			{name: "c", events: old(time.Hour, 3), markers: &markers{closes: at(time.Minute, 4)}},
+		}}, with(2, -1), []Removal{{SessionEvents, "s", "a", []uint64{1}}}},
+		{"finished at the event that says so, closed later", sessionView{streams: []streamView{
+			{name: "a", events: old(0, 1)}, {name: "b", events: old(5*time.Minute, 2), final: true, markers: &markers{closes: at(0, 4)}},
+		}}, with(1, -1), []Removal{{SessionEvents, "s", "b", []uint64{2}}}},
 		{"clear of a stream", sessionView{streams: []streamView{
 			{name: "a", events: sized(1, 4, 9), markers: &markers{clears: at(0, 6)}}, {name: "b", events: sized(2)},
 		}}, off, []Removal{{Cleared, "s", "a", []uint64{1, 4}}}},
@@ -122,51 +172,4 @@ func TestPolicy(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Whatever the limits are, what is left is within them, one event more would not
-// be, and every stream has lost its oldest events only.
-func TestTrimmingIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var all []entry
-		live := make([]run, 4)
-		for i := range live {
-			live[i].stream = fmt.Sprint(i)
-		}
-		for seq := range rapid.Uint64Range(0, 40).Draw(t, "events") {
-			e := entry{seq: seq + 1, size: rapid.Uint32Range(0, 9).Draw(t, "size")}
-			i := rapid.IntRange(0, 3).Draw(t, "stream")
-			live[i].events = append(live[i].events, e)
-			all = append(all, e)
-		}
-		lim := limits{maxEvents: rapid.Int64Range(-1, 45).Draw(t, "max events"), maxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes")}
-		fits := func(left []entry) bool {
-			bytes := int64(0)
-			for _, e := range left {
-				bytes += int64(e.size)
-			}
-			return (lim.maxEvents < 0 || int64(len(left)) <= lim.maxEvents) && (lim.maxBytes < 0 || bytes <= lim.maxBytes)
-		}
-		gone := 0
-		for _, r := range trimOldest("s", live, lim) {
-			gone += len(r.Sequences)
-			for _, seq := range r.Sequences {
-				i := r.Stream[0] - '0'
-				if live[i].events[0].seq != seq {
-					t.Fatalf("%d goes before %d", seq, live[i].events[0].seq)
-				}
-				live[i].events = live[i].events[1:]
-			}
-		}
-		for _, r := range live {
-			for _, e := range r.events {
-				if e.seq <= uint64(gone) { //nolint:gosec // small
-					t.Fatalf("%d stays and is one of the %d oldest", e.seq, gone)
-				}
-			}
-		}
-		if !fits(all[gone:]) || gone > 0 && fits(all[gone-1:]) {
-			t.Fatalf("%d are gone", gone)
-		}
-	})
 }

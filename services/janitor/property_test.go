@@ -36,7 +36,7 @@ var limitPerSubject = rapid.SampledFrom([]int64{-1, 1, 2, 3, 5})
 func newMachine(t *rapid.T) *machine {
 	m := &machine{trims: map[string]uint64{}}
 	m.log = newModel(limitPerSubject.Draw(t, "limit per subject"))
-	m.limits = limits{maxEvents: rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), maxBytes: -1, closedGrace: time.Hour}
+	m.limits = limits{maxEvents: rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), maxBytes: -1, maxStreams: rapid.SampledFrom([]int64{-1, 1, 2}).Draw(t, "open streams"), closedGrace: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "grace")}
 	for _, s := range []string{"a", "b"} {
 		for _, st := range []string{"x", "y", "z"} {
 			m.places = append(m.places, place{s, st})
@@ -94,7 +94,7 @@ func (m *machine) handle() bool {
 }
 
 // sweep lets the policy doom what it wants to.
-func (m *machine) sweep() {
+func (m *machine) sweep(t *rapid.T) {
 	if !m.ledger.complete {
 		return
 	}
@@ -110,6 +110,37 @@ func (m *machine) sweep() {
 		}
 	}
 	m.ledger.sortDoomed()
+	m.checkLimits(t)
+}
+
+// checkLimits checks that a session is within its limits after a sweep, and that the
+// ledger knows which streams are finished.
+func (m *machine) checkLimits(t *rapid.T) {
+	for name, a := range m.ledger.accounts {
+		events, open := int64(0), int64(0)
+		for stream, s := range a.streams {
+			at := place{name, stream}
+			live := int64(0)
+			for _, e := range s.events {
+				if e.seq <= a.closedAt(s) {
+					live++
+				}
+			}
+			events += live
+			if a.closedAt(s) != never || live == 0 {
+				continue
+			}
+			if m.ledger.limit == m.log.limit && m.ledger.through == m.log.last && s.final != m.log.final[at] {
+				t.Fatalf("%v is finished: %t, and the ledger says %t", at, m.log.final[at], s.final)
+			}
+			if !s.final {
+				open++
+			}
+		}
+		if m.limits.maxEvents >= 0 && events > m.limits.maxEvents || m.limits.maxStreams >= 0 && open > m.limits.maxStreams {
+			t.Fatalf("%s has %d events and %d open streams, with %+v", name, events, open, m.limits)
+		}
+	}
 }
 
 // delete deletes one doomed entry, the oldest of some lane, and writes down before how
@@ -187,7 +218,11 @@ func TestMarksNeverMissARemovalAndNeverInventOne(t *testing.T) {
 			for range rapid.IntRange(1, 6).Draw(t, "events") {
 				p := at.Draw(t, "stream")
 				m.odd = m.odd || m.log.closedAt[p] != 0
-				m.log.publish(p, event.Message)
+				if rapid.IntRange(0, 3).Draw(t, "final") == 0 {
+					m.log.publishFinal(p)
+				} else {
+					m.log.publish(p, event.Message)
+				}
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -232,7 +267,7 @@ func TestMarksNeverMissARemovalAndNeverInventOne(t *testing.T) {
 			},
 			"first":   func(*rapid.T) { m.ledger.advance(m.log.first) },
 			"prune":   func(*rapid.T) { m.ledger.prunedAt = time.Time{}; m.ledger.prune(m.log.now) },
-			"sweep":   func(*rapid.T) { m.sweep() },
+			"sweep":   m.sweep,
 			"delete":  func(t *rapid.T) { m.delete(rapid.Uint8Range(0, lanes-1).Draw(t, "lane")) },
 			"catchUp": func(*rapid.T) { m.catchUp() },
 			"forget": func(t *rapid.T) {

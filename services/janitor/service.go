@@ -86,7 +86,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.trims = newTrims(b.Log, env.Log)
 	s.sweeper = &sweeper{
 		nc: b.Conn, trims: s.trims, sessions: b.Sessions, interval: cfg.Interval, logger: env.Log, kick: make(chan struct{}, 1),
-		settings: b.Log.Settings, closedGrace: cfg.ClosedGrace,
+		settings: b.Log.Settings, closedGrace: cfg.ClosedGrace, overrides: cfg.overrides(),
 	}
 	for p := range b.Log.Settings().Partitions {
 		part := newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared)

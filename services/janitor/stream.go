@@ -58,7 +58,8 @@ type stream struct {
 	// ghosts counts the events after a =close marker that were doomed. JetStream
 	// counts them until they are deleted, and nobody can say whether that was
 	// before or after the next event of a publisher who goes on writing.
-	ghosts  int
+	ghosts  int32
+	final   bool // the last event that was stored says that it is the stream's last
 	markers *markers
 }
 
@@ -90,6 +91,21 @@ func (a *account) closedAt(s *stream) uint64 {
 // clearedAt returns the sequence up to which a stream is cleared.
 func (a *account) clearedAt(s *stream) uint64 {
 	return max(a.markers.clearedAt(), s.markers.clearedAt())
+}
+
+// hasMoreOpen reports whether more than so many of the streams that are not finished
+// have events, as far as the ledger can say without looking what has expired.
+func (a *account) hasMoreOpen(than int64) bool {
+	if than < 0 || int64(len(a.streams)) <= than || a.markers.closedAt() != open {
+		return false
+	}
+	n := int64(0)
+	for _, s := range a.streams {
+		if len(s.events) > 0 && !s.final && s.markers.closedAt() == open {
+			n++
+		}
+	}
+	return n > than
 }
 
 // empty reports whether nothing of the session is in the log.

@@ -31,6 +31,7 @@ type sweeper struct {
 	sessions    *session.Registry
 	settings    func() eventlog.Settings // the log's, now
 	closedGrace time.Duration
+	overrides   overrides
 	interval    time.Duration
 	metrics     *metrics
 	logger      *slog.Logger
@@ -199,9 +200,10 @@ func (w *sweeper) doom(l *ledger, now time.Time) {
 	if len(l.strays) > 0 {
 		l.condemn(Removal{Reason: Stray, Sequences: slices.Clone(l.strays)})
 	}
-	lim := w.limits()
+	common := w.limits()
 	for name, a := range l.accounts {
 		rec, _ := w.sessions.Session(name)
+		lim := w.overrides.limits(common, rec.Retention)
 		if !lim.concern(a, rec.State) {
 			continue
 		}
@@ -212,10 +214,10 @@ func (w *sweeper) doom(l *ledger, now time.Time) {
 	l.sortDoomed()
 }
 
-// limits are those of now: the log's may change.
+// limits are those of all sessions, now: the log's may change.
 func (w *sweeper) limits() limits {
 	s := w.settings()
-	return limits{maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession, closedGrace: w.closedGrace}
+	return limits{maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession, maxStreams: s.MaxStreamsPerSession, closedGrace: w.closedGrace}
 }
 
 // concern reports whether the policy may have something to say about a session:
@@ -223,7 +225,7 @@ func (w *sweeper) limits() limits {
 func (lim limits) concern(a *account, state session.State) bool {
 	return a.marked > 0 || state == session.Closed && a.events > 0 ||
 		lim.maxEvents >= 0 && int64(a.events) > lim.maxEvents ||
-		lim.maxBytes >= 0 && a.bytes > lim.maxBytes
+		lim.maxBytes >= 0 && a.bytes > lim.maxBytes || a.hasMoreOpen(lim.maxStreams)
 }
 
 // view returns what the policy sees of a session.
@@ -236,7 +238,7 @@ func (l *ledger) view(name string, a *account, rec session.Record, now time.Time
 	for stream, s := range a.streams {
 		l.expire(a, s, now)
 		if len(s.events) > 0 || s.markers != nil {
-			v.streams = append(v.streams, streamView{stream, s.events, s.markers})
+			v.streams = append(v.streams, streamView{stream, s.events, s.final, s.markers})
 		}
 	}
 	a.markers = a.drop(a.markers, func(m marker) bool { return m.seq < l.first })

@@ -1,0 +1,100 @@
+package janitor
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// register registers a session whose metadata asks for limits.
+func (r *running) register(t *testing.T, name, retention string) {
+	t.Helper()
+	rec := session.New(name, "", json.RawMessage(`{"retention":`+retention+`}`), time.Now())
+	if _, err := r.b.Sessions.Create(t.Context(), rec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheOldestOpenStreamsGo(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := quick()
+	cfg.Streams.MaxStreamsOverride = 3
+	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 2}, cfg)
+	r.register(t, "one", `{"maxStreams":1}`)
+	r.register(t, "many", `{"maxStreams":-1}`)
+	finish := func(name, stream string) {
+		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: stream, Data: []byte(`{}`), Final: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"plain", "one", "many"} {
+		finish(name, "finished")
+		for i := range 4 {
+			r.publish(t, name, fmt.Sprint("open-", i), 2)
+		}
+	}
+	for name, kept := range map[string]int{"plain": 2, "one": 1, "many": 3} {
+		for i := range 4 {
+			want := 2
+			if i < 4-kept {
+				want = 0
+			}
+			stream := fmt.Sprint("open-", i)
+			eventually(t, func() error {
+				if got := r.stored(t, name, stream); len(got) != want {
+					return fmt.Errorf("%s/%s holds %v, want %d events", name, stream, got, want)
+				}
+				return nil
+			})
+		}
+		if got := r.stored(t, name, "finished"); len(got) != 1 {
+			t.Errorf("%s: of the finished stream %v are left", name, got)
+		}
+	}
+	gone := r.publish(t, "plain", "open-0", 1)
+	eventually(t, func() error { return wantSequences(r.stored(t, "plain", "open-2"), nil) })
+	if err := wantSequences(r.stored(t, "plain", "open-0"), gone); err != nil {
+		t.Error(err)
+	}
+	mark, err := r.ask(t, "plain", "open-2")
+	if err != nil || mark.Reason != marks.Trimmed || mark.Maybe != 0 {
+		t.Errorf("%+v, %v", mark, err)
+	}
+	if n := r.metric(t, "trimmed_events_total", "session_streams"); n != 4+6+2+2 {
+		t.Errorf("%v events are counted", n)
+	}
+}
+
+func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := quick()
+	cfg.ClosedGrace, cfg.MaxEventsOverride, cfg.Interval = 0, 5, time.Hour
+	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}, cfg)
+	r.register(t, "more", `{"maxEvents":9}`)
+	r.register(t, "less", `{"maxEvents":2}`)
+	r.register(t, "small", fmt.Sprintf(`{"maxBytes":%d}`, messageBytes))
+	r.register(t, "odd", `{"maxEvents":"2"}`)
+	wants := map[string][2]int{"more": {3, 2}, "less": {2, 0}, "small": {1, 0}, "odd": {3, 0}, "plain": {3, 0}}
+	for name := range wants {
+		r.publish(t, name, "open", 3)
+		r.publish(t, name, "finished", 2)
+		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "finished", Data: []byte(`{}`), Final: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.sweeper.cleared()
+	for name, want := range wants {
+		eventually(t, func() error {
+			if got := [2]int{len(r.stored(t, name, "open")), len(r.stored(t, name, "finished"))}; got != want {
+				return fmt.Errorf("%s holds %v, want %v", name, got, want)
+			}
+			return nil
+		})
+	}
+}

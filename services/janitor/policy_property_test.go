@@ -1,0 +1,237 @@
+package janitor
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/session"
+)
+
+// drawView returns a session with up to five streams and a mark here and there.
+func drawView(t *rapid.T) sessionView {
+	v := sessionView{name: "s", state: session.Open, exact: true}
+	streams := make([]streamView, rapid.IntRange(1, 5).Draw(t, "streams"))
+	for i := range streams {
+		streams[i].name = fmt.Sprint(i)
+		streams[i].final = rapid.Bool().Draw(t, "final")
+	}
+	age := func(seq uint64) time.Time { return noon.Add(time.Duration(seq) * time.Minute).Add(-time.Hour) }
+	for seq := range rapid.Uint64Range(0, 40).Draw(t, "entries") {
+		seq++
+		s := &streams[rapid.IntRange(0, len(streams)-1).Draw(t, "stream")]
+		at := marker{seq, age(seq)}
+		of := &s.markers
+		if rapid.IntRange(0, 3).Draw(t, "of the session") == 0 {
+			of = &v.markers
+		}
+		switch kind := rapid.IntRange(0, 30).Draw(t, "kind"); {
+		case kind > 1:
+			s.events = append(s.events, entry{seq: seq, size: rapid.Uint32Range(0, 9).Draw(t, "size"), unix: uint32(age(seq).Unix())}) //nolint:gosec // 2026
+		case *of == nil:
+			*of = &markers{}
+			fallthrough
+		case kind == 0:
+			(*of).closes = append((*of).closes, at)
+		default:
+			(*of).clears = append((*of).clears, at)
+		}
+	}
+	for _, s := range streams {
+		if len(s.events) > 0 || s.markers != nil {
+			v.streams = append(v.streams, s)
+		}
+	}
+	return v
+}
+
+// plain is what the policy says of a view, said in a plainer way.
+type plain struct {
+	view  sessionView
+	lim   limits
+	gone  map[uint64]Reason
+	ends  map[string]uint64 // sequence of the end of each finished stream
+	ended map[string]time.Time
+}
+
+func (p *plain) stays(s streamView) (left []entry) {
+	for _, e := range s.events {
+		if p.gone[e.seq] == "" {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+func (p *plain) all() (left []entry) {
+	for _, s := range p.view.streams {
+		left = append(left, p.stays(s)...)
+	}
+	slices.SortFunc(left, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
+	return left
+}
+
+// within reports whether what is left is within the limits of events and bytes.
+func (p *plain) within() bool {
+	bytes := int64(0)
+	for _, e := range p.all() {
+		bytes += int64(e.size)
+	}
+	return (p.lim.maxEvents < 0 || int64(len(p.all())) <= p.lim.maxEvents) && (p.lim.maxBytes < 0 || bytes <= p.lim.maxBytes)
+}
+
+func (p *plain) markers() {
+	p.gone, p.ends, p.ended = map[uint64]Reason{}, map[string]uint64{}, map[string]time.Time{}
+	for _, s := range p.view.streams {
+		cleared, closed := max(p.view.markers.clearedAt(), s.markers.clearedAt()), min(p.view.markers.closedAt(), s.markers.closedAt())
+		for _, e := range s.events {
+			if e.seq <= cleared {
+				p.gone[e.seq] = Cleared
+			} else if e.seq > closed {
+				p.gone[e.seq] = AfterClose
+			}
+		}
+		if closed != open {
+			p.ends[s.name], p.ended[s.name] = closed, p.timeOf(closed)
+		}
+		if n := len(s.events); n > 0 && s.final && s.events[n-1].seq < closed {
+			p.ends[s.name], p.ended[s.name] = s.events[n-1].seq, s.events[n-1].time()
+		}
+	}
+}
+
+func (p *plain) timeOf(closed uint64) time.Time {
+	for _, ms := range append([]*markers{p.view.markers}, func() (all []*markers) {
+		for _, s := range p.view.streams {
+			all = append(all, s.markers)
+		}
+		return all
+	}()...) {
+		if ms.closedAt() == closed {
+			return ms.closes[0].at
+		}
+	}
+	panic("no such marker")
+}
+
+// next returns the event that goes next: of the stream that was finished first, long
+// enough ago, or else the oldest.
+func (p *plain) next() uint64 {
+	best, found := streamView{}, false
+	for _, s := range p.view.streams {
+		end, finished := p.ends[s.name]
+		if left := p.stays(s); !finished || len(left) == 0 || noon.Sub(p.ended[s.name]) < p.lim.closedGrace {
+			continue
+		}
+		if !found || end < p.ends[best.name] || end == p.ends[best.name] && p.firstLive(s) < p.firstLive(best) {
+			best, found = s, true
+		}
+	}
+	if found {
+		return p.stays(best)[0].seq
+	}
+	return p.all()[0].seq
+}
+
+// firstLive returns the first event of a stream that the markers leave.
+func (p *plain) firstLive(s streamView) uint64 {
+	for _, e := range s.events {
+		if r := p.gone[e.seq]; r != Cleared && r != AfterClose {
+			return e.seq
+		}
+	}
+	return 0
+}
+
+func (p *plain) tooManyOpen() (oldest streamView, yes bool) {
+	n := int64(0)
+	last := func(s streamView) uint64 { left := p.stays(s); return left[len(left)-1].seq }
+	for _, s := range p.view.streams {
+		if _, finished := p.ends[s.name]; finished || len(p.stays(s)) == 0 {
+			continue
+		}
+		if n++; n == 1 || last(s) < last(oldest) {
+			oldest = s
+		}
+	}
+	return oldest, p.lim.maxStreams >= 0 && n > p.lim.maxStreams
+}
+
+func (p *plain) run() {
+	p.markers()
+	for s, yes := p.tooManyOpen(); yes; s, yes = p.tooManyOpen() {
+		for _, e := range p.stays(s) {
+			p.gone[e.seq] = SessionStreams
+		}
+	}
+	for !p.within() {
+		reason := SessionBytes
+		if p.lim.maxEvents >= 0 && int64(len(p.all())) > p.lim.maxEvents {
+			reason = SessionEvents
+		}
+		p.gone[p.next()] = reason
+	}
+}
+
+// What goes is what a plainer policy says: so a session within its limits is left
+// alone, one that is not gets to within them and not one event further, each stream
+// loses its oldest events, and the order of the streams makes no difference.
+func TestThePolicyIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := drawView(t)
+		lim := limits{
+			maxEvents: rapid.Int64Range(-1, 45).Draw(t, "max events"), maxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes"),
+			maxStreams: rapid.Int64Range(-1, 5).Draw(t, "max streams"), closedGrace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Minute,
+		}
+		want := plain{view: v, lim: lim}
+		want.run()
+		got := policy(v, lim, noon)
+		if found := applied(t, v, got); !reflect.DeepEqual(found, want.gone) {
+			t.Fatalf("got  %v\nwant %v", found, want.gone)
+		}
+		shuffled := v
+		shuffled.streams = slices.Clone(v.streams)
+		rand.Shuffle(len(v.streams), func(i, j int) {
+			shuffled.streams[i], shuffled.streams[j] = shuffled.streams[j], shuffled.streams[i]
+		})
+		if again := applied(t, shuffled, policy(shuffled, lim, noon)); !reflect.DeepEqual(again, want.gone) {
+			t.Fatalf("in another order %v\nwant %v", again, want.gone)
+		}
+	})
+}
+
+// applied returns the events that go, each with the reason, and checks that at every
+// step it is the oldest of its stream, or the newest for what lies behind a close.
+func applied(t *rapid.T, v sessionView, removals []Removal) map[uint64]Reason {
+	left := map[string][]entry{}
+	for _, s := range v.streams {
+		left[s.name] = slices.Clone(s.events)
+	}
+	found := map[uint64]Reason{}
+	for _, r := range removals {
+		if r.Reason == Superseded {
+			continue
+		}
+		n := len(r.Sequences)
+		events := left[r.Stream]
+		part := events[:min(n, len(events))]
+		if r.Reason == AfterClose {
+			part, left[r.Stream] = events[len(events)-n:], events[:len(events)-n]
+		} else {
+			left[r.Stream] = events[len(part):]
+		}
+		if !slices.Equal(sequencesOfEvents(part), r.Sequences) {
+			t.Fatalf("%+v is not the end of %v", r, events)
+		}
+		for _, seq := range r.Sequences {
+			found[seq] = r.Reason
+		}
+	}
+	return found
+}
