@@ -3,12 +3,16 @@ package edge
 import (
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // admission counts the event streams that are open and the polls that wait, and turns
 // away those that are one too many. It is safe for concurrent use.
 type admission struct {
 	total, perSession, perAddress int // the largest numbers
+	// registered says whether there is such a session: strangers are not remembered, so
+	// that made-up names do not make it forget.
+	registered func(session string) bool
 
 	// inside has one for each that is open, and may be waited for after close.
 	inside sync.WaitGroup
@@ -18,6 +22,7 @@ type admission struct {
 	open      int
 	sessions  map[string]int
 	addresses map[netip.Addr]int
+	visitors  visitors
 }
 
 // visit is one event stream or poll, as admission counts it.
@@ -26,17 +31,22 @@ type visit struct {
 	address netip.Addr
 }
 
-func newAdmission(cfg Config) *admission {
+func newAdmission(cfg Config, registered func(session string) bool) *admission {
 	return &admission{
 		total: cfg.MaxConnections, perSession: cfg.MaxSessionConnections, perAddress: cfg.MaxAddressConnections,
-		sessions: map[string]int{}, addresses: map[netip.Addr]int{},
+		registered: registered,
+		sessions:   map[string]int{}, addresses: map[netip.Addr]int{}, visitors: newVisitors(),
 	}
 }
 
 // enter counts a visit, or returns why it is not let in: the metric's reason.
 func (a *admission) enter(v visit) (refused string) {
+	registered := a.registered(v.session)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if registered {
+		a.visitors.note(v.session, time.Now()) // who is refused comes back
+	}
 	switch {
 	case a.closed:
 		return "drain"
@@ -55,8 +65,12 @@ func (a *admission) enter(v visit) (refused string) {
 }
 
 func (a *admission) leave(v visit) {
+	registered := a.registered(v.session)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if registered {
+		a.visitors.note(v.session, time.Now())
+	}
 	a.open--
 	if a.sessions[v.session]--; a.sessions[v.session] == 0 {
 		delete(a.sessions, v.session)

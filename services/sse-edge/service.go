@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/presence"
 	"rejoin/shared/session"
 )
 
@@ -94,6 +96,7 @@ func (c Config) Validate() error {
 //
 //	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
 //	     │                      watch, marks         generations; marks after a jump
+//	     ├─ presence.Serve: tells the janitor which sessions have visitors
 //	     ├─ workers, one a processor: the cursor loop of all event streams
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
 //	     │                 └─ for each event stream, once hijacked: a reader that
@@ -102,6 +105,7 @@ func (c Config) Validate() error {
 //	        answered, listener closed, tails ended
 type Service struct {
 	cfg      Config
+	nc       *nats.Conn
 	log      *eventlog.Log
 	sessions *session.Registry
 	logger   *slog.Logger
@@ -129,8 +133,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
-		drain: make(chan struct{}), admission: newAdmission(cfg), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
+		drain: make(chan struct{}), nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
+	s.admission = newAdmission(cfg, func(name string) bool {
+		_, ok := b.Sessions.Session(name)
+		return ok
+	})
 	s.base, s.end = context.WithCancel(context.Background())
 	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
 	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
@@ -205,6 +213,11 @@ func (s *Service) Run(ctx context.Context) error {
 		tails.Go(func() { p.watch(tailCtx) })
 		tails.Go(func() { p.fetchMarks(tailCtx) })
 	}
+	tails.Go(func() {
+		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {
+			s.logger.Warn("the janitor is not told who is connected", "error", err)
+		}
+	})
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
 	for _, w := range s.workers {

@@ -563,7 +563,7 @@ func TestFullEdgeAnswersPollsWith503(t *testing.T) {
 
 func TestAdmission(t *testing.T) {
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	a := newAdmission(Config{MaxConnections: 4, MaxSessionConnections: 2, MaxAddressConnections: 3})
+	a := newAdmission(Config{MaxConnections: 4, MaxSessionConnections: 2, MaxAddressConnections: 3}, func(string) bool { return true })
 	for i, step := range []struct {
 		visit   visit
 		refused string

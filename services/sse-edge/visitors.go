@@ -1,0 +1,65 @@
+package edge
+
+import (
+	"crypto/rand"
+	"time"
+
+	"rejoin/shared/presence"
+)
+
+// maxVisited bounds the sessions in either half of visitors: some 20 MB in all with
+// the longest names.
+const maxVisited = 1 << 16
+
+// visitors remember when each session was last asked for, as Unix time in seconds.
+// When there are too many, they forget those that were last asked for the longest ago,
+// and know up to when that may have been. Its owner guards it.
+type visitors struct {
+	recent, older map[string]int64 // older: not asked for since recent began
+	began         int64            // when recent did
+	forgotten     int64            // what is forgotten was not asked for after this
+}
+
+func newVisitors() visitors { return visitors{recent: map[string]int64{}} }
+
+// note notes a request for a session.
+func (v *visitors) note(session string, now time.Time) {
+	if _, ok := v.recent[session]; !ok {
+		delete(v.older, session)
+		if len(v.recent) >= maxVisited {
+			if len(v.older) > 0 {
+				v.forgotten = v.began
+			}
+			v.older, v.recent, v.began = v.recent, map[string]int64{}, now.Unix()
+		}
+	}
+	v.recent[session] = now.Unix()
+}
+
+// since reports whether a session may have been asked for at a time or later.
+func (v *visitors) since(session string, from int64) bool {
+	last, ok := v.recent[session]
+	if !ok {
+		if last, ok = v.older[session]; !ok {
+			last = v.forgotten
+		}
+	}
+	return last >= from && last > 0
+}
+
+// answerer returns how the edge answers the janitor: what it has connections for, and
+// what it was asked for since it began.
+func (a *admission) answerer() func(presence.Question) presence.Answer {
+	id := rand.Text()
+	return func(q presence.Question) presence.Answer {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		answer, now := presence.Answer{Edge: id}, time.Now().Unix()
+		for i, s := range q.Sessions {
+			if a.sessions[s.Name] > 0 || a.visitors.since(s.Name, now-s.Within) {
+				answer.Present = append(answer.Present, i)
+			}
+		}
+		return answer
+	}
+}

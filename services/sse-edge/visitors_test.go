@@ -1,0 +1,88 @@
+package edge
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/presence"
+)
+
+func TestVisitorsRememberTheLastRequest(t *testing.T) {
+	v, noon := newVisitors(), time.Unix(1e9, 0)
+	v.note("a", noon)
+	v.note("a", noon.Add(time.Minute))
+	v.note("b", noon)
+	for _, tt := range []struct {
+		session string
+		ago     int64
+		want    bool
+	}{{"a", -60, true}, {"a", -61, false}, {"b", 0, true}, {"b", -1, false}, {"c", 1e9, false}} {
+		if got := v.since(tt.session, noon.Unix()-tt.ago); got != tt.want {
+			t.Errorf("%+v: %t", tt, got)
+		}
+	}
+}
+
+// What is forgotten may have been asked for until the half that it was in was closed.
+func TestAMillionVisitorsTakeBoundedMemoryAndNobodyIsForgottenForCertain(t *testing.T) {
+	v, now := newVisitors(), int64(1e9)
+	last := map[string]int64{}
+	for i := range 1_000_000 {
+		name := fmt.Sprint(i * 7919 % 300_000)
+		now += int64(i % 2)
+		v.note(name, time.Unix(now, 0))
+		v.note("always", time.Unix(now, 0))
+		last[name] = now
+		if len(v.recent) > maxVisited || len(v.older) > maxVisited {
+			t.Fatalf("it holds %d and %d", len(v.recent), len(v.older))
+		}
+	}
+	forgotten := 0
+	for name, at := range last {
+		if !v.since(name, at) {
+			t.Fatalf("%s was asked for at %d and is not known", name, at)
+		}
+		if v.since(name, at+1) {
+			forgotten++
+		}
+	}
+	if !v.since("always", now) || v.since("always", now+1) || forgotten == 0 {
+		t.Errorf("%d are in doubt", forgotten)
+	}
+}
+
+func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	s, stop := f.startService(nil)
+	defer stop()
+	url := "http://" + s.Addr().String()
+	for _, name := range []string{"connected", "polled", "alone"} {
+		if _, err := f.b.Sessions.Register(t.Context(), name, ""); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
+	}
+	c := subscribe(t, url+"/v1/sessions/connected/events")
+	poll(t, url+"/v1/sessions/polled/events")
+	poll(t, url+"/v1/sessions/stranger/events")
+	q := presence.Question{Sessions: []presence.Session{{Name: "connected", Within: -10}, {Name: "polled", Within: 60}, {Name: "polled", Within: -10}, {Name: "alone", Within: 60}, {Name: "stranger", Within: 60}}}
+	want := func(present ...int) {
+		t.Helper()
+		got := ""
+		eventually(t, fmt.Sprint("an answer of ", present), func() bool {
+			answers, err := presence.Ask(t.Context(), f.b.Conn, q, 100*time.Millisecond)
+			if err != nil || len(answers) != 1 {
+				return false
+			}
+			got = fmt.Sprint(answers[0].Present)
+			return got == fmt.Sprint(present)
+		})
+	}
+	want(0, 1)
+	c.close()
+	want(1)
+	q.Sessions[0].Within = 60
+	want(0, 1)
+}
