@@ -39,6 +39,15 @@ type Config struct {
 	// must not be shorter than ClosedGrace. Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
 
+	// IdleAfter is how long a session may have no events in the log, no subscribers and
+	// no requests until it is closed; -1 for ever. 0, which no flag gives, is the same.
+	// Default: 24 h.
+	IdleAfter Age `default:"24h" help:"How long a session may be without events in the log, subscribers and requests until it is closed; -1 for ever." placeholder:"DURATION"`
+
+	// IdleAfterOverride is how long the metadata of a session may ask to stay open so;
+	// -1 for ever. Default: 0, which is no longer than IdleAfter.
+	IdleAfterOverride Age `default:"0s" help:"How long a session may stay open without events, subscribers and requests when its metadata asks for it; -1 for ever, 0 for no longer than --idle-after." placeholder:"DURATION"`
+
 	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
 	// of a session may ask for; -1 any number. Default: 0, which is no more than the
 	// log's limits.
@@ -65,6 +74,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--closed-grace must not be negative, as %s is", c.ClosedGrace)
 	case c.TombstoneTTL < c.ClosedGrace:
 		return fmt.Errorf("--tombstone-ttl (%s) must not be shorter than --closed-grace (%s)", c.TombstoneTTL, c.ClosedGrace)
+	case c.IdleAfter < -1 || c.IdleAfter > 0 && time.Duration(c.IdleAfter) < time.Second:
+		return fmt.Errorf("--idle-after must be at least 1s, or -1 for ever, not %s", time.Duration(c.IdleAfter))
+	case c.IdleAfterOverride < -1:
+		return fmt.Errorf("--idle-after-override must not be negative, or -1 for ever, not %s", time.Duration(c.IdleAfterOverride))
 	case c.MaxEventsOverride < -1:
 		return fmt.Errorf("--max-events-override must be -1 or more, not %d", c.MaxEventsOverride)
 	case c.MaxBytesOverride < -1:

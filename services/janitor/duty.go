@@ -14,6 +14,8 @@ type task uint8
 const (
 	// register makes a record for a session that only exists in the log.
 	register task = iota
+	// closeIdle begins to close a session that nobody needs; finish does the rest.
+	closeIdle
 	// finish closes what stays closing because whoever began it has died.
 	finish
 	// remove deletes a record that has served its time.
@@ -31,7 +33,8 @@ type presence uint8
 
 const (
 	absent  presence = iota // nothing of it is in the log
-	ended                   // it is in the log, with a =close marker or without any event
+	hollow                  // markers of it are in the log, and no events
+	ended                   // it is in the log, with events and a =close marker
 	present                 // it has events and no =close marker
 )
 

@@ -38,6 +38,10 @@ type ledger struct {
 	first    uint64 // everything before it is gone
 	through  uint64 // the sequence up to which the log was followed
 	complete bool   // the tail has caught up once
+	// since is when the ledger was complete at first, or the last event of a session that
+	// it does not know any more, if that is later: of what was published before it may
+	// know nothing.
+	since time.Time
 
 	accounts map[string]*account
 	order    *names   // of the sessions
@@ -160,7 +164,9 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 // reach notes that the partition holds nothing more up to a sequence.
 func (l *ledger) reach(through uint64, now time.Time) {
 	l.skip(through, now)
-	l.complete = true
+	if !l.complete {
+		l.complete, l.since = true, now
+	}
 	if len(l.doubts.missing) == 0 {
 		l.doubts.past = nil
 	}
@@ -207,8 +213,19 @@ func (l *ledger) account(name string) *account {
 }
 
 func (l *ledger) forgetAccount(name string) {
+	l.since = l.lastEvent(name)
 	delete(l.accounts, name)
 	l.order = nil
+}
+
+// lastEvent returns when the last event of a session may have been stored.
+func (l *ledger) lastEvent(name string) time.Time {
+	if a := l.accounts[name]; a != nil {
+		if last := (entry{unix: a.last}).time(); last.After(l.since) {
+			return last
+		}
+	}
+	return l.since
 }
 
 func (l *ledger) stream(a *account, name string) *stream {
@@ -228,7 +245,7 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 	added := entry{seq: e.Sequence, size: uint32(max(e.Size, 0)), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
 	l.count(a, s, added, 1)
 	s.events = append(s.events, added)
-	s.final = e.Final
+	s.final, a.last = e.Final, max(a.last, added.unix)
 	if l.limit > 0 {
 		for int64(len(s.events)) > l.limit {
 			l.pop(a, s, marks.Trimmed)

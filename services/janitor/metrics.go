@@ -26,7 +26,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		}),
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_registry_records_total",
-			Help: "Records of the session registry that the janitor registered, finished or removed.",
+			Help: "Records of the session registry that the janitor registered, closed because they were idle, finished or removed.",
 		}, []string{"task"}),
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_marks_requests_total",
@@ -36,7 +36,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	for _, r := range reasons {
 		m.trimmed.WithLabelValues(string(r))
 	}
-	for _, t := range []task{register, finish, remove} {
+	for _, t := range []task{register, closeIdle, finish, remove} {
 		m.duties.WithLabelValues(t.String())
 	}
 	for _, r := range []string{answered, refused, dropped} {

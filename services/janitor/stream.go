@@ -78,6 +78,7 @@ type account struct {
 	events  int    // retained, over all streams
 	bytes   int64
 	maybe   uint64 // for streams that the ledger does not know; see doubts
+	last    uint32 // when the newest event was stored, as in entry; 0: none was seen
 	markers *markers
 	marked  int // markers of the session and of its streams
 	doomed  int // entries that are doomed and not deleted yet

@@ -36,15 +36,14 @@ func (v *visitors) note(session string, now time.Time) {
 	v.recent[session] = now.Unix()
 }
 
-// since reports whether a session may have been asked for at a time or later.
-func (v *visitors) since(session string, from int64) bool {
-	last, ok := v.recent[session]
-	if !ok {
-		if last, ok = v.older[session]; !ok {
-			last = v.forgotten
+// last returns when a session was asked for, or may have been, last; 0 for never.
+func (v *visitors) last(session string) int64 {
+	for _, half := range []map[string]int64{v.recent, v.older} {
+		if last, ok := half[session]; ok {
+			return last
 		}
 	}
-	return last >= from && last > 0
+	return v.forgotten
 }
 
 // answerer returns how the edge answers the janitor: what it has connections for, and
@@ -56,8 +55,12 @@ func (a *admission) answerer() func(presence.Question) presence.Answer {
 		defer a.mu.Unlock()
 		answer, now := presence.Answer{Edge: id}, time.Now().Unix()
 		for i, s := range q.Sessions {
-			if a.sessions[s.Name] > 0 || a.visitors.since(s.Name, now-s.Within) {
-				answer.Present = append(answer.Present, i)
+			last := a.visitors.last(s.Name)
+			switch {
+			case a.sessions[s.Name] > 0:
+				answer.Present = append(answer.Present, presence.Present{Session: i})
+			case last > 0 && now-last <= s.Within:
+				answer.Present = append(answer.Present, presence.Present{Session: i, Ago: max(now-last, 0)})
 			}
 		}
 		return answer

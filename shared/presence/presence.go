@@ -39,9 +39,17 @@ type Session struct {
 type Answer struct {
 	// Edge is the edge's own, for as long as it runs.
 	Edge string `json:"edge"`
-	// Present are the sessions, by their index in the question, that the edge has
-	// connections for, or may have had a request for within their time.
-	Present []int `json:"present,omitempty"`
+	// Present are the sessions that the edge has connections for, or may have had a
+	// request for within their time.
+	Present []Present `json:"present,omitempty"`
+}
+
+// Present is a session with somebody.
+type Present struct {
+	// Session is its index in the question.
+	Session int `json:"session"`
+	// Ago is how long ago somebody was there, in seconds; 0 for now.
+	Ago int64 `json:"ago,omitempty"`
 }
 
 // questionsBacklog is how many questions may wait; more are dropped by the client,
@@ -107,8 +115,8 @@ func Ask(ctx context.Context, nc *nats.Conn, q Question, within time.Duration) (
 		if err := json.Unmarshal(msg.Data, &a); err != nil || a.Edge == "" {
 			return nil, fmt.Errorf("%w: an answer cannot be read", ErrUnknown)
 		}
-		for _, i := range a.Present {
-			if i < 0 || i >= len(q.Sessions) {
+		for _, p := range a.Present {
+			if p.Session < 0 || p.Session >= len(q.Sessions) || p.Ago < 0 {
 				return nil, fmt.Errorf("%w: an answer is to another question", ErrUnknown)
 			}
 		}

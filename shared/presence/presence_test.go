@@ -63,14 +63,14 @@ func TestEveryEdgeAnswers(t *testing.T) {
 			a := presence.Answer{Edge: fmt.Sprint(i)}
 			for n, s := range q.Sessions {
 				if s.Name == long && n%2 == i {
-					a.Present = append(a.Present, n)
+					a.Present = append(a.Present, presence.Present{Session: n, Ago: 5})
 				}
 			}
 			return a
 		})
 	}
 	for i, a := range ask(t, nc, q, 2) {
-		if a.Edge != fmt.Sprint(i) || len(a.Present) != presence.MaxSessions/2 || a.Present[0] != i {
+		if a.Edge != fmt.Sprint(i) || len(a.Present) != presence.MaxSessions/2 || a.Present[0] != (presence.Present{Session: i, Ago: 5}) {
 			t.Errorf("edge %s says %v", a.Edge, a.Present)
 		}
 	}
@@ -79,7 +79,7 @@ func TestEveryEdgeAnswers(t *testing.T) {
 func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
-	for _, data := range []string{"{", "{}", `{"edge":"e","present":[1]}`, `{"edge":"e","present":[-1]}`} {
+	for _, data := range []string{"{", "{}", `{"edge":"e","present":[{"session":1}]}`, `{"edge":"e","present":[{"session":-1}]}`, `{"edge":"e","present":[{"session":0,"ago":-1}]}`} {
 		sub, err := srv.Connect().Subscribe(presence.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
 		if err != nil {
 			t.Fatal(err)

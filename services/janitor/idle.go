@@ -1,0 +1,151 @@
+package janitor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	who "rejoin/shared/presence"
+	"rejoin/shared/session"
+)
+
+const (
+	// askWithin is how long edges have to answer.
+	askWithin = time.Second
+	// rollCallEvery is how often the edges are asked at least, so that one that falls
+	// silent is missed.
+	rollCallEvery = time.Minute
+	// edgeGone is how long an edge that answers no more is waited for: longer than its
+	// connections live.
+	edgeGone = 15 * time.Minute
+)
+
+// vigil is what the registrar knows of sessions that may be idle, from one round to
+// the next. It is pure: no clock, no network.
+//
+// A session is closed when two rounds in a row have found it without events in the
+// log, and no edge knew of a connection or of a request. In doubt nobody is alone:
+// while NATS cannot be asked, and while an edge does not answer that did within
+// edgeGone. When no edge is known and none answers, nobody is connected.
+type vigil struct {
+	alone   map[string]uint64    // the revision of each session that was alone in the last round
+	present map[string]time.Time // when an edge last knew of somebody
+	edges   map[string]time.Time // when each edge last answered
+	called  time.Time            // when edges were asked last
+}
+
+// candidate is a session that may be idle.
+type candidate struct {
+	record session.Record
+	after  time.Duration
+	seen   time.Time // when an edge last knew of somebody, or zero
+}
+
+// idle reports whether a session has had no event for as long as it may have none.
+func (c candidate) idle(p presence, lastEvent func(session string) time.Time, now time.Time) bool {
+	enough := func(since time.Time) bool { return now.Sub(since) >= c.after }
+	return c.record.State == session.Open && (p == absent || p == hollow) && c.after > 0 &&
+		enough(c.record.Created) && enough(c.seen) && enough(lastEvent(c.record.Session))
+}
+
+// candidates returns sessions to ask the edges about, as many as one question may
+// have: first those that were alone in the last round, then the others by name.
+// lastEvent says when a session's last event may have been stored.
+func (v *vigil) candidates(records []session.Record, inLog map[string]presence, limit func(session.Retention) time.Duration, lastEvent func(string) time.Time, now time.Time) []candidate {
+	var out []candidate
+	present := map[string]time.Time{}
+	for _, r := range records {
+		if r.Stream != "" || r.State != session.Open {
+			continue
+		}
+		c := candidate{r, limit(r.Retention), v.present[r.Session]}
+		if c.idle(inLog[r.Session], lastEvent, now) {
+			out = append(out, c)
+		} else if !c.seen.IsZero() {
+			present[r.Session] = c.seen
+		}
+	}
+	v.present = present
+	late := func(c candidate) int {
+		if _, alone := v.alone[c.record.Session]; alone {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(out, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(late(a), late(b)), strings.Compare(a.record.Session, b.record.Session))
+	})
+	return out[:min(len(out), who.MaxSessions)]
+}
+
+// rollCall reports whether the edges have not been asked for a while.
+func (v *vigil) rollCall(now time.Time) bool { return now.Sub(v.called) >= rollCallEvery }
+
+// question asks for candidates.
+func question(asked []candidate) who.Question {
+	var q who.Question
+	for _, c := range asked {
+		q.Sessions = append(q.Sessions, who.Session{Name: c.record.Session, Within: int64(c.after / time.Second)})
+	}
+	return q
+}
+
+// heard enters the edges' answers, or why there are none, and returns the candidates
+// that are alone for the second time.
+func (v *vigil) heard(asked []candidate, answers []who.Answer, err error, now time.Time) []candidate {
+	before := v.alone
+	v.alone, v.called = map[string]uint64{}, now
+	if v.edges == nil {
+		v.edges = map[string]time.Time{}
+	}
+	here := map[string]bool{}
+	for _, a := range answers {
+		v.edges[a.Edge] = now
+		for _, p := range a.Present {
+			name := asked[p.Session].record.Session
+			here[name] = true
+			if at := now.Add(-time.Duration(p.Ago) * time.Second); at.After(v.present[name]) {
+				v.present[name] = at
+			}
+		}
+	}
+	if missing := v.missing(now); missing || err != nil {
+		return nil
+	}
+	var twice []candidate
+	for _, c := range asked {
+		name := c.record.Session
+		if here[name] {
+			continue
+		}
+		v.alone[name] = c.record.Revision
+		if before[name] == c.record.Revision {
+			twice = append(twice, c)
+		}
+	}
+	return twice
+}
+
+// missing reports whether an edge has not answered now that did a while ago, and
+// forgets those that did not for longer.
+func (v *vigil) missing(now time.Time) (some bool) {
+	for edge, at := range v.edges {
+		switch {
+		case now.Sub(at) >= edgeGone:
+			delete(v.edges, edge)
+		case at.Before(now):
+			some = true
+		}
+	}
+	return some
+}
+
+// idleLimit returns how long a session may be idle, by what it asks for; negative is
+// for ever.
+func (c Config) idleLimit() func(session.Retention) time.Duration {
+	all := time.Duration(cmp.Or(c.IdleAfter, -1))
+	return func(asked session.Retention) time.Duration {
+		return session.Within(asked.IdleAfter, all, time.Duration(c.IdleAfterOverride))
+	}
+}

@@ -1,0 +1,226 @@
+package janitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	who "rejoin/shared/presence"
+	"rejoin/shared/session"
+)
+
+func openRecord(name string, created time.Duration) session.Record {
+	return session.Record{Session: name, State: session.Open, Created: noon.Add(-created), Revision: 1}
+}
+
+func namesOf(all []candidate) (names []string) {
+	for _, c := range all {
+		names = append(names, c.record.Session)
+	}
+	return names
+}
+
+func TestWhichSessionsMayBeIdle(t *testing.T) {
+	const day = 24 * time.Hour
+	closing, stream := openRecord("s", day), openRecord("s", day)
+	closing.State, stream.Stream = session.Closing, "t"
+	asks := func(idle time.Duration) session.Record {
+		r := openRecord("s", 2*day)
+		r.Retention.IdleAfter = idle
+		return r
+	}
+	everSince := func(d time.Duration) Config { return Config{IdleAfter: Age(d), IdleAfterOverride: Age(3 * day)} }
+	for _, test := range []struct {
+		name   string
+		record session.Record
+		in     presence
+		last   time.Duration // ago
+		seen   time.Duration // ago
+		cfg    Config
+		want   bool
+	}{
+		{"for as long as it may be", openRecord("s", day), absent, day, day, everSince(day), true},
+		{"with markers in the log", openRecord("s", day), hollow, day, day, everSince(day), true},
+		{"with events", openRecord("s", day), present, day, day, everSince(day), false},
+		{"with events and a close marker", openRecord("s", day), ended, day, day, everSince(day), false},
+		{"created lately", openRecord("s", day-1), absent, day, day, everSince(day), false},
+		{"published to lately", openRecord("s", day), absent, day - 1, day, everSince(day), false},
+		{"asked for lately", openRecord("s", day), absent, day, day - 1, everSince(day), false},
+		{"closing", closing, absent, day, day, everSince(day), false},
+		{"a stream", stream, absent, day, day, everSince(day), false},
+		{"none ever is", openRecord("s", day), absent, day, day, everSince(-1), false},
+		{"none ever is, by default of a program", openRecord("s", day), absent, day, day, Config{}, false},
+		{"it asks for less", asks(time.Hour), absent, time.Hour, time.Hour, everSince(day), true},
+		{"it asks for less than ever", asks(time.Hour), absent, time.Hour, time.Hour, everSince(-1), true},
+		{"it asks for more", asks(2 * day), absent, day, day, everSince(day), false},
+		{"it asks for more than it may", asks(-1), absent, 3 * day, 3 * day, everSince(day), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			v := vigil{present: map[string]time.Time{"s": noon.Add(-test.seen), "gone": noon}}
+			last := func(string) time.Time { return noon.Add(-test.last) }
+			got := v.candidates([]session.Record{test.record}, map[string]presence{"s": test.in}, test.cfg.idleLimit(), last, noon)
+			if (len(got) == 1) != test.want {
+				t.Errorf("got %+v", got)
+			}
+			if len(v.present) > 1 {
+				t.Errorf("it remembers %v", v.present)
+			}
+		})
+	}
+}
+
+func TestTheEdgesAreAskedAboutSoManySessionsAtOnce(t *testing.T) {
+	var records []session.Record
+	for i := range who.MaxSessions + 2 {
+		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
+	}
+	v := vigil{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
+	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(string) time.Time { return time.Time{} }, noon))
+	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
+		t.Errorf("%d of them: %v", len(got), got)
+	}
+}
+
+// A vigil hears the answers of several rounds, a minute apart.
+func TestWhoIsAlone(t *testing.T) {
+	edge := func(name string, here ...int) who.Answer {
+		a := who.Answer{Edge: name}
+		for _, i := range here {
+			a.Present = append(a.Present, who.Present{Session: i, Ago: 5})
+		}
+		return a
+	}
+	type round struct {
+		after   time.Duration
+		answers []who.Answer
+		err     error
+		want    []string
+	}
+	one, both := []who.Answer{edge("e")}, []who.Answer{edge("e"), edge("f")}
+	for name, rounds := range map[string][]round{
+		"twice in a row":          {{answers: one}, {answers: one, want: []string{"a", "b"}}},
+		"no edge at all":          {{}, {want: []string{"a", "b"}}},
+		"one of them has company": {{answers: one}, {answers: []who.Answer{edge("e"), edge("f", 1)}, want: []string{"a"}}},
+		"had company before":      {{answers: []who.Answer{edge("e", 0)}}, {answers: one, want: []string{"b"}}, {answers: one, want: []string{"a", "b"}}},
+		"NATS was away":           {{answers: one}, {err: errors.New("away")}, {answers: one}, {answers: one, want: []string{"a", "b"}}},
+		"an edge is missing":      {{answers: both}, {answers: one}, {answers: both}, {answers: both, want: []string{"a", "b"}}},
+		"all edges are missing":   {{answers: both}, {}, {}},
+		"an edge is gone":         {{answers: both}, {after: edgeGone - time.Minute, answers: one}, {answers: one}, {answers: one, want: []string{"a", "b"}}},
+		"the only edge is gone":   {{answers: one}, {after: edgeGone - 1}, {after: 2 * time.Minute}, {want: []string{"a", "b"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, now := vigil{present: map[string]time.Time{}}, noon
+			asked := []candidate{{record: openRecord("a", time.Hour)}, {record: openRecord("b", time.Hour)}}
+			for i, r := range rounds {
+				now = now.Add(max(r.after, time.Minute))
+				if got := namesOf(v.heard(asked, r.answers, r.err, now)); !slices.Equal(got, r.want) {
+					t.Errorf("round %d: %v are alone, want %v", i+1, got, r.want)
+				}
+				if v.rollCall(now.Add(rollCallEvery-1)) || !v.rollCall(now.Add(rollCallEvery)) {
+					t.Error("the next roll call is not in a minute")
+				}
+			}
+		})
+	}
+	v := vigil{present: map[string]time.Time{}}
+	asked := []candidate{{record: openRecord("a", time.Hour)}}
+	v.heard(asked, []who.Answer{edge("e", 0)}, nil, noon)
+	if got := v.present["a"]; !got.Equal(noon.Add(-5 * time.Second)) {
+		t.Errorf("somebody was there at %s", got)
+	}
+	v.heard(asked, one, nil, noon)
+	asked[0].record.Revision++
+	if got := v.heard(asked, one, nil, noon); len(got) != 0 {
+		t.Error("a record that was changed counts as the one before")
+	}
+}
+
+func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
+	l := newLedger()
+	fill(l, 1, 3)
+	last := l.accounts["s"].last
+	l.reach(3, noon)
+	if got := l.lastEvent("nobody"); !got.Equal(noon) {
+		t.Errorf("of a stranger: %s", got)
+	}
+	if got := l.lastEvent("s"); got.Before(noon) || last == 0 {
+		t.Errorf("%s, %d", got, last)
+	}
+	l.accounts["s"].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
+	l.forgetAccount("s")
+	if got := l.lastEvent("s"); !got.Equal(noon.Add(time.Hour)) {
+		t.Errorf("when it is forgotten: %s", got)
+	}
+}
+
+// play answers as an edge does that knows of these sessions.
+func (r *running) play(t *testing.T, id string, here func(session string) bool) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- who.Serve(ctx, r.b.Conn, func(q who.Question) who.Answer {
+			a := who.Answer{Edge: id}
+			for i, s := range q.Sessions {
+				if here(s.Name) {
+					a.Present = append(a.Present, who.Present{Session: i})
+				}
+			}
+			return a
+		})
+	}()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := quick()
+	cfg.IdleAfter, cfg.CloseAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 100*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
+	r := begin(t, srv, eventlog.Settings{Partitions: 1}, cfg)
+	stop := r.play(t, "e", func(name string) bool { return name == "visited" })
+	defer stop()
+	r.publish(t, "busy", "t", 1)
+	for _, name := range []string{"alone", "visited"} {
+		if _, err := r.b.Sessions.Register(t.Context(), name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patient := session.New("patient", "", json.RawMessage(`{"retention":{"idleAfter":-1}}`), time.Now())
+	if _, err := r.b.Sessions.Create(t.Context(), patient); err != nil {
+		t.Fatal(err)
+	}
+	state := func(name string) session.State {
+		rec, _ := r.b.Sessions.Session(name)
+		return rec.State
+	}
+	for _, name := range []string{"alone", "patient"} {
+		eventually(t, func() error {
+			if now := state(name); now != "" {
+				return fmt.Errorf("the session %s is %s", name, now)
+			}
+			return nil
+		})
+	}
+	for task, want := range map[string]float64{"closed": 2, "finished": 2, "removed": 2} {
+		eventually(t, func() error {
+			if n := r.metric(t, "registry_records_total", task); n != want {
+				return fmt.Errorf("%v records were %s, want %v", n, task, want)
+			}
+			return nil
+		})
+	}
+	if state("visited") != session.Open || state("busy") != session.Open {
+		t.Errorf("visited is %q, busy %q", state("visited"), state("busy"))
+	}
+}
