@@ -12,7 +12,7 @@
 //	lease.go, candidacy.go (pure)                                   who acts
 //	news.go, takeover.go                                            what a standby knows of what was deleted
 //	ledger.go, stream.go, retire.go, doubt.go, doom.go, answer.go   the ledger: pure
-//	policy.go, merge.go, overrides.go, duty.go                      the policy: pure
+//	policy.go, merge.go, overrides.go, duty.go, idle.go             the policy: pure
 //	partition.go, generation.go, trim.go                            the ledger's connection to NATS
 //	sweep.go, batch.go, registrar.go                                what the policy says is done here
 //	marks.go, http.go, view.go                                      what is told to others

@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Who is connected is asked of the edge, over NATS, before a session is closed.
+func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
+	p := startProc(t, "--idle-after=2s", "--interval=200ms", "--ack-timeout=500ms", "--close-margin=50ms", "--close-after=600ms",
+		"--closed-grace=0s", "--tombstone-ttl=2s", "--max-connection-age=10m")
+	create := func(session string) {
+		t.Helper()
+		if a := do(t, http.MethodPost, p.api()+"/v1/sessions", `{"session":"`+session+`"}`, "Content-Type", jsonType); a.status != http.StatusCreated {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	state := func(session string) string {
+		a := do(t, http.MethodGet, p.api()+"/v1/sessions/"+session, "")
+		if a.status == http.StatusNotFound {
+			return "gone"
+		}
+		return stringIn(t, a.body, "state")
+	}
+	for _, session := range []string{"visited", "polled", "alone"} {
+		create(session)
+	}
+	p.publish("busy", "main", 1, 1)
+	s := p.subscribe("/v1/sessions/visited/events", "")
+	s.next("connect")
+	poll := func() {
+		a := do(t, http.MethodGet, p.api()+"/v1/sessions/polled/events", "", "Accept", jsonType)
+		if a.status != http.StatusOK || strings.Contains(a.body, `"closed":true`) {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	seen := map[string]bool{}
+	waitUntil(t, "the idle session has come and gone", func() bool {
+		poll()
+		now := state("alone")
+		seen[now] = true
+		return now == "gone"
+	})
+	if !seen["open"] || !seen["closed"] {
+		t.Errorf("it was %v", seen)
+	}
+	for _, session := range []string{"visited", "polled", "busy"} {
+		if got := state(session); got != "open" {
+			t.Errorf("the session %s is %s", session, got)
+		}
+	}
+	p.publish("visited", "main", 1, 1)
+	if got := s.next("message").Data; !strings.Contains(string(got), numbered(1)) {
+		t.Errorf("got %s", got)
+	}
+	create("alone")
+}
