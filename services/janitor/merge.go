@@ -101,7 +101,7 @@ func (t *trimming) trimStreams() {
 	for _, r := range open[:tooMany] {
 		t.gone[gone{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
 	}
-	t.left = append(finished, open[tooMany:]...)
+	t.left = slices.Concat(finished, open[tooMany:])
 }
 
 // over returns why an event has to go, or nothing.
