@@ -36,7 +36,7 @@ func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
 	r.stop()
 	r = start(t, data)
 	retained()
-	if got := log("show"); !strings.Contains(got, "max-events-per-stream   20000\n") || strings.Contains(got, "cut off") {
+	if got := log("show"); !strings.Contains(got, "max-events-per-stream    20000\n") || strings.Contains(got, "cut off") {
 		t.Errorf("after a restart it shows\n%s", got)
 	}
 	r.stop()

@@ -42,11 +42,11 @@ type trimming struct {
 	limits        limits
 	left          runs
 	events, bytes int64 // in what is left
-	gone          map[gone][]uint64
+	gone          map[cause][]uint64
 }
 
-// gone is what a Removal is made of.
-type gone struct {
+// cause is what a Removal is made of, but for the sequences.
+type cause struct {
 	stream string
 	reason Reason
 }
@@ -61,7 +61,7 @@ type gone struct {
 //
 // An event counts as one too many for the number of events first.
 func trimLive(session string, live []run, lim limits, now time.Time) []Removal {
-	t := trimming{session: session, limits: lim, gone: map[gone][]uint64{}}
+	t := trimming{session: session, limits: lim, gone: map[cause][]uint64{}}
 	for _, r := range live {
 		if len(r.events) > 0 {
 			t.left = append(t.left, r)
@@ -99,7 +99,7 @@ func (t *trimming) trimStreams() {
 	}
 	slices.SortFunc(open, func(a, b run) int { return cmp.Compare(last(a), last(b)) })
 	for _, r := range open[:tooMany] {
-		t.gone[gone{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
+		t.gone[cause{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
 	}
 	t.left = slices.Concat(finished, open[tooMany:])
 }
@@ -119,7 +119,7 @@ func (t *trimming) over() Reason {
 // takeOldest takes a stream's oldest event.
 func (t *trimming) takeOldest(r *run, reason Reason) {
 	e := r.events[0]
-	k := gone{r.stream, reason}
+	k := cause{r.stream, reason}
 	t.gone[k] = append(t.gone[k], e.seq)
 	t.events, t.bytes, r.events = t.events-1, t.bytes-int64(e.size), r.events[1:]
 }

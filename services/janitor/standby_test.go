@@ -123,7 +123,7 @@ func TestAStandbyThatTakesOverNeverMissesARemovalAndNeverInventsOne(t *testing.T
 		}
 		sweep := func(t *rapid.T) {
 			m.catchUp()
-			m.sweep()
+			m.sweep(t)
 			m.delete(rapid.IntRange(0, 6).Draw(t, "entries"))
 		}
 		t.Repeat(map[string]func(*rapid.T){
