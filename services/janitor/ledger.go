@@ -244,13 +244,13 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 	l.expire(a, s, now)
 	added := entry{seq: e.Sequence, size: uint32(max(e.Size, 0)), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
 	l.count(a, s, added, 1)
-	s.events = append(s.events, added)
+	s.push(added)
 	s.final, a.last = e.Final, max(a.last, added.unix)
 	if l.limit > 0 {
 		for int64(len(s.events)) > l.limit {
 			l.pop(a, s, marks.Trimmed)
 		}
-		if over := int64(len(s.events)+int(s.ghosts)) - l.limit; s.ghosts > 0 && over > 0 {
+		if over := int64(len(s.events)) + int64(s.ghosts) - l.limit; s.ghosts > 0 && over > 0 {
 			s.maybe = max(s.maybe, s.events[min(int(over), len(s.events))-1].seq)
 		}
 	}
@@ -294,9 +294,7 @@ func (l *ledger) mark(e eventlog.Entry) {
 // pop takes a stream's oldest event out.
 func (l *ledger) pop(a *account, s *stream, reason marks.Reason) {
 	e := s.events[0]
-	if s.events = s.events[1:]; len(s.events) == 0 {
-		s.events = nil
-	}
+	s.popOldest()
 	l.count(a, s, e, -1)
 	if e.seq <= a.closedAt(s) && e.seq > s.removed {
 		s.removed, s.reason = e.seq, reason

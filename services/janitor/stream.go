@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"rejoin/shared/marks"
@@ -59,8 +60,30 @@ type stream struct {
 	// counts them until they are deleted, and nobody can say whether that was
 	// before or after the next event of a publisher who goes on writing.
 	ghosts  int32
-	final   bool // the last event that was stored says that it is the stream's last
+	popped  int32 // events that went off the front of the array that events lies in
+	final   bool  // the last event that was stored says that it is the stream's last
 	markers *markers
+}
+
+// push takes an event in.
+func (s *stream) push(e entry) {
+	if len(s.events) == cap(s.events) {
+		s.popped = 0 // append moves them
+	}
+	s.events = append(s.events, e)
+}
+
+// popOldest takes the oldest event out. An array is not kept for less than half of it.
+func (s *stream) popOldest() {
+	s.events = s.events[1:]
+	s.popped++
+	if int(s.popped) > len(s.events) {
+		s.events = slices.Clone(s.events)
+		s.popped = 0
+	}
+	if len(s.events) == 0 {
+		s.events = nil
+	}
 }
 
 // oldest returns the sequence of the oldest retained event.

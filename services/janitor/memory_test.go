@@ -1,0 +1,94 @@
+package janitor
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// What a ledger may take, in bytes: an event lies in 16, and a list that grows has
+// room for as much again.
+const (
+	eventBytes  = 32
+	streamBytes = 200
+)
+
+// inUse returns the bytes that are in use after a collection.
+func inUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // no heap is that large
+}
+
+// crowd makes ledgers, as many as there are partitions, of interleaved streams, and
+// returns them with what they take.
+func crowd(sessions, streams, events int) ([]*ledger, int64) {
+	before := inUse()
+	ledgers := make([]*ledger, 16)
+	for i := range ledgers {
+		ledgers[i] = newLedger()
+	}
+	for n := range events {
+		stream := n % streams
+		session := fmt.Sprint("session-", stream%sessions)
+		p := event.Partition(session, len(ledgers))
+		l := ledgers[p]
+		at, err := event.ParseSubject(fmt.Sprintf("mcp.%d.%s.%d", p, session, stream)) // names as a tail has them
+		if err != nil {
+			panic(err)
+		}
+		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+	}
+	return ledgers, inUse() - before
+}
+
+func TestALedgerTakesLittleMemory(t *testing.T) {
+	const streams = 10_000
+	for _, tt := range []struct{ sessions, events int }{
+		{1000, 1_000_000}, {streams, 1_000_000}, {1000, 65 * streams}, {1000, 129 * streams},
+	} {
+		ledgers, took := crowd(tt.sessions, streams, tt.events)
+		bound := int64(eventBytes*tt.events + streamBytes*streams)
+		t.Logf("%d events in %d streams of %d sessions: %.1f B an event, %.2f of the bound", tt.events, streams, tt.sessions, float64(took)/float64(tt.events), float64(took)/float64(bound))
+		if took > bound {
+			t.Errorf("%d events in %d streams of %d sessions take %d B, want %d at most", tt.events, streams, tt.sessions, took, bound)
+		}
+		runtime.KeepAlive(ledgers)
+	}
+}
+
+// What has expired is not held, whether all of it went at once or one by one.
+func TestWhatIsGoneTakesNoMemory(t *testing.T) {
+	const streams, events, kept = 100, 10_000, 30
+	for name, step := range map[string]uint64{"at once": (events - kept) * streams, "one by one": streams} {
+		ledgers, _ := crowd(1, streams, streams*events)
+		before := inUse()
+		for _, l := range ledgers {
+			for first := uint64(0); l.totals.events > kept*streams; l.prunedAt = noon.Add(-pruneEvery) {
+				first += step
+				l.advance(first + 1)
+				l.prune(noon)
+			}
+		}
+		if freed, want := before-inUse(), int64(streams*(events-2*kept)*16); freed < want {
+			t.Errorf("%s: %d B were freed, want %d", name, freed, want)
+		}
+		runtime.KeepAlive(ledgers)
+	}
+}
+
+func BenchmarkLedgerMemory(b *testing.B) {
+	for _, sessions := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint("sessions=", sessions), func(b *testing.B) {
+			for b.Loop() {
+				ledgers, took := crowd(sessions, 10_000, 1_000_000)
+				b.ReportMetric(float64(took)/1e6, "B/event")
+				runtime.KeepAlive(ledgers)
+			}
+		})
+	}
+}
