@@ -36,6 +36,9 @@ func bars() []bar {
 		{[]string{"publish"}, "ndjson_resident_mb", false, 256},
 		{[]string{"removal"}, "p99_vs_before", false, 3},
 		{[]string{"removal"}, "seconds", false, 120},
+		{[]string{"limits"}, "longest_above_s", false, 5},
+		{[]string{"ledger"}, "vs_drain", false, 1.5},
+		{[]string{"ledger"}, "heap_vs_bound", false, 1},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

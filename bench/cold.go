@@ -41,7 +41,7 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	f.add("events_in_window", held)
-	if err := addDrains(ctx, &f, r.nc, uint64(held/partitions)); err != nil {
+	if err := addDrains(ctx, &f, r.nc, drained{newest: uint64(held / partitions)}); err != nil {
 		return f, err
 	}
 	f.ratio("vs_drain", "seconds", "drain_seconds")

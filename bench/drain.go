@@ -17,8 +17,15 @@ import (
 // by itself), so that no reader profits from the one before.
 const forgotten = 12 * time.Second
 
+// drained is what drains read: the newest events of each partition, or with 0 all; with
+// their messages or without.
+type drained struct {
+	newest      uint64
+	headersOnly bool
+}
+
 // addDrains adds how long drains take, one partition after the other and all at once.
-func addDrains(ctx context.Context, f *figures, nc *nats.Conn, newest uint64) error {
+func addDrains(ctx context.Context, f *figures, nc *nats.Conn, what drained) error {
 	for _, c := range []struct {
 		metric  string
 		atATime int
@@ -26,7 +33,7 @@ func addDrains(ctx context.Context, f *figures, nc *nats.Conn, newest uint64) er
 		if err := pause(ctx, forgotten); err != nil {
 			return err
 		}
-		took, err := drain(ctx, nc, newest, c.atATime)
+		took, err := drain(ctx, nc, what, c.atATime)
 		if err != nil {
 			return fmt.Errorf("draining the log: %w", err)
 		}
@@ -35,10 +42,9 @@ func addDrains(ctx context.Context, f *figures, nc *nats.Conn, newest uint64) er
 	return nil
 }
 
-// drain returns how long plain ordered consumers of nats.go take to read the newest
-// events of each partition of a log, one consumer for each and so many at a time.
-// newest 0 means all.
-func drain(ctx context.Context, nc *nats.Conn, newest uint64, atATime int) (time.Duration, error) {
+// drain returns how long plain ordered consumers of nats.go take to read events of each
+// partition of a log, one consumer for each and so many at a time.
+func drain(ctx context.Context, nc *nats.Conn, what drained, atATime int) (time.Duration, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return 0, err
@@ -49,7 +55,7 @@ func drain(ctx context.Context, nc *nats.Conn, newest uint64, atATime int) (time
 	for p := range partitions {
 		turns <- struct{}{}
 		all.Go(func() {
-			errs[p] = drainPartition(ctx, js, "MCP_"+strconv.Itoa(p), newest)
+			errs[p] = drainPartition(ctx, js, "MCP_"+strconv.Itoa(p), what)
 			<-turns
 		})
 	}
@@ -57,7 +63,7 @@ func drain(ctx context.Context, nc *nats.Conn, newest uint64, atATime int) (time
 	return time.Since(start), errors.Join(errs...)
 }
 
-func drainPartition(ctx context.Context, js jetstream.JetStream, name string, newest uint64) error {
+func drainPartition(ctx context.Context, js jetstream.JetStream, name string, what drained) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return err
@@ -67,10 +73,10 @@ func drainPartition(ctx context.Context, js jetstream.JetStream, name string, ne
 		return nil
 	}
 	from := state.FirstSeq
-	if newest > 0 && state.LastSeq-state.FirstSeq >= newest {
-		from = state.LastSeq - newest + 1
+	if what.newest > 0 && state.LastSeq-state.FirstSeq >= what.newest {
+		from = state.LastSeq - what.newest + 1
 	}
-	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from})
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, HeadersOnly: what.headersOnly})
 	if err != nil {
 		return err
 	}

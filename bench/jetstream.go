@@ -66,37 +66,52 @@ func serveJetStream(dir string) error {
 
 // jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
 func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
-	self, err := os.Executable()
+	log, err := startBareLog(ctx, p)
 	if err != nil {
 		return 0, err
 	}
-	dir, err := os.MkdirTemp(p.dir, "jetstream-")
-	if err != nil {
-		return 0, err
-	}
-	cmd := command(ctx, self, bareJetStream, dir)
-	cmd.Stderr = os.Stderr
-	url, err := begin(cmd)
-	if err != nil {
-		return 0, errors.Join(errors.New("JetStream alone did not start"), err)
-	}
-	defer end(cmd)
-	publisher, err := newLogPublisher(url)
-	if err != nil {
-		return 0, err
-	}
-	defer publisher.nc.Close()
-	r := &runner{server: &bareLog{publisher, cmd}, streams: streams, clients: 1}
+	defer log.end()
+	r := &runner{server: log, streams: streams, clients: 1}
 	if _, err := r.paced(ctx, perSecond, warmUp); err != nil {
 		return 0, err
 	}
 	return r.paced(ctx, perSecond, d)
 }
 
+// startBareLog starts JetStream alone in a process of its own, with a log.
+func startBareLog(ctx context.Context, p *programs) (*bareLog, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(p.dir, "jetstream-")
+	if err != nil {
+		return nil, err
+	}
+	cmd := command(ctx, self, bareJetStream, dir)
+	cmd.Stderr = os.Stderr
+	url, err := begin(cmd)
+	if err != nil {
+		return nil, errors.Join(errors.New("JetStream alone did not start"), err)
+	}
+	publisher, err := newLogPublisher(url)
+	if err != nil {
+		end(cmd)
+		return nil, err
+	}
+	return &bareLog{publisher, cmd, url}, nil
+}
+
 // bareLog is JetStream alone, in a process of its own. It has no clients.
 type bareLog struct {
 	*logPublisher
 	cmd *exec.Cmd
+	url string
+}
+
+func (b *bareLog) end() {
+	b.nc.Close()
+	end(b.cmd)
 }
 
 func (b *bareLog) target() target { return target{} }

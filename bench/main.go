@@ -44,6 +44,8 @@ func cases() []benchCase {
 		{"storm", "storm-log", "the same, with a window of a tenth of the log", stormBelow},
 		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
 		{"retention", "removal", "1,000 closed sessions of 10,000, of 100 events each, are removed beside a client that publishes 2,000 events/s", removal},
+		{"retention", "limits", "one session of 50 streams, 5,000 events/s of 512 B for a minute: how long it holds more than its limits", limitsCase},
+		{"retention", "ledger", "a janitor starts on 1,000,000 events of 512 B in 10,000 streams", ledgerCase},
 		{"cold", "cold", "an edge starts on 1,000,000 events of 512 B", cold},
 	}
 }

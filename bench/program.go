@@ -18,13 +18,14 @@ import (
 
 // programs are what is measured, in a folder that also has all that a run writes.
 type programs struct {
-	dir    string
-	rejoin string // the standalone program
-	edge   string // the edge alone
-	ingest string // ingest alone
-	nginx  string // nginx with Nchan; empty when it is not installed
-	nchan  string // Nchan's module
-	stored *stored
+	dir     string
+	rejoin  string // the standalone program
+	edge    string // the edge alone
+	ingest  string // ingest alone
+	janitor string // the janitor alone
+	nginx   string // nginx with Nchan; empty when it is not installed
+	nchan   string // Nchan's module
+	stored  *stored
 }
 
 // build builds the programs.
@@ -33,8 +34,8 @@ func build(ctx context.Context) (*programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest")}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest")
+	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest"), janitor: filepath.Join(dir, "janitor")}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest", "rejoin/services/janitor/cmd/janitor")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		p.clean()

@@ -58,7 +58,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	if err := closeSessions(ctx, r); err != nil {
 		return f, err
 	}
-	pace := startPacer(ctx, r)
+	pace := startPacer(ctx, r.logPublisher, removalRate, func(n int) string { return oneStreamSubject("live" + strconv.Itoa(n%1000)) })
 	defer func() { _ = pace.stop() }() // asked for below
 	if err := pause(ctx, removalBefore); err != nil {
 		return f, err
@@ -130,10 +130,9 @@ func (r *rejoin) removed(ctx context.Context, entries float64) error {
 	}
 }
 
-// pacer publishes events to 1,000 sessions at a steady rate, and measures how long
-// each waits for its acknowledgement.
+// pacer publishes events at a steady rate, and measures how long each waits for its
+// acknowledgement.
 type pacer struct {
-	r      *rejoin
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 
@@ -142,19 +141,18 @@ type pacer struct {
 	err  error
 }
 
-func startPacer(ctx context.Context, r *rejoin) *pacer {
+func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject func(n int) string) *pacer {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pacer{r: r, cancel: cancel, acks: &histogram{}}
+	p := &pacer{cancel: cancel, acks: &histogram{}}
 	p.all.Go(func() {
 		start := time.Now()
 		for n := 0; ctx.Err() == nil; n++ {
-			at := start.Add(time.Duration(n) * time.Second / removalRate)
+			at := start.Add(time.Duration(n) * time.Second / time.Duration(perSecond))
 			if wait := time.Until(at); wait > 0 {
 				time.Sleep(wait)
 			}
-			subject := oneStreamSubject("live" + strconv.Itoa(n%1000))
 			sent := time.Now()
-			ack, err := r.store(ctx, subject, stamped(n, messageBytes))
+			ack, err := to.store(ctx, subject(n), stamped(n, messageBytes))
 			if err != nil {
 				p.fail(ctx, err)
 				return

@@ -39,7 +39,7 @@ func stormInWindow(ctx context.Context, p *programs) (figures, error) {
 func stormBelow(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
-		if err := addDrains(ctx, &f, r.nc, 0); err != nil {
+		if err := addDrains(ctx, &f, r.nc, drained{}); err != nil {
 			return err
 		}
 		return pause(ctx, forgotten)

@@ -102,6 +102,10 @@ func TestBadInputIsRefusedAndStoresNothing(t *testing.T) {
 		{"clear of neither", "DELETE", "/v1/sessions/bad?clear=yes", "", 400, "invalid_parameter", nil},
 		{"list limit that is no number", "GET", "/v1/sessions?limit=x", "", 400, "invalid_parameter", nil},
 		{"list state that is none", "GET", "/v1/sessions?state=gone", "", 400, "invalid_parameter", nil},
+		{"list order that is none", "GET", "/v1/sessions?sort=size", "", 400, "invalid_parameter", nil},
+		{"place of another order", "GET", "/v1/sessions?sort=bytes&after=bad", "", 400, "invalid_parameter", nil},
+		{"a sweep that is neither dry nor real", "POST", "/v1/sweep?dry_run=1", "", 400, "invalid_parameter", nil},
+		{"wrong method on a sweep", "GET", "/v1/sweep", "", 405, "method_not_allowed", nil},
 		{"a form that nobody has", "GET", events, "", 406, "not_acceptable", []string{"Accept", "application/xml"}},
 		{"another host", "GET", events, "", 403, "host_not_allowed", []string{"Host", "rejoin.example"}},
 

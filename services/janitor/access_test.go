@@ -41,8 +41,19 @@ func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {
 		{"/v1/sessions", admin, 200, `"owner":"alice"`},
 		{"/v1/sessions/s", admin, 200, `"owner":"alice"`},
 		{"/v1/sessions/nothing", admin, 404, `"not_found"`},
+		{"/v1/sweep", "", 401, `"unauthorized"`},
+		{"/v1/sweep", owner, 403, `"insufficient_scope"`},
+		{"/v1/sweep?dry_run=true", owner, 403, `"insufficient_scope"`},
+		{"/v1/sweep?dry_run=x", owner, 403, `"insufficient_scope"`},
+		{"/v1/sweep?dry_run=true", admin, 200, `"removals":[]`},
+		{"/v1/sweep", admin, 200, `"removed":{}`},
+		{"/v1/sweep?access_token=" + admin, "", 400, `"token_in_url"`},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.Addr().String()+tt.path, http.NoBody)
+		method := http.MethodGet
+		if strings.HasPrefix(tt.path, "/v1/sweep") {
+			method = http.MethodPost
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr().String()+tt.path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,9 +1,11 @@
 package janitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 // How many entries are deleted between two looks at whether the partition is still the
 // one of the ledger: of those that are urgent, and of those that are not.
 const (
-	batchSize   = 256
+	batchSize   = 512
 	leisureSize = 16
 )
 
@@ -34,7 +36,7 @@ var errMoved = errors.New("the partition is not what it was")
 
 // batch deletes the next doomed entries of a partition, counts them by reason, and
 // says what is left. What is deleted is in order of sequence: of the urgent entries
-// with up to lanes in flight, of the others one after the other. How far their sessions
+// with up to inFlight at a time, of the others one after the other. How far their sessions
 // are trimmed is written down before.
 func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]int) (rest left, err error) {
 	var epoch int
@@ -96,6 +98,9 @@ func deleteInTurn(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([
 	return todo, nil
 }
 
+// inFlight is how many urgent entries of a partition are deleted at a time.
+const inFlight = 16
+
 // deleteAll deletes entries and returns those that are gone, in order. A lane
 // stops at its first error, since what follows may be of the same stream.
 func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]doom, error) {
@@ -105,19 +110,23 @@ func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]do
 		gone = make([]bool, len(todo))
 		errs error
 	)
-	for lane := range uint8(lanes) {
+	work := make(chan []int, lanes)
+	for _, lane := range inLanes(todo) {
+		work <- lane
+	}
+	close(work)
+	for range inFlight {
 		wg.Go(func() {
-			for i, d := range todo {
-				if d.lane != lane {
-					continue
+			for lane := range work {
+				for _, i := range lane {
+					if err := deleteOne(ctx, log, p, todo[i].seq); err != nil {
+						mu.Lock()
+						errs = errors.Join(errs, err)
+						mu.Unlock()
+						break
+					}
+					gone[i] = true
 				}
-				if err := deleteOne(ctx, log, p, d.seq); err != nil {
-					mu.Lock()
-					errs = errors.Join(errs, err)
-					mu.Unlock()
-					return
-				}
-				gone[i] = true
 			}
 		})
 	}
@@ -129,6 +138,17 @@ func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]do
 		}
 	}
 	return done, errs
+}
+
+// inLanes returns which entries each lane has, the longest first, so that nobody waits
+// for it in the end.
+func inLanes(todo []doom) [][]int {
+	all := make([][]int, lanes)
+	for i, d := range todo {
+		all[d.lane] = append(all[d.lane], i)
+	}
+	slices.SortFunc(all, func(a, b []int) int { return cmp.Compare(len(b), len(a)) })
+	return all
 }
 
 func deleteOne(ctx context.Context, log *eventlog.Log, p int, seq uint64) error {

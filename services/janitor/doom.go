@@ -8,10 +8,10 @@ import (
 	"rejoin/shared/marks"
 )
 
-// lanes is how many deletes are in flight at a time. The entries of one stream are
-// all in one lane, and a lane deletes one after the other: so what is left of a
-// stream is at any moment its newest part, on which edges rely.
-const lanes = 8
+// lanes is how many groups of streams there are. The entries of one stream are all in
+// one lane, and a lane deletes one after the other: so what is left of a stream is at
+// any moment its newest part, on which edges rely.
+const lanes = 64
 
 // doom is an entry that the ledger has taken out and that is to be deleted.
 type doom struct {

@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,17 +26,22 @@ type sessionList struct {
 	Next string `json:"next,omitempty"`
 }
 
-// sessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
-type sessionDetail struct {
-	sessionInfo
-	Streams []streamInfo `json:"streams"`
+// sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
+type sweepAnswer struct {
+	Removed map[Reason]int `json:"removed"`
+	// Left is what is removed in the next minute, so that publishers do not notice.
+	Left    map[Reason]int `json:"left"`
+	Seconds float64        `json:"seconds"`
 }
 
-// listQuery are the parameters of GET /v1/sessions.
-type listQuery struct {
-	limit int
-	after string
-	state session.State // empty: all
+// dryAnswer is the body of POST /v1/sweep?dry_run=true.
+type dryAnswer struct {
+	WouldRemove map[Reason]int `json:"wouldRemove"`
+	// Removals are the largest ones.
+	Removals []removalInfo `json:"removals"`
+	More     bool          `json:"more"` // there are more than these
+	// Left is what earlier sweeps have left to be removed.
+	Left map[Reason]int `json:"left"`
 }
 
 // guard returns a handler that calls h for requests whose token grants admin: what the
@@ -52,41 +58,26 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	records := map[string][]session.Record{}
-	for _, r := range s.backend.Sessions.Sessions() {
-		records[r.Session] = append(records[r.Session], r)
-	}
-	names := make([]string, 0, len(records))
-	for name, rs := range records {
-		if slices.ContainsFunc(rs, isSession) {
-			names = append(names, name)
-		}
-	}
+	records, inLog := s.backend.Sessions.Sessions(), map[string]held{}
 	for _, p := range s.partitions {
-		p.with(func(l *ledger) {
-			for name, a := range l.accounts {
-				if a.events > 0 && !slices.ContainsFunc(records[name], isSession) {
-					names = append(names, name)
-				}
-			}
-		})
+		p.with(func(l *ledger) { l.held(inLog) })
 	}
-	slices.Sort(names)
-	from, found := slices.BinarySearch(names, q.after)
-	if found {
-		from++
+	page, more := q.rows(records, inLog)
+	of := make(map[string][]session.Record, len(page))
+	for _, at := range page {
+		of[at.name] = nil
 	}
-	list := sessionList{Sessions: []sessionInfo{}}
-	for _, name := range names[from:] {
-		info, _ := s.describe(name, records[name])
-		if q.state != "" && info.State != q.state {
-			continue
+	for _, r := range records {
+		if _, ok := of[r.Session]; ok {
+			of[r.Session] = append(of[r.Session], r)
 		}
-		if len(list.Sessions) == q.limit {
-			list.Next = list.Sessions[q.limit-1].Session
-			break
-		}
-		list.Sessions = append(list.Sessions, info)
+	}
+	list := sessionList{Sessions: make([]sessionInfo, 0, len(page))}
+	for _, at := range page {
+		list.Sessions = append(list.Sessions, s.info(at.name, of[at.name]))
+	}
+	if more {
+		list.Next = q.next(page[len(page)-1])
 	}
 	return answerJSON(c, list)
 }
@@ -111,25 +102,65 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 		}
 		records = append(records, rec)
 	}
-	info, streams := s.describe(name, records)
-	if len(records) == 0 && info.Events == 0 {
+	d := s.detail(name, records)
+	if len(records) == 0 && d.Events == 0 {
 		return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
 	}
-	if streams == nil {
-		streams = []streamInfo{}
-	}
-	return answerJSON(c, sessionDetail{info, streams})
+	return answerJSON(c, d)
 }
 
-// describe puts together what registry and ledger have of a session.
-func (s *Service) describe(name string, records []session.Record) (info sessionInfo, streams []streamInfo) {
-	var rec session.Record
-	if i := slices.IndexFunc(records, isSession); i >= 0 {
-		rec = records[i]
-	}
+// info puts together what registry and ledger have of a session.
+func (s *Service) info(name string, records []session.Record) (info sessionInfo) {
+	rec := recordOf(name, records)
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) { streams = l.streamsOf(name, records, p.now()) })
-	return infoOf(name, rec, streams), streams
+	p.with(func(l *ledger) { info = l.infoOf(rec, l.streamsOf(rec, records, p.now())) })
+	return info
+}
+
+// detail is info with the streams, and what goes next.
+func (s *Service) detail(name string, records []session.Record) (d sessionDetail) {
+	rec, lim := recordOf(name, records), s.sweeper.limits()
+	p := s.partitions[s.backend.Log.Partition(name)]
+	p.with(func(l *ledger) {
+		now := p.now()
+		removals := s.sweeper.ofSession(l, name, lim, now)
+		d = l.detail(rec, l.streamsOf(rec, records, now), removals, lim)
+	})
+	return d
+}
+
+// recordOf returns the session's own record of those of it and its streams.
+func recordOf(name string, records []session.Record) session.Record {
+	if i := slices.IndexFunc(records, isSession); i >= 0 {
+		return records[i]
+	}
+	return session.Record{Session: name}
+}
+
+// sweep sweeps, or says what a sweep would do.
+func (s *Service) sweep(c *fiber.Ctx) error {
+	dry, err := web.Choice(c, "dry_run", "true", "false", false)
+	if err != nil {
+		return err
+	}
+	if err := s.ready(); err != nil {
+		return err
+	}
+	if dry {
+		d := s.sweeper.dryRun()
+		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.left()})
+	}
+	if !s.lease.held() {
+		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")
+	}
+	done := s.sweeper.sweepNow(askPatience)
+	switch {
+	case errors.Is(done.err, errNoSweep):
+		return web.Wrap(done.err, web.CodeUnavailable, "No sweep can begin at the moment.")
+	case done.err != nil:
+		return web.Wrap(done.err, web.CodeUnavailable, "The sweep is left unfinished; the next one goes on.")
+	}
+	return answerJSON(c, sweepAnswer{done.removed, done.left, done.took.Seconds()})
 }
 
 func isSession(r session.Record) bool { return r.Stream == "" }
@@ -151,11 +182,23 @@ func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 	if q.limit, err = web.Number(c, "limit", q.limit, 1, maxLimit); err != nil {
 		return listQuery{}, err
 	}
-	if q.after, _, err = web.Query(c, "after"); err != nil {
+	by, given, err := web.Query(c, "sort")
+	if err != nil {
 		return listQuery{}, err
 	}
-	if q.after != "" && event.CheckSession(q.after) != nil {
-		return bad(`The parameter "after" is the name of a session.`)
+	if q.order = order(by); given && !slices.Contains([]order{byBytes, byEvents, byActivity}, q.order) {
+		return bad(`The parameter "sort" is "bytes", "events" or "activity".`)
+	}
+	after, _, err := web.Query(c, "after")
+	if err != nil {
+		return listQuery{}, err
+	}
+	if after != "" {
+		at, ok := q.place(after)
+		if !ok || event.CheckSession(at.name) != nil {
+			return bad(`The parameter "after" is the "next" of a page in the same order; without "sort", it may be the name of any session.`)
+		}
+		q.after = &at
 	}
 	state, given, err := web.Query(c, "state")
 	if err != nil {

@@ -2,11 +2,16 @@ package janitor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -18,7 +23,12 @@ import (
 
 func get(t *testing.T, addr, path string, into any) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, nil)
+	return do(t, http.MethodGet, addr, path, into)
+}
+
+func do(t *testing.T, method, addr, path string, into any) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +65,7 @@ func TestHTTP(t *testing.T) {
 				if status, body := get(t, r.Addr().String(), "/v1/sessions/log%2F1", &d); status != http.StatusOK {
 					return fmt.Errorf("%d %s", status, body)
 				}
-				if len(d.Streams) != 2 || d.Streams[0].First != a[0] || d.Streams[0].Last != a[1] || d.Events != 3 || d.Bytes != 3*messageBytes || d.Oldest.IsZero() || d.Newest.IsZero() {
+				if len(d.Streams) != 2 || d.Streams[0].OldestID != r.idOf(t, name, "a", a[0]) || d.Streams[0].NewestID != r.idOf(t, name, "a", a[1]) || d.Events != 3 || d.Bytes != 3*messageBytes || d.Oldest.IsZero() || d.Newest.IsZero() || d.Activity.Before(d.Newest) {
 					return fmt.Errorf("%+v", d)
 				}
 				return nil
@@ -95,6 +105,17 @@ func TestHTTP(t *testing.T) {
 		{"/v1/sessions?limit=x", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?after=*", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?state=dead", 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes", 200, "", "log/1 log2 empty", ""},
+		{"/v1/sessions?sort=events&state=open", 200, "", "log/1 empty", ""},
+		{"/v1/sessions?sort=activity&limit=2", 200, "", "log2 log/1", listQuery{order: byActivity}.next(row{activity(t, r, "log/1"), "log/1"})},
+		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byBytes}.next(row{3 * messageBytes, "log/1"}), 200, "", "log2 empty", ""},
+		{"/v1/sessions?sort=name", 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=", 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&sort=events", 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=log2", 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byEvents}.next(row{1, "log2"}), 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byBytes}.next(row{1, "*"}), 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=Ynl0ZXM", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions/empty", 200, `"streams":[]`, "", ""},
 		{"/v1/sessions/empty", 200, `"metadata":{"k":1}`, "", ""},
 		{"/v1/sessions/log2", 200, `"closed":true`, "", ""},
@@ -119,6 +140,143 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// activity returns when a session was last active, in microseconds.
+func activity(t *testing.T, r *running, name string) int64 {
+	t.Helper()
+	var d sessionDetail
+	if status, body := get(t, r.Addr().String(), "/v1/sessions/"+url.PathEscape(name), &d); status != http.StatusOK {
+		t.Fatal(status, body)
+	}
+	return d.Activity.UnixMicro()
+}
+
+// idOf returns the event ID of a sequence as an edge gives it out.
+func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
+	t.Helper()
+	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, _ := r.b.Sessions.Session(name)
+	at := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: name, Incarnation: rec.Incarnation, Stream: stream}
+	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
+}
+
+func TestASessionSaysWhatGoesNext(t *testing.T) {
+	cfg := quick()
+	cfg.Interval = time.Hour
+	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg)
+	rec, err := r.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := r.publish(t, "s", "a", 4), r.publish(t, "s", "b", 1)
+	look := func() (d sessionDetail) {
+		t.Helper()
+		if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK {
+			t.Fatal(status, body)
+		}
+		return d
+	}
+	d := look()
+	if *d.Room.Events != -2 || *d.Streams[0].Room.Events != 6 || *d.Room.Bytes != 10<<20-5*messageBytes {
+		t.Errorf("the room is %d events, %d in the stream, %d bytes", *d.Room.Events, *d.Streams[0].Room.Events, *d.Room.Bytes)
+	}
+	want := []removalInfo{
+		{Reason: SessionEvents, Stream: "a", Entries: 2, UpTo: r.idOf(t, "s", "a", a[1])},
+		{Reason: expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[0]), At: d.Oldest.Add(30 * time.Minute)},
+	}
+	if !reflect.DeepEqual(d.Upcoming, want) || !d.Streams[1].Expires.Equal(d.Streams[1].Oldest.Add(30*time.Minute)) {
+		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
+	}
+	r.sweepNow(t)
+	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, rec.Session, "", false, 0); err != nil {
+		t.Fatal(err)
+	}
+	d = look()
+	want = []removalInfo{
+		{Reason: expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
+		{Reason: Closed, Entries: 3, At: d.Ended.Add(cfg.ClosedGrace)},
+	}
+	if !reflect.DeepEqual(d.Upcoming, want) {
+		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
+	}
+	if d.Streams[1].NewestID != r.idOf(t, "s", "b", b[0]) || *d.Room.Events != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestASweepOnRequest(t *testing.T) {
+	cfg := quick()
+	cfg.Interval, cfg.ClosedGrace = time.Hour, 0
+	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
+	rec, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.publish(t, "closed", "x", 2)
+	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, rec.Session, "", false, 0); err != nil {
+		t.Fatal(err)
+	}
+	a, b := r.publish(t, "s", "a", 5), r.publish(t, "s", "b", 3)
+	for range 2 { // a dry run changes nothing
+		var got dryAnswer
+		status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep?dry_run=true", &got)
+		want := dryAnswer{
+			WouldRemove: map[Reason]int{SessionEvents: 5, Closed: 2},
+			Removals: []removalInfo{
+				{Reason: SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
+				{Reason: Closed, Session: "closed", Stream: "x", Entries: 2},
+			},
+			Left: map[Reason]int{},
+		}
+		want.Removals[1].UpTo = got.Removals[min(1, len(got.Removals)-1)].UpTo
+		if status != http.StatusOK || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%d %s, want %+v", status, body, want)
+		}
+		if err := wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got sweepAnswer
+	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
+	want := sweepAnswer{Removed: map[Reason]int{SessionEvents: 5}, Left: map[Reason]int{Closed: 2}, Seconds: got.Seconds}
+	if status != http.StatusOK || !reflect.DeepEqual(got, want) || got.Seconds <= 0 {
+		t.Fatalf("%d %s, want %+v", status, body, want)
+	}
+	if err := wantSequences(r.stored(t, "s", ""), b); err != nil {
+		t.Error(err)
+	}
+	for path, want := range map[string]int{
+		"POST /v1/sweep?dry_run=1": 400, "POST /v1/sweep?dry_run=": 400, "POST /v1/sweep?dry_run=true&dry_run=true": 400,
+		"GET /v1/sweep": 405, "DELETE /v1/sweep?dry_run=true": 405, "POST /v1/sweep/now": 404,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		if status, body := do(t, method, r.Addr().String(), path, nil); status != want {
+			t.Errorf("%s %s: %d %s, want %d", method, path, status, body, want)
+		}
+	}
+}
+
+// One at a time: who asks while there is another one, or none at all, is told to come back.
+func TestWhoAsksForASweepThatDoesNotBeginIsToldSo(t *testing.T) {
+	w := &sweeper{asks: make(chan ask)}
+	if got := w.sweepNow(time.Millisecond); !errors.Is(got.err, errNoSweep) {
+		t.Error(got)
+	}
+}
+
+func TestADryRunListsTheLargestRemovals(t *testing.T) {
+	f := firsts[planned]{n: 3, compare: comparePlanned}
+	for i := range 100 {
+		f.add(planned{removalInfo: removalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
+	}
+	all, more := f.all()
+	if len(all) != 3 || !more || all[0].Entries != 100 || all[1].Entries != 99 || all[2].Entries != 98 {
+		t.Errorf("%+v, %t", all, more)
+	}
+}
+
 func TestHTTPAndReadinessWaitForTheLedger(t *testing.T) {
 	srv := natstest.Start(t)
 	env := daemon.NewEnv(nil)
@@ -132,8 +290,9 @@ func TestHTTPAndReadinessWaitForTheLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.ln.Close() }()
-	for _, path := range []string{"/v1/sessions", "/v1/sessions/s"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil)
+	for _, request := range []string{"GET /v1/sessions", "GET /v1/sessions/s", "POST /v1/sweep", "POST /v1/sweep?dry_run=true"} {
+		method, path, _ := strings.Cut(request, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,8 +301,8 @@ func TestHTTPAndReadinessWaitForTheLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%s answers %d", path, resp.StatusCode)
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s answers %d", request, resp.StatusCode)
 		}
 	}
 	if r := env.Health.Readiness(); r.Ready || r.Failing[0].Check != "ledger" {

@@ -47,6 +47,8 @@ type ledger struct {
 	order    *names   // of the sessions
 	strays   []uint64 // entries that belong nowhere, in order of sequence
 	doomed   []doom
+	alarm    alarm    // the sweeper sets it
+	over     []string // the sessions that it rang for
 	doubts   doubts
 	missed   uint64 // how many sequences were ever missing, those of earlier epochs too
 	totals   totals
@@ -68,9 +70,9 @@ func newLedger() *ledger {
 // drop forgets everything: the ledger is not complete, and follows no partition,
 // until it begins.
 func (l *ledger) drop() {
-	epoch, foreign := l.epoch+1, l.foreign
+	epoch, foreign, alarm := l.epoch+1, l.foreign, l.alarm
 	*l = *newLedger()
-	l.epoch, l.foreign = epoch, foreign
+	l.epoch, l.foreign, l.alarm = epoch, foreign, alarm
 }
 
 // notice notes whether a state is one under a limit that is not the one in the book.
@@ -124,7 +126,7 @@ func (l *ledger) begin(s eventlog.State, trims map[string]uint64) uint64 {
 	fresh := ledger{
 		limit: s.Limits.MaxEventsPerStream, earlier: s.Earlier, maxAge: s.Limits.MaxAge, epoch: l.epoch + 1,
 		created: s.Created, birth: s.Birth, generations: s.Generations,
-		first: s.First, accounts: map[string]*account{}, missed: l.missed,
+		first: s.First, accounts: map[string]*account{}, missed: l.missed, alarm: l.alarm,
 		doubts: doubts{past: map[string]uint64{}},
 	}
 	if l.notice(s); l.foreign > 0 {
@@ -255,6 +257,7 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 		}
 	}
 	l.expire(a, s, now)
+	l.watch(e.Subject.Session, a)
 }
 
 // late enters an event that was in flight when the ledger went past it, because

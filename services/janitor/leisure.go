@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -20,12 +21,14 @@ type leisure struct {
 	deleted    map[Reason]int // since then, or since the last report
 }
 
-// begin goes on with the partitions that a sweep found to have something left.
+// begin goes on with the partitions that a sweep found to have something left, which
+// may hold some of them twice.
 func (l *leisure) begin(partitions []*partition, now time.Time) {
 	if len(l.partitions) == 0 {
 		l.begun = now
 	}
-	l.partitions = partitions
+	slices.SortFunc(partitions, func(a, b *partition) int { return cmp.Compare(a.number, b.number) })
+	l.partitions = slices.Compact(partitions)
 }
 
 // turn returns the partition of the next batch.

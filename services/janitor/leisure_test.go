@@ -56,6 +56,9 @@ func TestWhatIsUrgentGoesFirst(t *testing.T) {
 	if err := wantSequences(r.stored(t, "busy", "a"), all[10:]); err != nil {
 		t.Error(err)
 	}
+	if n := r.metric(t, "doomed_entries", ""); n != 100 {
+		t.Errorf("%v entries are doomed", n)
+	}
 	if n := len(r.stored(t, "closed", "a")); n != 100 {
 		t.Errorf("%d events of the closed session are left", n)
 	}

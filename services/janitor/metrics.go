@@ -21,7 +21,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		}, []string{"reason"}),
 		sweep: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rejoin_janitor_sweep_duration_seconds",
-			Help:    "Time that sweeps took.",
+			Help:    "Time that sweeps took, and trimmings of sessions between them.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
 		}),
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -58,6 +58,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	gauge("retained_events", "Events in the log.", func(l *ledger) float64 { return float64(l.totals.events) })
 	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
 	gauge("sessions", "Sessions with events in the log.", func(l *ledger) float64 { return float64(l.totals.sessions) })
+	gauge("doomed_entries", "Entries that the janitor has yet to delete: what is not urgent may take a minute.", func(l *ledger) float64 { return float64(len(l.doomed)) })
 	gauge("streams", "Streams with events in the log.", func(l *ledger) float64 { return float64(l.totals.streams) })
 	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rejoin_janitor_tail_missed_total",

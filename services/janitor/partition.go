@@ -23,6 +23,7 @@ type partition struct {
 	trims   *trims
 	logger  *slog.Logger
 	cleared func() // called for every =clear marker of a complete ledger
+	alarmed func() // called while a session of a complete ledger is to be trimmed soon
 	now     func() time.Time
 	// inCharge returns the term in which this janitor acts, and has taken over what its
 	// predecessor left; nil otherwise.
@@ -50,9 +51,9 @@ type partition struct {
 	wake     chan struct{} // tells follow that a look is wanted
 }
 
-func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared func()) *partition {
+func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared, alarmed func()) *partition {
 	return &partition{
-		number: p, log: log, trims: trims, logger: logger, cleared: cleared, now: time.Now, inCharge: func() *term { return nil },
+		number: p, log: log, trims: trims, logger: logger, cleared: cleared, alarmed: alarmed, now: time.Now, inCharge: func() *term { return nil },
 		ledger: newLedger(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -141,10 +142,14 @@ func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.halt(e.Sequence)
 	cleared := p.fed && p.ledger.apply(e, p.now()) && p.ledger.complete
 	p.enter()
+	alarmed := p.ledger.alarmed()
 	p.progress()
 	p.mu.Unlock()
 	if cleared {
 		p.cleared()
+	}
+	if alarmed {
+		p.alarmed()
 	}
 }
 

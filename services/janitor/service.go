@@ -31,7 +31,7 @@ import (
 //	   ├──▶ takeOver      one a partition: the ledger knows what others have deleted
 //	   ├──▶ clerk         one, from when all ledgers are complete: answers marks;
 //	   │                  and one for each question that waits for a ledger
-//	   ├──▶ sweeper       one: policy, then deletes with up to 8 more
+//	   ├──▶ sweeper       one: policy, then deletes with up to 16 more
 //	   ├──▶ registrar     one: duties in the session registry
 //	   └──▶ setter        one: changes the log's limits
 //
@@ -84,12 +84,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	s.trims = newTrims(b.Log, env.Log)
-	s.sweeper = &sweeper{
-		nc: b.Conn, trims: s.trims, sessions: b.Sessions, interval: cfg.Interval, logger: env.Log, kick: make(chan struct{}, 1),
-		settings: b.Log.Settings, closedGrace: cfg.ClosedGrace, overrides: cfg.overrides(),
-	}
+	s.sweeper = newSweeper(cfg, b, s.trims, env.Log)
 	for p := range b.Log.Settings().Partitions {
-		part := newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared)
+		part := newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared, s.sweeper.alarmed)
 		part.inCharge = s.charge.Load
 		s.partitions = append(s.partitions, part)
 	}
@@ -118,6 +115,7 @@ func (s *Service) Routes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions)},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.guard(s.getSession)},
+		{Method: fiber.MethodPost, Path: "/v1/sweep", Handler: s.guard(s.sweep)},
 	}
 }
 

@@ -33,7 +33,7 @@ func newPair(t *rapid.T) *pair {
 func (m *pair) follow() {
 	m.standby = &machine{log: m.log, trims: m.trims, limits: m.limits, places: m.places}
 	m.standby.begin()
-	m.p = newPartition(0, nil, nil, slog.New(slog.DiscardHandler), func() {})
+	m.p = newPartition(0, nil, nil, slog.New(slog.DiscardHandler), func() {}, func() {})
 	m.p.ledger = m.standby.ledger
 	m.p.ledger.doubts.standby = true
 }
@@ -178,7 +178,7 @@ func TestWhatAnotherJanitorDeletesGoesOutOfTheBook(t *testing.T) {
 		m.publish(place{"s", s}, event.Message) // a: 1 3 4, b: 2 5
 	}
 	book := func() *partition {
-		p := newPartition(0, nil, nil, slog.New(slog.DiscardHandler), func() {})
+		p := newPartition(0, nil, nil, slog.New(slog.DiscardHandler), func() {}, func() {})
 		p.ledger.begin(m.state(), nil)
 		for _, e := range m.entries {
 			p.ledger.apply(e, m.now)

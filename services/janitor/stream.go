@@ -103,8 +103,9 @@ type account struct {
 	maybe   uint64 // for streams that the ledger does not know; see doubts
 	last    uint32 // when the newest event was stored, as in entry; 0: none was seen
 	markers *markers
-	marked  int // markers of the session and of its streams
-	doomed  int // entries that are doomed and not deleted yet
+	marked  int  // markers of the session and of its streams
+	doomed  int  // entries that are doomed and not deleted yet
+	over    bool // the session is on the ledger's list of those to be trimmed soon
 }
 
 // closedAt returns the sequence after which a stream's events are ignored.

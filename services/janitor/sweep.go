@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/link"
 	"rejoin/shared/session"
@@ -18,10 +20,6 @@ import (
 // clearDelay is how long after a =clear marker a sweep begins: a session that is
 // cleared stream by stream is swept once.
 const clearDelay = 50 * time.Millisecond
-
-// keepEmpty is how many streams of which nothing is retained a partition's ledger
-// remembers, with about 200 B each.
-const keepEmpty = 100_000
 
 // sweeper is the one place that deletes from the log.
 type sweeper struct {
@@ -36,24 +34,45 @@ type sweeper struct {
 	metrics     *metrics
 	logger      *slog.Logger
 	kick        chan struct{} // a =clear marker was seen
-	server      string        // whose copy of the trim marks is known to be whole
+	alarm       chan struct{} // a session holds more than its limits
+	asks        chan ask
+	server      string         // whose copy of the trim marks is known to be whole
+	early       map[Reason]int // deleted since the last sweep, for its line in the log
+	delay       time.Duration  // from an alarm to the early trimming
 	leisure     leisure
 }
 
+func newSweeper(cfg Config, b *backend.Backend, trims *trims, logger *slog.Logger) *sweeper {
+	return &sweeper{
+		nc: b.Conn, trims: trims, sessions: b.Sessions, settings: b.Log.Settings, closedGrace: cfg.ClosedGrace,
+		overrides: cfg.overrides(),
+		interval:  cfg.Interval, logger: logger,
+		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan ask),
+		early: map[Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
+	}
+}
+
 // cleared asks for a sweep soon.
-func (w *sweeper) cleared() {
+func (w *sweeper) cleared() { ring(w.kick) }
+
+// alarmed asks for the sessions that hold too much to be trimmed soon.
+func (w *sweeper) alarmed() { ring(w.alarm) }
+
+func ring(bell chan struct{}) {
 	select {
-	case w.kick <- struct{}{}:
+	case bell <- struct{}{}:
 	default:
 	}
 }
 
-// run sweeps until ctx ends. Between the sweeps it removes what is not urgent.
+// run sweeps until ctx ends. Between the sweeps it trims what cannot wait for the
+// next one, and removes what is not urgent.
 func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	w.leisure = leisure{} // what an earlier term has left a sweep finds
-	var soon, rest <-chan time.Time
+	var soon, early, rest <-chan time.Time
+	var asked ask
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,24 +82,38 @@ func (w *sweeper) run(ctx context.Context) {
 				soon = time.After(clearDelay)
 			}
 			continue
+		case <-w.alarm:
+			if early == nil {
+				early = time.After(w.delay)
+			}
+			continue
+		case <-early:
+			early = nil
+			w.trimEarly(ctx)
+			continue
 		case <-rest:
 			rest = w.goOn(ctx)
 			continue
+		case asked = <-w.asks:
 		case <-soon:
 			soon = nil
 		case <-ticker.C:
 		}
 		if w.nc.IsConnected() {
-			w.sweep(ctx)
+			done := w.sweep(ctx)
 			rest = w.leisure.next(0)
+			asked.answer(done)
+		} else {
+			asked.answer(swept{err: nats.ErrDisconnected})
 		}
+		asked = nil
 	}
 }
 
 // sweep does what the policy says, partition by partition, then batch by batch in
 // turns, so that a partition with much to delete does not hold up the others. What
 // fails is left for the next sweep: the ledger remembers what is doomed.
-func (w *sweeper) sweep(ctx context.Context) {
+func (w *sweeper) sweep(ctx context.Context) swept {
 	begun := time.Now()
 	stopped := ctx
 	ctx, done := link.While(ctx, w.nc)
@@ -102,7 +135,29 @@ func (w *sweeper) sweep(ctx context.Context) {
 		}
 	}
 	deleted := map[Reason]int{}
-	for len(busy) > 0 && ctx.Err() == nil {
+	late, removeErr := w.remove(ctx, busy, deleted)
+	err = errors.Join(err, removeErr, ctx.Err())
+	w.leisure.begin(append(leisurely, late...), time.Now())
+	took := time.Since(begun)
+	w.metrics.sweep.Observe(took.Seconds())
+	w.report(stopped, "swept", took, sumOf(deleted, w.early), err)
+	clear(w.early)
+	return swept{removed: deleted, left: w.left(), took: took, err: err}
+}
+
+// remove deletes what is urgent of partitions, and counts it. What holds too much
+// meanwhile is trimmed as well, but not beyond an interval or a =clear marker: then
+// there is a sweep to be done. It returns the partitions that have something left
+// that is not urgent.
+func (w *sweeper) remove(ctx context.Context, busy []*partition, deleted map[Reason]int) (leisurely []*partition, err error) {
+	begun, looked := time.Now(), time.Time{}
+	for ctx.Err() == nil {
+		if now := time.Now(); now.Sub(begun) < w.interval && len(w.kick) == 0 && (len(busy) == 0 || now.Sub(looked) >= alarmEvery) {
+			busy, looked = w.planEarly(busy), now
+		}
+		if len(busy) == 0 {
+			return leisurely, err
+		}
 		busy = slices.DeleteFunc(busy, func(p *partition) bool {
 			rest, batchErr := w.batch(ctx, p, deleted)
 			if batchErr != nil {
@@ -114,9 +169,7 @@ func (w *sweeper) sweep(ctx context.Context) {
 			return rest != urgentLeft
 		})
 	}
-	w.leisure.begin(leisurely, time.Now())
-	w.metrics.sweep.Observe(time.Since(begun).Seconds())
-	w.report(stopped, "swept", time.Since(begun), deleted, err)
+	return leisurely, err
 }
 
 // goOn removes some of what is not urgent, and returns when to go on with that.
@@ -134,12 +187,33 @@ func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
 	return w.leisure.next(pause)
 }
 
+// left returns how many entries there are to delete, by reason.
+func (w *sweeper) left() map[Reason]int {
+	left := map[Reason]int{}
+	for _, p := range w.partitions {
+		p.with(func(l *ledger) {
+			for _, d := range l.doomed {
+				left[d.reason]++
+			}
+		})
+	}
+	return left
+}
+
 // doomed returns how many entries there are to delete.
 func (w *sweeper) doomed() (n int) {
 	for _, p := range w.partitions {
 		p.with(func(l *ledger) { n += len(l.doomed) })
 	}
 	return n
+}
+
+func sumOf(a, b map[Reason]int) map[Reason]int {
+	sum := maps.Clone(a)
+	for r, n := range b {
+		sum[r] += n
+	}
+	return sum
 }
 
 func (w *sweeper) report(ctx context.Context, what string, took time.Duration, deleted map[Reason]int, err error) {
@@ -153,7 +227,7 @@ func (w *sweeper) report(ctx context.Context, what string, took time.Duration, d
 	case err != nil && ctx.Err() == nil:
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
 	case len(deleted) > 0:
-		w.logger.Info(what, attrs...)
+		w.logger.Info(what, attrs...) //nolint:sloglint // one of a few constants
 	}
 }
 
@@ -169,79 +243,4 @@ func (w *sweeper) restoreTrims(ctx context.Context) error {
 	}
 	w.server = server
 	return nil
-}
-
-// plan asks the policy about all sessions of a partition, and dooms what it says. It
-// returns what there is to delete.
-func (w *sweeper) plan(ctx context.Context, p *partition) (left, error) {
-	if err := p.look(ctx); err != nil {
-		return nothingLeft, err
-	}
-	now := p.now()
-	var birth string
-	var first uint64
-	rest, complete := nothingLeft, false
-	p.with(func(l *ledger) {
-		if complete = l.complete; !complete {
-			return
-		}
-		w.doom(l, now)
-		l.forget(keepEmpty)
-		birth, first, rest = l.birth, l.first, l.left()
-	})
-	if !complete {
-		return nothingLeft, nil
-	}
-	return rest, w.trims.tidy(ctx, p.number, birth, first)
-}
-
-// doom asks the policy. The caller holds the partition's lock.
-func (w *sweeper) doom(l *ledger, now time.Time) {
-	if len(l.strays) > 0 {
-		l.condemn(Removal{Reason: Stray, Sequences: slices.Clone(l.strays)})
-	}
-	common := w.limits()
-	for name, a := range l.accounts {
-		rec, _ := w.sessions.Session(name)
-		lim := w.overrides.limits(common, rec.Retention)
-		if !lim.concern(a, rec.State) {
-			continue
-		}
-		for _, r := range policy(l.view(name, a, rec, now), lim, now) {
-			l.condemn(r)
-		}
-	}
-	l.sortDoomed()
-}
-
-// limits are those of all sessions, now: the log's may change.
-func (w *sweeper) limits() limits {
-	s := w.settings()
-	return limits{maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession, maxStreams: s.MaxStreamsPerSession, closedGrace: w.closedGrace}
-}
-
-// concern reports whether the policy may have something to say about a session:
-// it says nothing about one within its limits that has no markers and is not closed.
-func (lim limits) concern(a *account, state session.State) bool {
-	return a.marked > 0 || state == session.Closed && a.events > 0 ||
-		lim.maxEvents >= 0 && int64(a.events) > lim.maxEvents ||
-		lim.maxBytes >= 0 && a.bytes > lim.maxBytes || a.hasMoreOpen(lim.maxStreams)
-}
-
-// view returns what the policy sees of a session.
-func (l *ledger) view(name string, a *account, rec session.Record, now time.Time) sessionView {
-	v := sessionView{
-		name: name, state: rec.State, ended: rec.Ended,
-		exact: l.exact(), pending: a.doomed > 0,
-		streams: make([]streamView, 0, len(a.streams)),
-	}
-	for stream, s := range a.streams {
-		l.expire(a, s, now)
-		if len(s.events) > 0 || s.markers != nil {
-			v.streams = append(v.streams, streamView{stream, s.events, s.final, s.markers})
-		}
-	}
-	a.markers = a.drop(a.markers, func(m marker) bool { return m.seq < l.first })
-	v.markers = a.markers
-	return v
 }

@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
 
-// sessionInfo is a session as HTTP shows it.
+// sessionInfo is a session as HTTP shows it. Times of events are whole seconds.
 type sessionInfo struct {
 	Session string        `json:"session"`
 	State   session.State `json:"state"`
@@ -22,62 +23,139 @@ type sessionInfo struct {
 	Streams int   `json:"streams"`
 	Events  int   `json:"events"`
 	Bytes   int64 `json:"bytes"`
-	// Oldest and Newest are when the retained events were stored, to the second.
+	// Oldest and Newest are when the retained events were stored.
 	Oldest time.Time `json:"oldest,omitzero"`
 	Newest time.Time `json:"newest,omitzero"`
+	// Activity is when the session was created or ended, or its last event stored,
+	// whichever was last.
+	Activity time.Time `json:"activity,omitzero"`
+}
+
+// sessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
+type sessionDetail struct {
+	sessionInfo
+	Room room `json:"room"`
+	// Upcoming is what goes next, the soonest first.
+	Upcoming []removalInfo `json:"upcoming"`
+	Streams  []streamInfo  `json:"streams"`
+}
+
+// room is how much there is up to a limit; negative when there is too much, absent
+// when there is no limit.
+type room struct {
+	Events *int64 `json:"events,omitempty"`
+	Bytes  *int64 `json:"bytes,omitempty"`
 }
 
 // streamInfo is a stream as HTTP shows it.
 type streamInfo struct {
-	Stream string    `json:"stream"`
-	Events int       `json:"events"`
-	Bytes  int64     `json:"bytes"`
-	First  uint64    `json:"first,omitempty"` // sequence in the partition
-	Last   uint64    `json:"last,omitempty"`
-	Oldest time.Time `json:"oldest,omitzero"`
-	Newest time.Time `json:"newest,omitzero"`
-	Closed bool      `json:"closed"`
+	Stream string `json:"stream"`
+	Events int    `json:"events"`
+	Bytes  int64  `json:"bytes"`
+	// OldestID and NewestID are the event IDs of the oldest and newest retained event.
+	OldestID string    `json:"oldestId,omitempty"`
+	NewestID string    `json:"newestId,omitempty"`
+	Oldest   time.Time `json:"oldest,omitzero"`
+	Newest   time.Time `json:"newest,omitzero"`
+	// Expires is when the oldest event is as old as the log keeps events.
+	Expires time.Time `json:"expires,omitzero"`
+	Room    room      `json:"room"`
+	Closed  bool      `json:"closed"`
+
+	first, last uint64 // sequences
+}
+
+// removalInfo is a removal to come.
+type removalInfo struct {
+	Reason  Reason `json:"reason"`
+	Session string `json:"session,omitempty"`
+	// Stream is absent for what is not of one stream.
+	Stream  string `json:"stream,omitempty"`
+	Entries int    `json:"entries"`
+	// UpTo is the event ID of the last one.
+	UpTo string `json:"upTo,omitempty"`
+	// At is absent for what goes with the next sweep.
+	At time.Time `json:"at,omitzero"`
+
+	last uint64 // sequence of the last one
+}
+
+// isOfEvents reports whether what goes are events of one stream.
+func (r removalInfo) isOfEvents() bool { return r.Stream != "" && r.Reason != Superseded }
+
+// expired is the reason of what goes by age, which JetStream removes.
+const expired Reason = "expired"
+
+func removalOf(r Removal) removalInfo {
+	return removalInfo{Reason: r.Reason, Session: r.Session, Stream: r.Stream, Entries: len(r.Sequences), last: r.Sequences[len(r.Sequences)-1]}
+}
+
+// idOf returns the event ID of a sequence in a stream of a session.
+func (l *ledger) idOf(rec session.Record, stream string, seq uint64) string {
+	at := event.Place{Birth: l.birth, Session: rec.Session, Incarnation: rec.Incarnation, Stream: stream}
+	if n := len(l.generations); n > 0 {
+		at.Generation = l.generations[n-1].ID
+	}
+	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
+}
+
+// roomFor returns what a limit leaves; nil without one.
+func roomFor(limit, has int64) *int64 {
+	if limit < 0 {
+		return nil
+	}
+	left := limit - has
+	return &left
 }
 
 // streamsOf returns a session's streams, by name: those with events in the log and
 // those that are closed. records are the session's in the registry.
-func (l *ledger) streamsOf(name string, records []session.Record, now time.Time) []streamInfo {
+func (l *ledger) streamsOf(rec session.Record, records []session.Record, now time.Time) []streamInfo {
 	closed := map[string]bool{}
-	all := false
 	for _, r := range records {
 		if r.State == session.Closed && r.Stream != "" {
 			closed[r.Stream] = true
 		}
-		all = all || r.State == session.Closed && r.Stream == ""
 	}
-	var out []streamInfo
-	if a := l.accounts[name]; a != nil {
+	out := []streamInfo{}
+	if a := l.accounts[rec.Session]; a != nil {
 		for stream, s := range a.streams {
 			l.expire(a, s, now)
-			isClosed := all || closed[stream] || a.closedAt(s) != open
+			isClosed := rec.State == session.Closed || closed[stream] || a.closedAt(s) != open
 			delete(closed, stream)
-			if len(s.events) == 0 && !isClosed {
-				continue
+			if len(s.events) > 0 || isClosed {
+				out = append(out, l.streamInfo(stream, s, isClosed))
 			}
-			info := streamInfo{Stream: stream, Events: len(s.events), Bytes: s.bytes, Closed: isClosed}
-			if n := len(s.events); n > 0 {
-				first, last := s.events[0], s.events[n-1]
-				info.First, info.Oldest, info.Last, info.Newest = first.seq, first.time(), last.seq, last.time()
-			}
-			out = append(out, info)
 		}
 	}
-	for stream := range closed {
-		out = append(out, streamInfo{Stream: stream, Closed: true})
+	for name := range closed {
+		out = append(out, l.streamInfo(name, &stream{}, true))
 	}
 	slices.SortFunc(out, func(a, b streamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	return out
 }
 
+func (l *ledger) streamInfo(name string, s *stream, closed bool) streamInfo {
+	info := streamInfo{Stream: name, Events: len(s.events), Bytes: s.bytes, Closed: closed}
+	if l.limit > 0 {
+		info.Room.Events = roomFor(l.limit, int64(len(s.events)))
+	}
+	n := len(s.events)
+	if n == 0 {
+		return info
+	}
+	info.first, info.last = s.events[0].seq, s.events[n-1].seq
+	info.Oldest, info.Newest = s.events[0].time(), s.events[n-1].time()
+	if l.maxAge > 0 {
+		info.Expires = info.Oldest.Add(l.maxAge)
+	}
+	return info
+}
+
 // infoOf sums up a session. A session in the log that is not registered is open.
-func infoOf(name string, rec session.Record, streams []streamInfo) sessionInfo {
+func (l *ledger) infoOf(rec session.Record, streams []streamInfo) sessionInfo {
 	info := sessionInfo{
-		Session: name, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
+		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
 		Owner: rec.Owner, Metadata: rec.Metadata, Streams: len(streams),
 	}
 	for _, s := range streams {
@@ -86,9 +164,63 @@ func infoOf(name string, rec session.Record, streams []streamInfo) sessionInfo {
 		if s.Events > 0 && (info.Oldest.IsZero() || s.Oldest.Before(info.Oldest)) {
 			info.Oldest = s.Oldest
 		}
-		if s.Newest.After(info.Newest) {
-			info.Newest = s.Newest
-		}
+		info.Newest = later(info.Newest, s.Newest)
+	}
+	info.Activity = later(later(info.Created, info.Ended), info.Newest)
+	if a := l.accounts[rec.Session]; a != nil && a.last > 0 {
+		info.Activity = later(info.Activity, time.Unix(int64(a.last), 0).UTC())
 	}
 	return info
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// detail is infoOf with what goes next: removals with the next sweep, the rest in time.
+func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Removal, lim limits) sessionDetail {
+	d := sessionDetail{sessionInfo: l.infoOf(rec, streams), Upcoming: []removalInfo{}, Streams: streams}
+	d.Room = room{roomFor(lim.maxEvents, int64(d.Events)), roomFor(lim.maxBytes, d.Bytes)}
+	for _, r := range removals {
+		d.Upcoming = append(d.Upcoming, removalOf(r))
+	}
+	whole := slices.ContainsFunc(removals, func(r Removal) bool { return r.Reason == Closed })
+	if !whole && d.Events > 0 {
+		d.Upcoming = append(d.Upcoming, d.inTime(lim)...)
+	}
+	for i := range d.Upcoming {
+		n := &d.Upcoming[i]
+		n.Session = ""
+		if n.isOfEvents() {
+			n.UpTo = l.idOf(rec, n.Stream, n.last)
+		}
+	}
+	for i := range d.Streams {
+		if s := &d.Streams[i]; s.Events > 0 {
+			s.OldestID, s.NewestID = l.idOf(rec, s.Stream, s.first), l.idOf(rec, s.Stream, s.last)
+		}
+	}
+	return d
+}
+
+// inTime returns what goes without anything else happening: the oldest event by age,
+// and all that is left when the grace of a closed session is over.
+func (d *sessionDetail) inTime(lim limits) (next []removalInfo) {
+	var oldest *streamInfo
+	for i := range d.Streams {
+		if s := &d.Streams[i]; !s.Expires.IsZero() && (oldest == nil || s.first < oldest.first) {
+			oldest = s
+		}
+	}
+	if oldest != nil {
+		next = append(next, removalInfo{Reason: expired, Stream: oldest.Stream, Entries: 1, At: oldest.Expires, last: oldest.first})
+	}
+	if d.State == session.Closed {
+		next = append(next, removalInfo{Reason: Closed, Entries: d.Events, At: d.Ended.Add(lim.closedGrace)})
+	}
+	slices.SortStableFunc(next, func(a, b removalInfo) int { return a.At.Compare(b.At) })
+	return next
 }

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// What a ledger may take, in bytes.
+const (
+	ledgerEventBytes  = 32
+	ledgerStreamBytes = 200
+	ledgerBound       = ledgerEventBytes*storedEvents + ledgerStreamBytes*storedStreams
+)
+
+// ledgerCase measures how long a janitor takes from its start until its ledger is
+// complete, on a log of 1,000,000 events, beside a plain ordered consumer that reads
+// the same headers; and how much more memory it takes then than on an empty log.
+func ledgerCase(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	log, err := p.log(ctx)
+	if err != nil {
+		return f, err
+	}
+	empty, err := janitorOn(ctx, p, "", nil)
+	if err != nil {
+		return f, err
+	}
+	full, err := janitorOn(ctx, p, log.dir, &f)
+	if err != nil {
+		return f, err
+	}
+	f.add("seconds", full.took.Seconds())
+	f.ratio("vs_drain", "seconds", "drain_seconds")
+	f.ratio("vs_drain16", "seconds", "drain16_seconds")
+	f.add("resident_mb", float64(full.resident)/1e6)
+	f.add("heap_mb", full.heap/1e6)
+	f.add("empty_resident_mb", float64(empty.resident)/1e6)
+	f.add("empty_heap_mb", empty.heap/1e6)
+	f.add("resident_vs_bound", float64(full.resident-empty.resident)/ledgerBound)
+	f.add("heap_vs_bound", (full.heap-empty.heap)/ledgerBound)
+	return f, nil
+}
+
+// ledgerTaken is what a ledger took.
+type ledgerTaken struct {
+	took     time.Duration
+	resident int64
+	heap     float64 // bytes in use after a collection
+}
+
+// janitorOn measures a janitor of its own beside the standalone program on a data
+// folder, and, when there are figures, the drains of its log.
+func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledgerTaken, err error) {
+	// The standalone program is the server here: its own edge reads nothing.
+	r, err := startRejoin(ctx, p, dir, "--window-backfill=-1")
+	if err != nil {
+		return t, err
+	}
+	defer r.close()
+	if err := quiet(ctx, r.pids()); err != nil {
+		return t, err
+	}
+	if err := pause(ctx, forgotten); err != nil { // its own janitor has read the log
+		return t, err
+	}
+	start := time.Now()
+	j, err := startJanitor(ctx, p, r.nats)
+	if err != nil {
+		return t, err
+	}
+	t.took = time.Since(start)
+	err = t.measure(ctx, j)
+	j.stop()
+	if err != nil || f == nil {
+		return t, err
+	}
+	return t, addDrains(ctx, f, r.nc, drained{headersOnly: true})
+}
+
+// measure measures the memory of a janitor that has read its log.
+func (t *ledgerTaken) measure(ctx context.Context, j *system) error {
+	pids := []int{j.cmd.Process.Pid}
+	err := quiet(ctx, pids)
+	if err != nil {
+		return err
+	}
+	if t.resident, err = resident(pids); err != nil {
+		return err
+	}
+	if _, err := get(ctx, j.admin+"/debug/pprof/heap?gc=1"); err != nil {
+		return err
+	}
+	t.heap, err = j.metric(ctx, "go_memstats_heap_alloc_bytes")
+	return err
+}

@@ -1,0 +1,97 @@
+package janitor
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+// askPatience is how long a request for a sweep waits until one begins: the one
+// before may have much to delete.
+const askPatience = 10 * time.Second
+
+// errNoSweep is returned when no sweep begins within askPatience: another one goes on,
+// or this janitor does not sweep.
+var errNoSweep = errors.New("no sweep begins")
+
+// ask asks the sweeper for a sweep: it is where the answer comes.
+type ask chan swept
+
+// swept is what came of a sweep.
+type swept struct {
+	removed map[Reason]int // by the sweep
+	left    map[Reason]int // doomed, and removed at leisure
+	took    time.Duration
+	err     error // the sweep is left unfinished
+}
+
+// answer answers who asked, if anybody did.
+func (a ask) answer(s swept) {
+	if a != nil {
+		a <- s // has room for it
+	}
+}
+
+// sweepNow has the sweeper sweep, and returns what came of it.
+func (w *sweeper) sweepNow(patience time.Duration) swept {
+	a := make(ask, 1)
+	select {
+	case w.asks <- a:
+		return <-a
+	case <-time.After(patience):
+		return swept{err: errNoSweep}
+	}
+}
+
+// maxRemovals is how many removals a dry run lists.
+const maxRemovals = 1000
+
+// dryRun is what a sweep would remove now.
+type dryRun struct {
+	total    map[Reason]int
+	removals []removalInfo // the largest
+	more     bool          // there are more than these
+}
+
+// dryRun asks the policy what a sweep would remove, and removes nothing.
+func (w *sweeper) dryRun() dryRun {
+	total := map[Reason]int{}
+	f := firsts[planned]{n: maxRemovals, compare: comparePlanned}
+	for _, p := range w.partitions {
+		now := p.now()
+		p.with(func(l *ledger) {
+			for r := range w.removals(l, now) {
+				total[r.Reason] += len(r.Sequences)
+				f.add(planned{removalOf(r), p})
+			}
+		})
+	}
+	all, more := f.all()
+	d := dryRun{total, make([]removalInfo, 0, len(all)), more}
+	for _, one := range all {
+		d.removals = append(d.removals, one.withID(w.sessions))
+	}
+	return d
+}
+
+// planned is a removal of a dry run.
+type planned struct {
+	removalInfo
+	partition *partition
+}
+
+// comparePlanned puts the largest first.
+func comparePlanned(a, b planned) int {
+	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
+}
+
+func (d planned) withID(sessions *session.Registry) removalInfo {
+	if d.isOfEvents() {
+		rec, _ := sessions.Session(d.Session)
+		rec.Session = d.Session
+		d.partition.with(func(l *ledger) { d.UpTo = l.idOf(rec, d.Stream, d.last) })
+	}
+	return d.removalInfo
+}

@@ -1,0 +1,146 @@
+package janitor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// sweepNow has the sweeper sweep.
+func (r *running) sweepNow(t *testing.T) swept {
+	t.Helper()
+	s := r.sweeper.sweepNow(patience)
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s
+}
+
+func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		settings eventlog.Settings
+	}{
+		{"events", eventlog.Settings{MaxEventsPerSession: 40}},
+		{"bytes", eventlog.Settings{MaxBytesPerSession: 40 * messageBytes}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := quick()
+			cfg.Interval = time.Hour
+			test.settings.Partitions = 1
+			r := begin(t, natstest.Start(t), test.settings, cfg)
+			r.sweepNow(t)
+			within := r.publish(t, "within", "a", 41) // a fortieth more
+			all := r.publish(t, "s", "a", 30)
+			for range 3 {
+				all = append(all, r.publish(t, "s", "b", 15)...)
+				eventually(t, func() error {
+					if n := len(r.stored(t, "s", "")); n > 41 {
+						return fmt.Errorf("%d events are stored", n)
+					}
+					return nil
+				})
+			}
+			left := r.stored(t, "s", "")
+			if err := wantSequences(left, all[len(all)-len(left):]); err != nil || len(left) < 40 {
+				t.Error(len(left), err)
+			}
+			if err := wantSequences(r.stored(t, "within", ""), within); err != nil {
+				t.Error(err)
+			}
+			if strings.Contains(r.log.String(), "msg=swept") {
+				t.Error("there is a line for what was trimmed between the sweeps")
+			}
+			r.sweepNow(t)
+			if line := fmt.Sprintf("session_%s=%d", test.name, len(all)-40+1); !strings.Contains(r.log.String(), line) {
+				t.Errorf("the log does not say %s", line)
+			}
+		})
+	}
+}
+
+func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
+	l := newLedger()
+	l.alarm = limits{maxEvents: 100, maxBytes: -1}.alarm()
+	publish := func(session string, n int) {
+		for range n {
+			l.apply(eventlog.Entry{Subject: event.Subject{Session: session, Stream: "x"}, Valid: true, Sequence: l.through + 1, Time: noon}, noon)
+		}
+	}
+	publish("a", 102)
+	publish("b", 200)
+	if l.alarmed() {
+		t.Error("it rings before the ledger is complete")
+	}
+	l.reach(l.through, noon)
+	for range 2 {
+		if got := fmt.Sprint(l.alarms()); got != "[b]" || l.alarmed() {
+			t.Errorf("it rang for %s", got)
+		}
+		l.hush("b")
+		publish("b", 2)
+	}
+	l.alarms()
+	if publish("b", 2); l.alarmed() {
+		t.Error("it rings for a session that had to give up nothing")
+	}
+	l.drop()
+	if l.alarmed() || l.alarm.events != 102 {
+		t.Errorf("the ledger that was dropped is left with %+v and %v", l.alarm, l.over)
+	}
+}
+
+// What it takes to plan a partition of 10,000 sessions, and to plan one session of it.
+func BenchmarkPlan(b *testing.B) {
+	const sessions, each = 10_000, 10
+	env := daemon.NewEnv(nil)
+	back, err := backend.Create(b.Context(), backend.Config{NATSURL: natstest.Start(b).URL()}, "janitor", eventlog.Settings{Partitions: 1, MaxEventsPerSession: 10_000}, env.Log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer back.Close()
+	l := newLedger()
+	for i := range sessions * each {
+		at := event.Subject{Session: fmt.Sprint("session-", i%sessions), Stream: "main"}
+		if i < sessions {
+			if _, err := back.Sessions.Register(b.Context(), at.Session, ""); err != nil {
+				b.Fatal(err)
+			}
+		}
+		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+	}
+	l.reach(l.through, noon)
+	p := &partition{ledger: l, now: time.Now}
+	w := newSweeper(quick(), back, nil, env.Log)
+	w.partitions = []*partition{p}
+	b.Run("partition", func(b *testing.B) {
+		for b.Loop() {
+			w.doom(l, noon)
+			l.forget(keepEmpty)
+		}
+	})
+	b.Run("session", func(b *testing.B) {
+		for b.Loop() {
+			l.over = []string{"session-1"}
+			w.planEarly(nil)
+		}
+	})
+	for i := range 10_500 {
+		at := event.Subject{Session: "hot", Stream: fmt.Sprint(i % 50)}
+		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+	}
+	b.Run("hot session", func(b *testing.B) {
+		for b.Loop() {
+			if n := len(w.ofSession(l, "hot", w.limits(), noon)); n != 50 {
+				b.Fatal(n)
+			}
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package janitor
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"rejoin/shared/session"
+)
+
+// many makes sessions, of which every second is in the log, and some only there.
+func many(n int) ([]session.Record, map[string]held) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same every time
+	records, inLog := make([]session.Record, 0, n), map[string]held{}
+	for i := range n {
+		name := fmt.Sprint("session-", i)
+		if i%10 > 0 {
+			records = append(records, session.New(name, "", nil, noon))
+		}
+		if i%10 == 0 || i%2 == 0 {
+			inLog[name] = held{random.IntN(100) + 1, random.Int64N(1000), noon.Unix() + random.Int64N(100)}
+		}
+	}
+	return records, inLog
+}
+
+func TestPagesHoldEverySessionOnceInOrder(t *testing.T) {
+	const sessions = 500
+	for _, by := range []order{byName, byBytes, byEvents, byActivity} {
+		var all []row
+		q := listQuery{limit: 7, order: by}
+		for more := true; more; {
+			var page []row
+			if page, more = q.rows(many(sessions)); len(page) == 0 || len(page) > q.limit {
+				t.Fatalf("by %q: a page of %d", by, len(page))
+			}
+			all = append(all, page...)
+			at, ok := q.place(q.next(page[len(page)-1]))
+			if !ok || by != byName && at != page[len(page)-1] {
+				t.Fatalf("by %q: the next page is behind %+v", by, at)
+			}
+			q.after = &at
+		}
+		names := map[string]bool{}
+		for _, at := range all {
+			names[at.name] = true
+		}
+		if len(all) != sessions || len(names) != sessions || !slices.IsSortedFunc(all, compareRows) {
+			t.Errorf("by %q: %d sessions, %d names", by, len(all), len(names))
+		}
+	}
+}
+
+func BenchmarkListPage(b *testing.B) {
+	records, inLog := many(100_000)
+	for _, by := range []order{byName, byBytes, byActivity} {
+		b.Run(fmt.Sprint("by=", by), func(b *testing.B) {
+			q := listQuery{limit: maxLimit, order: by}
+			for b.Loop() {
+				of := make(map[string]held)
+				for name, h := range inLog {
+					of[name] = h
+				}
+				if page, more := q.rows(records, of); len(page) != maxLimit || !more {
+					b.Fatal(len(page), more)
+				}
+			}
+		})
+	}
+}
