@@ -46,6 +46,7 @@ func (l *ledger) condemn(r Removal) {
 	case r.Reason == Superseded:
 		s := l.stream(a, r.Stream)
 		s.markers = a.drop(s.markers, func(m marker) bool { return gone(m.seq) })
+		a.recount(s)
 	case r.Reason == AfterClose:
 		s := l.stream(a, r.Stream)
 		for len(s.events) > 0 && gone(s.events[len(s.events)-1].seq) {
@@ -77,6 +78,7 @@ func (l *ledger) popNewest(a *account, s *stream) {
 		s.events = nil
 	}
 	s.final = false
+	a.recount(s)
 	l.count(a, s, e, -1)
 }
 

@@ -14,13 +14,11 @@ import (
 )
 
 // sweepNow has the sweeper sweep.
-func (r *running) sweepNow(t *testing.T) swept {
+func (r *running) sweepNow(t *testing.T) {
 	t.Helper()
-	s := r.sweeper.sweepNow(patience)
-	if s.err != nil {
+	if s := r.sweeper.sweepNow(patience); s.err != nil {
 		t.Fatal(s.err)
 	}
-	return s
 }
 
 func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {

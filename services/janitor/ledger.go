@@ -248,6 +248,7 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 	l.count(a, s, added, 1)
 	s.push(added)
 	s.final, a.last = e.Final, max(a.last, added.unix)
+	a.recount(s)
 	if l.limit > 0 {
 		for int64(len(s.events)) > l.limit {
 			l.pop(a, s, marks.Trimmed)
@@ -277,7 +278,9 @@ func (l *ledger) mark(e eventlog.Entry) {
 	a := l.account(e.Subject.Session)
 	at := &a.markers
 	if e.Subject.Stream != "" {
-		at = &l.stream(a, e.Subject.Stream).markers
+		s := l.stream(a, e.Subject.Stream)
+		defer a.recount(s)
+		at = &s.markers
 	}
 	if *at == nil {
 		*at = &markers{}
@@ -298,6 +301,9 @@ func (l *ledger) mark(e eventlog.Entry) {
 func (l *ledger) pop(a *account, s *stream, reason marks.Reason) {
 	e := s.events[0]
 	s.popOldest()
+	if len(s.events) == 0 {
+		a.recount(s)
+	}
 	l.count(a, s, e, -1)
 	if e.seq <= a.closedAt(s) && e.seq > s.removed {
 		s.removed, s.reason = e.seq, reason

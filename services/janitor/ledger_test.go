@@ -215,6 +215,13 @@ func TestAnEventTakesLittleMemory(t *testing.T) {
 	}
 }
 
+// With its name and its place in the map a stream of which nothing is retained takes some 130 B.
+func TestAStreamTakesLittleMemory(t *testing.T) {
+	if got := unsafe.Sizeof(stream{}); got > 88 {
+		t.Errorf("%d B", got)
+	}
+}
+
 // An edge asks for the marks of a whole partition and gives up after AskTimeout: with
 // 100,000 streams that were sorted for every page it always did. So the pages take
 // together what they hold, whether the streams are in one session or in as many, and

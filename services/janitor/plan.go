@@ -91,7 +91,8 @@ func (w *sweeper) limits() limits {
 func (lim limits) concern(a *account, state session.State) bool {
 	return a.marked > 0 || state == session.Closed && a.events > 0 ||
 		lim.maxEvents >= 0 && int64(a.events) > lim.maxEvents ||
-		lim.maxBytes >= 0 && a.bytes > lim.maxBytes || a.hasMoreOpen(lim.maxStreams)
+		lim.maxBytes >= 0 && a.bytes > lim.maxBytes ||
+		lim.maxStreams >= 0 && int64(a.open) > lim.maxStreams
 }
 
 // view returns what the policy sees of a session.

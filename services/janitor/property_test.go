@@ -117,7 +117,7 @@ func (m *machine) sweep(t *rapid.T) {
 // ledger knows which streams are finished.
 func (m *machine) checkLimits(t *rapid.T) {
 	for name, a := range m.ledger.accounts {
-		events, open := int64(0), int64(0)
+		events, unfinished := int64(0), int64(0)
 		for stream, s := range a.streams {
 			at := place{name, stream}
 			live := int64(0)
@@ -134,11 +134,11 @@ func (m *machine) checkLimits(t *rapid.T) {
 				t.Fatalf("%v is finished: %t, and the ledger says %t", at, m.log.final[at], s.final)
 			}
 			if !s.final {
-				open++
+				unfinished++
 			}
 		}
-		if m.limits.maxEvents >= 0 && events > m.limits.maxEvents || m.limits.maxStreams >= 0 && open > m.limits.maxStreams {
-			t.Fatalf("%s has %d events and %d open streams, with %+v", name, events, open, m.limits)
+		if m.limits.maxEvents >= 0 && events > m.limits.maxEvents || m.limits.maxStreams >= 0 && unfinished > m.limits.maxStreams {
+			t.Fatalf("%s has %d events and %d open streams, with %+v", name, events, unfinished, m.limits)
 		}
 	}
 }
@@ -160,6 +160,17 @@ func (m *machine) delete(lane uint8) {
 
 func (m *machine) check(t *rapid.T) {
 	l := m.ledger
+	for name, a := range l.accounts {
+		n := 0
+		for _, s := range a.streams {
+			if len(s.events) > 0 && !s.final && s.markers.closedAt() == open {
+				n++
+			}
+		}
+		if a.open != n {
+			t.Fatalf("%s has %d open streams, and the ledger counts %d", name, n, a.open)
+		}
+	}
 	if !l.complete || l.limit != m.log.limit {
 		return // an edge has seen the limit, and gets no answer
 	}

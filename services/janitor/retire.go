@@ -35,7 +35,10 @@ func (l *ledger) expire(a *account, s *stream, now time.Time) {
 	for len(s.events) > 0 && s.events[0].seq < l.first {
 		l.pop(a, s, l.reason(s.events[0].time(), now))
 	}
-	s.markers = a.drop(s.markers, func(m marker) bool { return m.seq < l.first })
+	if s.markers != nil {
+		s.markers = a.drop(s.markers, func(m marker) bool { return m.seq < l.first })
+		a.recount(s)
+	}
 }
 
 // ageSlack is how much the clocks of janitor and server may differ.

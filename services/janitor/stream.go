@@ -62,6 +62,7 @@ type stream struct {
 	ghosts  int32
 	popped  int32 // events that went off the front of the array that events lies in
 	final   bool  // the last event that was stored says that it is the stream's last
+	counted bool  // in account.open
 	markers *markers
 }
 
@@ -98,6 +99,7 @@ func (s *stream) oldest() uint64 {
 type account struct {
 	streams map[string]*stream
 	order   *names // of the streams
+	open    int    // streams with events that are not finished, but for the session's end
 	events  int    // retained, over all streams
 	bytes   int64
 	maybe   uint64 // for streams that the ledger does not know; see doubts
@@ -118,19 +120,17 @@ func (a *account) clearedAt(s *stream) uint64 {
 	return max(a.markers.clearedAt(), s.markers.clearedAt())
 }
 
-// hasMoreOpen reports whether more than so many of the streams that are not finished
-// have events, as far as the ledger can say without looking what has expired.
-func (a *account) hasMoreOpen(than int64) bool {
-	if than < 0 || int64(len(a.streams)) <= than || a.markers.closedAt() != open {
-		return false
+// recount counts a stream that changed among the open ones, or takes it off. Whoever
+// changes a stream's events or markers calls it.
+func (a *account) recount(s *stream) {
+	open := len(s.events) > 0 && !s.final && s.markers.closedAt() == open
+	switch {
+	case open && !s.counted:
+		a.open++
+	case !open && s.counted:
+		a.open--
 	}
-	n := int64(0)
-	for _, s := range a.streams {
-		if len(s.events) > 0 && !s.final && s.markers.closedAt() == open {
-			n++
-		}
-	}
-	return n > than
+	s.counted = open
 }
 
 // empty reports whether nothing of the session is in the log.
