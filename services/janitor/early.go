@@ -20,6 +20,13 @@ const (
 // alarmEvery is how often a sweep with much to delete looks for alarms.
 const alarmEvery = 250 * time.Millisecond
 
+// setAlarms sets the alarms of all partitions; plan does it again, since the limits may change.
+func (w *sweeper) setAlarms() {
+	for _, p := range w.partitions {
+		p.with(func(l *ledger) { l.alarm = w.limits().alarm() })
+	}
+}
+
 // trimEarly trims the sessions that hold too much.
 func (w *sweeper) trimEarly(ctx context.Context) {
 	if !w.nc.IsConnected() {
@@ -35,7 +42,7 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	w.delay = min(max(took, alarmDelay), alarmDelayMax, w.interval/2)
 	if err != nil {
 		w.delay = min(alarmDelayMax, w.interval/2)
-		w.report(stopped, "trimmed", took, w.early, err)
+		w.report(stopped, false, took, w.early, err)
 		clear(w.early)
 	}
 }

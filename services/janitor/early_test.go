@@ -34,7 +34,6 @@ func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
 			cfg.Interval = time.Hour
 			test.settings.Partitions = 1
 			r := begin(t, natstest.Start(t), test.settings, cfg)
-			r.sweepNow(t)
 			within := r.publish(t, "within", "a", 41) // a fortieth more
 			all := r.publish(t, "s", "a", 30)
 			for range 3 {

@@ -116,6 +116,13 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config) *
 	return r
 }
 
+// onlySweeps has sessions trimmed by sweeps alone, until the first one.
+func (r *running) onlySweeps() {
+	for _, p := range r.partitions {
+		p.with(func(l *ledger) { l.alarm = alarm{} })
+	}
+}
+
 // messageBytes is the size of what publish stores.
 const messageBytes = 52
 

@@ -166,6 +166,7 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg)
+	r.onlySweeps()
 	rec, err := r.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +211,7 @@ func TestASweepOnRequest(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.ClosedGrace = time.Hour, 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
+	r.onlySweeps()
 	rec, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)

@@ -132,6 +132,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
 			first := begin(t, srv, settings, idle())
+			first.onlySweeps()
 			first.acts(t)
 			second := begin(t, srv, settings, quick())
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
@@ -236,6 +237,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
 	first := beginAt(t, slow.url, settings, short(idle()))
+	first.onlySweeps()
 	first.acts(t)
 	second := begin(t, srv, settings, short(quick()))
 	all := first.publish(t, "s", "a", 5)
@@ -268,6 +270,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	r := begin(t, srv, settings, idle())
+	r.onlySweeps()
 	r.acts(t)
 	all := r.publish(t, "s", "a", 5)
 	term := r.charge.Load()
@@ -302,16 +305,23 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	first := begin(t, srv, settings, idle())
+	first.onlySweeps()
 	first.acts(t)
 	second := begin(t, srv, settings, idle())
+	second.onlySweeps()
 	var wg sync.WaitGroup
-	for _, r := range []*running{first, second} {
-		wg.Go(func() {
-			for range 30 {
-				r.sweeper.sweep(t.Context())
+	wg.Go(func() {
+		for range 30 {
+			if done := first.sweeper.sweepNow(patience); done.err != nil {
+				t.Error(done.err)
 			}
-		})
-	}
+		}
+	})
+	wg.Go(func() {
+		for range 30 {
+			second.sweeper.sweep(t.Context()) // as one that believes in itself
+		}
+	})
 	var last []uint64
 	for i := range 40 {
 		last = first.publish(t, fmt.Sprint("s", i%3), fmt.Sprint(i%7), 15)
@@ -328,7 +338,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	}
 	first.kill()
 	second.acts(t)
-	second.sweeper.sweep(second.charge.Load().ctx)
+	second.sweepNow(t)
 	for i := range 3 {
 		if n := len(second.stored(t, fmt.Sprint("s", i), "")); n != 50 {
 			t.Errorf("session %d has %d events", i, n)
@@ -384,6 +394,7 @@ func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
 func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	r := begin(t, srv, settings, idle())
+	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 5)
 	term, p := r.charge.Load(), r.partitions[0]
@@ -424,8 +435,10 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 func TestOfTwoJanitorsThatWriteATrimMarkTheFurtherOneStays(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1}
 	first := begin(t, srv, settings, idle())
+	first.onlySweeps()
 	first.acts(t)
 	second := begin(t, srv, settings, idle())
+	second.onlySweeps()
 	birth := first.partitions[0].ledger.birth
 	mark := func(upTo uint64) map[string]trim {
 		return map[string]trim{"s": {UpTo: upTo, Reason: marks.Trimmed, Birth: birth}}

@@ -37,6 +37,7 @@ func TestWhatIsUrgentGoesFirst(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.ClosedGrace = time.Hour, 0
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 300}, cfg)
+	r.onlySweeps()
 	rec, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)

@@ -94,6 +94,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.herald = &herald{nc: b.Conn, id: s.lease.state.id, partitions: s.partitions, logger: env.Log}
 	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
+	s.sweeper.setAlarms()
 	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
 	s.clerk = &clerk{nc: b.Conn, partitions: s.partitions, metrics: m, logger: env.Log}

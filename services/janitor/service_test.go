@@ -56,9 +56,12 @@ func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
 				r.wantMark(t, "s", stream, marks.Mark{Removed: last, Reason: marks.Trimmed})
 			}
 			r.wantMark(t, "other", "a", marks.Mark{})
-			if !strings.Contains(r.log.String(), "msg=swept") {
-				t.Error("the sweep is not logged")
-			}
+			eventually(t, func() error {
+				if !strings.Contains(r.log.String(), "msg=swept") {
+					return errors.New("the sweep is not logged")
+				}
+				return nil
+			})
 		})
 	}
 }

@@ -140,7 +140,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	w.leisure.begin(append(leisurely, late...), time.Now())
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
-	w.report(stopped, "swept", took, sumOf(deleted, w.early), err)
+	w.report(stopped, false, took, sumOf(deleted, w.early), err)
 	clear(w.early)
 	return swept{removed: deleted, left: w.left(), took: took, err: err}
 }
@@ -181,7 +181,7 @@ func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
 	rest, err := w.batch(ctx, w.leisure.turn(), w.leisure.deleted)
 	pause := w.leisure.done(rest == leisureLeft, time.Since(begun), time.Now(), w.doomed())
 	if err != nil || w.leisure.over() {
-		w.report(stopped, "removed at leisure", time.Since(w.leisure.begun), w.leisure.deleted, err)
+		w.report(stopped, true, time.Since(w.leisure.begun), w.leisure.deleted, err)
 		w.leisure.deleted = nil
 	}
 	return w.leisure.next(pause)
@@ -216,7 +216,8 @@ func sumOf(a, b map[Reason]int) map[Reason]int {
 	return sum
 }
 
-func (w *sweeper) report(ctx context.Context, what string, took time.Duration, deleted map[Reason]int, err error) {
+// report writes a line about what was deleted, if anything was.
+func (w *sweeper) report(ctx context.Context, atLeisure bool, took time.Duration, deleted map[Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range reasons {
 		if n := deleted[r]; n > 0 {
@@ -226,8 +227,10 @@ func (w *sweeper) report(ctx context.Context, what string, took time.Duration, d
 	switch {
 	case err != nil && ctx.Err() == nil:
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
+	case len(deleted) > 0 && atLeisure:
+		w.logger.Info("removed at leisure", attrs...)
 	case len(deleted) > 0:
-		w.logger.Info(what, attrs...) //nolint:sloglint // one of a few constants
+		w.logger.Info("swept", attrs...)
 	}
 }
 

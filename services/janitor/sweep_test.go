@@ -79,6 +79,7 @@ func TestASweepOnlyDeletesFromThePartitionItPlannedFor(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, cfg)
+	r.onlySweeps()
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
 	if rest, err := r.sweeper.plan(t.Context(), p); err != nil || rest != urgentLeft {
@@ -100,6 +101,7 @@ func TestWhatASweepLeftIsDoneByTheNext(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, srv, settings, cfg)
+	r.onlySweeps()
 	all := r.publish(t, "s", "a", 900)
 	p := r.partitions[0]
 	if _, err := r.sweeper.plan(t.Context(), p); err != nil {
