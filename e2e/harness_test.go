@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rejoin/services/web/webtest"
+	"rejoin/shared/natstest"
 )
 
 // patience bounds every wait. It is long because nothing depends on it: it is only
@@ -35,7 +36,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), goleak.Cleanup(func(code int) {
+	ignored := append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)
+	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(scratch)
 		os.Exit(code)
 	}))...)

@@ -24,6 +24,7 @@ import (
 
 	"rejoin/services/web/webtest"
 	"rejoin/shared/event"
+	"rejoin/shared/natstest"
 )
 
 // patience bounds every wait; it is only used up when something is broken.
@@ -44,11 +45,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// nats-server 2.15.2 leaks the store of a stream that is being made (here: the
-	// janitor's bucket) while the server is told to stop. A process ends with it.
-	const nats = "github.com/nats-io/nats-server/v2/server"
-	ignored := append(webtest.IgnoreFasthttp(),
-		goleak.IgnoreTopFunction(nats+".(*fileStore).flushStreamStateLoop"), goleak.IgnoreTopFunction(nats+"/ats.Register.func1"))
+	ignored := append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)
 	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)

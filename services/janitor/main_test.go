@@ -7,10 +7,11 @@ import (
 	"go.uber.org/goleak"
 
 	"rejoin/services/web/webtest"
+	"rejoin/shared/natstest"
 )
 
 func TestMain(m *testing.M) {
 	// Rare interleavings are what the property tests are about; a given flag wins.
 	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
-	goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...)
+	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
 }

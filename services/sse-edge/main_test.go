@@ -6,6 +6,9 @@ import (
 	"go.uber.org/goleak"
 
 	"rejoin/services/web/webtest"
+	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+}

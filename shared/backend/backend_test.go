@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
 
 // A service that starts while NATS restarts neither gives up nor waits for answers
 // that will never come. Found by the property test of e2e.

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
 
 const patience = 20 * time.Second
 

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
 
 // patience is how long a test waits for what must happen.
 const patience = 60 * time.Second

@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
 
 // Between two pages the ledger may begin to doubt. A stream that the second page
 // leaves out, since it has that page's default, must not get the first one's.

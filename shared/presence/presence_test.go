@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/presence"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
 
 // serve runs an edge that answers.
 func serve(t *testing.T, nc *nats.Conn, answer func(presence.Question) presence.Answer) {

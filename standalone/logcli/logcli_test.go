@@ -22,7 +22,9 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+}
 
 const patience = 60 * time.Second
 
