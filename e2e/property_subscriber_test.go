@@ -116,13 +116,37 @@ type subscriber struct {
 func newSubscriber(w *world, n int, plan subPlan) *subscriber {
 	s := &subscriber{w: w, n: n, plan: plan, done: make(chan struct{}), wake: make(chan struct{}), delivered: map[uint64]string{}, excused: map[uint64]bool{}}
 	if plan.from == "unknown" {
-		s.cursor = event.ID{Stream: plan.stream, Tag: "zzzzzzz", Sequence: 5}.String()
+		s.cursor = event.ID{Stream: plan.stream, Tag: foreignTags[0], Sequence: 5}.String()
 		if n%2 == 0 {
 			s.cursor = "nonsense"
 		}
 	}
 	go s.run()
 	return s
+}
+
+// foreignTags are of no place, but for 1 in 47,000 places each: the edge then takes an ID
+// for one of a lost generation, and follows it (ADR 0002).
+var foreignTags = [2]string{"zzzzzzz", "yyyyyyy"}
+
+// avoidCoincidence changes a foreign cursor that looks like one of the subscriber's own
+// place. The caller holds mu.
+func (s *subscriber) avoidCoincidence() {
+	const placeLen = 3 // characters of a tag, without those of the generation
+	id, err := event.ParseID(s.cursor)
+	if s.begun || err != nil || id.Tag != foreignTags[0] {
+		return
+	}
+	at := s.place()
+	state, _ := s.w.own.Log.State(s.w.own.Log.Partition(at.session))
+	rec, _ := s.w.own.Sessions.Session(at.session)
+	for _, incarnation := range []string{rec.Incarnation, ""} {
+		tag := event.Place{Birth: state.Birth, Session: at.session, Incarnation: incarnation, Stream: at.stream}.Tag()
+		if tag[:placeLen] == foreignTags[0][:placeLen] {
+			id.Tag = foreignTags[1]
+			s.cursor = id.String()
+		}
+	}
 }
 
 func (s *subscriber) place() place { return place{s.plan.session, s.plan.stream} }
@@ -199,6 +223,7 @@ func (s *subscriber) connect(n int) bool {
 	}
 	s.cancel = cancel
 	s.conns++
+	s.avoidCoincidence()
 	q := url.Values{}
 	if s.cursor != "" && (s.query || s.plan.poll) {
 		q.Set("after", s.cursor)
