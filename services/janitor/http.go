@@ -165,10 +165,14 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 
 func isSession(r session.Record) bool { return r.Stream == "" }
 
-// ready returns the problem that answers a request while a ledger is not complete.
+// ready returns the problem that answers a request while a ledger is not complete: at
+// the beginning, and while one begins anew.
 func (s *Service) ready() error {
-	if err := s.complete(); err != nil {
-		return web.Wrap(err, web.CodeUnavailable, "The janitor has not read the whole log yet.")
+	for _, p := range s.partitions {
+		complete := false
+		if p.with(func(l *ledger) { complete = l.complete }); !complete {
+			return web.New(web.CodeUnavailable, "The janitor has not read the whole log yet.")
+		}
 	}
 	return nil
 }
