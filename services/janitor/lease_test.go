@@ -295,7 +295,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	r.sweeper.sweep(r.charge.Load().ctx)
+	r.sweepNow(t)
 	if err := wantSequences(r.stored(t, "s", "a"), all[3:]); err != nil {
 		t.Error(err)
 	}
