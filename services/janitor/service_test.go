@@ -220,6 +220,10 @@ func TestARecreatedPartitionGetsANewLedger(t *testing.T) {
 func TestMarksOverNATS(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerStream: 1}, quick())
 	state, _ := r.b.Log.State(0)
+	eventually(t, func() error { // the clerk is there
+		_, err := r.ask(t, "s", "a")
+		return err
+	})
 	for _, test := range []struct{ name, question, want string }{
 		{"nonsense", "{", "cannot be read"},
 		{"no such partition", `{"partition":9}`, "no partition 9"},
