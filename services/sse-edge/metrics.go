@@ -1,6 +1,10 @@
 package edge
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics are the edge's own; none is labelled by session, stream or path.
 type metrics struct {
@@ -24,24 +28,37 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
 	}
-	vec := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, []string{label})
+	// Every value is there from the start: a rate over a series that appears with
+	// its first event misses that event.
+	vec := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "rejoin", Subsystem: "edge", Name: name,
+			Help: help + ": " + strings.Join(values, ", ") + ".",
+		}, []string{label})
+		for _, value := range values {
+			vec.WithLabelValues(value)
+		}
+		return vec
 	}
 	m := &metrics{
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
 		opened:      counter("connections_opened_total", "Event streams that were opened."),
-		closed:      vec("connections_closed_total", "Event streams that ended: ended, gone, age, expired, drain, slow or failed.", "reason"),
-		refused:     vec("connections_refused_total", "Event streams and polls that were told to come back later: drain, limit, session_limit, address_limit, address_rate or unavailable.", "reason"),
-		sent:        counter("events_sent_total", "Events written to event streams and pages."),
-		sentBytes:   counter("sent_bytes_total", "Bytes written to event streams."),
-		pages:       counter("pages_total", "Pages answered to polls."),
-		resumes:     vec("resumes_total", "Subscribers that came with a cursor, by where it pointed: window or log.", "from"),
-		gaps:        vec("gaps_total", "Gaps that were told, by reason.", "reason"),
-		logReads:    counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
-		logScans:    counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
-		missed:      counter("tail_missed_total", "Sequences that were removed before a tail received them."),
-		skipped:     vec("events_skipped_total", "Entries of the log that are not shown: subject, json or closed.", "reason"),
-		rollbacks:   counter("rollbacks_total", "Times that a partition was found rolled back."),
+		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
+			"ended", "gone", "age", "expired", "drain", "slow", "failed"),
+		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
+			"drain", "limit", "session_limit", "address_limit", "address_rate", "unavailable"),
+		sent:      counter("events_sent_total", "Events written to event streams and pages."),
+		sentBytes: counter("sent_bytes_total", "Bytes written to event streams."),
+		pages:     counter("pages_total", "Pages answered to polls."),
+		resumes:   vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
+		gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
+			string(ReasonUnknown), string(ReasonExpired), string(ReasonTrimmed), string(ReasonCleared), string(ReasonRolledBack)),
+		logReads: counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
+		logScans: counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
+		missed:   counter("tail_missed_total", "Sequences that were removed before a tail received them."),
+		skipped: vec("events_skipped_total", "Entries of the log that are not shown, by reason", "reason",
+			"subject", "json", "closed"),
+		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
 	}
 	gauge := func(name, help string, value func(stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {

@@ -1,0 +1,24 @@
+package edge
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// A series that appears with its first event hides that event from every rate.
+func TestEveryReasonIsCountedFromTheStart(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), func() []*partition { return nil })
+	for _, c := range []struct {
+		of   string
+		vec  *prometheus.CounterVec
+		want int
+	}{
+		{"closed", m.closed, 7}, {"refused", m.refused, 6}, {"resumes", m.resumes, 2}, {"gaps", m.gaps, 5}, {"skipped", m.skipped, 3},
+	} {
+		if n := testutil.CollectAndCount(c.vec); n != c.want {
+			t.Errorf("%s: %d series, want %d", c.of, n, c.want)
+		}
+	}
+}
