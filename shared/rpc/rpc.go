@@ -1,0 +1,163 @@
+// Package rpc is what edges and bridges say to each other on NATS: what an MCP client
+// sent, and what the bridge says at once. What the MCP server answers goes to the log.
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/event"
+)
+
+const (
+	// OpenSubject is where bridges take [Open].
+	OpenSubject = "mcp.rpc.open"
+	// Queue is the queue group of bridges.
+	Queue = "bridge"
+	// Standalone is the stream of a session that gets what the server sends of itself:
+	// what an MCP server writes to the client's GET.
+	Standalone = "standalone"
+)
+
+// Subject is where the bridge that holds a session takes everything but [Open].
+func Subject(session string) string { return "mcp.rpc.s." + event.Token(session) }
+
+var (
+	// ErrNobody is returned when no bridge listens: nothing was done.
+	ErrNobody = errors.New("no bridge listens")
+	// ErrUnknown is returned when the bridge did not answer in time or the connection
+	// was lost: it may have done what it was asked for.
+	ErrUnknown = errors.New("the bridge did not answer")
+	// ErrInvalid is returned for what is not a call or an answer.
+	ErrInvalid = errors.New("not a message between edge and bridge")
+)
+
+// Action is what a bridge is asked to do.
+type Action string
+
+const (
+	// Open makes a session: Call.Data is the initialize request. The answer has its
+	// response; status 200 means that the session is there, in the registry too.
+	Open Action = "open"
+	// Post hands over what a client posted. The answer is 202 as soon as the upstream
+	// has taken it, or might take long to say so.
+	Post Action = "post"
+	// End ends the session, here and upstream. 204 when it has ended, also when it had.
+	End Action = "end"
+	// Check asks whether Call.Stream will still get its response: 202. A bridge that
+	// does not know of it writes an error there as the last event, and answers 202 too.
+	Check Action = "check"
+)
+
+// Call is what an edge asks a bridge.
+type Call struct {
+	Action  Action `json:"action"`
+	Session string `json:"session"`
+	// Stream gets the responses to the requests in Data, and what belongs to them;
+	// empty when there are none. See [NewStream].
+	Stream string `json:"stream,omitempty"`
+	// Owner is the subject of the client's token; empty without access control.
+	Owner string `json:"owner,omitempty"`
+	// Header is the client's, without what belongs to the connection or to the transport.
+	// The bridge chooses what it passes on.
+	Header http.Header `json:"header,omitempty"`
+	// Data is the body of the client's POST, unchanged.
+	Data []byte `json:"-"`
+}
+
+// Answer is what a bridge says at once.
+type Answer struct {
+	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
+	// has ended, also upstream; else why the upstream, or the bridge, took nothing.
+	Status int `json:"status"`
+	// Header is the upstream's, those that the client is to see.
+	Header http.Header `json:"header,omitempty"`
+	// Data is a JSON-RPC response: to initialize, or an error. Empty means none.
+	Data []byte `json:"-"`
+}
+
+// header holds the call or answer beside its data, as JSON.
+const header = "Rejoin-Call"
+
+// Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody]
+// or [ErrUnknown]; nothing is asked twice.
+func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
+	subject := OpenSubject
+	if c.Action != Open {
+		subject = Subject(c.Session)
+	}
+	msg, err := encode(subject, c, c.Data)
+	if err != nil {
+		return Answer{}, err
+	}
+	reply, err := nc.RequestMsgWithContext(ctx, msg)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return Answer{}, fmt.Errorf("%w: %w", ErrNobody, err)
+	case err != nil:
+		return Answer{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	var a Answer
+	if err := decode(reply, &a); err != nil {
+		return Answer{}, err
+	}
+	a.Data = reply.Data
+	return a, nil
+}
+
+// ParseCall reads what came on a bridge's subject. The error wraps [ErrInvalid].
+func ParseCall(msg *nats.Msg) (Call, error) {
+	var c Call
+	if err := decode(msg, &c); err != nil {
+		return Call{}, err
+	}
+	if err := event.CheckSession(c.Session); err != nil {
+		return Call{}, fmt.Errorf("%w: session: %w", ErrInvalid, err)
+	}
+	want := Subject(c.Session)
+	if c.Action == Open {
+		want = OpenSubject
+	}
+	if msg.Subject != want {
+		return Call{}, fmt.Errorf("%w: %s of session %s came on %s", ErrInvalid, c.Action, c.Session, msg.Subject)
+	}
+	if c.Stream != "" {
+		if err := event.CheckStream(c.Stream); err != nil {
+			return Call{}, fmt.Errorf("%w: stream: %w", ErrInvalid, err)
+		}
+	}
+	c.Data = msg.Data
+	return c, nil
+}
+
+// Respond answers a call.
+func (a Answer) Respond(msg *nats.Msg) error {
+	reply, err := encode(msg.Reply, a, a.Data)
+	if err != nil {
+		return err
+	}
+	return msg.RespondMsg(reply)
+}
+
+func encode(subject string, v any, data []byte) (*nats.Msg, error) {
+	head, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	msg := nats.NewMsg(subject)
+	msg.Header.Set(header, string(head))
+	msg.Data = data
+	return msg, nil
+}
+
+func decode(msg *nats.Msg, v any) error {
+	if err := json.Unmarshal([]byte(msg.Header.Get(header)), v); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
