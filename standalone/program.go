@@ -116,6 +116,9 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if err != nil {
 		return nil, err
 	}
+	feed := eventlog.NewFeed() // the janitor's tails ride on the edge's
+	first.Log.Share(feed)
+	third.Log.Share(feed)
 	actors, err := p.services(first, second, third)
 	if err != nil {
 		return nil, err

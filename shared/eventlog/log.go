@@ -31,6 +31,7 @@ type Log struct {
 	creator  bool
 	parts    []*partition
 	life     atomic.Pointer[life]
+	feed     *Feed
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

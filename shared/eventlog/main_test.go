@@ -163,6 +163,7 @@ type follower struct {
 	broken  string
 
 	onEntry func(eventlog.Entry) // called without the lock
+	stop    func()               // ends the tail and waits for it
 }
 
 // follow tails a partition until the test ends, beginning after a sequence, and
@@ -200,7 +201,8 @@ func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*fol
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	t.Cleanup(func() { stop(); wg.Wait() })
+	f.stop = func() { stop(); wg.Wait() }
+	t.Cleanup(f.stop)
 	wg.Go(func() { _ = l.Tail(ctx, p, cfg) }) // it returns ctx's error and no other
 	return f
 }

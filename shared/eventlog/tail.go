@@ -59,20 +59,23 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 	}
 }
 
-// attempt is one life of a tail: one ordered consumer on one server. Its lock
-// orders the handler, which nats.go calls, and the tail that ends it.
+// attempt is one life of a tail: one ordered consumer on one server, or a place on
+// another tail's. Its lock orders the handler, which nats.go calls, and the tail that
+// ends it.
 type attempt struct {
 	log    *Log
 	p      int
 	cfg    TailConfig
 	server string
 	state  State // when the attempt began
+	inbox  inbox // while it rides on another
 
 	mu      sync.Mutex
 	ended   bool
 	last    uint64 // the newest sequence handled
 	reached bool   // Through was called
 	broken  chan error
+	riders  []*attempt
 }
 
 func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
@@ -97,16 +100,23 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return apiError(err)
 	}
-	defer l.stopReader(p, reader)
-	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1)}
+	stop := sync.OnceFunc(func() { l.stopReader(p, reader) })
+	defer stop()
+	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1), inbox: newInbox()}
 	if reader.Pending == 0 {
 		a.through()
 	}
 	if err := reader.Start(a.handle); err != nil {
 		return apiError(err)
 	}
+	l.feed.offer(a)
+	defer l.feed.withdraw(a)
+	defer a.end()
 	err = a.wait(ctx, reader.Broken())
-	a.end()
+	if errors.Is(err, errRides) {
+		stop()
+		err = a.wait(ctx, nil)
+	}
 	return err
 }
 
@@ -117,11 +127,12 @@ func (a *attempt) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ended = true
+	a.leaveRiders()
 }
 
 // wait returns when the attempt has to end: ctx is done, the connection went to
 // another server, or the partition is another, was rolled back, or has more than
-// the tail gets to see.
+// the tail gets to see. The error is errRides when it goes on, on another tail.
 func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 	seen, since := uint64(0), time.Now()
 	for {
@@ -136,6 +147,11 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 			return err
 		case err := <-a.broken:
 			return err
+		case <-a.inbox.filled:
+			if err := a.takeIn(); err != nil {
+				return err
+			}
+			continue
 		case <-changed:
 		}
 		state, _ := a.log.State(a.p)
@@ -157,6 +173,8 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 			if err := a.standstill(ctx, last); err != nil {
 				return err
 			}
+		case broken != nil && a.log.feed.join(a):
+			return errRides
 		}
 	}
 }
@@ -183,8 +201,8 @@ func (a *attempt) skipHidden(ctx context.Context, last uint64) (*jetstream.RawSt
 		if a.ended || a.last != last {
 			return false // it goes on
 		}
-		a.cfg.Handle(e, e.Sequence-last-1)
-		a.last, last = e.Sequence, e.Sequence
+		a.pass(e)
+		last = e.Sequence
 		return true
 	})
 	if last > before {
@@ -227,16 +245,27 @@ func (a *attempt) handle(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 		return
 	}
 	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
-	if e.Sequence <= a.last {
+	switch {
+	case a.inbox.riding && e.Sequence <= a.last:
+		return // it came the other way
+	case e.Sequence <= a.last:
 		a.fail(fmt.Errorf("sequence %d came after %d", e.Sequence, a.last))
 		return
 	}
-	missed := e.Sequence - a.last - 1
-	a.last = e.Sequence
-	a.cfg.Handle(e, missed)
+	a.pass(e)
+	for _, r := range a.riders {
+		r.inbox.put(e)
+	}
 	if e.Pending == 0 && !a.reached {
 		a.through()
 	}
+}
+
+// pass hands the next entry to the tail's owner. The caller holds the lock.
+func (a *attempt) pass(e Entry) {
+	missed := e.Sequence - a.last - 1
+	a.last = e.Sequence
+	a.cfg.Handle(e, missed)
 }
 
 // through tells the tail's owner that it has caught up. The caller holds the lock,

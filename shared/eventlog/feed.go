@@ -1,0 +1,163 @@
+package eventlog
+
+import (
+	"errors"
+	"slices"
+	"sync"
+)
+
+// Feed lets the tails of several logs in one process share what the server delivers:
+// a headers-only tail that has caught up rides on a tail of whole messages, and needs no
+// consumer any more. Both are the same log on the same server, or nothing is shared.
+//
+// It rides until either of the two ends, and then begins anew, as after any interruption.
+// A rider never holds up what it rides on: it has a queue, and is left behind when it
+// does not keep up. A Feed is safe for concurrent use.
+type Feed struct {
+	mu    sync.Mutex
+	hosts map[int]*attempt // the tail of whole messages of each partition
+}
+
+// NewFeed returns a feed for [Log.Share].
+func NewFeed() *Feed { return &Feed{hosts: map[int]*attempt{}} }
+
+// Share lets the log's tails share what they get through f. It is called before the
+// first [Log.Tail].
+func (l *Log) Share(f *Feed) { l.feed = f }
+
+// errRides ends the wait of a tail that rides on another from then on.
+var errRides = errors.New("it rides on another tail")
+
+// errLeft ends an attempt that rode.
+var errLeft = errors.New("the tail that it rode on has ended, or was too fast")
+
+// offer lets others ride on a tail, if it has what they need.
+func (f *Feed) offer(a *attempt) {
+	if f == nil || a.cfg.HeadersOnly {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hosts[a.p] = a
+}
+
+func (f *Feed) withdraw(a *attempt) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if host := f.hosts[a.p]; host == a {
+		delete(f.hosts, a.p)
+	} else if a.cfg.HeadersOnly && host != nil {
+		host.drop(a)
+	}
+}
+
+// join makes a ride on the partition's tail of whole messages if it has caught up and is
+// not behind it: what that one gets next is all that a has yet to get.
+func (f *Feed) join(a *attempt) bool {
+	if f == nil || !a.cfg.HeadersOnly {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	host := f.hosts[a.p]
+	if host == nil {
+		return false
+	}
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if host.ended || a.ended || !a.reached || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
+		return false
+	}
+	host.riders = append(host.riders, a)
+	a.inbox.riding = true
+	return true
+}
+
+// drop lets a rider go.
+func (a *attempt) drop(rider *attempt) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.riders = slices.DeleteFunc(a.riders, func(r *attempt) bool { return r == rider })
+}
+
+// leaveRiders tells the riders that nothing more comes. The caller holds the lock.
+func (a *attempt) leaveRiders() {
+	for _, r := range a.riders {
+		r.inbox.close()
+	}
+	a.riders = nil
+}
+
+// takeIn handles what has come from the tail that a rides on. What is not behind a's
+// place came by its own consumer before. The error is errLeft.
+func (a *attempt) takeIn() error {
+	entries, closed := a.inbox.take()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range entries {
+		if !a.ended && e.Sequence > a.last {
+			a.pass(e)
+		}
+	}
+	if closed {
+		return errLeft
+	}
+	return nil
+}
+
+// maxBehind is how many entries a rider may be behind: what a busy partition gets in
+// some tenths of a second. Without messages they take some 300 B each.
+const maxBehind = 1 << 14
+
+// inbox is the queue between a tail and one that rides on it.
+type inbox struct {
+	riding bool // guarded by the attempt's lock
+	filled chan struct{}
+
+	mu      sync.Mutex
+	entries []Entry
+	taken   []Entry // what take returned last, to be used again
+	closed  bool
+}
+
+func newInbox() inbox { return inbox{filled: make(chan struct{}, 1)} }
+
+// put queues an entry without its message, or closes a queue that is full.
+func (b *inbox) put(e Entry) {
+	e.Data = nil
+	b.mu.Lock()
+	if len(b.entries) < maxBehind {
+		b.entries = append(b.entries, e)
+	} else {
+		b.closed = true
+	}
+	b.mu.Unlock()
+	b.signal()
+}
+
+func (b *inbox) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.signal()
+}
+
+func (b *inbox) signal() {
+	select {
+	case b.filled <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is queued, until the next call, and whether the queue is closed.
+func (b *inbox) take() ([]Entry, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken, b.entries = b.entries, b.taken[:0]
+	return b.taken, b.closed
+}

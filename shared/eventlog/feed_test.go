@@ -1,0 +1,175 @@
+package eventlog_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func headersOnly(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true }
+
+// feeding returns two logs of one server that share what they get.
+func feeding(t *testing.T) (whole, headers *eventlog.Log, feed *eventlog.Feed) {
+	t.Helper()
+	srv := natstest.Start(t)
+	whole, headers = create(t, srv, one()), open(t, srv)
+	feed = eventlog.NewFeed()
+	whole.Share(feed)
+	headers.Share(feed)
+	return whole, headers, feed
+}
+
+// waitRiders waits until n tails ride. It looks at the log, since a tail joins another at
+// a look.
+func waitRiders(t *testing.T, l *eventlog.Log, feed *eventlog.Feed, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); feed.Riders(0) != n; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d ride, want %d", feed.Riders(0), n)
+		}
+		if _, err := l.Look(patient(t), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func consumers(t *testing.T, l *eventlog.Log) int {
+	t.Helper()
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().State.Consumers
+}
+
+func TestATailOfHeadersRidesOnATailOfMessages(t *testing.T) {
+	whole, headers, feed := feeding(t)
+	publish(t, whole, "s", "t", 0)
+	f := follow(t, headers, 0, 0, headersOnly)
+	f.waitLast(t, 1)
+	host := follow(t, whole, 0, 0)
+	host.waitLast(t, 1)
+	waitRiders(t, headers, feed, 1)
+	for n := 1; n < 100; n++ {
+		publish(t, whole, "s", "t", n)
+	}
+	f.waitLast(t, 100)
+	if n := consumers(t, headers); len(f.starts) != 1 || f.missed != 0 || n != 1 {
+		t.Errorf("%d starts, %d missed, %d consumers", len(f.starts), f.missed, n)
+	}
+	// It goes on by itself when the other one has ended.
+	host.stop()
+	publish(t, whole, "s", "t", 100)
+	f.waitLast(t, 101)
+	if len(f.starts) != 2 || f.starts[1].Last < 100 {
+		t.Errorf("it began with %+v", f.starts)
+	}
+	for i, e := range f.entries {
+		if e.Sequence != uint64(i+1) || !e.Valid || e.Data != nil || e.Size != len(numbered(i)) {
+			t.Fatalf("entry %d is %+v", i, e)
+		}
+	}
+	f.stop()
+	if n := consumers(t, headers); n != 0 {
+		t.Errorf("%d consumers are left", n)
+	}
+}
+
+// Whatever ends and begins again, each entry comes once, in order, or is missed because
+// it was deleted.
+func TestTailsThatShareGetWhatIsThere(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		whole, headers, feed := feeding(t)
+		host := follow(t, whole, 0, 0)
+		var slow sync.RWMutex
+		begin := func(after uint64) *follower {
+			return follow(t, headers, 0, after, headersOnly, func(f *follower, _ *eventlog.TailConfig) {
+				f.onEntry = func(eventlog.Entry) { slow.RLock(); defer slow.RUnlock() }
+			})
+		}
+		rider := begin(0)
+		last, deleted := uint64(0), map[uint64]bool{}
+		var seen []uint64
+		restart := func() {
+			rider.stop()
+			seen = append(seen, sequences(rider)...)
+			rider = begin(rider.last)
+		}
+		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 5).Draw(rt, "step") {
+			case 0, 1:
+				for range rapid.IntRange(1, 30).Draw(rt, "events") {
+					last = publish(t, whole, "s", "t", int(last))
+				}
+			case 2:
+				if last > 0 {
+					s := rapid.Uint64Range(1, last).Draw(rt, "delete")
+					if !deleted[s] {
+						if err := whole.Delete(patient(t), 0, s); err != nil {
+							rt.Fatal(err)
+						}
+					}
+					deleted[s] = true
+				}
+			case 3:
+				host.stop()
+				host = follow(t, whole, 0, host.last)
+			case 4:
+				if rapid.Bool().Draw(rt, "the rider begins anew") {
+					restart()
+				} else {
+					// Behind the last entries, if these were deleted, the two may stand at
+					// different places.
+					last = publish(t, whole, "s", "t", int(last))
+					waitRiders(t, headers, feed, 1)
+				}
+			case 5:
+				slow.Lock()
+				for range 20 {
+					last = publish(t, whole, "s", "t", int(last))
+				}
+				host.waitLast(t, last)
+				if _, err := headers.Look(patient(t), 0); err != nil {
+					rt.Fatal(err)
+				}
+				slow.Unlock()
+			}
+		}
+		last = publish(t, whole, "s", "end", int(last))
+		rider.waitLast(t, last)
+		host.stop()
+		restart()
+		rider.stop()
+		for s := uint64(1); s <= last; s++ {
+			switch n := count(seen, s); {
+			case n > 1, n == 0 && !deleted[s]:
+				rt.Errorf("%d came %d times in %v", s, n, seen)
+			}
+		}
+		if !slices.IsSorted(seen) {
+			rt.Errorf("the order is %v", seen)
+		}
+	})
+}
+
+func sequences(f *follower) (all []uint64) {
+	for _, e := range f.entries {
+		all = append(all, e.Sequence)
+	}
+	return all
+}
+
+func count(all []uint64, s uint64) (n int) {
+	for _, a := range all {
+		if a == s {
+			n++
+		}
+	}
+	return n
+}
