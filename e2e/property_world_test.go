@@ -41,6 +41,7 @@ type world struct {
 	nats  *natstest.Server
 	truth *truth
 	own   *backend.Backend // markers and direct publishes
+	feed  *eventlog.Feed   // what the first edge and the janitors share; nil for nothing
 	trace *lockedBuffer    // what the services logged, and the steps
 
 	edges       []*host
@@ -111,6 +112,9 @@ func newWorld(t *testing.T, sc schedule) *world {
 	}
 	w.watch.Go(w.watchMissed)
 
+	if sc.seed%2 == 0 { // as in the standalone program
+		w.feed = eventlog.NewFeed()
+	}
 	cfg := backend.Config{NATSURL: url}
 	w.janitors = append(w.janitors, w.newJanitor(cfg, 0))
 	if sc.standby {
@@ -136,6 +140,9 @@ func newWorld(t *testing.T, sc schedule) *world {
 				return err
 			}
 			defer b.Close()
+			if i == 0 {
+				b.Log.Share(w.feed)
+			}
 			s, err := edge.New(edge.Config{
 				EdgeAddr: "127.0.0.1:0", WindowBytes: plan.window, WindowBackfill: plan.backfill, LogReads: plan.reads,
 				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
@@ -179,6 +186,7 @@ func (w *world) newJanitor(cfg backend.Config, number int) *host {
 			return err
 		}
 		defer b.Close()
+		b.Log.Share(w.feed)
 		if w.sc.crashes {
 			defer context.AfterFunc(ctx, b.Conn.Close)()
 		}
