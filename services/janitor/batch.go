@@ -50,7 +50,7 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 	}
 	var todo []doom
 	p.with(func(l *ledger) {
-		if l.epoch == epoch && l.followed(state, through) {
+		if l.epoch == epoch && l.followed(state, through) && p.compared(state) {
 			l.advance(state.First)
 			todo, urgent = l.batch()
 			wanted = l.trims(todo)

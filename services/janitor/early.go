@@ -36,7 +36,10 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	stopped := ctx
 	ctx, done := link.While(ctx, w.nc)
 	defer done()
-	_, err := w.remove(ctx, nil, w.early)
+	err := w.current(ctx)
+	if err == nil {
+		_, err = w.remove(ctx, nil, w.early)
+	}
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
 	w.delay = min(max(took, alarmDelay), alarmDelayMax, w.interval/2)

@@ -3,8 +3,6 @@ package janitor
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -178,58 +176,6 @@ func (r *running) wantCounts(t *testing.T) {
 			}
 			return nil
 		})
-	}
-}
-
-// network is a connection to NATS that can be held up: nothing gets through meanwhile,
-// and everything after.
-type network struct {
-	url string
-	mu  sync.RWMutex // held for writing while it is held up
-}
-
-func newNetwork(t *testing.T, srv *natstest.Server) *network {
-	t.Helper()
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &network{url: "nats://" + ln.Addr().String()}
-	var wg sync.WaitGroup
-	to := strings.TrimPrefix(srv.URL(), "nats://")
-	wg.Go(func() {
-		for {
-			in, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			out, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			wg.Go(func() { n.copy(in, out) })
-			wg.Go(func() { n.copy(out, in) })
-		}
-	})
-	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return n
-}
-
-func (n *network) copy(to io.WriteCloser, from io.ReadCloser) {
-	defer func() { _, _ = to.Close(), from.Close() }()
-	buf := make([]byte, 32<<10)
-	for {
-		got, err := from.Read(buf)
-		if err != nil {
-			return
-		}
-		n.mu.RLock()
-		_, err = to.Write(buf[:got])
-		n.mu.RUnlock()
-		if err != nil {
-			return
-		}
 	}
 }
 

@@ -38,6 +38,7 @@ type ledger struct {
 	first    uint64 // everything before it is gone
 	through  uint64 // the sequence up to which the log was followed
 	complete bool   // the tail has caught up once
+	newest   stamp  // of the newest entry that came
 	// since is when the ledger was complete at first, or the last event of a session that
 	// it does not know any more, if that is later: of what was published before it may
 	// know nothing.
@@ -57,6 +58,12 @@ type ledger struct {
 	prunedAt time.Time // when that was
 }
 
+// stamp says which entry it is that has a sequence in some life of the partition.
+type stamp struct {
+	sequence uint64
+	at       time.Time // when it was stored
+}
+
 // totals are sums over what is retained.
 type totals struct {
 	sessions, streams, events int
@@ -70,9 +77,9 @@ func newLedger() *ledger {
 // drop forgets everything: the ledger is not complete, and follows no partition,
 // until it begins.
 func (l *ledger) drop() {
-	epoch, foreign, alarm := l.epoch+1, l.foreign, l.alarm
+	before := *l
 	*l = *newLedger()
-	l.epoch, l.foreign, l.alarm = epoch, foreign, alarm
+	l.epoch, l.foreign, l.alarm, l.missed = before.epoch+1, before.foreign, before.alarm, before.missed
 }
 
 // notice notes whether a state is one under a limit that is not the one in the book.
@@ -149,7 +156,7 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 		return false
 	}
 	l.miss(e.Sequence - 1)
-	l.through = e.Sequence
+	l.through, l.newest = e.Sequence, stamp{e.Sequence, e.Time}
 	switch {
 	case !e.Valid:
 		l.strays = append(l.strays, e.Sequence)

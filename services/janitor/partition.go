@@ -113,6 +113,9 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 			return 0, err
 		}
 	}
+	if err := p.compare(ctx, s); err != nil {
+		return 0, err
+	}
 	past := p.trims.of(p.number, s.Birth)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,6 +139,34 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	}
 	return after, nil
 }
+
+// compare looks, when a ledger is to go on with another server than before, whether the
+// log has the ledger's newest entry. A server that was started anew may have lost it, and
+// have given its sequence to another one before there was a generation that says so.
+func (p *partition) compare(ctx context.Context, s eventlog.State) error {
+	p.mu.Lock()
+	newest, goesOn := p.ledger.newest, p.ledger.follows(s) && !s.SameServer(p.tailed)
+	p.mu.Unlock()
+	if !goesOn || newest.sequence < s.First { // nothing that is in the ledger is there any more
+		return nil
+	}
+	there, err := p.log.At(ctx, p.number, newest.sequence)
+	switch {
+	case errors.Is(err, eventlog.ErrNotFound):
+		// It was removed, or has never been in this log.
+	case err != nil:
+		return err
+	case there.Time.Equal(newest.at):
+		return nil
+	}
+	p.logger.Warn("the log may have been rolled back; the ledger begins anew", "partition", p.number, "newest", newest.sequence)
+	p.with(func(*ledger) { p.drop() })
+	return errNotNow
+}
+
+// compared reports whether the ledger is of the log as the server of a state has it. The
+// caller holds mu.
+func (p *partition) compared(s eventlog.State) bool { return p.fed && s.SameServer(p.tailed) }
 
 func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()

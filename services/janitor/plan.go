@@ -24,7 +24,8 @@ func (w *sweeper) plan(ctx context.Context, p *partition) (left, error) {
 	var first uint64
 	rest, complete := nothingLeft, false
 	p.with(func(l *ledger) {
-		if complete = l.complete; !complete {
+		state, _ := p.log.State(p.number)
+		if complete = l.complete && p.compared(state); !complete {
 			return
 		}
 		w.doom(l, now)

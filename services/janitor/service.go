@@ -216,20 +216,8 @@ func (s *Service) takeCharge(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-	for begun := time.Now(); ; {
-		err := s.trims.load(ctx, begun)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return false
-		}
-		s.logger.Warn("cannot read the trim marks", "error", err)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(trimsRetry):
-		}
+	if s.trims.inherit(ctx) != nil {
+		return false
 	}
 	t, _ := ctx.Value(termKey{}).(*term)
 	s.charge.Store(t)

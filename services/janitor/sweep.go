@@ -36,7 +36,6 @@ type sweeper struct {
 	kick        chan struct{} // a =clear marker was seen
 	alarm       chan struct{} // a session holds more than its limits
 	asks        chan ask
-	server      string         // whose copy of the trim marks is known to be whole
 	early       map[Reason]int // deleted since the last sweep, for its line in the log
 	delay       time.Duration  // from an alarm to the early trimming
 	leisure     leisure
@@ -118,7 +117,11 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	stopped := ctx
 	ctx, done := link.While(ctx, w.nc)
 	defer done()
-	err := w.restoreTrims(ctx)
+	err := w.current(ctx)
+	if err != nil {
+		w.report(stopped, false, time.Since(begun), w.early, err)
+		return swept{left: w.left(), took: time.Since(begun), err: err}
+	}
 	var busy, leisurely []*partition
 	for _, p := range w.partitions {
 		if ctx.Err() != nil {
@@ -234,16 +237,13 @@ func (w *sweeper) report(ctx context.Context, atLeisure bool, took time.Duration
 	}
 }
 
-func (w *sweeper) restoreTrims(ctx context.Context) error {
-	server := w.nc.ConnectedServerId()
-	if server == w.server || server == "" {
-		return nil
-	}
-	if w.server != "" {
-		if err := w.trims.restore(ctx); err != nil {
-			return err
-		}
-	}
-	w.server = server
-	return nil
+// currentWithin is how long a sweep waits for the copy of the registry.
+const currentWithin = time.Second
+
+// current makes sure that the copy of the registry is one of this connection's life. An
+// older one may say of a session that it was closed, and be of an earlier one of its name.
+func (w *sweeper) current(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, currentWithin)
+	defer cancel()
+	return w.sessions.Current(ctx)
 }

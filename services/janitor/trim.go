@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -50,8 +49,9 @@ type trims struct {
 	reading chan struct{} // holds one token while somebody reads the bucket
 
 	mu   sync.Mutex
-	all  map[string]kept // by session
-	read time.Time       // when the newest reading of the bucket was begun
+	all  map[string]kept     // by session
+	lost map[string]struct{} // those of which the newest reading found less in the bucket
+	read time.Time           // when that reading was begun
 	// theirs is called, without a lock, for a partition of which another janitor has
 	// written a mark that was not known.
 	theirs func(p int)
@@ -60,7 +60,7 @@ type trims struct {
 // trimsTimeout bounds one request.
 const trimsTimeout = 5 * time.Second
 
-// trimsRetry is how long open waits between attempts.
+// trimsRetry is how long is waited between attempts.
 const trimsRetry = 200 * time.Millisecond
 
 // trimTTL is how long the bucket remembers that a mark was removed.
@@ -76,11 +76,32 @@ func newTrims(log *eventlog.Log, logger *slog.Logger) *trims {
 // open makes the bucket if it is missing, and reads it. It tries until it can, or
 // until ctx ends, whose error it returns then.
 func (t *trims) open(ctx context.Context) error {
+	err := t.retry(ctx, t.tryOpen)
+	if err == nil {
+		close(t.opened)
+	}
+	return err
+}
+
+// inherit reads, at the beginning of a term, what the janitor before has written down,
+// and writes again what the server has lost of it: one that was started anew may not
+// have the newest marks, and deletes do not wait for those that are in memory. It tries
+// as open does.
+func (t *trims) inherit(ctx context.Context) error {
+	begun := time.Now()
+	return t.retry(ctx, func(ctx context.Context) error {
+		if err := t.load(ctx, begun); err != nil {
+			return err
+		}
+		return t.restore(ctx)
+	})
+}
+
+func (t *trims) retry(ctx context.Context, try func(context.Context) error) error {
 	said := false
 	for {
-		err := t.tryOpen(ctx)
+		err := try(ctx)
 		if err == nil {
-			close(t.opened)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -140,24 +161,35 @@ func (t *trims) load(ctx context.Context, since time.Time) error {
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	theirs := map[int]bool{}
-	err := bucket.Follow(ctx, t.js, TrimsBucket, func(e bucket.Entry) { t.show(e, theirs) }, func() { stop(errAllRead) })
+	r := reading{theirs: map[int]bool{}, there: map[string]uint64{}}
+	err := bucket.Follow(ctx, t.js, TrimsBucket, func(e bucket.Entry) { t.show(e, r) }, func() { stop(errAllRead) })
 	if !errors.Is(err, errAllRead) {
 		return err
 	}
 	t.mu.Lock()
-	t.read = begun
+	t.read, t.lost = begun, map[string]struct{}{}
+	for name, mark := range t.all {
+		if r.there[name] < mark.UpTo {
+			t.lost[name] = struct{}{}
+		}
+	}
 	t.mu.Unlock()
-	for p := range theirs {
+	for p := range r.theirs {
 		t.theirs(p)
 	}
 	return nil
 }
 
+// reading is what one reading of the bucket finds.
+type reading struct {
+	theirs map[int]bool      // partitions of which it has marks that were not known
+	there  map[string]uint64 // how far each mark reaches
+}
+
 var errAllRead = errors.New("all is read")
 
-// show enters what the bucket holds, and notes in theirs whose marks were not known.
-func (t *trims) show(e bucket.Entry, theirs map[int]bool) {
+// show enters what the bucket holds, and notes it in r.
+func (t *trims) show(e bucket.Entry, r reading) {
 	name, err := event.SessionName(e.Key)
 	var mark trim
 	if !e.Removed {
@@ -170,16 +202,17 @@ func (t *trims) show(e bucket.Entry, theirs map[int]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, known := t.all[name]
+	r.there[name] = mark.UpTo
 	switch {
 	case known && e.Revision < old.revision:
-		// A server that was started anew has lost the newest: restore writes them again.
+		// A server that was started anew has lost the newest.
 	case e.Removed:
 		delete(t.all, name)
 	case known && old.Birth == mark.Birth && old.UpTo >= mark.UpTo:
 		t.all[name] = kept{old.trim, e.Revision}
 	default:
 		t.all[name] = kept{mark, e.Revision}
-		theirs[t.log.Partition(name)] = true
+		r.theirs[t.log.Partition(name)] = true
 	}
 }
 
@@ -215,16 +248,24 @@ func (t *trims) write(ctx context.Context, wanted map[string]trim) error {
 	return nil
 }
 
-// restore writes all marks again: a server that was started anew may have lost
-// the newest ones. It must not run beside write.
+// restore writes again what the bucket has less of. It must not run beside write.
 func (t *trims) restore(ctx context.Context) error {
 	t.mu.Lock()
-	all := maps.Clone(t.all)
+	wanted := map[string]trim{}
+	for name := range t.lost {
+		wanted[name] = t.all[name].trim
+	}
 	t.mu.Unlock()
-	for name, mark := range all {
-		if err := t.put(ctx, name, mark.trim); err != nil {
+	for name, mark := range wanted {
+		if err := stillActing(ctx); err != nil {
 			return err
 		}
+		if err := t.put(ctx, name, mark); err != nil && !errors.Is(err, errTheirs) {
+			return err
+		}
+		t.mu.Lock()
+		delete(t.lost, name)
+		t.mu.Unlock()
 	}
 	return nil
 }
