@@ -163,7 +163,7 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	case e.Subject.Kind == event.Message:
 		l.add(e, now)
 	default:
-		l.mark(e)
+		l.mark(e, now)
 		cleared = e.Subject.Kind == event.Clear
 	}
 	l.settle(now)
@@ -280,8 +280,9 @@ func (l *ledger) late(e eventlog.Entry, now time.Time) {
 	}
 }
 
-// mark enters a marker. Markers lie on subjects of their own with the same limit.
-func (l *ledger) mark(e eventlog.Entry) {
+// mark enters a marker. Markers lie on subjects of their own with the same limit. A
+// =clear marker counts from when the ledger has it: it is kept for a while by one clock.
+func (l *ledger) mark(e eventlog.Entry, now time.Time) {
 	a := l.account(e.Subject.Session)
 	at := &a.markers
 	if e.Subject.Stream != "" {
@@ -292,11 +293,11 @@ func (l *ledger) mark(e eventlog.Entry) {
 	if *at == nil {
 		*at = &markers{}
 	}
-	list := &(*at).closes
+	list, since := &(*at).closes, e.Time
 	if e.Subject.Kind == event.Clear {
-		list = &(*at).clears
+		list, since = &(*at).clears, now
 	}
-	*list = append(*list, marker{e.Sequence, e.Time})
+	*list = append(*list, marker{e.Sequence, since})
 	a.marked++
 	if l.limit > 0 && int64(len(*list)) > l.limit {
 		*list = (*list)[1:]

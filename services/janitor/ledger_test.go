@@ -10,6 +10,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
+	"rejoin/shared/session"
 )
 
 func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
@@ -267,4 +268,19 @@ func TestPagesOfMarksDoNotSortAllStreamsEachTime(t *testing.T) {
 func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 	fill(newLedger(), 100, b.N/100+1)
+}
+
+// The clock of the server, or one that somebody has set, does not shorten the time in
+// which the edges get to see a =clear marker.
+func TestAClearMarkerIsKeptAsLongAsTheJanitorHasKnownOfIt(t *testing.T) {
+	for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
+		l := newLedger()
+		l.apply(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Clear}, Valid: true, Sequence: 1, Time: noon.Add(skew)}, noon)
+		for after, want := range map[time.Duration]int{0: 0, clearKept - 1: 0, clearKept: 1} {
+			now := noon.Add(after)
+			if got := policy(l.view("s", l.accounts["s"], session.Record{}, now), limits{}, now); len(got) != want {
+				t.Errorf("%s after a marker with a clock that is %s off: %v", after, skew, got)
+			}
+		}
+	}
 }

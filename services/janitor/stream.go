@@ -20,7 +20,7 @@ func (e entry) time() time.Time { return time.Unix(int64(e.unix), 0).UTC() }
 // marker is a =close or =clear marker in the log.
 type marker struct {
 	seq uint64
-	at  time.Time
+	at  time.Time // when a =close marker was stored, or the ledger got a =clear marker
 }
 
 // markers are those of one stream, or of a session as a whole, in order of sequence.
