@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -180,5 +181,21 @@ func TestTrimMarksThatTheServerHasLostAreWrittenAgainAtOnce(t *testing.T) {
 	r.actsAnew(t, term)
 	if got := trimMarks(t, srv); got["s"] != want["s"] {
 		t.Errorf("the marks are %+v, want %+v", got, want)
+	}
+}
+
+func TestABatchEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
+	all := r.publish(t, "s", "a", 3)
+	before, _ := r.b.Log.State(0)
+	todo := []doom{{all[0], &verdict{reason: SessionEvents}}, {all[1], &verdict{reason: SessionEvents}}}
+	from := deleter{r.b.Log, 0, before.Created.Add(-time.Second)}
+	for name, remove := range map[string]func(context.Context, deleter, []doom) ([]doom, error){"all": deleteAll, "in turn": deleteInTurn} {
+		if done, err := remove(t.Context(), from, todo); !errors.Is(err, errMoved) || len(done) > 0 {
+			t.Errorf("%s: %d were deleted, %v", name, len(done), err)
+		}
+	}
+	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
+		t.Error(err)
 	}
 }

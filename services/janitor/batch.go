@@ -42,7 +42,6 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 	var epoch int
 	var through uint64
 	var urgent bool
-	var wanted map[string]trim
 	p.with(func(l *ledger) { epoch, through = l.epoch, l.through })
 	state, err := p.log.Look(ctx, p.number)
 	if err != nil {
@@ -53,7 +52,6 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 		if l.epoch == epoch && l.followed(state, through) && p.compared(state) {
 			l.advance(state.First)
 			todo, urgent = l.batch()
-			wanted = l.trims(todo)
 			p.deleting = true
 		} else {
 			err = errMoved
@@ -63,14 +61,14 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 	if err != nil || len(todo) == 0 {
 		return nothingLeft, err
 	}
-	if err := w.trims.write(ctx, wanted); err != nil {
+	if err := w.trims.write(ctx, trimsOf(todo)); err != nil {
 		return nothingLeft, err
 	}
 	remove := deleteInTurn
 	if urgent {
 		remove = deleteAll
 	}
-	done, err := remove(ctx, p.log, p.number, todo)
+	done, err := remove(ctx, deleter{p.log, p.number, state.Created}, todo)
 	for _, d := range done {
 		deleted[d.reason]++
 		w.metrics.trimmed.WithLabelValues(string(d.reason)).Inc()
@@ -89,9 +87,9 @@ func (w *sweeper) batch(ctx context.Context, p *partition, deleted map[Reason]in
 }
 
 // deleteInTurn deletes entries one after the other, up to the first error.
-func deleteInTurn(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]doom, error) {
+func deleteInTurn(ctx context.Context, from deleter, todo []doom) ([]doom, error) {
 	for i, d := range todo {
-		if err := deleteOne(ctx, log, p, d.seq); err != nil {
+		if err := from.delete(ctx, d.seq); err != nil {
 			return todo[:i], err
 		}
 	}
@@ -103,7 +101,7 @@ const inFlight = 16
 
 // deleteAll deletes entries and returns those that are gone, in order. A lane
 // stops at its first error, since what follows may be of the same stream.
-func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]doom, error) {
+func deleteAll(ctx context.Context, from deleter, todo []doom) ([]doom, error) {
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -119,7 +117,7 @@ func deleteAll(ctx context.Context, log *eventlog.Log, p int, todo []doom) ([]do
 		wg.Go(func() {
 			for lane := range work {
 				for _, i := range lane {
-					if err := deleteOne(ctx, log, p, todo[i].seq); err != nil {
+					if err := from.delete(ctx, todo[i].seq); err != nil {
 						mu.Lock()
 						errs = errors.Join(errs, err)
 						mu.Unlock()
@@ -151,13 +149,23 @@ func inLanes(todo []doom) [][]int {
 	return all
 }
 
-func deleteOne(ctx context.Context, log *eventlog.Log, p int, seq uint64) error {
+// deleter deletes from a partition that was made at some time.
+type deleter struct {
+	log       *eventlog.Log
+	partition int
+	created   time.Time
+}
+
+func (d deleter) delete(ctx context.Context, seq uint64) error {
 	if err := stillActing(ctx); err != nil {
 		return err
 	}
+	if now, _ := d.log.State(d.partition); !now.Created.Equal(d.created) {
+		return errMoved // it was made anew since the batch was begun
+	}
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
-	if err := log.Delete(ctx, p, seq); err != nil {
+	if err := d.log.Delete(ctx, d.partition, seq); err != nil {
 		return fmt.Errorf("cannot delete %d: %w", seq, err)
 	}
 	return nil

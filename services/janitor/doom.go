@@ -13,9 +13,15 @@ import (
 // any moment its newest part, on which edges rely.
 const lanes = 64
 
-// doom is an entry that the ledger has taken out and that is to be deleted.
+// doom is an entry that the ledger has taken out and that is to be deleted, 16 bytes of
+// memory like the event that it was.
 type doom struct {
-	seq     uint64
+	seq uint64
+	*verdict
+}
+
+// verdict is what the entries of a [Removal] have in common.
+type verdict struct {
 	reason  Reason
 	lane    uint8
 	event   bool // not a marker, nor a stray
@@ -29,16 +35,13 @@ type doom struct {
 func (l *ledger) condemn(r Removal) {
 	if r.Reason == Stray {
 		l.strays = slices.DeleteFunc(l.strays, func(seq uint64) bool { return contains(r.Sequences, seq) })
-		for _, seq := range r.Sequences {
-			l.doom(doom{seq: seq, reason: r.Reason})
-		}
+		l.doom(r.Sequences, &verdict{reason: r.Reason})
 		return
 	}
 	a, ok := l.accounts[r.Session]
 	if !ok {
 		return
 	}
-	d := doom{reason: r.Reason, lane: laneOf(r.Session, r.Stream), session: r.Session, stream: r.Stream, account: a, event: r.Reason != Superseded}
 	gone := func(seq uint64) bool { return contains(r.Sequences, seq) }
 	switch {
 	case r.Reason == Superseded && r.Stream == "":
@@ -59,10 +62,10 @@ func (l *ledger) condemn(r Removal) {
 			l.pop(a, s, r.Reason.mark())
 		}
 	}
-	for _, seq := range r.Sequences {
-		d.seq = seq
-		l.doom(d)
-	}
+	l.doom(r.Sequences, &verdict{
+		reason: r.Reason, lane: laneOf(r.Session, r.Stream), event: r.Reason != Superseded,
+		session: r.Session, stream: r.Stream, account: a,
+	})
 }
 
 func contains(sorted []uint64, seq uint64) bool {
@@ -82,10 +85,20 @@ func (l *ledger) popNewest(a *account, s *stream) {
 	l.count(a, s, e, -1)
 }
 
-func (l *ledger) doom(d doom) {
-	l.doomed = append(l.doomed, d)
-	if d.account != nil {
-		d.account.doomed++
+// doom dooms entries, the last of which has the largest sequence.
+func (l *ledger) doom(sequences []uint64, v *verdict) {
+	for _, seq := range sequences {
+		l.doomed = append(l.doomed, doom{seq, v})
+	}
+	if l.tally == nil {
+		l.tally = map[Reason]int{}
+	}
+	l.tally[v.reason] += len(sequences)
+	if a := v.account; a != nil {
+		a.doomed += len(sequences)
+		if last := sequences[len(sequences)-1]; v.event && last > a.trimmed.UpTo {
+			a.trimmed = trim{UpTo: last, Reason: v.reason.mark(), Birth: l.birth}
+		}
 	}
 }
 
@@ -101,18 +114,13 @@ func (l *ledger) sortDoomed() {
 	slices.SortFunc(l.doomed, func(a, b doom) int { return cmp.Compare(a.seq, b.seq) })
 }
 
-// trims returns, for each session of which some of the entries are events, the last
-// of its doomed events, and why that goes.
-func (l *ledger) trims(of []doom) map[string]trim {
+// trimsOf returns, for each session of which some entries are events, how far it is
+// trimmed with all that is doomed of it.
+func trimsOf(entries []doom) map[string]trim {
 	all := map[string]trim{}
-	for _, d := range of {
+	for _, d := range entries {
 		if d.event {
-			all[d.session] = trim{}
-		}
-	}
-	for _, d := range l.doomed {
-		if t, wanted := all[d.session]; wanted && d.event && d.seq > t.UpTo {
-			all[d.session] = trim{UpTo: d.seq, Reason: d.reason.mark(), Birth: l.birth}
+			all[d.session] = d.account.trimmed
 		}
 	}
 	return all
@@ -127,27 +135,32 @@ func (l *ledger) batch() (todo []doom, urgent bool) {
 		gone++
 	}
 	l.deleted(l.doomed[:gone])
+	if l.left() != urgentLeft {
+		return slices.Clone(l.doomed[:min(leisureSize, len(l.doomed))]), false
+	}
 	for _, d := range l.doomed {
-		if d.reason.urgent() && len(todo) < batchSize {
+		if d.reason.urgent() {
 			todo = append(todo, d)
 		}
+		if len(todo) == batchSize {
+			break
+		}
 	}
-	if len(todo) > 0 {
-		return todo, true
-	}
-	return slices.Clone(l.doomed[:min(leisureSize, len(l.doomed))]), false
+	return todo, true
 }
 
 // left says what there is to delete.
 func (l *ledger) left() left {
-	switch {
-	case slices.ContainsFunc(l.doomed, func(d doom) bool { return d.reason.urgent() }):
-		return urgentLeft
-	case len(l.doomed) > 0:
-		return leisureLeft
-	default:
-		return nothingLeft
+	left := nothingLeft
+	for reason, n := range l.tally {
+		switch {
+		case n > 0 && reason.urgent():
+			return urgentLeft
+		case n > 0:
+			left = leisureLeft
+		}
 	}
+	return left
 }
 
 // deleted takes entries that are deleted off the doomed ones. They are in order
@@ -162,6 +175,7 @@ func (l *ledger) deleted(done []doom) {
 			continue
 		}
 		i++
+		l.tally[d.reason]--
 		if d.account != nil {
 			d.account.doomed--
 		}

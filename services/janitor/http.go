@@ -148,7 +148,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	}
 	if dry {
 		d := s.sweeper.dryRun()
-		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.left()})
+		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.doomed()})
 	}
 	if !s.lease.held() {
 		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")

@@ -114,7 +114,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 			sweep(t, r, 0)
 			var todo []doom
 			var marks map[string]trim
-			r.partitions[0].with(func(l *ledger) { todo, _ = l.batch(); marks = l.trims(todo) })
+			r.partitions[0].with(func(l *ledger) { todo, _ = l.batch(); marks = trimsOf(todo) })
 			if err := r.trims.write(t.Context(), marks); err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +200,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	if first.metric(t, "lease_held", "") != 0 {
 		t.Error("two hold the lease")
 	}
-	if err := deleteOne(term.ctx, first.b.Log, 0, all[4]); !errors.Is(err, errNotActing) {
+	if err := (deleter{first.b.Log, 0, time.Time{}}).delete(term.ctx, all[4]); !errors.Is(err, errNotActing) {
 		t.Errorf("it deletes: %v", err)
 	}
 	slow.mu.Unlock()

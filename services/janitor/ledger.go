@@ -48,8 +48,9 @@ type ledger struct {
 	order    *names   // of the sessions
 	strays   []uint64 // entries that belong nowhere, in order of sequence
 	doomed   []doom
-	alarm    alarm    // the sweeper sets it
-	over     []string // the sessions that it rang for
+	tally    map[Reason]int // how many are doomed
+	alarm    alarm          // the sweeper sets it
+	over     []string       // the sessions that it rang for
 	doubts   doubts
 	missed   uint64 // how many sequences were ever missing, those of earlier epochs too
 	totals   totals

@@ -7,6 +7,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // What a ledger may take, in bytes: an event lies in 16, and a list that grows has
@@ -60,6 +61,31 @@ func TestALedgerTakesLittleMemory(t *testing.T) {
 		}
 		runtime.KeepAlive(ledgers)
 	}
+}
+
+// What is doomed takes no more than what is retained.
+func TestWhatIsDoomedTakesLittleMemory(t *testing.T) {
+	const streams, events = 10_000, 650_000
+	before := inUse()
+	ledgers, _ := crowd(1000, streams, events)
+	for _, l := range ledgers {
+		for name, a := range l.accounts {
+			over := session.Record{State: session.Closed}
+			for _, r := range policy(l.view(name, a, over, noon), limits{}, noon) {
+				l.condemn(r)
+			}
+		}
+		l.sortDoomed()
+		if n := l.tally[Closed]; n == 0 || n != len(l.doomed) || l.totals.events > 0 {
+			t.Fatalf("%d are doomed, and %d counted", len(l.doomed), n)
+		}
+	}
+	took, bound := inUse()-before, int64(eventBytes*events+streamBytes*streams)
+	t.Logf("%.1f B an event, %.2f of the bound", float64(took)/events, float64(took)/float64(bound))
+	if took > bound {
+		t.Errorf("they take %d B, want %d at most", took, bound)
+	}
+	runtime.KeepAlive(ledgers)
 }
 
 // What has expired is not held, whether all of it went at once or one by one.

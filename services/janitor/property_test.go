@@ -148,7 +148,7 @@ func (m *machine) checkLimits(t *rapid.T) {
 func (m *machine) delete(lane uint8) {
 	for _, d := range m.ledger.doomed {
 		if d.lane == lane {
-			for name, mark := range m.ledger.trims([]doom{d}) {
+			for name, mark := range trimsOf([]doom{d}) {
 				m.trims[name] = max(m.trims[name], mark.UpTo)
 			}
 			m.log.delete(d.seq)

@@ -57,7 +57,7 @@ func (m *machine) rejoin() {
 func (m *pair) delete(n int) {
 	done, _ := m.ledger.batch()
 	done = done[:min(n, len(done))]
-	for name, mark := range m.ledger.trims(done) {
+	for name, mark := range trimsOf(done) {
 		m.trims[name] = max(m.trims[name], mark.UpTo)
 	}
 	for _, d := range done {

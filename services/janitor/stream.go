@@ -106,6 +106,7 @@ type account struct {
 	last    uint32 // when the newest event was stored, as in entry; 0: none was seen
 	markers *markers
 	marked  int  // markers of the session and of its streams
+	trimmed trim // up to the last event that was ever doomed
 	doomed  int  // entries that are doomed and not deleted yet
 	over    bool // the session is on the ledger's list of those to be trimmed soon
 }

@@ -120,7 +120,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	err := w.current(ctx)
 	if err != nil {
 		w.report(stopped, false, time.Since(begun), w.early, err)
-		return swept{left: w.left(), took: time.Since(begun), err: err}
+		return swept{left: w.doomed(), took: time.Since(begun), err: err}
 	}
 	var busy, leisurely []*partition
 	for _, p := range w.partitions {
@@ -145,7 +145,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	w.metrics.sweep.Observe(took.Seconds())
 	w.report(stopped, false, took, sumOf(deleted, w.early), err)
 	clear(w.early)
-	return swept{removed: deleted, left: w.left(), took: took, err: err}
+	return swept{removed: deleted, left: w.doomed(), took: took, err: err}
 }
 
 // remove deletes what is urgent of partitions, and counts it. What holds too much
@@ -182,7 +182,7 @@ func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
 	defer done()
 	begun := time.Now()
 	rest, err := w.batch(ctx, w.leisure.turn(), w.leisure.deleted)
-	pause := w.leisure.done(rest == leisureLeft, time.Since(begun), time.Now(), w.doomed())
+	pause := w.leisure.done(rest == leisureLeft, time.Since(begun), time.Now(), total(w.doomed()))
 	if err != nil || w.leisure.over() {
 		w.report(stopped, true, time.Since(w.leisure.begun), w.leisure.deleted, err)
 		w.leisure.deleted = nil
@@ -190,23 +190,24 @@ func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
 	return w.leisure.next(pause)
 }
 
-// left returns how many entries there are to delete, by reason.
-func (w *sweeper) left() map[Reason]int {
-	left := map[Reason]int{}
+// doomed returns how many entries there are to delete, by reason.
+func (w *sweeper) doomed() map[Reason]int {
+	all := map[Reason]int{}
 	for _, p := range w.partitions {
 		p.with(func(l *ledger) {
-			for _, d := range l.doomed {
-				left[d.reason]++
+			for reason, n := range l.tally {
+				if n > 0 {
+					all[reason] += n
+				}
 			}
 		})
 	}
-	return left
+	return all
 }
 
-// doomed returns how many entries there are to delete.
-func (w *sweeper) doomed() (n int) {
-	for _, p := range w.partitions {
-		p.with(func(l *ledger) { n += len(l.doomed) })
+func total(of map[Reason]int) (n int) {
+	for _, some := range of {
+		n += some
 	}
 	return n
 }
