@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,19 +14,37 @@ import (
 )
 
 // network is a connection to NATS that can be held up: nothing gets through meanwhile,
-// and everything after.
+// and everything after. It can also lose what is sent to some subjects, or break.
 type network struct {
-	url  string
-	mu   sync.RWMutex           // held for writing while it is held up
-	lost atomic.Pointer[string] // requests that begin so nobody hears
+	url   string
+	mu    sync.RWMutex           // held for writing while it is held up
+	lost  atomic.Pointer[string] // requests that begin so nobody hears
+	wrote atomic.Int64           // how many changes were sent
+	most  atomic.Int64           // with so many it breaks; 0: never
 }
 
 // lose has nobody hear what is sent to subjects that begin so; with none, all is heard.
 func (n *network) lose(subjects string) { n.lost.Store(&subjects) }
 
-// garble makes other subjects, of the same length, of those that nobody is to hear.
-func (n *network) garble(sent []byte) []byte {
-	if lost := n.lost.Load(); lost != nil && *lost != "" {
+// breakAfter breaks it for good instead of sending more than so many changes.
+func (n *network) breakAfter(changes int) {
+	n.wrote.Store(0)
+	n.most.Store(int64(changes) + 1)
+}
+
+func (n *network) broken() bool { return n.most.Load() > 0 && n.wrote.Load() >= n.most.Load() }
+
+// changes are what others may see of a janitor, as it is sent.
+var changes = regexp.MustCompile(`H?PUB (\$KV\.MCP_(TRIMS|SESSIONS)\.|\$JS\.API\.STREAM\.MSG\.DELETE\.|mcp\.)`)
+
+// pass returns what gets through of what is sent.
+func (n *network) pass(sent []byte) []byte {
+	for _, at := range changes.FindAllIndex(sent, -1) {
+		if n.wrote.Add(1); n.broken() {
+			return sent[:at[0]]
+		}
+	}
+	if lost := n.lost.Load(); lost != nil && *lost != "" { // to others, of the same length
 		return bytes.ReplaceAll(sent, []byte(*lost), bytes.Repeat([]byte("x"), len(*lost)))
 	}
 	return sent
@@ -51,8 +70,8 @@ func newNetwork(t *testing.T, srv *natstest.Server) *network {
 				_ = in.Close()
 				continue
 			}
-			wg.Go(func() { n.copy(in, out, func(got []byte) []byte { return got }) })
-			wg.Go(func() { n.copy(out, in, n.garble) })
+			wg.Go(func() { n.copy(in, out, all) })
+			wg.Go(func() { n.copy(out, in, n.pass) })
 		}
 	})
 	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
@@ -70,8 +89,10 @@ func (n *network) copy(to io.WriteCloser, from io.ReadCloser, change func([]byte
 		n.mu.RLock()
 		_, err = to.Write(change(buf[:got]))
 		n.mu.RUnlock()
-		if err != nil {
+		if err != nil || n.broken() {
 			return
 		}
 	}
 }
+
+func all(got []byte) []byte { return got }
