@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
@@ -197,5 +199,48 @@ func TestABatchEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
 		t.Error(err)
+	}
+}
+
+// Somebody sets the clock: what goes by it goes earlier or later, and nothing else does.
+func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
+	cfg := idle()
+	cfg.ClosedGrace = time.Hour
+	var off atomic.Int64
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, cfg, func(s *Service) {
+		for _, p := range s.partitions {
+			p.now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+		}
+	})
+	r.onlySweeps()
+	r.acts(t)
+	quiet := r.publish(t, "quiet", "a", 2)
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	closed := r.publish(t, "closed", "a", 3)
+	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "closed", "", false, 0); err != nil {
+		t.Fatal(err)
+	}
+	busy := r.publish(t, "busy", "a", 4)
+	over := false
+	for _, jump := range []time.Duration{-48 * time.Hour, 30 * time.Minute, -10_000 * time.Hour, 0, 2 * time.Hour, -48 * time.Hour, 10_000 * time.Hour, 0} {
+		off.Store(int64(jump))
+		busy = append(busy, r.publish(t, "busy", "a", 2)...)
+		r.sweepNow(t)
+		mark, left := marks.Mark{}, closed
+		if over = over || jump > cfg.ClosedGrace; over {
+			mark, left = marks.Mark{Removed: closed[2], Reason: marks.Trimmed}, nil
+		}
+		eventually(t, func() error { return wantSequences(r.stored(t, "closed", "a"), left) })
+		r.wantMark(t, "closed", "a", mark)
+		for name, want := range map[string][]uint64{"quiet": quiet, "busy": busy[len(busy)-4:]} {
+			if err := wantSequences(r.stored(t, name, "a"), want); err != nil {
+				t.Errorf("%s, after a jump of %s: %v", name, jump, err)
+			}
+		}
+		r.wantMark(t, "quiet", "a", marks.Mark{})
+		r.wantMark(t, "busy", "a", marks.Mark{Removed: busy[len(busy)-5], Reason: marks.Trimmed})
+		r.wantCounts(t)
 	}
 }

@@ -82,7 +82,8 @@ func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg C
 	return beginAt(t, srv.URL(), settings, cfg)
 }
 
-func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config) *running {
+// beginAt starts a janitor that is prepared before it runs.
+func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, prepare ...func(*Service)) *running {
 	t.Helper()
 	out := &logBuffer{}
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, nil)))
@@ -94,6 +95,9 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config) *
 	s, err := New(cfg, b, env)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range prepare {
+		f(s)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
