@@ -48,8 +48,7 @@ type Entry struct {
 
 func (l *Log) entryFrom(msg jetstream.Msg, meta *jetstream.MsgMetadata, p int, headersOnly bool) Entry {
 	e := Entry{RawSubject: msg.Subject(), Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data(), Size: len(msg.Data())}
-	e.fill(msg.Headers())
-	e.Valid = e.Valid && e.Subject.Partition == p && l.Partition(e.Subject.Session) == p
+	l.fill(&e, msg.Headers(), p)
 	if headersOnly {
 		e.Data, e.Size = nil, sizeHeader(msg.Headers())
 	}
@@ -70,15 +69,16 @@ func sizeHeader(h nats.Header) int {
 	return n
 }
 
-func entryFromRaw(msg *jetstream.RawStreamMsg) Entry {
+func (l *Log) entryFromRaw(msg *jetstream.RawStreamMsg, p int) Entry {
 	e := Entry{RawSubject: msg.Subject, Sequence: msg.Sequence, Time: msg.Time, Data: msg.Data, Size: len(msg.Data)}
-	e.fill(msg.Header)
+	l.fill(&e, msg.Header, p)
 	return e
 }
 
-func (e *Entry) fill(h nats.Header) {
+// fill says of an entry of partition p what its subject and headers do.
+func (l *Log) fill(e *Entry, h nats.Header, p int) {
 	subject, err := event.ParseSubject(e.RawSubject)
-	e.Subject, e.Valid = subject, err == nil
+	e.Subject, e.Valid = subject, err == nil && subject.Partition == p && l.Partition(subject.Session) == p
 	e.Type = event.DefaultType
 	if t := h.Get(HeaderType); t != "" && event.CheckType(t) == nil {
 		e.Type = t

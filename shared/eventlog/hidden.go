@@ -22,8 +22,7 @@ func (l *Log) passHidden(ctx context.Context, p int, filter string, after uint64
 		if err != nil || !hidden(msg, headersOnly) {
 			return msg, err
 		}
-		e := entryFromRaw(msg)
-		e.Valid = e.Valid && e.Subject.Partition == p && l.Partition(e.Subject.Session) == p
+		e := l.entryFromRaw(msg, p)
 		if headersOnly {
 			e.Data = nil
 		}

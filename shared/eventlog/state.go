@@ -302,7 +302,7 @@ func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	return entryFromRaw(msg), nil
+	return l.entryFromRaw(msg, p), nil
 }
 
 func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
