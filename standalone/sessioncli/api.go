@@ -37,13 +37,12 @@ type page struct {
 	Next     string            `json:"next"`
 }
 
-func (a *api) list(ctx context.Context, state, after string) (p page, err error) {
+func (a *api) list(ctx context.Context, f ShowFlags, after string) (p page, err error) {
 	query := url.Values{"limit": {fmt.Sprint(pageSize)}}
-	if state != "" {
-		query.Set("state", state)
-	}
-	if after != "" {
-		query.Set("after", after)
+	for name, value := range map[string]string{"state": f.State, "sort": f.Sort, "after": after} {
+		if value != "" {
+			query.Set(name, value)
+		}
 	}
 	body, err := a.do(ctx, http.MethodGet, "/v1/sessions?"+query.Encode(), nil)
 	if err == nil {

@@ -26,6 +26,7 @@ type CLI struct {
 type ShowFlags struct {
 	Session remote.Session `arg:"" optional:"" help:"The session; without one, all are listed."`
 	State   string         `env:"-" enum:",open,closing,closed" default:"" help:"List only sessions that are open, closing or closed." placeholder:"STATE"`
+	Sort    string         `env:"-" enum:",bytes,events,activity" default:"" help:"Order of the list: bytes, events or activity, the largest or latest first; by name without it." placeholder:"ORDER"`
 	JSON    bool           `name:"json" env:"-" help:"Print an object for each session, on a line of its own."`
 }
 
@@ -44,6 +45,7 @@ type CloseFlags struct {
 const description = `List sessions, show one, create and close them.
 
   rejoin sessions
+  rejoin sessions --sort=bytes | head
   rejoin sessions --state=open --json | jq -r .session
   rejoin sessions demo
   rejoin sessions create demo
@@ -58,6 +60,7 @@ func (ShowFlags) Help() string {
 
   rejoin sessions
   rejoin sessions demo
+  rejoin sessions --sort=activity
   rejoin sessions --state=closed --json`
 }
 

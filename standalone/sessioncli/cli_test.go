@@ -64,9 +64,11 @@ const (
 
 func TestAllPagesAreListed(t *testing.T) {
 	a, url := serve(t, map[string]string{
-		"GET /v1/sessions?limit=1000":               `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
-		"GET /v1/sessions?after=demo&limit=1000":    `{"sessions":[` + odd + `]}`,
-		"GET /v1/sessions?limit=1000&state=closing": `{"sessions":[]}`,
+		"GET /v1/sessions?limit=1000":                     `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
+		"GET /v1/sessions?after=demo&limit=1000":          `{"sessions":[` + odd + `]}`,
+		"GET /v1/sessions?limit=1000&state=closing":       `{"sessions":[]}`,
+		"GET /v1/sessions?limit=1000&sort=bytes":          `{"sessions":[` + first + `],"next":"Yn"}`,
+		"GET /v1/sessions?after=Yn&limit=1000&sort=bytes": `{"sessions":[` + second + `]}`,
 	})
 	const want = `SESSION  STATE   STREAMS  EVENTS  BYTES  LAST ACTIVITY
 demo     open          2      12  34567  2026-11-21 21:00:00
@@ -80,6 +82,9 @@ demo     open          2      12  34567  2026-11-21 21:00:00
 		t.Errorf("asked %q", a.got)
 	}
 	if code, out, _ := run(t, "show", "--json", url); code != 0 || out != first+"\n"+second+"\n"+odd+"\n" {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, out, _ := run(t, "--sort=bytes", "--json", url); code != 0 || out != first+"\n"+second+"\n" {
 		t.Errorf("%d\n%s", code, out)
 	}
 	if code, out, _ := run(t, "--state=closing", url); code != 0 || strings.Count(out, "\n") != 1 {
@@ -138,6 +143,7 @@ func TestWhatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
 		"bad name":      {2, []string{"a b", url}},
 		"no name":       {2, []string{"close", url}},
 		"bad state":     {2, []string{"--state=gone", url}},
+		"bad order":     {2, []string{"--sort=name", url}},
 		"bad url":       {2, []string{"--url=nowhere"}},
 		"nobody":        {1, []string{"--url=http://127.0.0.1:1"}},
 		"another page":  {1, []string{url}},

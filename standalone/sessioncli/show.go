@@ -49,7 +49,7 @@ func create(ctx context.Context, a *api, f CreateFlags, out io.Writer) error {
 func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
 	t := table{head: []string{"SESSION", "STATE", "STREAMS", "EVENTS", "BYTES", "LAST ACTIVITY"}, right: numbers}
 	for after, first := "", true; first || after != ""; first = false {
-		p, err := a.list(ctx, f.State, after)
+		p, err := a.list(ctx, f, after)
 		if err != nil {
 			return err
 		}
