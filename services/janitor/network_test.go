@@ -70,7 +70,7 @@ func newNetwork(t *testing.T, srv *natstest.Server) *network {
 				_ = in.Close()
 				continue
 			}
-			wg.Go(func() { n.copy(in, out, all) })
+			wg.Go(func() { n.copy(in, out, whole) })
 			wg.Go(func() { n.copy(out, in, n.pass) })
 		}
 	})
@@ -95,4 +95,4 @@ func (n *network) copy(to io.WriteCloser, from io.ReadCloser, change func([]byte
 	}
 }
 
-func all(got []byte) []byte { return got }
+func whole(got []byte) []byte { return got }

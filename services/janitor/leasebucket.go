@@ -1,0 +1,164 @@
+package janitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/bucket"
+	"rejoin/shared/link"
+)
+
+// holder is the value of the lease's key.
+type holder struct {
+	ID   string `json:"id"`
+	Host string `json:"host,omitempty"`
+}
+
+// holderSubject is where the janitor with an ID answers as long as it is connected.
+func holderSubject(id string) string { return "mcp.janitor.alive." + id }
+
+// open makes the bucket if it is missing. An existing one says how long the lease is.
+func (l *lease) open(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.state.lease/renewShare)
+	defer cancel()
+	kv, err := l.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: LeaseBucket, Description: "Rejoin: which janitor acts",
+		TTL: l.state.lease, Storage: jetstream.MemoryStorage, Replicas: l.replicas,
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		kv, err = l.adopt(ctx)
+	}
+	if err != nil {
+		l.complain(ctx, "cannot open the bucket of the lease", err)
+		return false
+	}
+	l.kv = kv
+	return true
+}
+
+// complain logs the first trouble of a connection.
+func (l *lease) complain(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil && !l.complained {
+		l.complained = true
+		l.logger.Warn(what, "error", err) //nolint:sloglint // one of two constants
+	}
+}
+
+// adopt takes the lease's length from the bucket.
+func (l *lease) adopt(ctx context.Context) (jetstream.KeyValue, error) {
+	kv, err := l.js.KeyValue(ctx, LeaseBucket)
+	if err != nil {
+		return nil, err
+	}
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ttl := status.TTL()
+	if ttl <= 0 {
+		return nil, fmt.Errorf("the bucket %s keeps leases for ever", LeaseBucket)
+	}
+	if ttl != l.state.lease {
+		l.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", l.state.lease.String(), "lease", ttl.String())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.lease = ttl
+	return kv, nil
+}
+
+// try does a write.
+func (l *lease) try(ctx context.Context, w write) outcome {
+	ctx, cancel := context.WithTimeout(ctx, l.state.lease/waitShare)
+	defer cancel()
+	host, _ := os.Hostname() // for people only
+	value, err := json.Marshal(holder{l.state.id, host})
+	if err != nil {
+		return outcome{result: unknown}
+	}
+	var revision uint64
+	if w.revision == 0 {
+		revision, err = l.kv.Create(ctx, LeaseKey, value)
+	} else {
+		revision, err = l.kv.Update(ctx, LeaseKey, value, w.revision)
+	}
+	if err == nil {
+		return outcome{result: written, revision: revision}
+	}
+	if !conflict(err) {
+		l.complain(ctx, "cannot write the lease", err)
+		return outcome{result: unknown}
+	}
+	return l.read(ctx)
+}
+
+// conflict reports whether a write was refused because of another revision.
+func conflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && (api.ErrorCode == 10071 || api.ErrorCode == 10164)
+}
+
+// read says who has the lease.
+func (l *lease) read(ctx context.Context) outcome {
+	entry, err := l.kv.Get(ctx, LeaseKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return outcome{result: taken}
+	}
+	if err != nil {
+		return outcome{result: unknown}
+	}
+	var h holder
+	if err := json.Unmarshal(entry.Value(), &h); err != nil || h.ID == "" {
+		return outcome{result: taken, revision: entry.Revision(), holder: "nobody we know"}
+	}
+	o := outcome{result: taken, revision: entry.Revision(), holder: h.ID}
+	if h.ID != l.state.id {
+		o.gone = l.gone(ctx, h.ID)
+	}
+	return o
+}
+
+// gone reports whether a janitor has surely lost its connection to the only server that
+// there is, so that nothing it does has any effect before it connects again, and then
+// it does not hold the lease any more.
+func (l *lease) gone(ctx context.Context, id string) bool {
+	if l.nc.ConnectedClusterName() != "" {
+		return false
+	}
+	_, err := l.nc.RequestWithContext(ctx, holderSubject(id), nil)
+	return errors.Is(err, nats.ErrNoResponders)
+}
+
+// follow notices that the lease is released, until ctx ends. When it ends before, time
+// alone tells.
+func (l *lease) follow(ctx context.Context) {
+	_ = bucket.Follow(ctx, l.js, LeaseBucket, func(e bucket.Entry) {
+		if e.Removed && e.Key == LeaseKey {
+			select {
+			case l.freed <- struct{}{}:
+			default:
+			}
+		}
+	}, func() {})
+}
+
+// releaseWithin bounds the release of the lease.
+const releaseWithin = time.Second
+
+// release gives the lease back, so that another one need not wait for it to run out.
+func (l *lease) release(ctx context.Context, revision uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
+	ctx, done := link.While(ctx, l.nc)
+	defer done()
+	if err := l.kv.Delete(ctx, LeaseKey, jetstream.LastRevision(revision)); err != nil {
+		l.logger.Info("the lease was not released, and will run out", "error", err)
+	}
+}
