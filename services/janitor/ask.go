@@ -27,10 +27,16 @@ type swept struct {
 	err     error // the sweep is left unfinished
 }
 
-// answer answers who asked, if anybody did.
-func (a ask) answer(s swept) {
-	if a != nil {
-		a <- s // has room for it
+// others returns who else asks at the moment: one sweep is good for all who asked before
+// it began.
+func (w *sweeper) others() (all []ask) {
+	for {
+		select {
+		case a := <-w.asks:
+			all = append(all, a)
+		default:
+			return all
+		}
 	}
 }
 

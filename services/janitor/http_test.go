@@ -10,7 +10,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"rejoin/shared/backend"
@@ -266,6 +268,25 @@ func TestWhoAsksForASweepThatDoesNotBeginIsToldSo(t *testing.T) {
 	if got := w.sweepNow(time.Millisecond); !errors.Is(got.err, errNoSweep) {
 		t.Error(got)
 	}
+}
+
+func TestOneSweepIsGoodForAllWhoAskBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &sweeper{asks: make(chan ask)}
+		var answers sync.WaitGroup
+		for range 100 {
+			answers.Go(func() {
+				if got := w.sweepNow(time.Hour); got.took != time.Second {
+					t.Error(got)
+				}
+			})
+		}
+		synctest.Wait()
+		for _, a := range w.others() {
+			a <- swept{took: time.Second}
+		}
+		answers.Wait()
+	})
 }
 
 func TestADryRunListsTheLargestRemovals(t *testing.T) {

@@ -71,7 +71,7 @@ func (w *sweeper) run(ctx context.Context) {
 	defer ticker.Stop()
 	w.leisure = leisure{} // what an earlier term has left a sweep finds
 	var soon, early, rest <-chan time.Time
-	var asked ask
+	var asked []ask
 	for {
 		select {
 		case <-ctx.Done():
@@ -93,17 +93,19 @@ func (w *sweeper) run(ctx context.Context) {
 		case <-rest:
 			rest = w.goOn(ctx)
 			continue
-		case asked = <-w.asks:
+		case first := <-w.asks:
+			asked = append(w.others(), first)
 		case <-soon:
 			soon = nil
 		case <-ticker.C:
 		}
+		done := swept{err: nats.ErrDisconnected}
 		if w.nc.IsConnected() {
-			done := w.sweep(ctx)
+			done = w.sweep(ctx)
 			rest = w.leisure.next(0)
-			asked.answer(done)
-		} else {
-			asked.answer(swept{err: nats.ErrDisconnected})
+		}
+		for _, a := range asked {
+			a <- done // has room for it
 		}
 		asked = nil
 	}
