@@ -49,9 +49,9 @@ const (
 //
 // Clocks are taken to agree within closeAfter less the time that a publish may take.
 func duties(records []session.Record, inLog map[string]presence, cfg Config, now time.Time) []duty {
-	sessions := map[string]session.Record{}
-	for _, r := range records {
-		if r.Stream == "" {
+	sessions := make(map[string]*session.Record, len(records)) // not copied: there may be many
+	for i := range records {
+		if r := &records[i]; isSession(*r) {
 			sessions[r.Session] = r
 		}
 	}
@@ -61,17 +61,18 @@ func duties(records []session.Record, inLog map[string]presence, cfg Config, now
 			out = append(out, duty{register, session.Record{Session: name}})
 		}
 	}
-	expired := func(r session.Record) bool {
+	expired := func(r *session.Record) bool {
 		return r.State == session.Closed && now.Sub(r.Ended) >= cfg.TombstoneTTL && inLog[r.Session] == absent
 	}
-	for _, r := range records {
+	for i := range records {
+		r := &records[i]
 		owner, owned := sessions[r.Session]
 		overdue := r.State != session.Open && now.Sub(r.Ended) >= cfg.CloseAfter
 		switch {
 		case r.Stream != "" && !owned && overdue, r.Stream != "" && owned && expired(owner), r.Stream == "" && expired(r):
-			out = append(out, duty{remove, r})
+			out = append(out, duty{remove, *r})
 		case r.State == session.Closing && overdue:
-			out = append(out, duty{finish, r})
+			out = append(out, duty{finish, *r})
 		}
 	}
 	slices.SortFunc(out, func(a, b duty) int {

@@ -94,13 +94,8 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 		return err
 	}
 	var records []session.Record
-	if rec, ok := s.backend.Sessions.Session(name); ok {
-		for _, r := range s.backend.Sessions.Sessions() {
-			if r.Session == name && r.Stream != "" {
-				records = append(records, r)
-			}
-		}
-		records = append(records, rec)
+	if _, ok := s.backend.Sessions.Session(name); ok {
+		records = s.backend.Sessions.Of(name)
 	}
 	d := s.detail(name, records)
 	if len(records) == 0 && d.Events == 0 {

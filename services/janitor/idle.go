@@ -2,7 +2,6 @@ package janitor
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -53,30 +52,31 @@ func (c candidate) idle(p presence, lastEvent func(session string) time.Time, no
 // have: first those that were alone in the last round, then the others by name.
 // lastEvent says when a session's last event may have been stored.
 func (v *vigil) candidates(records []session.Record, inLog map[string]presence, limit func(session.Retention) time.Duration, lastEvent func(string) time.Time, now time.Time) []candidate {
-	var out []candidate
-	present := map[string]time.Time{}
-	for _, r := range records {
-		if r.Stream != "" || r.State != session.Open {
-			continue
-		}
-		c := candidate{r, limit(r.Retention), v.present[r.Session]}
-		if c.idle(inLog[r.Session], lastEvent, now) {
-			out = append(out, c)
-		} else if !c.seen.IsZero() {
-			present[r.Session] = c.seen
-		}
-	}
-	v.present = present
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
 		}
 		return 1
 	}
-	slices.SortFunc(out, func(a, b candidate) int {
+	f := firsts[candidate]{n: who.MaxSessions, compare: func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(late(a), late(b)), strings.Compare(a.record.Session, b.record.Session))
-	})
-	return out[:min(len(out), who.MaxSessions)]
+	}}
+	present := map[string]time.Time{}
+	for i := range records {
+		r := &records[i]
+		if r.Stream != "" || r.State != session.Open {
+			continue
+		}
+		c := candidate{*r, limit(r.Retention), v.present[r.Session]}
+		if c.idle(inLog[r.Session], lastEvent, now) {
+			f.add(c)
+		} else if !c.seen.IsZero() {
+			present[r.Session] = c.seen
+		}
+	}
+	v.present = present
+	out, _ := f.all()
+	return out
 }
 
 // rollCall reports whether the edges have not been asked for a while.

@@ -135,7 +135,20 @@ func (r *Registry) cached(k string) (Record, bool) {
 func (r *Registry) Sessions() []Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.Collect(maps.Values(r.copy.records))
+	return slices.AppendSeq(make([]Record, 0, len(r.copy.records)), maps.Values(r.copy.records))
+}
+
+// Of returns the copies of the records of a session and of its streams, in no order. It
+// looks at all records.
+func (r *Registry) Of(name string) (all []Record) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, rec := range r.copy.records {
+		if rec.Session == name {
+			all = append(all, rec)
+		}
+	}
+	return all
 }
 
 // CheckOpen returns an error that wraps [ErrClosed] when the copy says that the

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,30 @@ func TestASessionIsCreatedOnce(t *testing.T) {
 	eventually(t, "the other copy", func() bool { _, ok := other.Session("s/1"); return ok })
 	if _, err := r.Get(patient(t), "s", ""); !errors.Is(err, session.ErrNotFound) {
 		t.Errorf("another session: %v", err)
+	}
+}
+
+func TestTheRecordsOfASessionAreItsOwnAndThoseOfItsStreams(t *testing.T) {
+	r := create(t, connect(t, natstest.Start(t)))
+	for _, rec := range []session.Record{
+		session.New("s", "", nil, time.Now()), session.New("s.a", "", nil, time.Now()), {Session: "s", Stream: "a"}, {Session: "s.a", Stream: "s"},
+	} {
+		if _, err := r.Create(patient(t), rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var streams []string
+	for _, rec := range r.Of("s") {
+		if rec.Session != "s" {
+			t.Errorf("%+v", rec)
+		}
+		streams = append(streams, rec.Stream)
+	}
+	if slices.Sort(streams); !slices.Equal(streams, []string{"", "a"}) {
+		t.Errorf("they are of %q", streams)
+	}
+	if all := r.Of("a"); len(all) > 0 {
+		t.Errorf("%+v", all)
 	}
 }
 
