@@ -110,6 +110,15 @@ func (r *registrar) lastEvent(name string) (last time.Time) {
 	return last
 }
 
+// holds reports whether something of a session is in the log.
+func (r *registrar) holds(name string) (some bool) {
+	r.partitions[r.log.Partition(name)].with(func(l *ledger) {
+		a := l.accounts[name]
+		some = !l.complete || a != nil && !a.empty()
+	})
+	return some
+}
+
 func (r *registrar) do(ctx context.Context, d duty) error {
 	rec := d.record
 	switch d.task {
@@ -123,6 +132,9 @@ func (r *registrar) do(ctx context.Context, d duty) error {
 	case finish:
 		return session.Close(ctx, r.sessions, r.log, rec.Session, rec.Stream, rec.Clear, 0)
 	case remove:
+		if isSession(rec) && r.holds(rec.Session) {
+			return session.ErrConflict // it was published to since the round began
+		}
 		return r.sessions.Remove(ctx, rec)
 	}
 	return nil

@@ -369,3 +369,35 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 		t.Errorf("%v events of the closed session were removed", n)
 	}
 }
+
+// A round may take seconds, and a direct publisher does not wait for its end.
+func TestATombstoneStaysWhenSomethingIsPublishedBehindIt(t *testing.T) {
+	cfg := idle()
+	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)
+	r.acts(t)
+	for _, name := range []string{"empty", "late"} {
+		if _, err := r.b.Sessions.Create(t.Context(), session.New(name, "", nil, time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, name, "", false, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() error {
+		r.sweepNow(t)
+		return errors.Join(wantSequences(r.stored(t, "empty", ""), nil), wantSequences(r.stored(t, "late", ""), nil))
+	})
+	inLog, ok := r.registrar.inLog()
+	todo := duties(r.b.Sessions.Sessions(), inLog, cfg, time.Now())
+	if !ok || len(todo) != 2 {
+		t.Fatalf("%+v", todo)
+	}
+	r.publish(t, "late", "a", 1)
+	r.registrar.doAll(r.charge.Load().ctx, todo)
+	for name, want := range map[string]error{"empty": session.ErrNotFound, "late": nil} {
+		if _, err := r.b.Sessions.Get(t.Context(), name, ""); !errors.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
