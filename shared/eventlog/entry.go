@@ -18,6 +18,8 @@ const (
 	HeaderFinal = "Rejoin-Final"
 	// HeaderTrace is the W3C trace context of the publisher.
 	HeaderTrace = "traceparent"
+	// HeaderIndex holds the publisher's own count of the stream's events.
+	HeaderIndex = "Rejoin-Index"
 )
 
 // Entry is an event or a marker as it lies in the log.
@@ -38,6 +40,8 @@ type Entry struct {
 	Type string
 	// Final says that this is the stream's last event.
 	Final bool
+	// Index is the publisher's own count; empty when it has none.
+	Index string
 	// Data is the message; nil when the tail is headers-only.
 	Data []byte
 	// Size is the number of bytes of the message, also when the tail is headers-only.
@@ -84,4 +88,5 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 		e.Type = t
 	}
 	e.Final = h.Get(HeaderFinal) != ""
+	e.Index = h.Get(HeaderIndex)
 }

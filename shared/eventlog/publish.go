@@ -32,6 +32,9 @@ type Event struct {
 	Final bool
 	// Trace is the W3C traceparent of the publisher, or empty.
 	Trace string
+	// Index is where a publisher that counts a stream's events itself keeps its count,
+	// as text of its own; empty means none.
+	Index string
 }
 
 // Ack says where an event was stored.
@@ -70,6 +73,9 @@ func (e Event) message(p int) *nats.Msg {
 	}
 	if e.Trace != "" {
 		msg.Header.Set(HeaderTrace, e.Trace)
+	}
+	if e.Index != "" {
+		msg.Header.Set(HeaderIndex, e.Index)
 	}
 	return msg
 }

@@ -21,7 +21,7 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	e := eventlog.Event{
 		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
-		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Index: "7.w",
 	}
 	before := time.Now().Add(-time.Minute)
 	ack, err := l.Publish(patient(t), e)
@@ -36,7 +36,7 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !got.Valid || got.Subject != (event.Subject{Partition: ack.Partition, Session: e.Session, Stream: "*"}) ||
-		got.Type != "tick" || !got.Final || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
+		got.Type != "tick" || !got.Final || got.Index != "7.w" || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
 		t.Errorf("stored as %+v", got)
 	}
 	raw, err := newJetStream(t, l).Stream(patient(t), fmt.Sprintf("MCP_%d", ack.Partition))

@@ -1,0 +1,120 @@
+package mcpstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// attemptEvery is the pause between two attempts.
+const attemptEvery = 50 * time.Millisecond
+
+// Append stores an event under the stream's next index, and returns when JetStream has
+// it. The end of ctx does not end it, since a client that has gone is the one that
+// resumes. While NATS is away it tries again, under one key: the event is stored once.
+//
+// An Append that fails has used its index up, as it has in the SDK. After then tells
+// whoever has not come past it that something is lost. When the one before has failed
+// as well and NATS is still away, Append fails at once.
+//
+// Errors wrap [ErrInvalidName], [session.ErrClosed], [eventlog.ErrTooLarge],
+// [eventlog.ErrFull], or say that NATS is away; with [eventlog.ErrUnknown] the event may
+// be stored all the same.
+func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
+	if sessionID == "" {
+		return nil
+	}
+	at, err := placeOf(sessionID, streamID)
+	if err != nil {
+		return err
+	}
+	st := s.streams.use(at)
+	release, err := st.own(context.WithoutCancel(ctx)) // its turn comes: whoever has the token is bounded
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := s.bound(ctx, false)
+	defer cancel()
+	if !st.lost || s.backend.Conn.IsConnected() {
+		err = s.store(ctx, st, data)
+	} else {
+		err = errors.Join(eventlog.ErrUnavailable, errLostBefore)
+	}
+	st.add(1)
+	if st.lost = err != nil; st.lost {
+		s.breaks(st)
+	}
+	return err
+}
+
+// errLostBefore says why an Append was not tried.
+var errLostBefore = errors.New("NATS is away and the event before is lost already")
+
+// store stores an event under the next index.
+func (s *Store) store(ctx context.Context, st *stream, data []byte) error {
+	return patiently(ctx, func() error {
+		if err := s.load(ctx, st); err != nil {
+			return err
+		}
+		return s.attempt(ctx, st, index{n: st.counted(), writer: st.writer}, data)
+	})
+}
+
+// patiently tries again until ctx ends while the trouble may pass.
+func patiently(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if err == nil || !passing(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(attemptEvery):
+		}
+	}
+}
+
+// attempt publishes an event once. The key is that of its index, so that whatever was
+// stored first under it is the only one.
+func (s *Store) attempt(ctx context.Context, st *stream, i index, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
+	sessions := s.backend.Sessions
+	if err := sessions.Current(ctx); err != nil {
+		return err
+	}
+	if err := sessions.CheckOpen(st.at.session, st.at.stream); err != nil {
+		return err
+	}
+	_, err := s.backend.Log.Publish(ctx, eventlog.Event{
+		Session: st.at.session, Stream: st.at.stream, Data: data,
+		Key: i.writer, KeyIndex: uint64(i.n), //nolint:gosec // not negative
+		Index: i.String(), Final: final(st.at, data),
+	})
+	return err
+}
+
+// passing reports whether an error is trouble that may pass.
+func passing(err error) bool {
+	return errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) || errors.Is(err, eventlog.ErrNotFound) ||
+		errors.Is(err, session.ErrUnavailable)
+}
+
+// final reports whether a message is the last of its stream: a response, since a
+// request's stream ends with it. In a batch (2025-03-26) there may be more, which
+// subscribers of /v1 do not see.
+func final(at place, data []byte) bool {
+	if at.stream == standalone || len(data) == 0 {
+		return false
+	}
+	msg, err := jsonrpc.DecodeMessage(data)
+	_, response := msg.(*jsonrpc.Response)
+	return err == nil && response
+}

@@ -1,0 +1,19 @@
+// Package mcpstore keeps the event streams of a server built on the MCP Go SDK in
+// Rejoin's log: a [Store] is an [mcp.EventStore] that outlives the server's process,
+// and that all replicas of the server share.
+//
+// The SDK counts a stream's events itself, one for each call of Append, whether or not
+// that succeeds; an event ID is a stream and such an index. So every event is stored
+// with its index, and an index whose event was not stored is missing from the log:
+//
+//	Append 0   Append 1   Append 2 ✗   Append 3
+//	[0.w]      [1.w]                   [3.w]         After(0): error, 2 is missing
+//	                                                 After(2): 3
+//	Append 0   Append 1 ✗                            After(0): error
+//	[0.w]      [1.w.lost]   by the mender, for who does not know of the failure
+//
+// After reads the whole stream, and answers with everything behind an index or with
+// an error, never with a part. w is the writer, a random name for each time that a
+// store begins to write a stream: when an earlier writer goes on behind a later one, two
+// replicas have counted beside each other, and what an index means is not known any more.
+package mcpstore

@@ -1,0 +1,38 @@
+package mcpstore
+
+import (
+	"crypto/rand"
+	"strconv"
+	"strings"
+)
+
+// index is what the log keeps of an event's place in the SDK's count.
+type index struct {
+	n int
+	// writer is who counted.
+	writer string
+	// lost says that there is no event: it is a note that its Append has failed.
+	lost bool
+}
+
+const lostSuffix = ".lost"
+
+// String returns "<n>.<writer>", with ".lost" behind it for a note.
+func (i index) String() string {
+	s := strconv.Itoa(i.n) + "." + i.writer
+	if i.lost {
+		s += lostSuffix
+	}
+	return s
+}
+
+// parseIndex reads what [index.String] writes.
+func parseIndex(s string) (index, bool) {
+	rest, lost := strings.CutSuffix(s, lostSuffix)
+	number, writer, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	i := index{n: n, writer: writer, lost: lost}
+	return i, err == nil && n >= 0 && writer != "" && i.String() == s
+}
+
+func newWriter() string { return strings.ToLower(rand.Text()[:12]) }

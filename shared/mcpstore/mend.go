@@ -1,0 +1,81 @@
+package mcpstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+// breaks has the mender write down that a stream's newest Append has failed.
+func (s *Store) breaks(st *stream) {
+	s.mu.Lock()
+	s.broken[st] = struct{}{}
+	s.mu.Unlock()
+	select {
+	case s.poked <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// mendEvery is the pause between two attempts to write down what has failed.
+const mendEvery = time.Second
+
+// mend writes down, until ctx ends, which Appends have failed when none has followed:
+// a store in another process would take the stream to be whole.
+func (s *Store) mend(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.poked:
+		}
+		for s.mendAll(ctx) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(mendEvery):
+			}
+		}
+	}
+}
+
+// mendAll reports whether something is left to be done.
+func (s *Store) mendAll(ctx context.Context) (left bool) {
+	s.mu.Lock()
+	all := make([]*stream, 0, len(s.broken))
+	for st := range s.broken {
+		all = append(all, st)
+	}
+	s.mu.Unlock()
+	for _, st := range all {
+		if err := s.mendOne(ctx, st); err != nil {
+			s.cfg.Log.Debug("a failed append is still to be written down", "session", st.at.session, "error", err)
+			left = true
+		}
+	}
+	return left
+}
+
+func (s *Store) mendOne(ctx context.Context, st *stream) error {
+	release, err := st.own(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if st.lost { // or another event has been stored behind it, which shows as much
+		if err = s.load(ctx, st); err == nil {
+			err = s.attempt(ctx, st, index{n: st.counted() - 1, writer: st.writer, lost: true}, nil)
+		}
+		if err != nil && !errors.Is(err, session.ErrClosed) {
+			return err
+		}
+		st.lost = false
+		s.cfg.Log.Warn("an event may not have been stored; who resumes before it is told so", "session", st.at.session, "stream", st.at.stream)
+	}
+	s.mu.Lock()
+	delete(s.broken, st)
+	s.mu.Unlock()
+	return nil
+}

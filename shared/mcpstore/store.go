@@ -1,0 +1,241 @@
+package mcpstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// Config configures a [Store]. The zero value is good.
+type Config struct {
+	// Owner owns the sessions that the store registers: with access control, the
+	// subject whose tokens may read them over HTTP. Default: nobody.
+	Owner string
+
+	// Timeout bounds each call; an Append's begins when those before it on its stream
+	// have ended. Append and After try again until then while NATS is away, and a stream's
+	// messages wait for it meanwhile. A NATS server that restarts needs a few seconds.
+	// Default: 10 s.
+	Timeout time.Duration
+
+	// AckTimeout bounds one attempt of an Append, from the look at the session's state to
+	// JetStream's acknowledgement. It must not be longer than ingest's (--ack-timeout),
+	// which a close waits for. Default: 2 s.
+	AckTimeout time.Duration
+
+	// MaxStreams is how many streams the store remembers, about 300 B each; one that was
+	// forgotten is read from the log when it is used again. Default: 65,536.
+	MaxStreams int
+
+	// Log is told what goes wrong. Default: nothing is logged.
+	Log *slog.Logger
+}
+
+const (
+	defaultTimeout    = 10 * time.Second
+	defaultAckTimeout = 2 * time.Second
+	defaultMaxStreams = 1 << 16
+)
+
+// Store keeps event streams in Rejoin's log. It implements [mcp.EventStore] and is safe
+// for concurrent use, from any number of processes.
+//
+//	New ──starts──▶ mend: one goroutine, writes down which Appends have failed;
+//	                ends in Close
+//
+// One process at a time writes a stream. Who opens it later takes it over; when the
+// earlier one goes on all the same, After fails from then on with [ErrForked].
+//
+// What the log retains, for how long and how much of it, is the log's own setting. A
+// session that its server does not close is closed by the janitor when it has been idle
+// for long enough (--idle-after).
+type Store struct {
+	backend *backend.Backend
+	cfg     Config
+	streams *streams
+
+	mu     sync.Mutex
+	fresh  map[string]struct{}  // sessions that this store has registered: new ones
+	broken map[*stream]struct{} // those with an Append that the log does not know has failed
+
+	poked chan struct{} // holds a token when there is something to mend
+	stop  context.CancelFunc
+	work  sync.WaitGroup
+}
+
+var _ mcp.EventStore = (*Store)(nil)
+
+// New returns a store on a backend, which must stay open until Close has returned.
+func New(b *backend.Backend, cfg Config) *Store {
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.AckTimeout <= 0 {
+		cfg.AckTimeout = defaultAckTimeout
+	}
+	if cfg.MaxStreams <= 0 {
+		cfg.MaxStreams = defaultMaxStreams
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Store{
+		backend: b, cfg: cfg, streams: newStreams(cfg.MaxStreams), stop: stop,
+		fresh: map[string]struct{}{}, broken: map[*stream]struct{}{}, poked: make(chan struct{}, 1),
+	}
+	s.work.Go(func() { s.mend(ctx) })
+	return s
+}
+
+// Close ends the store's own work. It does not close the backend.
+func (s *Store) Close() {
+	s.stop()
+	s.work.Wait()
+}
+
+// bound returns a context that ends after the time-out, and with ctx only when cancel is
+// set: who stores an event does so for a client that may have gone.
+func (s *Store) bound(ctx context.Context, cancel bool) (context.Context, context.CancelFunc) {
+	if !cancel {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return context.WithTimeout(ctx, s.cfg.Timeout)
+}
+
+// Open registers the session on first use and finds out where the stream ended before.
+// A stream of which there may have been more than is left begins at an index that no
+// client has, so that what was before is told as lost. Without a session ID, as in a
+// stateless server, the store keeps nothing.
+//
+// Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is away.
+func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
+	if sessionID == "" {
+		return nil
+	}
+	at, err := placeOf(sessionID, streamID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.bound(ctx, true)
+	defer cancel()
+	return patiently(ctx, func() error { return s.open(ctx, at) })
+}
+
+func (s *Store) open(ctx context.Context, at place) error {
+	isNew, err := s.register(ctx, at.session)
+	if err != nil {
+		return err
+	}
+	st := s.streams.use(at)
+	release, err := st.own(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if st.writer != "" {
+		return s.reload(ctx, st)
+	}
+	if isNew && st.counted() == 0 {
+		_, err := s.backend.Log.Last(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Stream: at.stream})
+		if errors.Is(err, eventlog.ErrNotFound) {
+			st.writer = newWriter() // a new stream of a new session: nothing can have gone
+			return nil
+		}
+	}
+	return s.load(ctx, st)
+}
+
+// register registers a session on first use, and reports whether this store did so.
+func (s *Store) register(ctx context.Context, name string) (fresh bool, err error) {
+	sessions := s.backend.Sessions
+	rec, known := sessions.Session(name)
+	if !known {
+		rec, err = sessions.Create(ctx, session.New(name, s.cfg.Owner, nil, time.Now()))
+		if err == nil {
+			s.remember(name)
+			return true, nil
+		}
+		if errors.Is(err, session.ErrExists) {
+			rec, err = sessions.Learn(ctx, name)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if rec.State != session.Open {
+		return false, fmt.Errorf("%w: session %s", session.ErrClosed, name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, fresh = s.fresh[name]
+	return fresh, nil
+}
+
+// remember notes that a session is new. Too many are forgotten, whichever they are: the
+// streams of those are looked for in the log when they are opened.
+func (s *Store) remember(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other := range s.fresh {
+		if len(s.fresh) < s.cfg.MaxStreams {
+			break
+		}
+		delete(s.fresh, other)
+	}
+	s.fresh[name] = struct{}{}
+}
+
+// closeWithin bounds SessionClosed, during which the SDK holds a lock.
+const closeWithin = 2 * time.Second
+
+// SessionClosed closes the session in the registry: nobody publishes to it any more, and
+// its name is not given again. The janitor writes the marker at which its streams end,
+// and removes its events after a grace (--closed-grace); After returns nothing of it from
+// now on. Closing a session that is not known, or again, does nothing. Errors say that
+// NATS is away; the janitor then closes the session when it has been idle.
+func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
+	if sessionID == "" {
+		return nil
+	}
+	at, err := placeOf(sessionID, "")
+	if err != nil {
+		return err
+	}
+	s.streams.forget(at.session)
+	s.mu.Lock()
+	delete(s.fresh, at.session)
+	for st := range s.broken {
+		if st.at.session == at.session {
+			delete(s.broken, st)
+		}
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	for {
+		rec, err := s.backend.Sessions.Get(ctx, at.session, "")
+		switch {
+		case errors.Is(err, session.ErrNotFound):
+			return nil
+		case err != nil:
+			return err
+		case rec.State != session.Open:
+			return nil
+		}
+		rec.State, rec.Ended = session.Closing, time.Now().UTC()
+		if _, err = s.backend.Sessions.Update(ctx, rec); !errors.Is(err, session.ErrConflict) {
+			return err
+		}
+	}
+}
