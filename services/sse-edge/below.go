@@ -86,7 +86,7 @@ func (r *reader) finish(ctx context.Context, v view, s *step, page eventlog.Page
 	if err != nil {
 		return err
 	}
-	s.items = r.keep(items)
+	s.found(r.keep(items))
 	r.cursor = max(r.cursor, page.Through)
 	r.retagBeyond(v)
 	return nil

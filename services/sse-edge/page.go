@@ -22,7 +22,11 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")
 	}
 	defer s.admission.leave(v)
-	r, err := s.open(req, limits{events: req.limit, bytes: pageBytes})
+	limit := limits{events: req.limit, bytes: pageBytes}
+	if req.filter != nil {
+		limit.events = maxLimit // most of them may be hidden
+	}
+	r, err := s.open(req, limit)
 	if err != nil {
 		return err
 	}
@@ -30,7 +34,12 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 	if !req.expires.IsZero() {
 		req.wait = min(req.wait, max(time.Until(req.expires), 0))
 	}
-	step, err := s.poll(r, req.wait)
+	var step step
+	if req.filter == nil {
+		step, err = s.poll(r, req.wait)
+	} else {
+		step, err = s.pollFiltered(r, req)
+	}
 	if err != nil {
 		if passing(err) {
 			return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")

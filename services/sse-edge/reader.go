@@ -67,6 +67,9 @@ type reader struct {
 type step struct {
 	gaps  []gap
 	items []item
+	// first is the sequence of the first item that was found, shown to the client or not; 0
+	// when there was none.
+	first uint64
 	// version is the chain's when the window was read, to wait for the next one.
 	version uint64
 	// proved is the window's proved floor when it was read.
@@ -83,6 +86,14 @@ func (s *step) add(gaps ...gap) {
 		if !slices.ContainsFunc(s.gaps, func(there gap) bool { return there.stream == g.stream }) {
 			s.gaps = append(s.gaps, g)
 		}
+	}
+}
+
+// found enters what was read.
+func (s *step) found(items []item) {
+	s.items = items
+	if len(items) > 0 {
+		s.first = items[0].sequence
 	}
 }
 
@@ -162,7 +173,7 @@ func (r *reader) unproved(v view) bool { return r.cursor+1 < v.proved && r.prove
 
 // take takes what a view holds and moves the cursor behind it.
 func (r *reader) take(v view, s *step) {
-	s.items = r.keep(v.items)
+	s.found(r.keep(v.items))
 	r.retagBeyond(v)
 	r.cursor, r.last = max(r.cursor, v.through), v.last
 	s.more, s.proved = v.more, v.proved
@@ -480,8 +491,8 @@ func (r *reader) finished() bool {
 
 // resumesAt returns the position just before the first event that follows a gap.
 func (r *reader) resumesAt(s step) uint64 {
-	if len(s.items) > 0 {
-		return s.items[0].sequence - 1
+	if s.first > 0 {
+		return s.first - 1
 	}
 	return r.cursor
 }

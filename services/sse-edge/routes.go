@@ -61,6 +61,8 @@ type request struct {
 	start start
 	// envelope wraps each message in an object that names its stream.
 	envelope bool
+	// filter says which events are shown; nil: all.
+	filter *filter
 	// onGapError answers 410 instead of telling a gap in the stream.
 	onGapError bool
 	limit      int
@@ -163,6 +165,9 @@ func parse(c *fiber.Ctx) (request, error) {
 		return request{}, err
 	}
 	if req.envelope, err = web.Choice(c, "envelope", "true", "false", req.at.stream == ""); err != nil {
+		return request{}, err
+	}
+	if req.filter, err = parseFilter(c); err != nil {
 		return request{}, err
 	}
 	if req.limit, err = web.Number(c, "limit", defaultLimit, 1, maxLimit); err != nil {

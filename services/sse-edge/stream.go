@@ -55,7 +55,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope, expires: req.expires}
+	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope, filter: req.filter, expires: req.expires}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(r, 0); err != nil {
@@ -124,6 +124,7 @@ type stream struct {
 	conn     net.Conn
 	raw      syscall.RawConn // of conn
 	envelope bool
+	filter   *filter
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 

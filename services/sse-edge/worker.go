@@ -215,6 +215,7 @@ func (w *worker) advance(st *stream) {
 	case !ok:
 		w.read(st)
 	case !s.empty():
+		st.filter.show(&s)
 		w.out.fill(st, s)
 		w.shared.keep(st, from, s)
 		w.send(st, s)
@@ -224,6 +225,7 @@ func (w *worker) advance(st *stream) {
 // tell sends a step that is a stream's own.
 func (w *worker) tell(st *stream, s step) {
 	w.forget()
+	st.filter.show(&s)
 	w.out.fill(st, s)
 	w.send(st, s)
 	w.out.clear()
@@ -243,8 +245,11 @@ func (w *worker) forget() {
 // slow client holds no more than that.
 func (w *worker) send(st *stream, s step) {
 	w.service.count(s)
-	n, err := w.socket.write(st.raw, w.out.buffers)
-	w.service.metrics.sentBytes.Add(float64(n))
+	n, err := 0, error(nil)
+	if w.out.size > 0 { // or else all of it is hidden from the client
+		n, err = w.socket.write(st.raw, w.out.buffers)
+		w.service.metrics.sentBytes.Add(float64(n))
+	}
 	switch {
 	case err != nil:
 		w.end(st, "gone")
@@ -464,6 +469,7 @@ type shared struct {
 	last      uint64
 	rollbacks int
 	envelope  bool
+	filter    string
 	tags      event.Place
 }
 
@@ -471,7 +477,7 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 	r := st.reader
 	*s = shared{
 		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
-		envelope: st.envelope, tags: r.tags.place,
+		envelope: st.envelope, filter: st.filter.name(), tags: r.tags.place,
 	}
 	if len(r.dropped) > 0 {
 		s.sub = nil // what it left out is this reader's own business
@@ -486,7 +492,7 @@ func (s *shared) serves(st *stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
 		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
 		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
-		st.envelope == s.envelope && r.tags.place == s.tags
+		st.envelope == s.envelope && st.filter.name() == s.filter && r.tags.place == s.tags
 }
 
 func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }

@@ -100,6 +100,16 @@ func Query(c *fiber.Ctx, name string) (value string, given bool, err error) {
 	}
 }
 
+// Queries returns all values of a query parameter that may be given more than once, in
+// their order. The strings are copies and may be kept.
+func Queries(c *fiber.Ctx, name string) []string {
+	var values []string
+	for _, value := range c.Context().QueryArgs().PeekMulti(name) {
+		values = append(values, string(value))
+	}
+	return values
+}
+
 // Choice returns a query parameter that has one of two values, as whether it is the
 // first one; def is for when it is not given. Errors are those of [Query], and a
 // [*Problem] with the code invalid_parameter.

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"rejoin/shared/sse"
 )
@@ -52,6 +53,12 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 	query := url.Values{}
 	if s.cfg.Stream != "" && s.cfg.Times {
 		query.Set("envelope", "true")
+	}
+	if len(s.cfg.Methods) > 0 {
+		query.Set("method", strings.Join(s.cfg.Methods, ","))
+	}
+	if s.cfg.Level != "" {
+		query.Set("level", s.cfg.Level)
 	}
 	cursor := s.Cursor()
 	if cursor == "" && s.cfg.Start == StartNow {

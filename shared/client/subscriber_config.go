@@ -54,6 +54,16 @@ type SubscriberConfig struct {
 	// Start is where to begin without a cursor. Default: StartOldest.
 	Start Start
 
+	// Methods leaves out all messages but those that have one of these JSON-RPC methods,
+	// at most 32; "notifications/*" is every one that begins so. Responses have none.
+	// Default: all messages.
+	Methods []string
+
+	// Level leaves out the log messages (notifications/message) below a level of RFC
+	// 5424: "debug", "info", "notice", "warning", "error", "critical", "alert" or
+	// "emergency". Default: all of them.
+	Level string
+
 	// Times asks for the time of each event of a single stream, in larger blocks.
 	// Events of a session have it anyway. Default: false.
 	Times bool

@@ -154,7 +154,12 @@ func TestASubscriberBeginsWhereItIsTold(t *testing.T) {
 		"oldest": {client.SubscriberConfig{}, []string{"1", "2", "3", "4"}, edgeHead{}},
 		"now":    {client.SubscriberConfig{Start: client.StartNow}, []string{"4"}, edgeHead{URI: "?from=now"}},
 		"cursor": {client.SubscriberConfig{After: "main_0000000_2"}, []string{"3", "4"}, edgeHead{LastEventID: "main_0000000_2"}},
-		"times":  {client.SubscriberConfig{Times: true}, []string{"1", "2", "3", "4"}, edgeHead{URI: "?envelope=true"}},
+		"methods and level": {
+			client.SubscriberConfig{Methods: []string{"ping", "notifications/*"}, Level: "error"},
+			[]string{"1", "2", "3", "4"},
+			edgeHead{URI: "?level=error&method=ping%2Cnotifications%2F%2A"},
+		},
+		"times": {client.SubscriberConfig{Times: true}, []string{"1", "2", "3", "4"}, edgeHead{URI: "?envelope=true"}},
 		"cursor that beats now": {
 			client.SubscriberConfig{After: "main_0000000_2", Start: client.StartNow},
 			[]string{"3", "4"},

@@ -1,0 +1,112 @@
+package edge
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+)
+
+// filter says which events one client is shown, by what their messages are. It hides
+// events and nothing else: cursors move over what is hidden, and gaps and ends are told
+// as without it. Nil shows everything.
+type filter struct {
+	// text is the same for equal filters.
+	text string
+	// methods are those that a message must have one of; "x*" is every one that begins
+	// with x. None: any message, with a method or not.
+	methods []string
+	// level is the lowest of [event.Levels] that a log message must have. Other messages,
+	// and those whose level cannot be read, are shown whatever it is.
+	level int
+}
+
+const (
+	// maxMethods bounds what every event is compared with.
+	maxMethods = 32
+	// maxMethodLen is in bytes.
+	maxMethodLen = 256
+)
+
+// parseFilter reads the parameters "method", which may be given more than once and holds
+// names with commas between them, and "level". Errors are problems with the code
+// invalid_parameter.
+func parseFilter(c *fiber.Ctx) (*filter, error) {
+	f := &filter{}
+	for _, value := range web.Queries(c, "method") {
+		for method := range strings.SplitSeq(value, ",") {
+			if !validMethod(method) {
+				return nil, web.New(web.CodeInvalidParameter, `The parameter "method" names methods of up to `+strconv.Itoa(maxMethodLen)+
+					` bytes, with commas between them; an asterisk stands for any end of a name.`)
+			}
+			f.methods = append(f.methods, method)
+		}
+	}
+	slices.Sort(f.methods)
+	if f.methods = slices.Compact(f.methods); len(f.methods) > maxMethods {
+		return nil, web.New(web.CodeInvalidParameter, `The parameter "method" names more than `+strconv.Itoa(maxMethods)+" methods.")
+	}
+	level, given, err := web.Query(c, "level")
+	if err != nil {
+		return nil, err
+	}
+	if given {
+		if f.level = slices.Index(event.Levels, level); f.level < 0 {
+			return nil, web.New(web.CodeInvalidParameter, `The parameter "level" is one of `+strings.Join(event.Levels, ", ")+".")
+		}
+	}
+	if len(f.methods) == 0 && f.level == 0 {
+		return nil, nil
+	}
+	f.text = strings.Join(append(f.methods, event.Levels[f.level]), ",")
+	return f, nil
+}
+
+func validMethod(m string) bool {
+	star := strings.IndexByte(m, '*')
+	return m != "" && len(m) <= maxMethodLen && utf8.ValidString(m) && (star < 0 || star == len(m)-1)
+}
+
+// name returns the filter's text; empty for the one that shows everything.
+func (f *filter) name() string {
+	if f == nil {
+		return ""
+	}
+	return f.text
+}
+
+// show leaves in a step what the filter shows.
+func (f *filter) show(s *step) {
+	if f != nil {
+		s.items = slices.DeleteFunc(s.items, func(it item) bool { return !f.shows(it.frame) })
+	}
+}
+
+// shows reports whether the filter shows the event of a frame.
+func (f *filter) shows(frame []byte) bool {
+	_, message := frameParts(frame)
+	method := event.MethodOf(message)
+	if len(f.methods) > 0 && !slices.ContainsFunc(f.methods, func(pattern string) bool { return matches(pattern, method) }) {
+		return false
+	}
+	if f.level == 0 || string(method) != event.MethodLog {
+		return true
+	}
+	level, ok := event.LevelOf(message)
+	return !ok || level >= f.level
+}
+
+// matches reports whether a method is the one that a pattern names, or one of them. No
+// pattern matches nil, which is no method.
+func matches(pattern string, method []byte) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return method != nil && bytes.HasPrefix(method, []byte(prefix))
+	}
+	return string(method) == pattern
+}

@@ -1,0 +1,381 @@
+package edge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	registry "rejoin/shared/session"
+)
+
+func TestAFilterShowsWhatItNames(t *testing.T) {
+	const (
+		progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`
+		warning  = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":"x"}}`
+		odd      = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"WARNING"}}`
+		call     = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}`
+		result   = `{"jsonrpc":"2.0","id":1,"result":{"method":"notifications/progress"}}`
+		lines    = "{\n\"method\":\r\n\"notifications/progress\"}"
+	)
+	for _, tt := range []struct {
+		filter filter
+		shown  []string
+	}{
+		{filter{}, []string{progress, warning, odd, call, result, lines}},
+		{filter{methods: []string{"notifications/progress"}}, []string{progress, lines}},
+		{filter{methods: []string{"notifications/*"}}, []string{progress, warning, odd, lines}},
+		{filter{methods: []string{"notifications/mess*", "sampling/createMessage"}}, []string{warning, odd, call}},
+		{filter{methods: []string{"*"}}, []string{progress, warning, odd, call, lines}},
+		{filter{methods: []string{"notifications", "Notifications/*", "x"}}, nil},
+		{filter{level: 3}, []string{progress, warning, odd, call, result, lines}},
+		{filter{level: 4}, []string{progress, odd, call, result, lines}},
+		{filter{level: 4, methods: []string{"notifications/*"}}, []string{progress, odd, lines}},
+		{filter{level: 3, methods: []string{"notifications/message"}}, []string{warning, odd}},
+	} {
+		var shown []string
+		for _, message := range []string{progress, warning, odd, call, result, lines} {
+			if tt.filter.shows(appendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
+				shown = append(shown, message)
+			}
+		}
+		if !slices.Equal(shown, tt.shown) {
+			t.Errorf("%+v shows %q, want %q", tt.filter, shown, tt.shown)
+		}
+	}
+}
+
+func TestAFilterThatCannotBeReadIsRefused(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	edge := f.edge(nil)
+	many := strings.Repeat("m,", maxMethods) + "m"
+	for query, want := range map[string]int{
+		"method=a": 200, "method=a,b*&method=c": 200, "method=*": 200, "level=debug": 200, "level=emergency&method=a": 200, "method=a%2Cb": 200, "method=" + many: 200,
+		"method=" + strings.Repeat("m", maxMethodLen): 200,
+		"method": 400, "method=": 400, "method=a,": 400, "method=a*b": 400, "method=**": 400, "method=%ff": 400, "method=a&method=": 400,
+		"method=" + strings.Repeat("m", maxMethodLen+1): 400, "method=" + distinct(maxMethods+1): 400,
+		"level": 400, "level=": 400, "level=warn": 400, "level=ERROR": 400, "level=3": 400, "level=info&level=info": 400,
+	} {
+		for _, path := range []string{streamPath, flowPath} {
+			for _, accept := range []string{"application/json", "text/event-stream"} {
+				c := subscribe(t, edge+path+"?"+query, "Accept", accept)
+				var problem struct{ Code string }
+				if c.resp.StatusCode == http.StatusBadRequest {
+					if err := json.NewDecoder(c.body).Decode(&problem); err != nil || problem.Code != "invalid_parameter" {
+						t.Errorf("%s: the code is %q, %v", query, problem.Code, err)
+					}
+				}
+				if c.resp.StatusCode != want {
+					t.Errorf("%s: %d, want %d", query, c.resp.StatusCode, want)
+				}
+				c.close()
+			}
+		}
+	}
+}
+
+func distinct(n int) string {
+	var all []string
+	for n := range n {
+		all = append(all, "m"+strconv.Itoa(n))
+	}
+	return strings.Join(all, ",")
+}
+
+func (f *fixture) store(session, stream, message string) uint64 {
+	f.t.Helper()
+	ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Stream: stream, Data: []byte(message)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+const (
+	hidden = `{"jsonrpc":"2.0","method":"hidden"}`
+	shown  = `{"jsonrpc":"2.0","method":"shown"}`
+)
+
+func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	c := subscribe(t, url+streamPath+"?method=shown")
+	c.next("connect")
+	f.store("s", "a", hidden)
+	last := f.store("s", "a", hidden)
+	eventually(t, "the cursor is behind them", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+	f.store("s", "a", shown)
+	if id := c.next("message").ID; sequenceOf(t, id) != last+1 {
+		t.Errorf("shown as %s", id)
+	}
+}
+
+func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	got := make(chan page, 1)
+	cursor := poll(t, url+streamPath).Cursor
+	go func() { got <- poll(t, url+streamPath+"?method=shown&wait=60&after="+cursor) }()
+	for range 20 {
+		f.store("s", "a", hidden)
+	}
+	f.store("s", "a", shown)
+	if p := <-got; len(p.Events) != 1 || string(p.Events[0].Message) != shown || p.Cursor != p.Events[0].ID {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A page that shows little has read little, too: what is behind comes with the next one.
+func TestTheWorkOfAPageIsBounded(t *testing.T) {
+	for _, window := range []int{4 << 10, 16 << 20} {
+		f := newFixture(t, eventlog.Settings{MaxEventsPerStream: -1})
+		f.ledger(nothingRemoved)
+		var all []*eventlog.Publishing
+		for range 2*sieveEvents + 10 {
+			w, err := f.b.Log.Begin(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, w)
+		}
+		for _, w := range all {
+			if _, err := w.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.store("s", "a", shown)
+		url := f.edge(func(c *Config) { c.WindowBytes = window })
+		var p page
+		for at := uint64(0); len(p.Events) == 0; at = sequenceOf(t, p.Cursor) {
+			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)
+			if now := sequenceOf(t, p.Cursor); now <= at || now > at+sieveEvents+maxLimit || p.Gap != nil {
+				t.Fatalf("a window of %d B: a page from %d: %+v", window, at, p)
+			}
+		}
+		if len(p.Events) != 1 || string(p.Events[0].Message) != shown {
+			t.Errorf("a window of %d B: the last page is %+v", window, p)
+		}
+	}
+}
+
+// A page's gap stands before its events, so one that is found behind some is for the
+// next page, which finds it again.
+func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
+	const read, removed, last = 10, maxLimit + 200, maxLimit + 500
+	f := newFixture(t, eventlog.Settings{})
+	var asked atomic.Int32
+	f.ledger(func(req marks.Request) marks.Reply {
+		if len(req.Places) == 0 || asked.Add(1) == 1 {
+			return marks.Reply{}
+		}
+		return says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: removed, Reason: marks.Trimmed}})(req)
+	})
+	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	for n := 1; n <= last; n++ {
+		f.store("s", "a", map[bool]string{true: shown, false: hidden}[n == read || n == last-100])
+	}
+	first := poll(t, url+streamPath+"?method=shown")
+	if len(first.Events) != 1 || sequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || sequenceOf(t, first.Cursor) != maxLimit {
+		t.Errorf("the first page is %s at %s", first, first.Cursor)
+	}
+	second := poll(t, url+streamPath+"?method=shown&after="+first.Cursor)
+	if g := second.Gap; g == nil || g.Reason != ReasonTrimmed || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != removed ||
+		len(second.Events) != 1 || sequenceOf(t, second.Events[0].ID) != last-100 {
+		t.Errorf("the second page is %s", second)
+	}
+}
+
+func TestClientsWithAndWithoutFiltersFollowOneStream(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(nil)
+	queries := []string{"", "?method=shown", "?method=hidden", "?method=shown", "?level=error", "?method=none", ""}
+	var clients []*client
+	for n := range 28 {
+		c := subscribe(t, url+streamPath+queries[n%len(queries)])
+		c.next("connect")
+		clients = append(clients, c)
+	}
+	for n := range 300 {
+		f.store("s", "a", []string{shown, hidden}[n%2])
+	}
+	f.mark(event.Close, "a")
+	for n, c := range clients {
+		want := map[string]int{"": 300, "?method=shown": 150, "?method=hidden": 150, "?level=error": 300, "?method=none": 0}[queries[n%len(queries)]]
+		c.messages(want)
+		c.next("close")
+	}
+}
+
+// told is what an event stream said, but for its cursors.
+func told(t *rapid.T, c *client) (all []string) {
+	for {
+		e, err := c.dec.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type != "cursor" {
+			all = append(all, e.Type+" "+e.ID+" "+string(e.Data))
+		}
+	}
+}
+
+// wanted is the filter, said in another way.
+func wanted(message []byte, methods []string, level string) bool {
+	var m struct {
+		Method *string
+		Params struct{ Level string }
+	}
+	_ = json.Unmarshal(message, &m) // what is missing stays empty
+	if len(methods) > 0 && (m.Method == nil || !slices.ContainsFunc(methods, func(p string) bool {
+		return p == *m.Method || strings.HasSuffix(p, "*") && strings.HasPrefix(*m.Method, strings.TrimSuffix(p, "*"))
+	})) {
+		return false
+	}
+	at := slices.Index(event.Levels, m.Params.Level)
+	return level == "" || m.Method == nil || *m.Method != event.MethodLog || at < 0 || at >= slices.Index(event.Levels, level)
+}
+
+// With a filter, a client is told what it would be told without, but for what is hidden:
+// with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
+func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	edges := []string{f.edge(nil), f.edge(func(c *Config) { c.WindowBytes = 2 << 10 })}
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		session := "p" + strconv.Itoa(run)
+		if _, err := f.b.Sessions.Register(t.Context(), session, ""); err != nil {
+			rt.Fatal(err)
+		}
+		var sequences []uint64
+		count := rapid.IntRange(0, 60).Draw(rt, "events")
+		cleared := rapid.IntRange(-1, 2*count).Draw(rt, "cleared")
+		for n := range count {
+			method := rapid.SampledFrom([]string{"a", "ab", "b", event.MethodLog, event.MethodLog, ""}).Draw(rt, "method")
+			message := fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"level":%q,"n":%d}}`, method, rapid.SampledFrom(append(event.Levels, "odd")).Draw(rt, "level"), n)
+			if method == "" {
+				message = fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"method":"a"}}`, n)
+			}
+			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
+			if n == cleared {
+				if _, err := f.b.Log.Mark(t.Context(), event.Clear, session, "x"); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		if err := registry.Close(t.Context(), f.b.Sessions, f.b.Log, session, "", false, 0); err != nil {
+			rt.Fatal(err)
+		}
+		edge := rapid.SampledFrom(edges).Draw(rt, "edge")
+		path := edge + rapid.SampledFrom([]string{"/v1/sessions/" + session + "/events", "/v1/sessions/" + session + "/streams/x/events"}).Draw(rt, "path")
+		pagesOf(rt, t, path+"?wait=1", 1000) // until the edge has heard of the end
+
+		query := url.Values{}
+		switch rapid.SampledFrom([]string{"start", "cursor", "unknown"}).Draw(rt, "from") {
+		case "cursor":
+			if count > 0 {
+				id, err := event.ParseID(poll(t, path+"?limit=1").Cursor)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				id.Sequence = rapid.SampledFrom(sequences).Draw(rt, "after")
+				query.Set("after", id.String())
+			}
+		case "unknown":
+			query.Set("after", "nonsense")
+		}
+		plain := path + "?" + query.Encode()
+		methods := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "a*", "b", "notifications/*", event.MethodLog, "*", "none"}), 0, 3, rapid.ID[string]).Draw(rt, "methods")
+		level := rapid.SampledFrom(append(event.Levels, "")).Draw(rt, "least")
+		if len(methods) > 0 {
+			query.Set("method", strings.Join(methods, ","))
+		}
+		if level != "" {
+			query.Set("level", level)
+		}
+
+		whole := subscribe(t, plain)
+		filtered := subscribe(t, path+"?"+query.Encode())
+		if whole.resp.StatusCode != filtered.resp.StatusCode {
+			rt.Fatalf("%d and %d", whole.resp.StatusCode, filtered.resp.StatusCode)
+		}
+		var want []string
+		for _, line := range told(rt, whole) {
+			data := line[strings.IndexByte(line, '{'):]
+			var object struct{ Message json.RawMessage }
+			if err := json.Unmarshal([]byte(data), &object); err != nil {
+				rt.Fatal(err)
+			}
+			if object.Message == nil {
+				object.Message = []byte(data)
+			}
+			if !strings.HasPrefix(line, "message ") || wanted(object.Message, methods, level) {
+				want = append(want, line)
+			}
+		}
+		if got := told(rt, filtered); !slices.Equal(got, want) {
+			rt.Fatalf("%v as a stream:\n%s\nwant\n%s", query, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+
+		all := pagesOf(rt, t, plain, 1000)
+		all.Events = slices.DeleteFunc(all.Events, func(o object) bool { return !wanted(o.Message, methods, level) })
+		got := pagesOf(rt, t, path+"?"+query.Encode(), rapid.IntRange(1, 9).Draw(rt, "limit"))
+		if got.String() != all.String() {
+			rt.Fatalf("%v in pages: %s\nwant %s", query, got, all)
+		}
+	})
+}
+
+// pagesOf polls until the end, and returns all pages as one, with the first one's gap. A
+// flow is told of what was cleared again, when a page ends before it.
+func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
+	path += "&limit=" + strconv.Itoa(limit)
+	all = poll(t, path)
+	before, _, _ := strings.Cut(path, "?")
+	for p := all; !p.Closed; {
+		u, err := url.Parse(path)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		query := u.Query()
+		query.Set("after", p.Cursor)
+		p = poll(t, before+"?"+query.Encode())
+		if p.Gap != nil && p.Gap.Reason != ReasonCleared || len(p.Events) > limit {
+			rt.Fatalf("behind the first page there is %s", p)
+		}
+		all.Events, all.Cursor, all.Closed = append(all.Events, p.Events...), p.Cursor, p.Closed
+	}
+	return all
+}
+
+// String says what a page tells, but for where its cursor is.
+func (p page) String() string {
+	gap, _ := json.Marshal(p.Gap)
+	var b strings.Builder
+	fmt.Fprintf(&b, "gap %s, closed %v", gap, p.Closed)
+	for _, e := range p.Events {
+		fmt.Fprintf(&b, "\n%s %s %s %s %s", e.ID, e.Stream, e.Type, e.Time, e.Message)
+	}
+	return b.String()
+}
