@@ -65,7 +65,6 @@ type Store struct {
 	streams *streams
 
 	mu     sync.Mutex
-	fresh  map[string]struct{}  // sessions that this store has registered: new ones
 	broken map[*stream]struct{} // those with an Append that the log does not know has failed
 
 	poked chan struct{} // holds a token when there is something to mend
@@ -92,7 +91,7 @@ func New(b *backend.Backend, cfg Config) *Store {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		backend: b, cfg: cfg, streams: newStreams(cfg.MaxStreams), stop: stop,
-		fresh: map[string]struct{}{}, broken: map[*stream]struct{}{}, poked: make(chan struct{}, 1),
+		broken: map[*stream]struct{}{}, poked: make(chan struct{}, 1),
 	}
 	s.work.Go(func() { s.mend(ctx) })
 	return s
@@ -114,9 +113,10 @@ func (s *Store) bound(ctx context.Context, cancel bool) (context.Context, contex
 }
 
 // Open registers the session on first use and finds out where the stream ended before.
-// A stream of which there may have been more than is left begins at an index that no
-// client has, so that what was before is told as lost. Without a session ID, as in a
-// stateless server, the store keeps nothing.
+// A request's stream of which the log holds nothing is a new one, since the SDK names it
+// at random. When the standalone stream of a session may have had events and none are
+// left, it goes on at an index that no client has, so that they are told as lost. Without
+// a session ID, as in a stateless server, the store keeps nothing.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is away.
 func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
@@ -129,14 +129,20 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	}
 	ctx, cancel := s.bound(ctx, true)
 	defer cancel()
-	return patiently(ctx, func() error { return s.open(ctx, at) })
+	created := false // by an attempt of this Open
+	return patiently(ctx, func() error {
+		now, err := s.register(ctx, at.session)
+		if err != nil {
+			return err
+		}
+		created = created || now
+		return s.open(ctx, at, created || at.stream != standalone)
+	})
 }
 
-func (s *Store) open(ctx context.Context, at place) error {
-	isNew, err := s.register(ctx, at.session)
-	if err != nil {
-		return err
-	}
+// open finds out where a stream ended before. One that has a name of the SDK's or belongs
+// to a new session is new when the log holds nothing of it.
+func (s *Store) open(ctx context.Context, at place, mayBeNew bool) error {
 	st := s.streams.use(at)
 	release, err := st.own(ctx)
 	if err != nil {
@@ -146,24 +152,23 @@ func (s *Store) open(ctx context.Context, at place) error {
 	if st.writer != "" {
 		return s.reload(ctx, st)
 	}
-	if isNew && st.counted() == 0 {
+	if mayBeNew && st.counted() == 0 {
 		_, err := s.backend.Log.Last(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Stream: at.stream})
 		if errors.Is(err, eventlog.ErrNotFound) {
-			st.writer = newWriter() // a new stream of a new session: nothing can have gone
+			st.writer = newWriter()
 			return nil
 		}
 	}
 	return s.load(ctx, st)
 }
 
-// register registers a session on first use, and reports whether this store did so.
-func (s *Store) register(ctx context.Context, name string) (fresh bool, err error) {
+// register registers a session on first use, and reports whether it did.
+func (s *Store) register(ctx context.Context, name string) (created bool, err error) {
 	sessions := s.backend.Sessions
 	rec, known := sessions.Session(name)
 	if !known {
 		rec, err = sessions.Create(ctx, session.New(name, s.cfg.Owner, nil, time.Now()))
 		if err == nil {
-			s.remember(name)
 			return true, nil
 		}
 		if errors.Is(err, session.ErrExists) {
@@ -176,24 +181,7 @@ func (s *Store) register(ctx context.Context, name string) (fresh bool, err erro
 	if rec.State != session.Open {
 		return false, fmt.Errorf("%w: session %s", session.ErrClosed, name)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, fresh = s.fresh[name]
-	return fresh, nil
-}
-
-// remember notes that a session is new. Too many are forgotten, whichever they are: the
-// streams of those are looked for in the log when they are opened.
-func (s *Store) remember(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for other := range s.fresh {
-		if len(s.fresh) < s.cfg.MaxStreams {
-			break
-		}
-		delete(s.fresh, other)
-	}
-	s.fresh[name] = struct{}{}
+	return false, nil
 }
 
 // closeWithin bounds SessionClosed, during which the SDK holds a lock.
@@ -214,7 +202,6 @@ func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	}
 	s.streams.forget(at.session)
 	s.mu.Lock()
-	delete(s.fresh, at.session)
 	for st := range s.broken {
 		if st.at.session == at.session {
 			delete(s.broken, st)

@@ -406,6 +406,19 @@ func TestManyStreamsAreWrittenAndReadAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// A janitor that was started anew cannot say of any stream that it has lost nothing.
+func TestARequestAtAnotherReplicaCanBeResumedWhateverTheJanitorKnows(t *testing.T) {
+	w := newWorld(t)
+	w.removed = func(marks.Place) marks.Mark { return marks.Mark{Maybe: 1 << 40} }
+	a, b := w.store(Config{}), w.store(Config{})
+	mustOpen(t, a, "s", "")
+	mustAppend(t, a, "s", "", "A0")
+	wantAfter(t, a, "s", "", -1, "A0")
+	mustOpen(t, b, "s", "req")
+	mustAppend(t, b, "s", "req", "", "B1")
+	wantAfter(t, a, "s", "req", 0, "B1")
+}
+
 // Found by the property test.
 func TestAStreamOfANewSessionMayBeAnotherReplicas(t *testing.T) {
 	w := newWorld(t)
