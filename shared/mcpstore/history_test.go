@@ -108,6 +108,20 @@ func TestAHistoryIsWholeOrAnError(t *testing.T) {
 	})
 }
 
+// The first writer has failed to store 1, and gone on behind the second one's.
+func TestAWriterThatGoesOnBehindALaterOneIsFoundOutThoughNoIndexIsMissing(t *testing.T) {
+	var log []record
+	for n, writer := range []string{"a", "b", "a"} {
+		log = append(log, record{index: index{n: n, writer: writer}, sequence: uint64(n + 1)}) //nolint:gosec // small
+	}
+	if all, err := newHistory(log, 0).after(0, 0); !errors.Is(err, ErrForked) {
+		t.Errorf("%q, %v", all, err)
+	}
+	if all, err := newHistory(log[:2], 0).after(0, 0); err != nil || len(all) != 1 {
+		t.Errorf("a stream that was taken over: %q, %v", all, err)
+	}
+}
+
 func FuzzAnIndexIsReadAsItWasWritten(f *testing.F) {
 	for _, s := range []string{"0.w", "17.k3j9x2ab", "17.k3j9x2ab.lost", "1", "-1.w", "+1.w", "01.w", "1..lost", "1.w.lost.lost", "99999999999999999999.w"} {
 		f.Add(s)
