@@ -13,7 +13,7 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor
+MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/daemon.Version=$(VERSION)'
 # The directories of the workspace's modules.
 MODULES  = $(shell go list -m -f '{{.Dir}}')

@@ -1,0 +1,264 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// asked is a request that has no response yet.
+type asked struct {
+	id        json.RawMessage
+	key       string // idKey
+	cancelled bool
+}
+
+// cursor is how far an upstream's stream has been stored.
+type cursor struct {
+	// ID is the upstream's last event ID; empty when it gives none.
+	ID string
+	// Sequence is that of the log's last event at that time.
+	Sequence uint64
+}
+
+// call is a body of requests whose responses go to one stream. One goroutine serves it,
+// and calls take, moved, fail and leave; the rest is safe for concurrent use.
+type call struct {
+	held   *held
+	stream string
+	began  time.Time
+	out    *writer
+	reply  chan rpc.Answer // holds what the client is told at once
+
+	mu      sync.Mutex
+	open    []asked
+	told    bool
+	at      cursor
+	reading *patience // nil while nothing is waited for
+}
+
+func newCall(h *held, stream string, ids []json.RawMessage) *call {
+	c := &call{
+		held: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, stream),
+		reply: make(chan rpc.Answer, 1),
+	}
+	for _, id := range ids {
+		c.open = append(c.open, asked{id: id, key: idKey(id)})
+	}
+	return c
+}
+
+// tell answers the client, and reports whether it had not been answered before.
+func (c *call) tell(a rpc.Answer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told {
+		return false
+	}
+	c.told = true
+	c.reply <- a
+	return true
+}
+
+// accept tells the client that the upstream has taken its requests.
+func (c *call) accept() { c.tell(rpc.Answer{Status: http.StatusAccepted}) }
+
+// answered notes that a response came, and reports whether it was the last one.
+func (c *call) answered(id []byte) bool {
+	key := idKey(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, a := range c.open {
+		if a.key == key {
+			c.open = append(c.open[:i:i], c.open[i+1:]...)
+			return len(c.open) == 0
+		}
+	}
+	return false
+}
+
+// has reports whether a request is open.
+func (c *call) has(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.open {
+		if a.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// cancel notes that the client has cancelled a request: the upstream need not answer it
+// any more.
+func (c *call) cancel(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := true
+	for i := range c.open {
+		if c.open[i].key == key {
+			c.open[i].cancelled = true
+		}
+		all = all && c.open[i].cancelled
+	}
+	if all && c.reading != nil {
+		c.reading.hurry()
+	}
+}
+
+// left returns the requests without a response, and whether the client has cancelled
+// all of them.
+func (c *call) left() (open []json.RawMessage, cancelled bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cancelled = true
+	for _, a := range c.open {
+		open = append(open, a.id)
+		cancelled = cancelled && a.cancelled
+	}
+	return open, cancelled
+}
+
+func (c *call) done() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open) == 0
+}
+
+// cursor returns how far the upstream's stream has been stored.
+func (c *call) cursor() cursor {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// moved notes that everything up to an event of the upstream is stored.
+func (c *call) moved(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at.ID = id
+}
+
+// take stores a message of the upstream. Errors are those of [writer.put], but not
+// errTooLarge.
+func (c *call) take(it item) error {
+	m, err := parse(it.data)
+	if err != nil {
+		c.drop(dropInvalid, err)
+		return nil
+	}
+	it.final = m.response() && c.answered(m.ID)
+	sequence, err := c.put(it)
+	if errors.Is(err, errTooLarge) {
+		if !m.response() {
+			c.drop(dropTooLarge, err)
+			return nil
+		}
+		it.data = errorMessage(json.RawMessage(m.ID), codeInternal, errTooLarge.Error())
+		c.held.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		sequence, err = c.put(it)
+	}
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.at.Sequence = sequence
+	c.mu.Unlock()
+	return nil
+}
+
+// put stores an event. It goes on when the session ends, whose close ends it, but not
+// when the service does.
+func (c *call) put(it item) (uint64, error) { return c.out.put(c.held.service.life, it) }
+
+// drop notes that a message is not stored.
+func (c *call) drop(reason string, err error) {
+	c.held.service.metrics.dropped.WithLabelValues(reason).Inc()
+	c.held.service.log.Warn("a message of the MCP server is left out", "session", c.held.name, "reason", err)
+}
+
+// over ends a call that nothing is waited for any more. why is nil when all is answered.
+func (c *call) over(why error) {
+	switch {
+	case why == nil, errors.Is(why, errClosed):
+	case errors.Is(why, errStopping):
+		c.tell(busy(errStopping.Error()))
+	case errors.Is(why, errEnded):
+		c.tell(ended())
+	case errors.Is(why, errTimeout):
+		c.fail(codeTimeout, errTimeout.Error(), failTimeout)
+	case errors.Is(why, errTooLarge):
+		c.fail(codeInternal, errTooLarge.Error(), failTooLarge)
+	case errors.Is(why, errGone), errors.Is(why, errNoStream), errors.Is(why, errCancelled):
+		c.fail(codeInternal, errUnanswered.Error(), failLost)
+	default:
+		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "error", why)
+		c.fail(codeInternal, errUnanswered.Error(), failLost)
+	}
+}
+
+// fail ends a call whose upstream will not answer any more: with an error for each open
+// request, or, when the client has cancelled all of them, without.
+func (c *call) fail(code int, text, reason string) {
+	c.accept()
+	open, cancelled := c.left()
+	if len(open) == 0 {
+		return
+	}
+	if cancelled {
+		c.close()
+		return
+	}
+	c.held.service.metrics.failures.WithLabelValues(reason).Inc()
+	for _, id := range open {
+		data := errorMessage(id, code, text)
+		if _, err := c.put(item{data: data, final: c.answered(id)}); err != nil {
+			return // the stream is closed, or another bridge will see to it
+		}
+	}
+}
+
+// close ends the stream in the log without a message.
+func (c *call) close() {
+	s := c.held.service
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	defer cancel()
+	err := session.Close(ctx, s.backend.Sessions, s.backend.Log, c.held.name, c.stream, false, s.cfg.settle())
+	if err != nil {
+		s.log.Warn("the stream of a cancelled request is not closed", "session", c.held.name, "error", err)
+	}
+}
+
+// refuse ends a call that the upstream has not taken: the client is told at once, or, when
+// that is too late, in the stream.
+func (c *call) refuse(a rpc.Answer) {
+	open, _ := c.left()
+	if c.tell(about(a, open)) {
+		return
+	}
+	code, text := codeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
+	if m, err := parse(a.Data); err == nil && m.Error != nil {
+		var e struct {
+			Code    int    `json:"code"`
+			Message string `json:"message"`
+		}
+		if unmarshal(m.Error, &e) == nil {
+			code, text = e.Code, e.Message
+		}
+	}
+	c.fail(code, text, failRefused)
+}
+
+// waits says that the upstream is waited for with a patience.
+func (c *call) waits(p *patience) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = p
+}

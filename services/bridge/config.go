@@ -1,0 +1,127 @@
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Config configures the service. Each field is a flag of the programs that run it.
+type Config struct {
+	// Upstream is the URL of the MCP server's Streamable HTTP endpoint.
+	Upstream string `help:"URL of the MCP server's Streamable HTTP endpoint." placeholder:"URL"`
+
+	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
+	UpstreamHeader []string `sep:"none" help:"Header field of every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
+
+	// ForwardHeader are the names of the client's header fields that the upstream gets.
+	// Authorization is not among them unless it is named.
+	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Client's header fields that the MCP server gets; Authorization only when named." placeholder:"NAME"`
+
+	// BridgeName is what a bridge that is started anew recognizes its sessions by: it
+	// must be another one for each bridge. Default: the host's name.
+	BridgeName string `help:"Name by which a bridge that is started anew finds its sessions; another one for each bridge (default: the host's name)." placeholder:"NAME"`
+
+	// AcceptAfter is how long a client waits to hear that the upstream refuses its
+	// requests; what is refused later is an error in its stream. Default: 100 ms.
+	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to refuse a request with a status."`
+
+	// CallTimeout is how long a request may be without any message from the upstream
+	// before it is cancelled. 0 and -1: for ever. Default: 5 min.
+	CallTimeout time.Duration `default:"5m" help:"Longest time without any message before a request is cancelled; 0 or -1 for any time."`
+
+	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
+	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
+	OpenTimeout time.Duration `default:"30s" help:"Longest time that initialize may take, and that the MCP server may be away in the middle of a request."`
+
+	// MaxCalls is how many requests of clients may be open at once, and how many may be
+	// handed over at once; more are answered 503. Default: 4096.
+	MaxCalls int `default:"4096" help:"Most requests that are open at once." placeholder:"N"`
+
+	// AckTimeout bounds an attempt to publish, from the look at the session's state to
+	// JetStream's acknowledgement; CloseMargin is what a close waits in addition. Both
+	// are the same at every ingest and bridge of an installation. Defaults: 2 s, 250 ms.
+	AckTimeout  time.Duration `kong:"-"`
+	CloseMargin time.Duration `kong:"-"`
+}
+
+// Validate returns an error that names the first flag whose value makes no sense.
+func (c Config) Validate() error {
+	if c.Upstream == "" {
+		return errors.New("--upstream is missing")
+	}
+	u, err := url.Parse(c.Upstream)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("--upstream must be an http or https URL, not %q", c.Upstream)
+	}
+	if _, err := c.header(); err != nil {
+		return err
+	}
+	for _, name := range c.ForwardHeader {
+		if !fieldName.MatchString(name) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
+			return fmt.Errorf("--forward-header cannot be %q", name)
+		}
+	}
+	switch {
+	case c.AcceptAfter <= 0:
+		return fmt.Errorf("--accept-after must be positive, not %s", c.AcceptAfter)
+	case c.OpenTimeout <= 0:
+		return fmt.Errorf("--open-timeout must be positive, not %s", c.OpenTimeout)
+	case c.MaxCalls < 1:
+		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
+	case c.AckTimeout <= 0:
+		return fmt.Errorf("--ack-timeout must be positive, not %s", c.AckTimeout)
+	case c.CloseMargin <= 0:
+		return fmt.Errorf("--close-margin must be positive, not %s", c.CloseMargin)
+	}
+	return nil
+}
+
+// reserved are the fields that the bridge, or net/http, sets by itself.
+var reserved = map[string]bool{
+	"Accept": true, "Content-Type": true, "Content-Length": true, "Host": true, "Connection": true,
+	"Transfer-Encoding": true, "Upgrade": true, "Last-Event-Id": true,
+	headerSession: true, headerVersion: true,
+}
+
+// Header fields as in RFC 9110, section 5; of values visible ASCII and spaces alone.
+var (
+	fieldName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	fieldValue = regexp.MustCompile("^[ -~]*$")
+)
+
+// header returns the fields of every request.
+func (c Config) header() (http.Header, error) {
+	h := http.Header{}
+	for _, line := range c.UpstreamHeader {
+		name, value, ok := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if !ok || !fieldName.MatchString(name) || !fieldValue.MatchString(value) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
+			return nil, fmt.Errorf(`--upstream-header must be "Name: value" with a name that is not the transport's own, unlike that of %q`, name)
+		}
+		h.Add(name, value)
+	}
+	return h, nil
+}
+
+// name returns the bridge's name.
+func (c Config) name() (string, error) {
+	host, err := os.Hostname()
+	if name := cmp.Or(c.BridgeName, host); name != "" {
+		return name, nil
+	}
+	return "", fmt.Errorf("the host has no name, give --bridge-name: %w", err)
+}
+
+// settle is how long a close waits before its marker.
+func (c Config) settle() time.Duration { return c.AckTimeout + c.CloseMargin }
+
+// closeTimeout bounds a close: what it waits by design, and what NATS may take.
+func (c Config) closeTimeout() time.Duration { return c.settle() + 5*time.Second }

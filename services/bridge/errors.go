@@ -1,0 +1,33 @@
+package bridge
+
+import "errors"
+
+var (
+	// errStopping is the cause of contexts that end with the service.
+	errStopping = errors.New("the bridge stops")
+
+	// errEnded is the cause of contexts that end with their session.
+	errEnded = errors.New("the session has ended")
+
+	// errTimeout is the cause of a call that was without any message for too long.
+	errTimeout = errors.New("the MCP server sent nothing for too long")
+
+	// errCancelled is the cause of a call that the client has cancelled, and that the
+	// upstream does not end.
+	errCancelled = errors.New("the client has cancelled it")
+
+	// errGone is returned when the upstream does not know the session any more.
+	errGone = errors.New("the MCP server does not know the session")
+
+	// errNoStream is returned when the upstream has no stream to read or to resume.
+	errNoStream = errors.New("the MCP server offers no stream")
+
+	// errUnanswered is the cause of a call whose upstream has ended it without a response.
+	errUnanswered = errors.New("the MCP server ended the request without a response")
+
+	// errTooLarge is returned when a message of the upstream is larger than the log takes.
+	errTooLarge = errors.New("a message of the MCP server is too large")
+
+	// errClosed is returned when the log takes no more of a stream.
+	errClosed = errors.New("the stream is closed")
+)

@@ -1,0 +1,305 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// upstream is a session's side of the MCP server. It is safe for concurrent use.
+type upstream interface {
+	// serve hands over requests and sees to them until the end. ctx ends with the session.
+	serve(ctx context.Context, c *call, client http.Header, data []byte)
+	// send hands over messages that are no requests.
+	send(ctx context.Context, h *held, client http.Header, data []byte) rpc.Answer
+	// listen stores what is about no request, until ctx ends or there is nothing of it.
+	listen(ctx context.Context, c *call, client func() http.Header)
+	// close ends the session upstream.
+	close(ctx context.Context, client http.Header)
+}
+
+// held is a session that this bridge holds. It is safe for concurrent use.
+//
+//	post ──▶ call, one goroutine each ─┐
+//	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
+//	finish ──▶ one, which waits for the others, ends the session upstream and closes it
+type held struct {
+	service *Service
+	name    string
+	up      upstream
+	ctx     context.Context //nolint:containedctx // of all that is done for the session
+	end     context.CancelCauseFunc
+	closing chan struct{} // closed when the registry says that the session takes no more
+
+	mu        sync.Mutex
+	sub       *nats.Subscription
+	work      sync.WaitGroup // of calls and listen; grows only until ending
+	calls     map[string]*call
+	client    http.Header // of the newest call
+	listening bool
+	ending    bool
+}
+
+func newHeld(s *Service, name string, up upstream) *held {
+	h := &held{service: s, name: name, up: up, calls: map[string]*call{}, closing: make(chan struct{})}
+	h.ctx, h.end = context.WithCancelCause(s.life)
+	return h
+}
+
+// perRequest are header fields that belong to one request of the client's.
+var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
+
+// remember keeps the client's header for what the bridge asks of itself.
+func (h *held) remember(client http.Header) {
+	client = client.Clone()
+	for _, name := range perRequest {
+		client.Del(name)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.client = client
+}
+
+func (h *held) header() http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.client
+}
+
+// run runs what belongs to the session, unless it has ended.
+func (h *held) run(work func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending {
+		return false
+	}
+	h.work.Add(1)
+	ok := h.service.run(func() {
+		defer h.work.Done()
+		work()
+	})
+	if !ok {
+		h.work.Done()
+	}
+	return ok
+}
+
+// post hands over what a client posted.
+func (h *held) post(c rpc.Call) rpc.Answer {
+	all, batch, err := elements(c.Data)
+	if err != nil || batch && len(all) == 0 {
+		return failure(http.StatusBadRequest, codeParse, "the body is not JSON-RPC")
+	}
+	var ids []json.RawMessage
+	var cancel []string
+	initialized := false
+	for _, data := range all {
+		m, err := parse(data)
+		switch {
+		case err != nil:
+			return failure(http.StatusBadRequest, codeInvalid, err.Error())
+		case m.request():
+			ids = append(ids, json.RawMessage(m.ID))
+		case m.is(methodCancelled):
+			cancel = append(cancel, idKey(m.param("requestId")))
+		case m.is(methodInitialized):
+			initialized = true
+		}
+	}
+	h.remember(c.Header)
+	h.cancelled(cancel)
+	if len(ids) == 0 {
+		return h.notify(c, initialized)
+	}
+	if c.Stream == "" || c.Stream == rpc.Standalone {
+		return failure(http.StatusBadRequest, codeInvalid, "there is no stream for the responses")
+	}
+	return h.request(c, ids)
+}
+
+// cancelled notes what requests the client has cancelled.
+func (h *held) cancelled(keys []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range keys {
+		for _, c := range h.calls {
+			c.cancel(key)
+		}
+	}
+}
+
+// request begins a call and waits until the upstream has taken or refused it, or
+// AcceptAfter has passed.
+func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
+	made := newCall(h, c.Stream, ids)
+	if !h.service.enter() {
+		return busy("the bridge has too many requests")
+	}
+	h.mu.Lock()
+	_, twice := h.calls[c.Stream]
+	if !twice {
+		h.calls[c.Stream] = made
+	}
+	h.mu.Unlock()
+	if twice {
+		h.service.leave()
+		return failure(http.StatusConflict, codeInvalid, "the stream has requests already")
+	}
+	if !h.run(func() {
+		defer h.forget(made)
+		h.up.serve(h.ctx, made, c.Header, c.Data)
+	}) {
+		h.forget(made)
+		return ended()
+	}
+	timer := time.NewTimer(h.service.cfg.AcceptAfter)
+	defer timer.Stop()
+	select {
+	case a := <-made.reply:
+		return a
+	case <-timer.C:
+		made.accept()
+		return <-made.reply
+	}
+}
+
+// forget ends what request began.
+func (h *held) forget(c *call) {
+	h.mu.Lock()
+	delete(h.calls, c.stream)
+	h.mu.Unlock()
+	h.service.leave()
+}
+
+// call returns the call of a stream, or nil.
+func (h *held) call(stream string) *call {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls[stream]
+}
+
+// notifyWithin is how long a client waits for the upstream to take what is no request.
+// It keeps the order of what a client sends one after the other.
+const notifyWithin = 5 * time.Second
+
+// notify hands over messages that are no requests.
+func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
+	reply := make(chan rpc.Answer, 1)
+	if !h.run(func() {
+		ctx, cancel := context.WithTimeout(h.ctx, h.service.cfg.OpenTimeout)
+		defer cancel()
+		a := h.up.send(ctx, h, c.Header, c.Data)
+		reply <- a
+		switch {
+		case a.Status == http.StatusNotFound:
+			h.finish(errGone)
+		case a.Status == http.StatusAccepted && initialized:
+			h.listen(cursor{})
+		}
+	}) {
+		return ended()
+	}
+	timer := time.NewTimer(notifyWithin)
+	defer timer.Stop()
+	select {
+	case a := <-reply:
+		return a
+	case <-timer.C:
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+}
+
+// listen begins to listen to the upstream's standalone stream, once.
+func (h *held) listen(from cursor) {
+	h.mu.Lock()
+	was := h.listening
+	h.listening = true
+	h.mu.Unlock()
+	if was {
+		return
+	}
+	c := newStandalone(h)
+	c.at = from
+	h.run(func() { h.up.listen(h.ctx, c, h.header) })
+}
+
+// finish ends the session here, upstream, and in the registry. It returns at once, and
+// does nothing the second time. cause is errEnded or errGone.
+func (h *held) finish(cause error) {
+	h.mu.Lock()
+	first := !h.ending
+	h.ending = true
+	h.mu.Unlock()
+	if !first {
+		return
+	}
+	h.end(cause)
+	h.service.run(func() {
+		h.work.Wait() // calls that the upstream has lost end with an error
+		if errors.Is(cause, errEnded) {
+			h.up.close(h.service.life, h.header())
+		}
+		h.service.close(h)
+		h.service.release(h)
+	})
+}
+
+// close closes a session in the registry and in the log, however long that takes.
+func (s *Service) close(h *held) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := s.closeOnce(h)
+		if err == nil || errors.Is(err, session.ErrNotFound) {
+			return
+		}
+		s.log.Info("a session is not closed yet", "session", h.name, "error", err)
+		select {
+		case <-s.life.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (s *Service) closeOnce(h *held) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
+	defer cancel()
+	rec, err := s.backend.Sessions.Get(ctx, h.name, "")
+	if err != nil {
+		return err
+	}
+	if rec.State == session.Open {
+		rec.State, rec.Ended = session.Closing, time.Now().UTC()
+		if _, err := s.backend.Sessions.Update(ctx, rec); err != nil {
+			return err
+		}
+	}
+	h.markClosing()
+	return session.Close(ctx, s.backend.Sessions, s.backend.Log, h.name, "", false, s.cfg.settle())
+}
+
+func (h *held) markClosing() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.closing:
+	default:
+		close(h.closing)
+	}
+}
+
+func (h *held) unsubscribe() {
+	h.mu.Lock()
+	sub := h.sub
+	h.mu.Unlock()
+	if sub != nil {
+		_ = sub.Unsubscribe() // the connection may be closed already
+	}
+}

@@ -1,0 +1,99 @@
+package bridge
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("slow", func(w *writing, _ *http.Request, m message) {
+		w.stream()
+		for n := range 5 {
+			w.send("", note(n))
+		}
+		w.send("", response(m.ID))
+	})
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, a := s.request(t, name, `"x"`, "slow")
+	if a.Status != http.StatusAccepted {
+		t.Fatalf("it was answered %d %s", a.Status, a.Data)
+	}
+	if diff := cmp.Diff([]string{note(0), note(1), note(2), note(3), note(4), response(`"x"`)}, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+	plain, _ := s.request(t, name, "7", "quick")
+	if diff := cmp.Diff([]string{response("7")}, s.finished(t, name, plain)); diff != "" {
+		t.Error(diff)
+	}
+	if n := in.metric(t, "messages_total", "stored"); n != 7 {
+		t.Errorf("%v messages are counted", n)
+	}
+	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
+}
+
+func TestWhatTheServerSendsOfItselfGoesToTheStandaloneStream(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		w.send("1", note(1))
+		<-r.Context().Done()
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	eventually(t, "the note is in the log", func() bool {
+		all, final := s.read(t, name, rpc.Standalone)
+		return slices.Equal(all, []string{note(1)}) && !final
+	})
+}
+
+func TestASessionIsRegisteredAndEnds(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.open(t)
+	rec, err := s.b.Sessions.Get(patient(t), name, "")
+	if err != nil || !strings.Contains(string(rec.Metadata), `"bridge":"test","upstream":"up-`) || !strings.Contains(string(rec.Metadata), `"protocolVersion":"2025-11-25"`) {
+		t.Fatalf("the record is %+v %s, %v", rec, rec.Metadata, err)
+	}
+	if in.metric(t, "sessions") != 1 {
+		t.Error("the session is not counted")
+	}
+	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
+	}
+	s.wantState(t, name, "", session.Closed)
+	if len(up.deleted) != 1 {
+		t.Errorf("upstream these have ended: %v", up.deleted)
+	}
+	eventually(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+}
+
+func TestARefusalGoesBackAsItIs(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("secret", func(w *writing, _ *http.Request, _ message) {
+		w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="x"`)
+		w.Header().Set("X-Internal", "1")
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, a := s.request(t, name, "1", "secret")
+	if a.Status != http.StatusUnauthorized || len(a.Header) != 1 || a.Header.Get("WWW-Authenticate") != `Bearer resource_metadata="x"` {
+		t.Errorf("it was answered %+v", a)
+	}
+	if m, err := parse(a.Data); err != nil || m.Error == nil || string(m.ID) != "1" {
+		t.Errorf("the error is %s", a.Data)
+	}
+	if all, _ := s.read(t, name, stream); len(all) > 0 {
+		t.Errorf("the log has %v", all)
+	}
+}

@@ -1,0 +1,63 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"rejoin/shared/rpc"
+)
+
+// The pauses before the standalone stream is asked for again.
+const (
+	listenPause    = time.Second
+	listenPauseMax = 30 * time.Second
+)
+
+// listen keeps the upstream's standalone stream open, and stores what comes, until ctx
+// ends or there is none.
+func (r *remote) listen(ctx context.Context, c *call, client func() http.Header) {
+	ctx, p := newPatience(ctx, 0)
+	defer p.over()
+	pause := listenPause
+	for {
+		resp, err := r.get(ctx, client(), c.cursor().ID)
+		next := pause
+		switch {
+		case errors.Is(err, errGone):
+			c.held.finish(errGone)
+			return
+		case errors.Is(err, errNoStream):
+			return
+		case err == nil:
+			b := newBody(resp.Header, resp.Body, r.service.maxBytes())
+			began := time.Now()
+			_, err = r.read(p, c, b)
+			_ = resp.Body.Close()
+			if errors.Is(err, errClosed) {
+				return
+			}
+			if time.Since(began) > listenPauseMax {
+				pause = listenPause
+			}
+			next = max(pause, b.retry())
+			if b.retry() > 0 {
+				pause, next = listenPause, b.retry()
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.held.name, "in", next.String(), "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+		pause = min(2*pause, listenPauseMax)
+	}
+}
+
+// newStandalone returns what stores a session's standalone stream.
+func newStandalone(h *held) *call { return newCall(h, rpc.Standalone, nil) }

@@ -1,0 +1,410 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+
+// patience is how long a test waits for what must happen.
+const wait = 60 * time.Second
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(wait)
+	for !cond() {
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// system is a NATS server with a log, and somebody who does what an edge does.
+type system struct {
+	srv *natstest.Server
+	b   *backend.Backend
+}
+
+func fast() []nats.Option {
+	return []nats.Option{nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}
+}
+
+func newSystem(t testing.TB, settings eventlog.Settings) *system {
+	t.Helper()
+	srv := natstest.Start(t)
+	settings.Partitions = 2
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return &system{srv: srv, b: b}
+}
+
+// begin does what an acting janitor does: it begins a generation for every server.
+func (s *system) begin(t testing.TB) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	for p := range s.b.Log.Settings().Partitions {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, changed := s.b.Log.State(p)
+				var again <-chan time.Time
+				if _, err := s.b.Log.BeginGeneration(ctx, p); err != nil {
+					again = time.After(10 * time.Millisecond)
+				}
+				select {
+				case <-changed:
+				case <-again:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+}
+
+func testConfig(upstream string) Config {
+	return Config{
+		Upstream: upstream, BridgeName: "test", AcceptAfter: 5 * time.Second, CallTimeout: wait, OpenTimeout: 30 * time.Second,
+		MaxCalls: 100, AckTimeout: time.Second, CloseMargin: 50 * time.Millisecond,
+		ForwardHeader: []string{"Accept-Language", "traceparent"},
+	}
+}
+
+// instance is a bridge that runs.
+type instance struct {
+	*Service
+	env  daemon.Env
+	b    *backend.Backend
+	stop func()
+}
+
+func (s *system) start(t testing.TB, cfg Config) *instance {
+	t.Helper()
+	env := daemon.NewEnv(nil)
+	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, fast()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := New(cfg, b, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(ctx) }()
+	in := &instance{Service: service, env: env, b: b}
+	in.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		b.Close()
+	})
+	t.Cleanup(in.stop)
+	eventually(t, "the bridge listens", func() bool { return in.b.Conn.NumSubscriptions() > 0 && in.b.Conn.Flush() == nil })
+	return in
+}
+
+// metric returns the sum of a metric over the label values that hold all of labels.
+func (in *instance) metric(t testing.TB, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := in.env.Gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, found := 0.0, false
+	for _, f := range families {
+		if f.GetName() != "rejoin_bridge_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			has := 0
+			for _, l := range m.GetLabel() {
+				for _, want := range labels {
+					if l.GetValue() == want {
+						has++
+					}
+				}
+			}
+			if has == len(labels) {
+				found = true
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	if !found {
+		t.Fatalf("there is no metric %s%v", name, labels)
+	}
+	return sum
+}
+
+// do asks the bridge as an edge does, again while nobody listens.
+func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
+	t.Helper()
+	var a rpc.Answer
+	eventually(t, "a bridge answers", func() (ok bool) {
+		var err error
+		a, err = c.Do(patient(t), s.b.Conn)
+		return err == nil
+	})
+	return a
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+
+// open makes a session.
+func (s *system) open(t testing.TB) string {
+	t.Helper()
+	name := uuid.NewString()
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(initialize)})
+	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
+		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
+	}
+	return name
+}
+
+// ready is open with the notification that the client is ready.
+func (s *system) ready(t testing.TB) string {
+	t.Helper()
+	name := s.open(t)
+	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
+		t.Fatalf("initialized was answered %d %s", a.Status, a.Data)
+	}
+	return name
+}
+
+func (s *system) post(t testing.TB, name, stream, data string) rpc.Answer {
+	t.Helper()
+	return s.do(t, rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(data)})
+}
+
+// request posts a request with an ID and a method, and returns its stream.
+func (s *system) request(t testing.TB, name, id, method string) (stream string, a rpc.Answer) {
+	t.Helper()
+	stream = newStream(t, id)
+	return stream, s.post(t, name, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
+}
+
+func newStream(t testing.TB, ids ...string) string {
+	t.Helper()
+	var raw []json.RawMessage
+	for _, id := range ids {
+		raw = append(raw, json.RawMessage(id))
+	}
+	stream, err := rpc.NewStream(raw, len(ids) > 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// read returns what the log has of a stream, and whether the last event is final.
+func (s *system) read(t testing.TB, name, stream string) (all []string, final bool) {
+	t.Helper()
+	state, err := s.b.Log.Look(patient(t), s.b.Log.Partition(name))
+	if err != nil {
+		return nil, false
+	}
+	page, err := s.b.Log.Read(patient(t), eventlog.Query{Session: name, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
+	if err != nil {
+		return nil, false
+	}
+	for i, e := range page.Entries {
+		if e.Subject.Kind != event.Message {
+			continue
+		}
+		all = append(all, string(e.Data))
+		if e.Final && i < len(page.Entries)-1 {
+			t.Errorf("event %d of %s is final, and there are more", i, stream)
+		}
+		final = e.Final
+	}
+	return all, final
+}
+
+// finished waits for the last event of a stream, and returns all.
+func (s *system) finished(t testing.TB, name, stream string) []string {
+	t.Helper()
+	var all []string
+	eventually(t, "the stream "+stream+" is finished", func() (final bool) {
+		all, final = s.read(t, name, stream)
+		return final
+	})
+	return all
+}
+
+func (s *system) wantState(t testing.TB, name, stream string, want session.State) {
+	t.Helper()
+	eventually(t, name+" "+stream+" is "+string(want), func() bool {
+		rec, err := s.b.Sessions.Get(patient(t), name, stream)
+		return err == nil && rec.State == want
+	})
+}
+
+// server is an MCP server that does what a test says.
+type server struct {
+	*httptest.Server
+	t testing.TB
+
+	mu      sync.Mutex
+	on      map[string]func(w *writing, r *http.Request, m message) // by JSON-RPC method
+	get     func(w *writing, r *http.Request)
+	deleted []string
+	seen    []string // bodies of POSTs
+	headers []http.Header
+	session string // of initialize; empty: none
+}
+
+// writing writes an answer of the server.
+type writing struct {
+	http.ResponseWriter
+}
+
+func (w *writing) stream() {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	w.flush()
+}
+
+func (w *writing) flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+func (w *writing) send(id, data string) {
+	if id != "" {
+		_, _ = fmt.Fprintf(w, "id: %s\n", id)
+	}
+	_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
+	w.flush()
+}
+
+func (w *writing) json(data string) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, data)
+}
+
+func response(id any) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+}
+
+func note(n int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","method":"note","params":{"n":%d}}`, n) }
+
+func newServer(t testing.TB) *server {
+	t.Helper()
+	s := &server{t: t, on: map[string]func(*writing, *http.Request, message){}, session: "up-"}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections)
+	s.on[methodInitialize] = func(w *writing, _ *http.Request, m message) {
+		s.mu.Lock()
+		if s.session != "" {
+			w.Header().Set(headerSession, s.session+uuid.NewString())
+		}
+		s.mu.Unlock()
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}`)
+	}
+	return s
+}
+
+// handle says how a method is answered.
+func (s *server) handle(method string, f func(w *writing, r *http.Request, m message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on[method] = f
+}
+
+func (s *server) onGet(f func(w *writing, r *http.Request)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get = f
+}
+
+// posted returns how often a body that holds text was posted.
+func (s *server) posted(text string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, data := range s.seen {
+		if strings.Contains(data, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
+	w := &writing{rw}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	s.headers = append(s.headers, r.Header)
+	get := s.get
+	s.mu.Unlock()
+	switch r.Method {
+	case http.MethodGet:
+		if get == nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		get(w, r)
+		return
+	case http.MethodDelete:
+		s.mu.Lock()
+		s.deleted = append(s.deleted, r.Header.Get(headerSession))
+		s.mu.Unlock()
+		return
+	}
+	all, _, err := elements(data)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	m, _ := parse(all[0])
+	s.mu.Lock()
+	s.seen = append(s.seen, string(data))
+	var f func(*writing, *http.Request, message)
+	if m.Method != nil {
+		f = s.on[*m.Method]
+	}
+	s.mu.Unlock()
+	switch {
+	case f != nil:
+		f(w, r, m)
+	case m.request():
+		w.json(response(m.ID))
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}

@@ -1,0 +1,129 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// metadata is what the registry holds of a session of a bridge.
+type metadata struct {
+	MCP struct {
+		// Bridge is the name of the bridge that holds the session.
+		Bridge string `json:"bridge"`
+		// Upstream is the MCP server's own name of the session; empty when it has none.
+		Upstream string `json:"upstream,omitempty"`
+		// ProtocolVersion is what client and server agreed on.
+		ProtocolVersion string `json:"protocolVersion,omitempty"`
+	} `json:"mcp"`
+}
+
+// openSession hands over an initialize request, and makes the session when the upstream
+// has accepted it.
+func (s *Service) openSession(c rpc.Call) rpc.Answer {
+	m, err := parse(c.Data)
+	if err != nil || !m.request() || !m.is(methodInitialize) {
+		return failure(http.StatusBadRequest, codeInvalid, "this is not an initialize request")
+	}
+	id := json.RawMessage(m.ID)
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
+	defer cancel()
+	up, response, refused := s.initialize(ctx, c, id)
+	if refused != nil {
+		return about(*refused, []json.RawMessage{id})
+	}
+	if up == nil { // an error: there is no session
+		return rpc.Answer{Status: http.StatusOK, Data: response}
+	}
+	if err := s.register(ctx, c, up); err != nil {
+		s.log.Warn("a session is not made", "session", c.Session, "error", err)
+		up.close(s.life, c.Header)
+		return about(busy("the session cannot be registered now"), []json.RawMessage{id})
+	}
+	return rpc.Answer{Status: http.StatusOK, Data: response}
+}
+
+// initialize posts the request, and returns the session at the upstream with its
+// response; no session when the response is an error; or what the client is told.
+func (s *Service) initialize(ctx context.Context, c rpc.Call, id json.RawMessage) (*remote, []byte, *rpc.Answer) {
+	r := &remote{service: s, endpoint: s.endpoint}
+	resp, refused := r.post(ctx, c.Header, c.Data)
+	if refused != nil {
+		return nil, nil, refused
+	}
+	r.id = resp.Header.Get(headerSession)
+	m, data, err := s.response(resp, id)
+	finish(resp)
+	if err == nil && m.Error == nil {
+		var result struct {
+			ProtocolVersion string `json:"protocolVersion"`
+		}
+		if err = unmarshal(m.Result, &result); err == nil {
+			r.version = result.ProtocolVersion
+			return r, data, nil
+		}
+	}
+	r.close(ctx, c.Header)
+	if err == nil {
+		return nil, data, nil
+	}
+	s.log.Warn("the MCP server did not answer initialize", "error", err)
+	a := unreachable(err)
+	return nil, nil, &a
+}
+
+// response reads an answer up to the response to a request. What comes before it has no
+// session to belong to, and is left out.
+func (s *Service) response(resp *http.Response, id json.RawMessage) (message, []byte, error) {
+	b := newBody(resp.Header, resp.Body, s.maxBytes())
+	if b == nil {
+		return message{}, nil, fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
+	}
+	for {
+		in, err := b.next()
+		if errors.Is(err, io.EOF) {
+			return message{}, nil, errUnanswered
+		}
+		if err != nil {
+			return message{}, nil, err
+		}
+		for _, data := range in.messages {
+			if m, err := parse(data); err == nil && m.response() && idKey(m.ID) == idKey(jsontext.Value(id)) {
+				return m, data, nil
+			}
+		}
+	}
+}
+
+// register makes the session's record and begins to answer for it.
+func (s *Service) register(ctx context.Context, c rpc.Call, up *remote) error {
+	var meta metadata
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, up.id, up.version
+	data, err := json.Marshal(meta)
+	if err != nil {
+		return err
+	}
+	if _, err := s.backend.Sessions.Create(ctx, session.New(c.Session, c.Owner, data, time.Now())); err != nil {
+		return err
+	}
+	h := newHeld(s, c.Session, up)
+	h.remember(c.Header)
+	if err := s.hold(h); err != nil {
+		h.finish(errEnded)
+		return err
+	}
+	if err := s.backend.Conn.FlushWithContext(ctx); err != nil {
+		h.finish(errEnded)
+		return err
+	}
+	return nil
+}

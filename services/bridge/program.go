@@ -1,0 +1,33 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+)
+
+// ProgramConfig holds the flags of the program that runs nothing but a bridge.
+type ProgramConfig struct {
+	daemon.Config
+	Backend backend.Config `embed:""`
+	Bridge  Config         `embed:""`
+
+	// AckTimeout and CloseMargin are those of [Config].
+	AckTimeout  time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream; the same at every ingest and bridge."`
+	CloseMargin time.Duration `default:"250ms" help:"What a close waits in addition to --ack-timeout."`
+}
+
+// Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
+func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	cfg.Bridge.AckTimeout, cfg.Bridge.CloseMargin = cfg.AckTimeout, cfg.CloseMargin
+	if err := cfg.Bridge.Validate(); err != nil {
+		return err
+	}
+	return backend.Serve(ctx, cfg.Config, env, "bridge",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Open(ctx, cfg.Backend, "bridge", env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) { return New(cfg.Bridge, b, env) })
+}

@@ -1,0 +1,226 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"rejoin/shared/rpc"
+)
+
+// remote is a session at the upstream's endpoint. It is safe for concurrent use.
+type remote struct {
+	service  *Service
+	endpoint *endpoint
+	id       string // the upstream's session; empty when it has none
+	version  string // of the protocol, as negotiated
+}
+
+// header returns the header of a request: what is forwarded of a client's, and the
+// transport's own.
+func (r *remote) header(client http.Header) http.Header {
+	h := r.endpoint.chosen(client)
+	if r.id != "" {
+		h.Set(headerSession, r.id)
+	}
+	if version := client.Get(headerVersion); version != "" {
+		h.Set(headerVersion, version)
+	} else if r.version != "" {
+		h.Set(headerVersion, r.version)
+	}
+	return h
+}
+
+// post posts messages. What is no success is what the client is told.
+func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
+	resp, err := r.endpoint.do(ctx, http.MethodPost, r.header(client), data)
+	if err != nil {
+		a := unreachable(err)
+		return nil, &a
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	a := refusal(resp)
+	if a.Status == http.StatusNotFound && r.id == "" {
+		a.Status = http.StatusBadGateway // 404 would say that the session has ended
+	}
+	return nil, &a
+}
+
+// send hands over messages that are no requests.
+func (r *remote) send(ctx context.Context, _ *held, client http.Header, data []byte) rpc.Answer {
+	resp, refused := r.post(ctx, client, data)
+	if refused != nil {
+		return *refused
+	}
+	finish(resp)
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// serve hands over requests, and stores what the upstream sends for them, to the end.
+func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []byte) {
+	ctx, p := newPatience(ctx, r.service.cfg.CallTimeout)
+	defer p.over()
+	c.waits(p)
+	resp, refused := r.post(ctx, client, data)
+	switch why := context.Cause(ctx); {
+	case refused == nil:
+		c.accept()
+		r.finish(c, client, r.follow(ctx, p, c, client, resp))
+	case why != nil:
+		r.finish(c, client, why)
+	default:
+		if refused.Status == http.StatusNotFound {
+			c.held.finish(errGone)
+		}
+		c.refuse(*refused)
+	}
+}
+
+// finish ends a call.
+func (r *remote) finish(c *call, client http.Header, why error) {
+	if errors.Is(why, errTimeout) {
+		r.cancel(c, client)
+	}
+	if errors.Is(why, errGone) {
+		c.held.finish(errGone)
+	}
+	c.over(why)
+}
+
+// cancel tells the upstream that nobody waits for the open requests any more.
+func (r *remote) cancel(c *call, client http.Header) {
+	ctx, cancel := context.WithTimeout(r.service.life, dialTimeout)
+	defer cancel()
+	open, _ := c.left()
+	for _, id := range open {
+		_ = r.send(ctx, c.held, client, cancelled(id)) // it is over in any case
+	}
+}
+
+// follow stores the messages of an answer, and of what it is resumed with, until all
+// requests are answered. The error says why they never will be.
+func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.Header, resp *http.Response) error {
+	pause := firstPause
+	for {
+		b := newBody(resp.Header, resp.Body, r.service.maxBytes())
+		if b == nil {
+			finish(resp)
+			return fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
+		}
+		came, err := r.read(p, c, b)
+		finish(resp)
+		switch why := context.Cause(ctx); {
+		case c.done():
+			return nil
+		case why != nil:
+			return why
+		case errors.Is(err, errTooLarge), errors.Is(err, errClosed), errors.Is(err, errStopping):
+			return err
+		case c.cursor().ID == "":
+			return fmt.Errorf("%w: %w", errUnanswered, err)
+		}
+		if came {
+			pause = firstPause
+		}
+		if resp, err = r.resume(ctx, c, client, max(pause, b.retry())); err != nil {
+			return err
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// read stores the messages of an answer, and reports whether there were any. It returns
+// when all requests of c are answered, or with the reason why it cannot go on.
+func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
+	for {
+		p.wait()
+		in, err := b.next()
+		p.came()
+		if err != nil {
+			if id := b.lastID(); id != "" {
+				c.moved(id)
+			}
+			return came, err
+		}
+		for i, data := range in.messages {
+			if err := c.take(item{data: data, id: in.id, index: i}); err != nil {
+				return came, err
+			}
+			came = true
+		}
+		if c.stream != rpc.Standalone && c.done() {
+			return came, nil
+		}
+		if id := b.lastID(); id != "" {
+			c.moved(id)
+		}
+	}
+}
+
+// resume asks for a stream from where it broke (MCP 2025-11-25, resumability and
+// redelivery), again and again until the upstream answers, or has been away for
+// OpenTimeout. Errors are errGone, errNoStream, ctx's cause, or why the last try failed.
+func (r *remote) resume(ctx context.Context, c *call, client http.Header, pause time.Duration) (*http.Response, error) {
+	for since := time.Now(); ; pause = min(2*pause, lastPause) {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		resp, err := r.get(ctx, client, c.cursor().ID)
+		if err == nil {
+			r.service.metrics.resumes.Inc()
+			return resp, nil
+		}
+		if why := context.Cause(ctx); why != nil {
+			return nil, why
+		}
+		if errors.Is(err, errGone) || errors.Is(err, errNoStream) || time.Since(since) > r.service.cfg.OpenTimeout {
+			return nil, err
+		}
+	}
+}
+
+// get asks for a stream: the one that an event belongs to, or, without, the one that is
+// about no request. Errors are errGone, errNoStream, or such that trying again may help.
+func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*http.Response, error) {
+	h := r.header(client)
+	if lastID != "" {
+		h.Set(headerLastEvent, lastID)
+	}
+	resp, err := r.endpoint.do(ctx, http.MethodGet, h, nil)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK && mediaType(resp.Header) == eventStream {
+		return resp, nil
+	}
+	finish(resp)
+	switch code := resp.StatusCode; {
+	case code == http.StatusNotFound && r.id != "":
+		return nil, errGone
+	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusConflict:
+		return nil, fmt.Errorf("the MCP server answered GET with %d", code)
+	default:
+		return nil, fmt.Errorf("%w: it answered GET with %d", errNoStream, code)
+	}
+}
+
+// close ends the session upstream.
+func (r *remote) close(ctx context.Context, client http.Header) {
+	if r.id == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	resp, err := r.endpoint.do(ctx, http.MethodDelete, r.header(client), nil)
+	if err != nil {
+		r.service.log.Info("a session is not ended at the MCP server", "error", err)
+		return
+	}
+	finish(resp) // 405: sessions of this server end by themselves
+}

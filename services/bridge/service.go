@@ -1,0 +1,259 @@
+// Package bridge connects an unmodified MCP server to the log: it hands over what
+// clients send, which comes on NATS, and stores what the server sends.
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// Service is the bridge. It is safe for concurrent use.
+//
+//	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
+//	                   │         ├─ open ──▶ held, a session
+//	                   │         └─ post, end, check ──▶ its held
+//	                   ├─────▶ patrol: ends sessions that were closed elsewhere
+//	                   └─────▶ what the sessions run, see [held]
+//
+// When Run's context ends, calls are taken no more; then life ends, and with it all
+// waiting for the upstream, which is not told: the next bridge goes on.
+type Service struct {
+	cfg      Config
+	name     string
+	backend  *backend.Backend
+	log      *slog.Logger
+	metrics  *metrics
+	endpoint *endpoint
+
+	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
+	handling chan struct{}  // one token for a call of an edge
+	open     chan struct{}  // one token for a call of the upstream
+
+	life    context.Context //nolint:containedctx // of all work
+	endLife context.CancelCauseFunc
+
+	mu       sync.Mutex
+	sessions map[string]*held
+	stopping bool
+	work     sync.WaitGroup // grows only until stopping
+}
+
+// inboxSize is how many calls may wait to be looked at, which takes microseconds.
+const inboxSize = 8192
+
+// New registers metrics and the readiness check "nats". The backend must stay open until
+// Run has returned.
+func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	name, err := cfg.name()
+	if err != nil {
+		return nil, err
+	}
+	e, err := newEndpoint(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e,
+		inbox:    make(chan *nats.Msg, inboxSize),
+		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls),
+		sessions: map[string]*held{},
+	}
+	env.Health.Add("nats", b.Connected)
+	return s, nil
+}
+
+// maxBytes is the size of the largest message that the log takes.
+func (s *Service) maxBytes() int { return s.backend.Log.Settings().MaxMessageBytes }
+
+// Run takes calls until ctx ends, then leaves the upstream alone and returns nil.
+func (s *Service) Run(ctx context.Context) error {
+	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer s.endpoint.close()
+	opens, err := s.backend.Conn.ChanQueueSubscribe(rpc.OpenSubject, rpc.Queue, s.inbox)
+	if err != nil {
+		return fmt.Errorf("cannot listen on NATS: %w", err)
+	}
+	s.run(s.patrol)
+	s.log.Info("bridge is open", "upstream", s.cfg.Upstream, "name", s.name)
+	s.receive(ctx)
+
+	_ = opens.Unsubscribe() // the connection may be closed already
+	for _, h := range s.all() {
+		h.unsubscribe()
+	}
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	s.endLife(errStopping)
+	s.work.Wait()
+	return nil
+}
+
+// run runs work, unless the service stops.
+func (s *Service) run(work func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	s.work.Go(work)
+	return true
+}
+
+// enter takes a place among the open calls of the upstream; leave gives it back.
+func (s *Service) enter() bool {
+	select {
+	case s.open <- struct{}{}:
+		s.metrics.calls.Inc()
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Service) leave() {
+	<-s.open
+	s.metrics.calls.Dec()
+}
+
+// receive answers calls until ctx ends.
+func (s *Service) receive(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case msg := <-s.inbox:
+			s.accept(msg)
+		}
+	}
+}
+
+// accept answers a call, in a goroutine of its own.
+func (s *Service) accept(msg *nats.Msg) {
+	begun := time.Now()
+	c, err := rpc.ParseCall(msg)
+	respond := func(a rpc.Answer) {
+		s.metrics.answered(c.Action, a.Status)
+		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
+		if err := a.Respond(msg); err != nil {
+			s.log.Info("an edge is not answered", "session", c.Session, "error", err)
+		}
+	}
+	if err != nil {
+		respond(failure(http.StatusBadRequest, codeInvalid, err.Error()))
+		return
+	}
+	select {
+	case s.handling <- struct{}{}:
+	default:
+		respond(busy("the bridge has too much to do"))
+		return
+	}
+	if !s.run(func() {
+		defer func() { <-s.handling }()
+		respond(s.answer(c))
+	}) {
+		<-s.handling
+		respond(busy(errStopping.Error()))
+	}
+}
+
+// answer does what an edge asks for.
+func (s *Service) answer(c rpc.Call) rpc.Answer {
+	if c.Action == rpc.Open {
+		return s.openSession(c)
+	}
+	h := s.held(c.Session)
+	if h == nil {
+		return ended()
+	}
+	switch c.Action {
+	case rpc.Post:
+		return h.post(c)
+	case rpc.End:
+		return h.endNow(c)
+	case rpc.Check:
+		return h.check(c)
+	default:
+		return failure(http.StatusBadRequest, codeInvalid, "the bridge does not know what to do")
+	}
+}
+
+func (s *Service) held(name string) *held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[name]
+}
+
+func (s *Service) all() []*held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*held, 0, len(s.sessions))
+	for _, h := range s.sessions {
+		all = append(all, h)
+	}
+	return all
+}
+
+// hold begins to answer for a session.
+func (s *Service) hold(h *held) error {
+	s.mu.Lock()
+	s.sessions[h.name] = h
+	s.metrics.sessions.Set(float64(len(s.sessions)))
+	s.mu.Unlock()
+	sub, err := s.backend.Conn.ChanQueueSubscribe(rpc.Subject(h.name), rpc.Queue, s.inbox)
+	if err != nil {
+		s.release(h)
+		return err
+	}
+	h.mu.Lock()
+	h.sub = sub
+	h.mu.Unlock()
+	return nil
+}
+
+// release ends what hold began.
+func (s *Service) release(h *held) {
+	h.unsubscribe()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[h.name] == h {
+		delete(s.sessions, h.name)
+	}
+	s.metrics.sessions.Set(float64(len(s.sessions)))
+}
+
+// patrolEvery is how often a bridge looks for sessions that were closed elsewhere.
+const patrolEvery = time.Second
+
+// patrol ends the sessions that somebody else has closed.
+func (s *Service) patrol() {
+	ticker := time.NewTicker(patrolEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.life.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, h := range s.all() {
+			if rec, ok := s.backend.Sessions.Session(h.name); ok && rec.State != session.Open {
+				h.finish(errEnded)
+			}
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+)
+
+// writer stores the events of one stream, one after the other: the next is begun when
+// the one before is acknowledged. What the log does not answer is tried again under the
+// same idempotency key, so nothing is stored twice, left out, or stored in another
+// order. While the log is away whoever calls waits, and so does the upstream.
+type writer struct {
+	service         *Service
+	session, stream string
+	nonce           string // of the keys of what has no ID of its own
+	index           uint64
+}
+
+func newWriter(s *Service, session, stream string) *writer {
+	return &writer{service: s, session: session, stream: stream, nonce: rand.Text()}
+}
+
+// item is an event that is to be stored.
+type item struct {
+	data  []byte
+	id    string // of the upstream's event, or empty
+	index int    // of the message in the upstream's event
+	final bool
+}
+
+// The pauses between two attempts.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// put stores an event, and returns its sequence, as long as ctx does not end between two
+// attempts. Errors are [errTooLarge], [errClosed], and ctx's cause.
+func (w *writer) put(ctx context.Context, it item) (uint64, error) {
+	e := eventlog.Event{Session: w.session, Stream: w.stream, Data: it.data, Final: it.final}
+	if it.id != "" {
+		// A bridge that resumes the upstream's stream gets the same event again. An
+		// upstream that uses an ID twice loses nothing.
+		e.Key, e.KeyIndex = "id:"+it.id+"\n"+string(it.data), uint64(it.index) //nolint:gosec // an index
+	} else {
+		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
+		w.index++
+	}
+	m := w.service.metrics
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		begun := time.Now()
+		ack, err := w.try(ctx, e)
+		m.publishSeconds.Observe(time.Since(begun).Seconds())
+		switch {
+		case err == nil && ack.Duplicate:
+			m.messages.WithLabelValues(resultDuplicate).Inc()
+			return ack.Sequence, nil
+		case err == nil:
+			m.messages.WithLabelValues(resultStored).Inc()
+			return ack.Sequence, nil
+		case errors.Is(err, eventlog.ErrTooLarge):
+			return 0, errTooLarge
+		case errors.Is(err, session.ErrClosed):
+			return 0, errClosed
+		}
+		m.retries.Inc()
+		w.service.log.Debug("a message is not stored yet", "session", w.session, "error", err)
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// try is an attempt. It goes on for its own time when ctx ends: what was sent may be
+// stored anyway.
+func (w *writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)
+	defer cancel()
+	b := w.service.backend
+	if err := b.Sessions.Current(ctx); err != nil {
+		return eventlog.Ack{}, fmt.Errorf("%w: %w", eventlog.ErrUnavailable, err)
+	}
+	if err := b.Sessions.CheckOpen(w.session, w.stream); err != nil {
+		return eventlog.Ack{}, err
+	}
+	return b.Log.Publish(ctx, e)
+}
