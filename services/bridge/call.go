@@ -41,6 +41,7 @@ type call struct {
 	open    []asked
 	told    bool
 	at      cursor
+	again   [][]byte  // what the log had behind at when the call was taken over
 	reading *patience // nil while nothing is waited for
 }
 
@@ -84,18 +85,6 @@ func (c *call) answered(id []byte) bool {
 	return false
 }
 
-// has reports whether a request is open.
-func (c *call) has(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, a := range c.open {
-		if a.key == key {
-			return true
-		}
-	}
-	return false
-}
-
 // cancel notes that the client has cancelled a request: the upstream need not answer it
 // any more.
 func (c *call) cancel(key string) {
@@ -126,6 +115,9 @@ func (c *call) left() (open []json.RawMessage, cancelled bool) {
 	return open, cancelled
 }
 
+// standalone reports whether this is no call, but what the server sends of itself.
+func (c *call) standalone() bool { return c.stream == rpc.Standalone }
+
 func (c *call) done() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,6 +144,10 @@ func (c *call) take(it item) error {
 	m, err := parse(it.data)
 	if err != nil {
 		c.drop(dropInvalid, err)
+		return nil
+	}
+	if c.repeated(it.data) {
+		c.held.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
 	}
 	it.final = m.response() && c.answered(m.ID)

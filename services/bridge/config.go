@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
@@ -52,10 +51,14 @@ type Config struct {
 	CloseMargin time.Duration `kong:"-"`
 }
 
-// Validate returns an error that names the first flag whose value makes no sense.
+// Wanted reports whether there is an MCP server to stand beside.
+func (c Config) Wanted() bool { return c.Upstream != "" }
+
+// Validate returns an error that names the first flag whose value makes no sense. A
+// configuration without an MCP server makes sense: there is no bridge then.
 func (c Config) Validate() error {
-	if c.Upstream == "" {
-		return errors.New("--upstream is missing")
+	if !c.Wanted() {
+		return nil
 	}
 	u, err := url.Parse(c.Upstream)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -76,9 +79,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--open-timeout must be positive, not %s", c.OpenTimeout)
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
-	case c.AckTimeout <= 0:
+	case c.AckTimeout < 0:
 		return fmt.Errorf("--ack-timeout must be positive, not %s", c.AckTimeout)
-	case c.CloseMargin <= 0:
+	case c.CloseMargin < 0:
 		return fmt.Errorf("--close-margin must be positive, not %s", c.CloseMargin)
 	}
 	return nil
@@ -118,6 +121,12 @@ func (c Config) name() (string, error) {
 		return name, nil
 	}
 	return "", fmt.Errorf("the host has no name, give --bridge-name: %w", err)
+}
+
+// withDefaults sets what has no flag here.
+func (c Config) withDefaults() Config {
+	c.AckTimeout, c.CloseMargin = cmp.Or(c.AckTimeout, 2*time.Second), cmp.Or(c.CloseMargin, 250*time.Millisecond)
+	return c
 }
 
 // settle is how long a close waits before its marker.

@@ -2,6 +2,9 @@ package bridge
 
 import "errors"
 
+// ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
+var ErrNoUpstream = errors.New("--upstream is missing")
+
 var (
 	// errStopping is the cause of contexts that end with the service.
 	errStopping = errors.New("the bridge stops")

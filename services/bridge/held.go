@@ -20,6 +20,8 @@ type upstream interface {
 	serve(ctx context.Context, c *call, client http.Header, data []byte)
 	// send hands over messages that are no requests.
 	send(ctx context.Context, h *held, client http.Header, data []byte) rpc.Answer
+	// resume goes on with a call that another bridge has begun.
+	resume(ctx context.Context, c *call, client http.Header)
 	// listen stores what is about no request, until ctx ends or there is nothing of it.
 	listen(ctx context.Context, c *call, client func() http.Header)
 	// close ends the session upstream.
@@ -39,13 +41,13 @@ type held struct {
 	end     context.CancelCauseFunc
 	closing chan struct{} // closed when the registry says that the session takes no more
 
-	mu        sync.Mutex
-	sub       *nats.Subscription
-	work      sync.WaitGroup // of calls and listen; grows only until ending
-	calls     map[string]*call
-	client    http.Header // of the newest call
-	listening bool
-	ending    bool
+	mu         sync.Mutex
+	sub        *nats.Subscription
+	work       sync.WaitGroup // of calls and listen; grows only until ending
+	calls      map[string]*call
+	standalone *call       // nil until listen
+	client     http.Header // of the newest call
+	ending     bool
 }
 
 func newHeld(s *Service, name string, up upstream) *held {
@@ -154,10 +156,10 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		return failure(http.StatusConflict, codeInvalid, "the stream has requests already")
 	}
 	if !h.run(func() {
-		defer h.forget(made)
+		defer h.forget(made, h.service.leave)
 		h.up.serve(h.ctx, made, c.Header, c.Data)
 	}) {
-		h.forget(made)
+		h.forget(made, h.service.leave)
 		return ended()
 	}
 	timer := time.NewTimer(h.service.cfg.AcceptAfter)
@@ -171,12 +173,16 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	}
 }
 
-// forget ends what request began.
-func (h *held) forget(c *call) {
+// forget ends what request began. A call that another bridge will go on with stays, to be
+// written down.
+func (h *held) forget(c *call, leave func()) {
+	leave()
+	if !c.done() && h.service.life.Err() != nil {
+		return
+	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	delete(h.calls, c.stream)
-	h.mu.Unlock()
-	h.service.leave()
 }
 
 // call returns the call of a stream, or nil.
@@ -220,15 +226,21 @@ func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
 // listen begins to listen to the upstream's standalone stream, once.
 func (h *held) listen(from cursor) {
 	h.mu.Lock()
-	was := h.listening
-	h.listening = true
+	was := h.standalone != nil
+	if !was {
+		h.standalone = newStandalone(h)
+		h.standalone.at = from
+	}
+	c := h.standalone
 	h.mu.Unlock()
 	if was {
 		return
 	}
-	c := newStandalone(h)
-	c.at = from
-	h.run(func() { h.up.listen(h.ctx, c, h.header) })
+	h.run(func() {
+		if from.ID == "" || c.recall(h.ctx) {
+			h.up.listen(h.ctx, c, h.header)
+		}
+	})
 }
 
 // finish ends the session here, upstream, and in the registry. It returns at once, and
@@ -302,4 +314,18 @@ func (h *held) unsubscribe() {
 	if sub != nil {
 		_ = sub.Unsubscribe() // the connection may be closed already
 	}
+}
+
+// streams returns what is open of the session: calls, and the standalone stream.
+func (h *held) streams() []*call {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*call, 0, len(h.calls)+1)
+	for _, c := range h.calls {
+		all = append(all, c)
+	}
+	if h.standalone != nil && (!h.ending) {
+		all = append(all, h.standalone)
+	}
+	return all
 }

@@ -36,6 +36,7 @@ type metrics struct {
 	failures       *prometheus.CounterVec
 	retries        prometheus.Counter
 	resumes        prometheus.Counter
+	takeovers      prometheus.Counter
 	sessions       prometheus.Gauge
 	calls          prometheus.Gauge
 	acceptSeconds  prometheus.Histogram
@@ -69,6 +70,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "rejoin_bridge_upstream_resumes_total",
 			Help: "Streams of the MCP server that broke or were ended, and that it resumed.",
 		}),
+		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_bridge_takeovers_total",
+			Help: "Sessions that were there when the bridge started.",
+		}),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_sessions", Help: "Sessions that this bridge holds."}),
 		calls:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_calls", Help: "Calls that are open; a batch of requests is one."}),
 		acceptSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -87,7 +92,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, r := range []string{failRefused, failTimeout, failTooLarge, failLost, failUnknown} {
 		m.failures.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.sessions, m.calls, m.acceptSeconds, m.publishSeconds)
+	registerer.MustRegister(m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.takeovers, m.sessions, m.calls, m.acceptSeconds, m.publishSeconds)
 	return m
 }
 

@@ -22,8 +22,8 @@ type ProgramConfig struct {
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Bridge.AckTimeout, cfg.Bridge.CloseMargin = cfg.AckTimeout, cfg.CloseMargin
-	if err := cfg.Bridge.Validate(); err != nil {
-		return err
+	if !cfg.Bridge.Wanted() {
+		return ErrNoUpstream // before the wait for a log
 	}
 	return backend.Serve(ctx, cfg.Config, env, "bridge",
 		func(ctx context.Context) (*backend.Backend, error) {

@@ -126,7 +126,7 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 		if came {
 			pause = firstPause
 		}
-		if resp, err = r.resume(ctx, c, client, max(pause, b.retry())); err != nil {
+		if resp, err = r.reconnect(ctx, c, client, max(pause, b.retry())); err != nil {
 			return err
 		}
 		pause = min(2*pause, lastPause)
@@ -152,7 +152,7 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 			}
 			came = true
 		}
-		if c.stream != rpc.Standalone && c.done() {
+		if !c.standalone() && c.done() {
 			return came, nil
 		}
 		if id := b.lastID(); id != "" {
@@ -161,11 +161,11 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 	}
 }
 
-// resume asks for a stream from where it broke (MCP 2025-11-25, resumability and
+// reconnect asks for a stream from where it broke (MCP 2025-11-25, resumability and
 // redelivery), again and again until the upstream answers, or has been away for
 // OpenTimeout. Errors are errGone, errNoStream, ctx's cause, or why the last try failed.
-func (r *remote) resume(ctx context.Context, c *call, client http.Header, pause time.Duration) (*http.Response, error) {
-	for since := time.Now(); ; pause = min(2*pause, lastPause) {
+func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pause time.Duration) (*http.Response, error) {
+	for since := time.Now(); ; pause = min(max(2*pause, firstPause), lastPause) {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -23,6 +23,7 @@ import (
 //	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
 //	                   │         ├─ open ──▶ held, a session
 //	                   │         └─ post, end, check ──▶ its held
+//	                   ├─────▶ records: writes down what is open, for the next bridge
 //	                   ├─────▶ patrol: ends sessions that were closed elsewhere
 //	                   └─────▶ what the sessions run, see [held]
 //
@@ -52,12 +53,17 @@ type Service struct {
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
-// New registers metrics and the readiness check "nats". The backend must stay open until
+// New registers metrics and the readiness check "nats". Errors are those of
+// [Config.Validate], and [ErrNoUpstream]. The backend must stay open until
 // Run has returned.
 func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if !cfg.Wanted() {
+		return nil, ErrNoUpstream
+	}
+	cfg = cfg.withDefaults()
 	name, err := cfg.name()
 	if err != nil {
 		return nil, err
@@ -83,15 +89,35 @@ func (s *Service) maxBytes() int { return s.backend.Log.Settings().MaxMessageByt
 func (s *Service) Run(ctx context.Context) error {
 	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer s.endpoint.close()
+	records, err := s.openRecords(ctx)
+	if err == nil {
+		err = s.takeOver(ctx, records)
+	}
+	if err != nil {
+		s.stop()
+		if ctx.Err() != nil {
+			return nil // told to stop while it was starting
+		}
+		return err
+	}
 	opens, err := s.backend.Conn.ChanQueueSubscribe(rpc.OpenSubject, rpc.Queue, s.inbox)
 	if err != nil {
+		s.stop()
 		return fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	s.run(s.patrol)
+	s.run(records.run)
 	s.log.Info("bridge is open", "upstream", s.cfg.Upstream, "name", s.name)
 	s.receive(ctx)
 
 	_ = opens.Unsubscribe() // the connection may be closed already
+	s.stop()
+	records.write(true)
+	return nil
+}
+
+// stop ends all work and waits for it.
+func (s *Service) stop() {
 	for _, h := range s.all() {
 		h.unsubscribe()
 	}
@@ -100,7 +126,14 @@ func (s *Service) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	s.endLife(errStopping)
 	s.work.Wait()
-	return nil
+}
+
+// streams returns what is open of all sessions.
+func (s *Service) streams() (all []*call) {
+	for _, h := range s.all() {
+		all = append(all, h.streams()...)
+	}
+	return all
 }
 
 // run runs work, unless the service stops.

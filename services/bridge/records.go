@@ -1,0 +1,188 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/bucket"
+	"rejoin/shared/event"
+	"rejoin/shared/link"
+)
+
+// CallsBucket is the key-value bucket of open calls, and of how far the streams of
+// sessions have been stored. Its keys are <session token>.<stream token>.
+const CallsBucket = "MCP_CALLS"
+
+const (
+	recordEvery = 250 * time.Millisecond // between two looks at what is open
+	recordAfter = 500 * time.Millisecond // is how long a call lasts before it is written down
+	recordPause = 2 * time.Second        // between two records of one call
+	recordWrite = 2 * time.Second        // bounds a write
+	// recordMarkerTTL is how long the bucket keeps the marker of a removed record.
+	recordMarkerTTL = time.Hour
+)
+
+// record is what the bucket holds of a stream: what the next bridge goes on from.
+type record struct {
+	// ID is the upstream's last event ID that is stored; empty when it gives none.
+	ID string `json:"id,omitempty"`
+	// Sequence is that of the log's last event then.
+	Sequence uint64    `json:"sequence,omitempty"`
+	Updated  time.Time `json:"updated"`
+}
+
+func recordKey(session, stream string) string {
+	return event.Token(session) + "." + event.Token(stream)
+}
+
+// records writes down what is open. It belongs to one goroutine at a time.
+type records struct {
+	service *Service
+	js      jetstream.JetStream
+	kv      jetstream.KeyValue
+	written map[string]record
+}
+
+// openRecords opens the bucket, and makes it when it is missing. It tries until ctx ends.
+func (s *Service) openRecords(ctx context.Context) (*records, error) {
+	js, err := jetstream.New(s.backend.Conn, jetstream.WithDefaultTimeout(recordWrite))
+	if err != nil {
+		return nil, err
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on",
+			Storage: jetstream.FileStorage, Replicas: max(s.backend.Log.Settings().Replicas, 1), LimitMarkerTTL: recordMarkerTTL,
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) {
+			kv, err = js.KeyValue(ctx, CallsBucket)
+		}
+		if err == nil {
+			return &records{service: s, js: js, kv: kv, written: map[string]record{}}, nil
+		}
+		s.log.Info("the bucket of open calls cannot be opened yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// load returns all records of all bridges. It tries until ctx ends.
+func (r *records) load(ctx context.Context) (map[string]record, error) {
+	for {
+		all := map[string]record{}
+		whole, done := context.WithCancel(ctx)
+		err := bucket.Follow(whole, r.js, CallsBucket, func(e bucket.Entry) {
+			var rec record
+			if !e.Removed && json.Unmarshal(e.Value, &rec) == nil {
+				all[e.Key] = rec
+			}
+		}, done)
+		loaded := whole.Err() != nil
+		done()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if loaded {
+			return all, nil
+		}
+		r.service.log.Info("the records of open calls cannot be read yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(firstPause):
+		}
+	}
+}
+
+// run writes until the service stops.
+func (r *records) run() {
+	ticker := time.NewTicker(recordEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-r.service.life.Done():
+			return
+		case <-ticker.C:
+			r.write(false)
+		}
+	}
+}
+
+// write writes down what is due; all says that everything is. What cannot be written now
+// is due the next time.
+func (r *records) write(all bool) {
+	ctx, done := link.While(context.Background(), r.service.backend.Conn)
+	defer done()
+	now := time.Now()
+	open := map[string]bool{}
+	for _, c := range r.service.streams() {
+		key, at := recordKey(c.held.name, c.stream), c.cursor()
+		open[key] = true
+		last, was := r.written[key]
+		switch {
+		case was && last.ID == at.ID:
+			continue
+		case !was && c.standalone() && at.ID == "":
+			continue
+		case !all && (now.Sub(last.Updated) < recordPause || now.Sub(c.began) < recordAfter):
+			continue
+		}
+		rec := record{ID: at.ID, Sequence: at.Sequence, Updated: now.UTC()}
+		if err := r.put(ctx, key, rec); err != nil {
+			r.service.log.Debug("an open call is not written down", "error", err)
+			return
+		}
+	}
+	for key := range r.written {
+		if open[key] {
+			continue
+		}
+		if err := r.remove(ctx, key); err != nil {
+			r.service.log.Debug("the record of a call is not removed", "error", err)
+			return
+		}
+	}
+}
+
+func (r *records) put(ctx context.Context, key string, rec record) error {
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordWrite)
+	defer cancel()
+	if _, err := r.kv.Put(ctx, key, data); err != nil {
+		return err
+	}
+	r.written[key] = rec
+	return nil
+}
+
+func (r *records) remove(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, recordWrite)
+	defer cancel()
+	if err := r.kv.Purge(ctx, key, jetstream.PurgeTTL(recordMarkerTTL)); err != nil {
+		return err
+	}
+	delete(r.written, key)
+	return nil
+}
+
+// names returns the session and stream that a record is about.
+func names(key string) (session, stream string, ok bool) {
+	first, second, _ := strings.Cut(key, ".")
+	session, err := event.SessionName(first)
+	if err != nil {
+		return "", "", false
+	}
+	stream, err = event.StreamName(second)
+	return session, stream, err == nil
+}

@@ -1,0 +1,173 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// takeOver goes on with the open sessions of this bridge's name, and with their calls.
+// Records of sessions that are over are left to the recorder to remove.
+func (s *Service) takeOver(ctx context.Context, r *records) error {
+	all, err := r.load(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.backend.Sessions.Current(ctx); err != nil {
+		return err
+	}
+	calls := map[string]map[string]record{} // by session and stream
+	for key, rec := range all {
+		name, stream, ok := names(key)
+		if known, found := s.backend.Sessions.Session(name); !ok || !found || known.State != session.Open {
+			r.written[key] = rec // nobody works on it: it will be removed
+			continue
+		}
+		if calls[name] == nil {
+			calls[name] = map[string]record{}
+		}
+		calls[name][stream] = rec
+	}
+	for _, rec := range s.backend.Sessions.Sessions() {
+		var meta metadata
+		if rec.Stream != "" || rec.State != session.Open || json.Unmarshal(rec.Metadata, &meta) != nil || meta.MCP.Bridge != s.name {
+			continue
+		}
+		for stream, call := range calls[rec.Session] {
+			r.written[recordKey(rec.Session, stream)] = call
+		}
+		s.metrics.takeovers.Inc()
+		if err := s.takeOverSession(rec.Session, meta, calls[rec.Session]); err != nil {
+			return err
+		}
+	}
+	if n := len(s.all()); n > 0 {
+		s.log.Info("sessions are taken over", "sessions", n)
+	}
+	return nil
+}
+
+func (s *Service) takeOverSession(name string, meta metadata, calls map[string]record) error {
+	h := newHeld(s, name, &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion})
+	standalone := calls[rpc.Standalone]
+	for stream, rec := range calls {
+		ids, _ := rpc.RequestIDs(stream)
+		if len(ids) == 0 {
+			continue
+		}
+		c := newCall(h, stream, ids)
+		c.at, c.told = cursor{ID: rec.ID, Sequence: rec.Sequence}, true
+		h.goOn(c)
+	}
+	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
+	return s.hold(h)
+}
+
+// goOn goes on with a call that another bridge has begun.
+func (h *held) goOn(c *call) {
+	h.mu.Lock()
+	h.calls[c.stream] = c
+	h.mu.Unlock()
+	h.service.metrics.calls.Inc()
+	h.run(func() {
+		defer h.forget(c, h.service.metrics.calls.Dec)
+		if c.recall(h.ctx) && !c.done() {
+			h.up.resume(h.ctx, c, h.header())
+		}
+	})
+}
+
+// recall reads what the log has of a stream: which requests are answered, and what the
+// upstream may send once more. It reports whether the stream can go on.
+func (c *call) recall(ctx context.Context) bool {
+	s := c.held.service
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		final, err := c.recallOnce(ctx)
+		if err == nil {
+			return !final
+		}
+		s.log.Debug("a stream cannot be read yet", "session", c.held.name, "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}
+
+// recallBytes bounds a page of what is read.
+const recallBytes = 4 << 20
+
+func (c *call) recallOnce(ctx context.Context) (final bool, err error) {
+	s := c.held.service
+	state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(c.held.name))
+	if err != nil {
+		return false, err
+	}
+	q := eventlog.Query{Session: c.held.name, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes}
+	if c.standalone() {
+		q.After = c.at.Sequence // others may write there, and nothing is a response
+	}
+	var again [][]byte
+	for q.After < q.UpTo {
+		page, err := s.backend.Log.Read(ctx, q)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range page.Entries {
+			if e.Subject.Kind != event.Message {
+				continue
+			}
+			if e.Sequence > c.at.Sequence {
+				again = append(again, e.Data)
+			}
+			if m, err := parse(e.Data); err == nil && m.response() {
+				c.answered(m.ID)
+			}
+			final = e.Final
+		}
+		if page.Through <= q.After {
+			break
+		}
+		q.After = page.Through
+	}
+	c.mu.Lock()
+	c.again = again
+	c.mu.Unlock()
+	return final, nil
+}
+
+// repeated reports whether a message is one that the log had when the call was taken over.
+func (c *call) repeated(data []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, has := range c.again {
+		if string(has) == string(data) {
+			c.again = c.again[i+1:]
+			return true
+		}
+	}
+	return false
+}
+
+// resume goes on with a call of another bridge, where the upstream offers that.
+func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
+	if c.cursor().ID == "" {
+		c.over(errUnanswered)
+		return
+	}
+	ctx, p := newPatience(ctx, r.service.cfg.CallTimeout)
+	defer p.over()
+	c.waits(p)
+	resp, err := r.reconnect(ctx, c, client, 0)
+	if err == nil {
+		err = r.follow(ctx, p, c, client, resp)
+	}
+	r.finish(c, client, err)
+}

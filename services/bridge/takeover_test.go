@@ -1,0 +1,182 @@
+package bridge
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// resumable is a server whose calls of "long" can be resumed: they go on in the hands of
+// the test.
+type resumable struct {
+	*server
+	step chan struct{} // each lets the call send one more note; closed, its response
+}
+
+func newResumable(t *testing.T, notes int) *resumable {
+	t.Helper()
+	r := &resumable{server: newServer(t), step: make(chan struct{})}
+	var id string
+	serve := func(w *writing, req *http.Request, from int) {
+		for n := from; n < notes; n++ {
+			select {
+			case <-r.step:
+			case <-req.Context().Done():
+				return
+			}
+			w.send(string(rune('a'+n)), note(n))
+		}
+		w.send("end", response(id))
+	}
+	r.handle("long", func(w *writing, req *http.Request, m message) {
+		id = string(m.ID)
+		w.stream()
+		serve(w, req, 0)
+	})
+	r.onGet(func(w *writing, req *http.Request) {
+		last := req.Header.Get("Last-Event-ID")
+		if last == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		serve(w, req, int(last[0]-'a')+1)
+	})
+	return r
+}
+
+func TestTheNextBridgeGoesOnWithCalls(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "long")
+	up.step <- struct{}{}
+	up.step <- struct{}{}
+	eventually(t, "two notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 2 })
+	first.stop()
+
+	second := s.start(t, testConfig(up.URL))
+	up.step <- struct{}{}
+	up.step <- struct{}{}
+	want := []string{note(0), note(1), note(2), note(3), response("1")}
+	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+	if n := second.metric(t, "takeovers_total"); n != 1 {
+		t.Errorf("%v sessions are taken over", n)
+	}
+	// The session goes on too.
+	again, _ := s.request(t, name, "2", "quick")
+	s.finished(t, name, again)
+	eventually(t, "no record is left", func() bool {
+		kv, err := s.records(t).kv.ListKeys(patient(t))
+		if err != nil {
+			return false
+		}
+		n := 0
+		for range kv.Keys() {
+			n++
+		}
+		return n == 0
+	})
+}
+
+// records opens the bucket of open calls.
+func (s *system) records(t *testing.T) *records {
+	t.Helper()
+	r, err := (&Service{backend: s.b}).openRecords(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestWhatTheLogHasAlreadyIsNotStoredTwiceByTheNextBridge(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "long")
+	for range 3 {
+		up.step <- struct{}{}
+	}
+	eventually(t, "three notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
+	first.stop()
+	// As if the bridge had died before it wrote down the last two.
+	state, err := s.b.Log.Look(patient(t), s.b.Log.Partition(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.records(t).put(patient(t), recordKey(name, stream), record{ID: "a", Sequence: state.Last - 2}); err != nil {
+		t.Fatal(err)
+	}
+
+	s.start(t, testConfig(up.URL))
+	for range 3 {
+		up.step <- struct{}{}
+	}
+	want := []string{note(0), note(1), note(2), note(3), response("1")}
+	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestACallThatCannotBeResumedEndsWithAnErrorWhenTheBridgeIsStartedAnew(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("hang", func(w *writing, r *http.Request, _ message) {
+		w.stream()
+		w.send("", note(0))
+		<-r.Context().Done()
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, `"q"`, "hang")
+	eventually(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
+	first.stop()
+	s.start(t, testConfig(up.URL))
+	wantError(t, s.finished(t, name, stream), 2, `"q"`)
+}
+
+// wantError expects that the last of n messages is an error for a request.
+func wantError(t *testing.T, all []string, n int, id string) {
+	t.Helper()
+	if len(all) != n {
+		t.Fatalf("there are %d messages: %v", len(all), all)
+	}
+	if m, err := parse([]byte(all[n-1])); err != nil || m.Error == nil || string(m.ID) != id {
+		t.Errorf("it ends with %s", all[n-1])
+	}
+}
+
+func TestACallThatNoBridgeKnowsEndsWhenAnEdgeAsks(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream := newStream(t, "1", `"b"`)
+	for range 2 {
+		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
+			t.Fatalf("the check was answered %d", a.Status)
+		}
+	}
+	wantError(t, s.finished(t, name, stream), 2, `"b"`)
+	if n := in.metric(t, "failed_calls_total", failUnknown); n != 1 {
+		t.Errorf("%v calls are counted", n)
+	}
+}
+
+func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	if err := session.Close(patient(t), s.b.Sessions, s.b.Log, name, "", false, in.cfg.settle()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	if len(up.deleted) != 1 {
+		t.Errorf("upstream %d sessions have ended", len(up.deleted))
+	}
+}
