@@ -6,6 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"rejoin/services/bridge"
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
@@ -31,6 +32,7 @@ type Config struct {
 	Edge    edge.Config             `embed:""`
 	Ingest  ingest.Config           `embed:""`
 	Janitor janitor.Config          `embed:""`
+	Bridge  bridge.Config           `embed:""`
 	Log     janitor.LogFlags        `embed:""`
 	Access  web.AccessConfig        `embed:""`
 	Clients web.ClientsConfig       `embed:""`
@@ -47,7 +49,7 @@ func (c Config) Validate() error {
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
 	}
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate()} {
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate()} {
 		if err != nil {
 			return err
 		}
@@ -56,6 +58,13 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--close-after (%s) must be longer than --ack-timeout and --close-margin together (%s)", c.Janitor.CloseAfter, settle)
 	}
 	return nil
+}
+
+// bridge returns the configuration of the bridge.
+func (c Config) bridge() bridge.Config {
+	b := c.Bridge
+	b.AckTimeout, b.CloseMargin = c.Ingest.AckTimeout, c.Ingest.CloseMargin
+	return b
 }
 
 // Options are the parser's options: what the flags of the services default to

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge"
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
@@ -23,10 +25,11 @@ import (
 //
 //	folder ◀── nats ◀─┬─ backend ◀── janitor ─┐ routes
 //	  lock     store  ├─ backend ◀── ingest ──┤
-//	                  └─ backend ◀── edge ◀───┘
+//	                  ├─ backend ◀── edge ◀───┘
+//	                  └─ backend ◀── bridge, when there is an MCP server
 //
-// Everything stops from the right to the left: the edge drains first, then ingest
-// answers what it has, then the janitor ends; the backends close, NATS stops, and
+// Everything stops from the right to the left: the edge drains first, then the bridge
+// ends, then ingest answers what it has, then the janitor ends; the backends close, NATS stops, and
 // the folder's lock goes last.
 type program struct {
 	cfg      Config
@@ -122,6 +125,18 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	actors, err := p.services(first, second, third)
 	if err != nil {
 		return nil, err
+	}
+	if p.cfg.Bridge.Wanted() {
+		last := len(actors) - 1 // the edge, which stops first
+		fourth, err := open("bridge")
+		if err != nil {
+			return nil, err
+		}
+		b, err := bridge.New(p.cfg.bridge(), fourth, p.env)
+		if err != nil {
+			return nil, err
+		}
+		actors = slices.Insert(actors, last, daemon.Actor{Name: "bridge", Run: b.Run})
 	}
 	return append([]daemon.Actor{{Name: "nats", Run: server.run}}, actors...), nil
 }

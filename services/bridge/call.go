@@ -71,18 +71,24 @@ func (c *call) tell(a rpc.Answer) bool {
 // accept tells the client that the upstream has taken its requests.
 func (c *call) accept() { c.tell(rpc.Answer{Status: http.StatusAccepted}) }
 
-// answered notes that a response came, and reports whether it was the last one.
-func (c *call) answered(id []byte) bool {
+// answered notes that the response to a request is stored.
+func (c *call) answered(id []byte) {
 	key := idKey(id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, a := range c.open {
 		if a.key == key {
 			c.open = append(c.open[:i:i], c.open[i+1:]...)
-			return len(c.open) == 0
+			return
 		}
 	}
-	return false
+}
+
+// last reports whether only the response to this request is missing.
+func (c *call) last(id []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open) == 1 && c.open[0].key == idKey(id)
 }
 
 // cancel notes that the client has cancelled a request: the upstream need not answer it
@@ -150,7 +156,7 @@ func (c *call) take(it item) error {
 		c.held.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
 	}
-	it.final = m.response() && c.answered(m.ID)
+	it.final = m.response() && c.last(m.ID)
 	sequence, err := c.put(it)
 	if errors.Is(err, errTooLarge) {
 		if !m.response() {
@@ -164,9 +170,12 @@ func (c *call) take(it item) error {
 	if err != nil {
 		return err
 	}
+	if m.response() {
+		c.answered(m.ID)
+	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.at.Sequence = sequence
-	c.mu.Unlock()
 	return nil
 }
 
@@ -192,6 +201,8 @@ func (c *call) over(why error) {
 		c.fail(codeTimeout, errTimeout.Error(), failTimeout)
 	case errors.Is(why, errTooLarge):
 		c.fail(codeInternal, errTooLarge.Error(), failTooLarge)
+	case errors.Is(why, errExited):
+		c.fail(codeInternal, errExited.Error(), failLost)
 	case errors.Is(why, errGone), errors.Is(why, errNoStream), errors.Is(why, errCancelled):
 		c.fail(codeInternal, errUnanswered.Error(), failLost)
 	default:
@@ -215,9 +226,10 @@ func (c *call) fail(code int, text, reason string) {
 	c.held.service.metrics.failures.WithLabelValues(reason).Inc()
 	for _, id := range open {
 		data := errorMessage(id, code, text)
-		if _, err := c.put(item{data: data, final: c.answered(id)}); err != nil {
+		if _, err := c.put(item{data: data, final: c.last(id)}); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
+		c.answered(id)
 	}
 }
 

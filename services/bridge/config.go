@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
@@ -10,12 +11,23 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/mattn/go-shellwords"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
 type Config struct {
 	// Upstream is the URL of the MCP server's Streamable HTTP endpoint.
 	Upstream string `help:"URL of the MCP server's Streamable HTTP endpoint." placeholder:"URL"`
+
+	// UpstreamCommand starts an MCP server that speaks stdio: a program and its
+	// arguments, quoted as in a shell. Each session has a process of its own. It goes
+	// without Upstream.
+	UpstreamCommand string `help:"Command of an MCP server that speaks stdio, with its arguments, quoted as in a shell; each session has a process of its own." placeholder:"COMMAND"`
+
+	// MaxProcesses is how many processes of UpstreamCommand may run at once; more
+	// sessions are answered 503. Default: 100.
+	MaxProcesses int `default:"100" help:"Most processes of --upstream-command at once." placeholder:"N"`
 
 	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
 	UpstreamHeader []string `sep:"none" help:"Header field of every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
@@ -52,7 +64,7 @@ type Config struct {
 }
 
 // Wanted reports whether there is an MCP server to stand beside.
-func (c Config) Wanted() bool { return c.Upstream != "" }
+func (c Config) Wanted() bool { return c.Upstream != "" || c.UpstreamCommand != "" }
 
 // Validate returns an error that names the first flag whose value makes no sense. A
 // configuration without an MCP server makes sense: there is no bridge then.
@@ -60,8 +72,14 @@ func (c Config) Validate() error {
 	if !c.Wanted() {
 		return nil
 	}
-	u, err := url.Parse(c.Upstream)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if c.UpstreamCommand != "" {
+		if c.Upstream != "" {
+			return errors.New("--upstream and --upstream-command exclude each other")
+		}
+		if _, err := c.argv(); err != nil {
+			return err
+		}
+	} else if u, err := url.Parse(c.Upstream); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("--upstream must be an http or https URL, not %q", c.Upstream)
 	}
 	if _, err := c.header(); err != nil {
@@ -77,6 +95,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--accept-after must be positive, not %s", c.AcceptAfter)
 	case c.OpenTimeout <= 0:
 		return fmt.Errorf("--open-timeout must be positive, not %s", c.OpenTimeout)
+	case c.UpstreamCommand != "" && c.MaxProcesses < 1:
+		return fmt.Errorf("--max-processes must be at least 1, not %d", c.MaxProcesses)
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:
@@ -121,6 +141,19 @@ func (c Config) name() (string, error) {
 		return name, nil
 	}
 	return "", fmt.Errorf("the host has no name, give --bridge-name: %w", err)
+}
+
+// argv returns the program and its arguments; nil without a command.
+func (c Config) argv() ([]string, error) {
+	if c.UpstreamCommand == "" {
+		return nil, nil
+	}
+	p := shellwords.NewParser()
+	argv, err := p.Parse(c.UpstreamCommand)
+	if err != nil || p.Position >= 0 || len(argv) == 0 {
+		return nil, errors.New("--upstream-command must be a program and its arguments, quoted as in a shell; for pipes and the like give it to sh -c")
+	}
+	return argv, nil
 }
 
 // withDefaults sets what has no flag here.

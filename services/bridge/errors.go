@@ -22,6 +22,15 @@ var (
 	// errGone is returned when the upstream does not know the session any more.
 	errGone = errors.New("the MCP server does not know the session")
 
+	// errExited is returned when the upstream's process has ended.
+	errExited = errors.New("the process of the MCP server has ended")
+
+	// errBusy is returned when there are as many processes as there may be.
+	errBusy = errors.New("the bridge has too many processes")
+
+	// errUnknownRequest is why a response is left out that nobody waits for.
+	errUnknownRequest = errors.New("it is about a request that is over")
+
 	// errNoStream is returned when the upstream has no stream to read or to resume.
 	errNoStream = errors.New("the MCP server offers no stream")
 

@@ -19,7 +19,7 @@ type upstream interface {
 	// serve hands over requests and sees to them until the end. ctx ends with the session.
 	serve(ctx context.Context, c *call, client http.Header, data []byte)
 	// send hands over messages that are no requests.
-	send(ctx context.Context, h *held, client http.Header, data []byte) rpc.Answer
+	send(ctx context.Context, client http.Header, data []byte) rpc.Answer
 	// resume goes on with a call that another bridge has begun.
 	resume(ctx context.Context, c *call, client http.Header)
 	// listen stores what is about no request, until ctx ends or there is nothing of it.
@@ -202,7 +202,7 @@ func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
 	if !h.run(func() {
 		ctx, cancel := context.WithTimeout(h.ctx, h.service.cfg.OpenTimeout)
 		defer cancel()
-		a := h.up.send(ctx, h, c.Header, c.Data)
+		a := h.up.send(ctx, c.Header, c.Data)
 		reply <- a
 		switch {
 		case a.Status == http.StatusNotFound:
@@ -244,7 +244,8 @@ func (h *held) listen(from cursor) {
 }
 
 // finish ends the session here, upstream, and in the registry. It returns at once, and
-// does nothing the second time. cause is errEnded or errGone.
+// does nothing the second time. cause is errEnded, errGone
+// or errExited.
 func (h *held) finish(cause error) {
 	h.mu.Lock()
 	first := !h.ending

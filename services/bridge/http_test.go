@@ -35,9 +35,7 @@ func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
 	if diff := cmp.Diff([]string{response("7")}, s.finished(t, name, plain)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "messages_total", "stored"); n != 7 {
-		t.Errorf("%v messages are counted", n)
-	}
+	eventually(t, "all messages are counted", func() bool { return in.metric(t, "messages_total", resultStored) == 7 })
 	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
 

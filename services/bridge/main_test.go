@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -25,9 +26,16 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) {
+	if os.Getenv(stdioMode) != "" {
+		stdioServer()
+		return
+	}
+	_ = os.Setenv(stdioMode, "1") // for the processes that bridges start
+	goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...)
+}
 
-// patience is how long a test waits for what must happen.
+// wait is how long a test waits for what must happen.
 const wait = 60 * time.Second
 
 func eventually(t testing.TB, what string, cond func() bool) {

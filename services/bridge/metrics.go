@@ -18,6 +18,7 @@ const (
 const (
 	dropInvalid  = "invalid"
 	dropTooLarge = "too_large"
+	dropLate     = "late"
 )
 
 // Why a request ended with the bridge's error, as the metric's label.
@@ -39,6 +40,7 @@ type metrics struct {
 	takeovers      prometheus.Counter
 	sessions       prometheus.Gauge
 	calls          prometheus.Gauge
+	processes      prometheus.Gauge
 	acceptSeconds  prometheus.Histogram
 	publishSeconds prometheus.Histogram
 }
@@ -56,7 +58,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_dropped_messages_total",
-			Help: "Messages of the MCP server that were left out: invalid, or too_large.",
+			Help: "Messages of the MCP server that were left out: invalid, too_large, or late, for a request that is over.",
 		}, []string{"reason"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_failed_calls_total",
@@ -74,8 +76,9 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "rejoin_bridge_takeovers_total",
 			Help: "Sessions that were there when the bridge started.",
 		}),
-		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_sessions", Help: "Sessions that this bridge holds."}),
-		calls:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_calls", Help: "Calls that are open; a batch of requests is one."}),
+		sessions:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_sessions", Help: "Sessions that this bridge holds."}),
+		calls:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_calls", Help: "Calls that are open; a batch of requests is one."}),
+		processes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_processes", Help: "Processes of the MCP server that run."}),
 		acceptSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "rejoin_bridge_answer_seconds", Help: "Time until an edge is answered.", Buckets: buckets,
 		}),
@@ -86,13 +89,13 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, r := range []string{resultStored, resultDuplicate} {
 		m.messages.WithLabelValues(r)
 	}
-	for _, r := range []string{dropInvalid, dropTooLarge} {
+	for _, r := range []string{dropInvalid, dropTooLarge, dropLate} {
 		m.dropped.WithLabelValues(r)
 	}
 	for _, r := range []string{failRefused, failTimeout, failTooLarge, failLost, failUnknown} {
 		m.failures.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.takeovers, m.sessions, m.calls, m.acceptSeconds, m.publishSeconds)
+	registerer.MustRegister(m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.takeovers, m.sessions, m.calls, m.processes, m.acceptSeconds, m.publishSeconds)
 	return m
 }
 

@@ -37,48 +37,100 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	id := json.RawMessage(m.ID)
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
-	up, response, refused := s.initialize(ctx, c, id)
+	dial := s.dialHTTP
+	if s.argv != nil {
+		dial = s.dialStdio
+	}
+	d, refused := dial(ctx, c, id)
 	if refused != nil {
 		return about(*refused, []json.RawMessage{id})
 	}
-	if up == nil { // an error: there is no session
-		return rpc.Answer{Status: http.StatusOK, Data: response}
+	if d.up == nil { // an error: there is no session
+		return rpc.Answer{Status: http.StatusOK, Data: d.response}
 	}
-	if err := s.register(ctx, c, up); err != nil {
+	if err := s.register(ctx, c, d); err != nil {
 		s.log.Warn("a session is not made", "session", c.Session, "error", err)
-		up.close(s.life, c.Header)
+		d.up.close(s.life, c.Header)
 		return about(busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
-	return rpc.Answer{Status: http.StatusOK, Data: response}
+	return rpc.Answer{Status: http.StatusOK, Data: d.response}
 }
 
-// initialize posts the request, and returns the session at the upstream with its
-// response; no session when the response is an error; or what the client is told.
-func (s *Service) initialize(ctx context.Context, c rpc.Call, id json.RawMessage) (*remote, []byte, *rpc.Answer) {
+// dialled is a session at the upstream, or why there is none.
+type dialled struct {
+	up       upstream // nil when the response is an error
+	attach   func(*held)
+	id       string // the upstream's own name of the session
+	version  string
+	response []byte
+}
+
+// readVersion reads what an initialize response is; up stays unless it is an error.
+func (d *dialled) readVersion(m message) error {
+	if m.Error != nil {
+		d.up = nil
+		return nil
+	}
+	var result struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	err := unmarshal(m.Result, &result)
+	d.version = result.ProtocolVersion
+	return err
+}
+
+// dialHTTP posts an initialize request. What is no answer to it is what the client is told.
+func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
 	r := &remote{service: s, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)
 	if refused != nil {
-		return nil, nil, refused
+		return dialled{}, refused
 	}
 	r.id = resp.Header.Get(headerSession)
 	m, data, err := s.response(resp, id)
 	finish(resp)
-	if err == nil && m.Error == nil {
-		var result struct {
-			ProtocolVersion string `json:"protocolVersion"`
-		}
-		if err = unmarshal(m.Result, &result); err == nil {
-			r.version = result.ProtocolVersion
-			return r, data, nil
+	d := dialled{up: r, id: r.id, response: data}
+	if err == nil {
+		err = d.readVersion(m)
+	}
+	r.version = d.version
+	if err != nil || d.up == nil {
+		r.close(ctx, c.Header)
+	}
+	return d, s.undialled(err)
+}
+
+// dialStdio starts a process and hands it the initialize request.
+func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
+	u, err := startStdio(s, c.Session)
+	if errors.Is(err, errBusy) {
+		a := busy(errBusy.Error())
+		return dialled{}, &a
+	}
+	if err != nil {
+		return dialled{}, s.undialled(err)
+	}
+	d := dialled{up: u, attach: u.attach}
+	var m message
+	if d.response, err = u.initialize(ctx, id, c.Data); err == nil {
+		if m, err = parse(d.response); err == nil {
+			err = d.readVersion(m)
 		}
 	}
-	r.close(ctx, c.Header)
+	if err != nil || d.up == nil {
+		u.process.stop()
+	}
+	return d, s.undialled(err)
+}
+
+// undialled makes an answer of what went wrong; nil of nothing.
+func (s *Service) undialled(err error) *rpc.Answer {
 	if err == nil {
-		return nil, data, nil
+		return nil
 	}
 	s.log.Warn("the MCP server did not answer initialize", "error", err)
 	a := unreachable(err)
-	return nil, nil, &a
+	return &a
 }
 
 // response reads an answer up to the response to a request. What comes before it has no
@@ -105,9 +157,9 @@ func (s *Service) response(resp *http.Response, id json.RawMessage) (message, []
 }
 
 // register makes the session's record and begins to answer for it.
-func (s *Service) register(ctx context.Context, c rpc.Call, up *remote) error {
+func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) error {
 	var meta metadata
-	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, up.id, up.version
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, d.id, d.version
 	data, err := json.Marshal(meta)
 	if err != nil {
 		return err
@@ -115,8 +167,11 @@ func (s *Service) register(ctx context.Context, c rpc.Call, up *remote) error {
 	if _, err := s.backend.Sessions.Create(ctx, session.New(c.Session, c.Owner, data, time.Now())); err != nil {
 		return err
 	}
-	h := newHeld(s, c.Session, up)
+	h := newHeld(s, c.Session, d.up)
 	h.remember(c.Header)
+	if d.attach != nil {
+		d.attach(h)
+	}
 	if err := s.hold(h); err != nil {
 		h.finish(errEnded)
 		return err

@@ -51,7 +51,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 }
 
 // send hands over messages that are no requests.
-func (r *remote) send(ctx context.Context, _ *held, client http.Header, data []byte) rpc.Answer {
+func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
 	resp, refused := r.post(ctx, client, data)
 	if refused != nil {
 		return *refused
@@ -97,7 +97,7 @@ func (r *remote) cancel(c *call, client http.Header) {
 	defer cancel()
 	open, _ := c.left()
 	for _, id := range open {
-		_ = r.send(ctx, c.held, client, cancelled(id)) // it is over in any case
+		_ = r.send(ctx, client, cancelled(id)) // it is over in any case
 	}
 }
 

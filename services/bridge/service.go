@@ -3,10 +3,13 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,9 +40,12 @@ type Service struct {
 	metrics  *metrics
 	endpoint *endpoint
 
+	argv []string // of a server that speaks stdio; nil when it speaks HTTP
+
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
 	open     chan struct{}  // one token for a call of the upstream
+	running  chan struct{}  // one token for a process
 
 	life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
@@ -72,10 +78,14 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	argv, err := cfg.argv()
+	if err != nil {
+		return nil, err
+	}
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e, argv: argv,
 		inbox:    make(chan *nats.Msg, inboxSize),
-		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls),
+		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls), running: make(chan struct{}, cfg.MaxProcesses),
 		sessions: map[string]*held{},
 	}
 	env.Health.Add("nats", b.Connected)
@@ -107,11 +117,14 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.run(s.patrol)
 	s.run(records.run)
-	s.log.Info("bridge is open", "upstream", s.cfg.Upstream, "name", s.name)
+	s.log.Info("bridge is open", "upstream", cmp.Or(s.cfg.Upstream, strings.Join(s.argv[:min(len(s.argv), 1)], "")), "name", s.name)
 	s.receive(ctx)
 
 	_ = opens.Unsubscribe() // the connection may be closed already
 	s.stop()
+	if s.argv != nil {
+		s.closeAll()
+	}
 	records.write(true)
 	return nil
 }
@@ -126,6 +139,25 @@ func (s *Service) stop() {
 	s.mu.Unlock()
 	s.endLife(errStopping)
 	s.work.Wait()
+}
+
+// closeAll closes the sessions whose processes have ended with the service: no other
+// bridge can go on with them.
+func (s *Service) closeAll() {
+	var closing sync.WaitGroup
+	for _, h := range s.all() {
+		closing.Go(func() {
+			for _, c := range h.streams() {
+				c.over(errExited)
+			}
+			if err := s.closeOnce(h); err != nil && !errors.Is(err, session.ErrNotFound) {
+				s.log.Warn("a session is left to the next bridge to close", "session", h.name, "error", err)
+				return
+			}
+			s.release(h)
+		})
+	}
+	closing.Wait()
 }
 
 // streams returns what is open of all sessions.
@@ -161,6 +193,22 @@ func (s *Service) enter() bool {
 func (s *Service) leave() {
 	<-s.open
 	s.metrics.calls.Dec()
+}
+
+// enterProcess takes a place among the processes; leaveProcess gives it back.
+func (s *Service) enterProcess() bool {
+	select {
+	case s.running <- struct{}{}:
+		s.metrics.processes.Inc()
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Service) leaveProcess() {
+	<-s.running
+	s.metrics.processes.Dec()
 }
 
 // receive answers calls until ctx ends.

@@ -54,7 +54,11 @@ func (s *Service) takeOver(ctx context.Context, r *records) error {
 }
 
 func (s *Service) takeOverSession(name string, meta metadata, calls map[string]record) error {
-	h := newHeld(s, name, &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion})
+	var up upstream = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+	if s.argv != nil {
+		up = &stdio{service: s} // its process has ended with the bridge before
+	}
+	h := newHeld(s, name, up)
 	standalone := calls[rpc.Standalone]
 	for stream, rec := range calls {
 		ids, _ := rpc.RequestIDs(stream)
@@ -66,7 +70,11 @@ func (s *Service) takeOverSession(name string, meta metadata, calls map[string]r
 		h.goOn(c)
 	}
 	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
-	return s.hold(h)
+	err := s.hold(h)
+	if s.argv != nil {
+		h.finish(errExited)
+	}
+	return err
 }
 
 // goOn goes on with a call that another bridge has begun.
@@ -77,7 +85,7 @@ func (h *held) goOn(c *call) {
 	h.service.metrics.calls.Inc()
 	h.run(func() {
 		defer h.forget(c, h.service.metrics.calls.Dec)
-		if c.recall(h.ctx) && !c.done() {
+		if c.recall(h.service.life) && !c.done() {
 			h.up.resume(h.ctx, c, h.header())
 		}
 	})

@@ -1,0 +1,355 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"rejoin/shared/rpc"
+)
+
+// stdio is a session with an MCP server of its own, a process that reads and writes a
+// message a line (MCP 2025-11-25, transports, stdio). It is safe for concurrent use.
+//
+//	startStdio ──▶ read: one goroutine, stores what the process writes, in its order
+//	           └─▶ mind: one, ends the process with the service, and the session with the process
+//
+// A call belongs to read while that has its turn, and to serve at the end.
+type stdio struct {
+	service *Service
+	process *process
+	writing chan struct{} // holds a token while somebody writes
+	first   chan []byte   // the response to initialize
+	opening string        // idKey of initialize
+	held    *held         // set before attached is closed
+	ready   chan struct{} // closed when held is set
+	over    chan struct{} // closed when nothing more will be read
+
+	mu    sync.Mutex
+	calls []*spoken
+}
+
+// spoken is an open call of a process.
+type spoken struct {
+	*call
+	turn     chan struct{}   // holds a token while somebody stores for the call, and guards ended
+	ended    bool            // nothing more is stored
+	done     chan struct{}   // closed when all is answered
+	keys     map[string]bool // of its requests
+	tokens   map[string]bool // idKeys of the progress tokens that they carried
+	patience *patience
+}
+
+// startStdio starts a process and its session, without telling it anything.
+func startStdio(s *Service, session string) (*stdio, error) {
+	if !s.enterProcess() {
+		return nil, errBusy
+	}
+	p, err := startProcess(s.argv, s.log.With("session", session))
+	if err != nil {
+		s.leaveProcess()
+		return nil, err
+	}
+	u := &stdio{
+		service: s, process: p, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
+		ready: make(chan struct{}), over: make(chan struct{}),
+	}
+	if !s.run(func() {
+		defer s.leaveProcess()
+		u.mind()
+	}) {
+		p.stop()
+		p.closeAll()
+		s.leaveProcess()
+		return nil, errStopping
+	}
+	return u, nil
+}
+
+// mind stops the process when the service stops or when it has ended or closed its
+// output, and ends the session then.
+func (u *stdio) mind() {
+	var reading sync.WaitGroup
+	reading.Go(u.read)
+	select {
+	case <-u.over:
+	case <-u.process.exited:
+		<-u.over // what it has written before
+	case <-u.service.life.Done():
+	}
+	u.process.stop()
+	reading.Wait()
+	u.process.closeAll()
+	select {
+	case <-u.ready:
+		u.held.finish(errExited)
+	default:
+	}
+}
+
+// attach makes the session that the process belongs to known.
+func (u *stdio) attach(h *held) {
+	u.held = h
+	close(u.ready)
+}
+
+// initialize hands over the initialize request and returns the response. Errors are
+// errExited, and ctx's cause.
+func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
+	u.mu.Lock()
+	u.opening = idKey(id)
+	u.mu.Unlock()
+	if err := u.write(ctx, data); err != nil {
+		return nil, err
+	}
+	select {
+	case response := <-u.first:
+		return response, nil
+	case <-u.over:
+		return nil, errExited
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// write hands over messages in a line.
+func (u *stdio) write(ctx context.Context, data []byte) error {
+	if bytes.ContainsAny(data, "\r\n") {
+		var line bytes.Buffer
+		if err := json.Compact(&line, data); err != nil {
+			return err
+		}
+		data = line.Bytes()
+	}
+	select {
+	case u.writing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-u.writing }()
+	if err := u.process.write(data, time.Now().Add(u.service.cfg.OpenTimeout)); err != nil {
+		u.process.signal(syscall.SIGKILL)
+		return errExited
+	}
+	return nil
+}
+
+// send hands over messages that are no requests.
+func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
+	if err := u.write(ctx, data); err != nil {
+		return unreachable(err)
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// serve hands over requests, and waits until they are answered.
+func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) {
+	ctx, p := newPatience(ctx, u.service.cfg.CallTimeout)
+	defer p.over()
+	c.waits(p)
+	call, ok := u.begin(c, p, data)
+	if !ok {
+		c.refuse(failure(http.StatusBadRequest, codeInvalid, "a request with this ID is open"))
+		return
+	}
+	why := u.write(ctx, data)
+	if why == nil {
+		c.accept()
+		select {
+		case <-call.done:
+		case <-ctx.Done():
+			why = context.Cause(ctx)
+		}
+	}
+	u.forget(call)
+	call.turn <- struct{}{}
+	call.ended = true
+	<-call.turn
+	if errors.Is(why, errTimeout) {
+		open, _ := c.left()
+		for _, id := range open {
+			_ = u.write(u.service.life, cancelled(id)) // it is over in any case
+		}
+	}
+	c.over(why)
+}
+
+// resume ends a call whose process has ended with the bridge before.
+func (u *stdio) resume(_ context.Context, c *call, _ http.Header) { c.over(errExited) }
+
+// listen has nothing to do: all messages come on one stream.
+func (u *stdio) listen(context.Context, *call, func() http.Header) {}
+
+// close ends the process.
+func (u *stdio) close(context.Context, http.Header) {
+	if u.process != nil {
+		u.process.stop()
+	}
+}
+
+// begin makes a call known to read, unless one of its requests' IDs is in use.
+func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
+	s := &spoken{
+		call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
+		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
+	}
+	all, _, err := elements(data)
+	if err != nil {
+		return nil, false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, data := range all {
+		m, err := parse(data)
+		if err != nil || !m.request() {
+			continue
+		}
+		key := idKey(m.ID)
+		if slices.ContainsFunc(u.calls, func(other *spoken) bool { return other.keys[key] }) {
+			return nil, false
+		}
+		s.keys[key] = true
+		if token := m.param("_meta", "progressToken"); token != nil {
+			s.tokens[idKey(token)] = true
+		}
+	}
+	u.calls = append(u.calls, s)
+	return s, true
+}
+
+func (u *stdio) forget(s *spoken) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls = slices.DeleteFunc(u.calls, func(other *spoken) bool { return other == s })
+}
+
+// read stores what the process writes, until its output ends.
+func (u *stdio) read() {
+	defer close(u.over)
+	l := newLines(&leftover{f: u.process.stdout}, u.service.maxBytes())
+	var own *call
+	for {
+		var skim skimmer
+		line, err := l.next(skim.add)
+		if errors.Is(err, errTooLarge) {
+			u.service.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
+			id := skim.response()
+			if id == nil {
+				continue
+			}
+			line, err = errorMessage(id, codeInternal, errTooLarge.Error()), nil
+		}
+		if err != nil {
+			return
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		all, _, err := elements(bytes.Clone(line))
+		if err != nil {
+			all = [][]byte{bytes.Clone(line)}
+		}
+		for _, data := range all {
+			if u.isFirst(data) {
+				continue
+			}
+			select {
+			case <-u.ready:
+			case <-u.service.life.Done():
+				return
+			}
+			if own == nil {
+				own = newStandalone(u.held)
+			}
+			if u.store(data, own) != nil {
+				return
+			}
+		}
+	}
+}
+
+// isFirst hands the response to initialize over, and drops what comes before.
+func (u *stdio) isFirst(data []byte) bool {
+	u.mu.Lock()
+	opening := u.opening
+	u.mu.Unlock()
+	m, err := parse(data)
+	if opening == "" || err != nil || !m.response() || idKey(m.ID) != opening {
+		return false
+	}
+	u.mu.Lock()
+	u.opening = ""
+	u.mu.Unlock()
+	u.first <- data
+	return true
+}
+
+// store stores a message on the stream that it belongs to. An error ends the reading.
+func (u *stdio) store(data []byte, own *call) error {
+	m, err := parse(data)
+	if err != nil {
+		own.drop(dropInvalid, err)
+		return nil
+	}
+	s := u.route(m)
+	if s == nil {
+		if m.response() {
+			own.drop(dropLate, errUnknownRequest)
+			return nil
+		}
+		return goOnAfter(own.take(item{data: data}))
+	}
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.ended || s.call.done() {
+		own.drop(dropLate, errUnknownRequest)
+		return nil
+	}
+	s.patience.came()
+	defer s.patience.wait()
+	err = s.take(item{data: data})
+	if s.call.done() {
+		close(s.done)
+	}
+	return goOnAfter(err)
+}
+
+// goOnAfter leaves out errors that are about one stream alone.
+func goOnAfter(err error) error {
+	if errors.Is(err, errClosed) {
+		return nil
+	}
+	return err
+}
+
+// route returns the call that a message belongs to; nil when it is about none, or about
+// one that is over.
+func (u *stdio) route(m message) *spoken {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m.response() {
+		for _, s := range u.calls {
+			if s.keys[idKey(m.ID)] {
+				return s
+			}
+		}
+		return nil
+	}
+	if token := m.param("progressToken"); token != nil {
+		for _, s := range u.calls {
+			if s.tokens[idKey(token)] {
+				return s
+			}
+		}
+	}
+	if len(u.calls) == 1 {
+		return u.calls[0]
+	}
+	return nil
+}

@@ -1,0 +1,289 @@
+package bridge
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// stdioMode is the environment variable that makes the test's program an MCP server. Its
+// value is the first argument's default.
+const stdioMode = "BRIDGE_TEST_STDIO"
+
+// stdioServer is an MCP server on stdin and stdout. Its argument is a file for what it
+// wants to tell the test.
+func stdioServer() {
+	signals := make(chan os.Signal, 1)
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 4<<20)
+	say := func(format string, a ...any) { fmt.Printf(format+"\n", a...) }
+	for in.Scan() {
+		m, err := parse(in.Bytes())
+		if err != nil || m.Method == nil {
+			say(`{"jsonrpc":"2.0","method":"heard","params":{"id":%s}}`, m.ID)
+			continue
+		}
+		id := string(m.ID)
+		switch *m.Method {
+		case methodInitialize:
+			say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, id)
+		case "progress":
+			for n := range 3 {
+				say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, m.param("_meta", "progressToken"), n)
+			}
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		case "note":
+			say("%s", note(1))
+		case "ask":
+			say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		case "answer":
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.param("id"))
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		case "hang", "notifications/initialized":
+		case "cancelled", methodCancelled:
+			say(`{"jsonrpc":"2.0","method":"cancelled","params":{"id":%s}}`, m.param("requestId"))
+		case "huge":
+			say(`{"result":{"id":7,"x":"%s"},"jsonrpc":"2.0","id":%s}`, strings.Repeat("x", 3<<20), id)
+		case "rubbish":
+			say("this is no JSON")
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		case "exit":
+			say("%s", note(9))
+			os.Exit(3)
+		case "stderr":
+			fmt.Fprintln(os.Stderr, "a line "+strings.Repeat("y", 100<<10))
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		case "deaf": // to the end of its input, and to SIGTERM
+			signal.Notify(signals, syscall.SIGTERM)
+			child := exec.Command("sleep", "1000") //nolint:noctx // the bridge ends it
+			child.Stdout, child.Stderr = os.Stdout, os.Stderr
+			_ = child.Start()
+			say(`{"jsonrpc":"2.0","id":%s,"result":{"pids":[%d,%d]}}`, id, os.Getpid(), child.Process.Pid)
+			select {}
+		case "pid":
+			say(`{"jsonrpc":"2.0","id":%s,"result":{"pids":[%d]}}`, id, os.Getpid())
+		}
+	}
+}
+
+func stdioConfig(t testing.TB) Config {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.UpstreamCommand = "'" + os.Args[0] + "'"
+	cfg.MaxProcesses = 3
+	return cfg
+}
+
+func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	hang, _ := s.request(t, name, "1", "hang") // so that there are two
+	stream := newStream(t, "2")
+	if a := s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"progress",`+"\n"+`"params":{"_meta":{"progressToken":"t"}}}`); a.Status != http.StatusAccepted {
+		t.Fatalf("it was answered %d %s", a.Status, a.Data)
+	}
+	if all := s.finished(t, name, stream); len(all) != 4 || all[3] != response("2") {
+		t.Errorf("the stream has %v", all)
+	}
+	// What is about no request goes to the only one that is open, or else to nobody's.
+	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
+	eventually(t, "the note is there", func() bool {
+		all, _ := s.read(t, name, hang)
+		return slices.Equal(all, []string{note(1)})
+	})
+	s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`)
+	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
+	eventually(t, "the other note is there", func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return slices.Equal(all, []string{note(1)})
+	})
+	if a := s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`); a.Status != http.StatusBadRequest {
+		t.Errorf("an ID that is in use was answered %d", a.Status)
+	}
+	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		t.Errorf("the end was answered %d", a.Status)
+	}
+	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
+	s.wantState(t, name, "", session.Closed)
+}
+
+func TestAProcessAsksItsClient(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "ask")
+	eventually(t, "the question is there", func() bool {
+		all, _ := s.read(t, name, stream)
+		return slices.Equal(all, []string{`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`})
+	})
+	if a := s.post(t, name, "", `{"jsonrpc":"2.0","id":"q","result":{}}`); a.Status != http.StatusAccepted {
+		t.Errorf("the answer was answered %d", a.Status)
+	}
+	eventually(t, "the process has heard it", func() bool {
+		all, _ := s.read(t, name, stream)
+		return len(all) == 2 && strings.Contains(all[1], `"heard","params":{"id":"q"}`)
+	})
+}
+
+func TestAProcessThatEndsTakesItsSessionAlong(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	hang, _ := s.request(t, name, "1", "hang")
+	stream, _ := s.request(t, name, "2", "exit")
+	wantError(t, s.finished(t, name, stream), 1, "2")
+	wantError(t, s.finished(t, name, hang), 1, "1")
+	s.wantState(t, name, "", session.Closed)
+	if all, _ := s.read(t, name, rpc.Standalone); !slices.Equal(all, []string{note(9)}) {
+		t.Errorf("what it said at last is %v", all)
+	}
+	eventually(t, "nothing is left", func() bool { return in.metric(t, "processes") == 0 && in.metric(t, "sessions") == 0 })
+}
+
+func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "deaf")
+	var m struct{ Result struct{ Pids []int } }
+	if err := json.Unmarshal([]byte(s.finished(t, name, stream)[0]), &m); err != nil || len(m.Result.Pids) != 2 {
+		t.Fatal(err)
+	}
+	in.stop()
+	for _, pid := range m.Result.Pids {
+		eventually(t, strconv.Itoa(pid)+" has ended", func() bool {
+			// Whoever inherits the child may not have looked after it yet.
+			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		})
+	}
+	s.wantState(t, name, "", session.Closed)
+}
+
+func TestWhatIsTooLargeOfAProcessIsAnError(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	s.request(t, name, "7", "hang")
+	stream, _ := s.request(t, name, `"h"`, "huge")
+	wantError(t, s.finished(t, name, stream), 1, `"h"`)
+	stream, _ = s.request(t, name, "8", "rubbish")
+	if diff := cmp.Diff([]string{response("8")}, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+	for _, reason := range []string{dropInvalid, dropTooLarge} {
+		if n := in.metric(t, "dropped_messages_total", reason); n != 1 {
+			t.Errorf("%v messages are counted as %s", n, reason)
+		}
+	}
+	stream, _ = s.request(t, name, "9", "stderr")
+	s.finished(t, name, stream)
+	s.post(t, name, "", `{"jsonrpc":"2.0","method":"answer","params":{"id":77}}`)
+	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", dropLate) == 1 })
+}
+
+func TestThereAreNoMoreProcessesThanAllowed(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 1
+	s.start(t, cfg)
+	s.open(t)
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "other", Data: []byte(initialize)})
+	if a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("one more was answered %d", a.Status)
+	}
+}
+
+func TestACommandThatIsNoServerIsSaidSo(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	for _, command := range []string{"/does/not/exist", "true"} {
+		cfg := stdioConfig(t)
+		cfg.UpstreamCommand = command
+		in := s.start(t, cfg)
+		a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)})
+		if m, err := parse(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "0" {
+			t.Errorf("%s was answered %d %s", command, a.Status, a.Data)
+		}
+		in.stop()
+	}
+}
+
+func TestTheNextBridgeClosesSessionsWhoseProcessesHaveEnded(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	stream := newStream(t, "1")
+	if err := s.records(t).put(patient(t), recordKey("s", stream), record{}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, stdioConfig(t))
+	wantError(t, s.finished(t, "s", stream), 1, "1")
+	s.wantState(t, "s", "", session.Closed)
+}
+
+func TestLinesAreBounded(t *testing.T) {
+	l := newLines(strings.NewReader("ab\n\n123456\n12345\nrest"), 5)
+	var got []string
+	var rest strings.Builder
+	for {
+		line, err := l.next(func(part []byte) { rest.Write(part) })
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if errors.Is(err, errTooLarge) {
+			line = []byte("too large")
+		}
+		got = append(got, string(line))
+	}
+	if diff := cmp.Diff([]string{"ab", "", "too large", "12345"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if rest.String() != "123456\n" {
+		t.Errorf("the long line was %q", rest.String())
+	}
+}
+
+// FuzzSkimmer compares the skimmer with a reader that keeps all of a message.
+func FuzzSkimmer(f *testing.F) {
+	for _, data := range []string{response(`"a\"b"`), note(1), `{"result":{"id":3},"jsonrpc":"2.0","id":7}`, `{"id":-1.5e3,"jsonrpc":"2.0","error":{"code":1,"message":"id"}}`, `{"id":1,"method":"m","jsonrpc":"2.0"}`} {
+		f.Add([]byte(data), 3)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, at int) {
+		var s skimmer
+		at = min(max(at, 0), len(data))
+		s.add(data[:at])
+		s.add(data[at:])
+		got := s.response()
+		m, err := parse(data)
+		if err != nil || strings.Contains(string(data), `\u`) || len(m.ID) > skimBytes {
+			return // it only must not fail
+		}
+		want := ""
+		if m.response() && string(m.ID) != "null" {
+			want = idKey(m.ID)
+		}
+		if got == nil && want != "" || got != nil && idKey(got) != want {
+			t.Errorf("%q is taken for the response to %q", data, got)
+		}
+	})
+}
