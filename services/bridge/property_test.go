@@ -1,0 +1,204 @@
+package bridge
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+// script is what the server sends on one stream: messages, of which the last is a
+// response, and after which of them it cuts the connection.
+type script struct {
+	ids      bool // each has an event ID, and the stream can be resumed
+	messages []string
+	cuts     map[int]bool
+}
+
+// play is a server that sends scripts, however often it is cut.
+type play struct {
+	mu      sync.Mutex
+	scripts map[string]*script // by the number of the call; "s" is the standalone stream
+}
+
+func (p *play) get(key string) *script {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.scripts[key]
+}
+
+// cutAt reports whether the connection is cut behind a message, which it is once.
+func (p *play) cutAt(s *script, n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cut := s.cuts[n]
+	delete(s.cuts, n)
+	return cut
+}
+
+// send sends what follows the first n messages.
+func (p *play) send(w *writing, r *http.Request, key string, n int) {
+	s := p.get(key)
+	w.stream()
+	if s.ids && n == 0 {
+		w.send(key+".0", "") // primed
+	}
+	for ; n < len(s.messages); n++ {
+		id := ""
+		if s.ids {
+			id = key + "." + strconv.Itoa(n+1)
+		}
+		if r.Context().Err() != nil {
+			return
+		}
+		w.send(id, s.messages[n])
+		if p.cutAt(s, n) {
+			_, _ = fmt.Fprint(w, "retry: 1\n\n")
+			w.flush()
+			panic(http.ErrAbortHandler)
+		}
+	}
+	if key == "s" {
+		<-r.Context().Done()
+	}
+}
+
+func drawScript(rt *rapid.T, key string) *script {
+	s := &script{ids: rapid.Bool().Draw(rt, "ids "+key), cuts: map[int]bool{}}
+	for n := range rapid.IntRange(0, 8).Draw(rt, "notes "+key) {
+		s.messages = append(s.messages, fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":{"of":%q,"n":%d}}`, key, n))
+	}
+	for _, n := range rapid.SliceOfN(rapid.IntRange(0, 8), 0, 3).Draw(rt, "cuts "+key) {
+		if n < len(s.messages) {
+			s.cuts[n] = true
+		}
+	}
+	return s
+}
+
+// TestTheLogHasExactlyWhatTheServerSent runs random scripts while NATS and the bridge are
+// started anew.
+func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s.begin(t)
+	p := &play{}
+	up.handle("play", func(w *writing, r *http.Request, m message) { p.send(w, r, string(m.ID), 0) })
+	up.onGet(func(w *writing, r *http.Request) {
+		key, n := "s", 0
+		if last := r.Header.Get("Last-Event-ID"); last != "" {
+			var number string
+			key, number, _ = strings.Cut(last, ".")
+			n, _ = strconv.Atoi(number)
+		}
+		if p.get(key) == nil || n == 0 && p.get(key).ids && key == "s" && r.Header.Get("Last-Event-ID") == "" && len(p.get(key).messages) == 0 {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		p.send(w, r, key, n)
+	})
+	in := s.start(t, testConfig(up.URL))
+	rapid.Check(t, func(rt *rapid.T) {
+		calls := rapid.IntRange(1, 4).Draw(rt, "calls")
+		scripts := map[string]*script{"s": drawScript(rt, "s")}
+		scripts["s"].ids = true
+		want := map[string][]string{"s": slices.Clone(scripts["s"].messages)}
+		cut := map[string]bool{}
+		for i := range calls {
+			key := strconv.Itoa(i + 1)
+			scripts[key] = drawScript(rt, key)
+			cut[key] = len(scripts[key].cuts) > 0
+			scripts[key].messages = append(scripts[key].messages, response(key))
+			want[key] = slices.Clone(scripts[key].messages)
+		}
+		p.mu.Lock()
+		p.scripts = scripts
+		p.mu.Unlock()
+
+		name := s.ready(t)
+		streams := map[string]string{"s": rpc.Standalone}
+		for i := range calls {
+			key := strconv.Itoa(i + 1)
+			var a rpc.Answer
+			if streams[key], a = s.request(t, name, key, "play"); a.Status != http.StatusAccepted {
+				rt.Fatalf("a call was answered %d %s", a.Status, a.Data)
+			}
+		}
+		restarted := false
+		for _, trouble := range rapid.SliceOfN(rapid.SampledFrom([]string{"nats", "bridge"}), 0, 2).Draw(rt, "trouble") {
+			switch trouble {
+			case "nats":
+				s.srv.Stop()
+				s.srv.Start()
+			case "bridge":
+				in.stop()
+				in = s.start(t, testConfig(up.URL))
+				restarted = true
+			}
+		}
+		for key, stream := range streams {
+			if key == "s" {
+				eventually(t, "all notes are there", func() bool {
+					all, _ := s.read(t, name, stream)
+					return len(all) >= len(want[key])
+				})
+				if all, _ := s.read(t, name, stream); !slices.Equal(all, want[key]) {
+					rt.Fatalf("the standalone stream has %v, want %v", all, want[key])
+				}
+				continue
+			}
+			all := s.finished(t, name, stream)
+			if slices.Equal(all, want[key]) {
+				continue
+			}
+			n := len(all) - 1
+			if m, err := parse([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
+				rt.Fatalf("the stream of %s has %v, want %v", key, all, want[key])
+			}
+			if scripts[key].ids && !(restarted && n == 0) || !scripts[key].ids && !cut[key] && !restarted {
+				rt.Fatalf("the stream of %s ended after %d with %s", key, n, all[n])
+			}
+		}
+		if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+			rt.Fatalf("the end was answered %d", a.Status)
+		}
+	})
+}
+
+// FuzzBody reads what an upstream may send, and expects no more than bounded messages.
+func FuzzBody(f *testing.F) {
+	f.Add("text/event-stream", "id: 1\ndata: "+note(1)+"\n\ndata: ["+note(2)+"]\n\n")
+	f.Add("application/json", "["+note(1)+","+response("1")+"]")
+	f.Add("application/json; charset=utf-8", " "+note(1))
+	f.Add("text/event-stream", "retry: 5\n\nid\ndata:\n\nevent: x\ndata: y\n\n")
+	f.Fuzz(func(t *testing.T, contentType, text string) {
+		const most = 100
+		b := newBody(http.Header{"Content-Type": {contentType}}, strings.NewReader(text), most)
+		if b == nil {
+			return
+		}
+		for {
+			in, err := b.next()
+			if err != nil {
+				break
+			}
+			for _, data := range in.messages {
+				if len(data) > most+blockOverhead {
+					t.Errorf("a message has %d bytes", len(data))
+				}
+				if m, err := parse(data); err == nil {
+					_ = m.param("_meta", "progressToken")
+					_ = idKey(m.ID)
+				}
+			}
+		}
+		_, _ = b.lastID(), b.retry()
+	})
+}

@@ -1,0 +1,160 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// sdkServer is a server of the official Go SDK. Its tool "work" sends progress before and
+// after it was let go on.
+func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *httptest.Server, server *mcp.Server, goOn chan struct{}) {
+	t.Helper()
+	goOn = make(chan struct{})
+	server = mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		progress := func(n int) error {
+			return req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(n)})
+		}
+		for n := range 3 {
+			if err := progress(n); err != nil {
+				return nil, nil, err
+			}
+		}
+		<-goOn
+		text := "done"
+		if ask {
+			answer, err := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1, Messages: []*mcp.SamplingMessage{}})
+			if err != nil {
+				return nil, nil, err
+			}
+			text = answer.Model
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, progress(3)
+	})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts)
+	up = httptest.NewServer(handler)
+	t.Cleanup(func() {
+		for s := range server.Sessions() {
+			_ = s.Close()
+		}
+		up.CloseClientConnections()
+		up.Close()
+	})
+	return up, server, goOn
+}
+
+const callWork = `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"work","arguments":{},"_meta":{"progressToken":"p"}}}`
+
+func (s *system) openSampling(t *testing.T) string {
+	t.Helper()
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"sampling":{}}`, 1))})
+	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
+		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
+	}
+	if a := s.post(t, "sdk", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
+		t.Fatalf("initialized was answered %d %s", a.Status, a.Data)
+	}
+	return "sdk"
+}
+
+// wantWork expects the messages of a whole call.
+func wantWork(t *testing.T, all []string, text string) {
+	t.Helper()
+	progress := 0
+	for _, data := range all {
+		if strings.Contains(data, `"method":"notifications/progress"`) {
+			if !strings.Contains(data, fmt.Sprintf(`"progress":%d`, progress)) {
+				t.Errorf("progress %d is %s", progress, data)
+			}
+			progress++
+		}
+	}
+	if last := all[len(all)-1]; progress != 4 || !strings.Contains(last, `"id":"w"`) || !strings.Contains(last, text) {
+		t.Errorf("the stream has %v", all)
+	}
+}
+
+func TestAServerOfTheGoSDK(t *testing.T) {
+	for name, opts := range map[string]*mcp.StreamableHTTPOptions{
+		"with an event store": {EventStore: mcp.NewMemoryEventStore(nil)},
+		"without":             {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			up, server, goOn := sdkServer(t, opts, true)
+			in := s.start(t, testConfig(up.URL))
+			name := s.openSampling(t)
+			stream := newStream(t, `"w"`)
+			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
+				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
+			}
+			eventually(t, "there is progress", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
+			if opts.EventStore != nil {
+				up.CloseClientConnections()
+				eventually(t, "the stream is resumed", func() bool { return in.metric(t, "upstream_resumes_total") > 0 })
+			}
+			close(goOn)
+			eventually(t, "the server asks", func() bool {
+				all, _ := s.read(t, name, stream)
+				m, err := parse([]byte(all[len(all)-1]))
+				if err != nil || !m.is("sampling/createMessage") {
+					return false
+				}
+				a := s.post(t, name, "", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"model":"mine","role":"assistant","content":{"type":"text","text":"x"}}}`)
+				return a.Status == http.StatusAccepted
+			})
+			wantWork(t, s.finished(t, name, stream), "mine")
+
+			// What the server says of itself.
+			server.AddTool(&mcp.Tool{Name: "new", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })
+			eventually(t, "the news are there", func() bool {
+				all, _ := s.read(t, name, rpc.Standalone)
+				return len(all) == 1 && strings.Contains(all[0], "notifications/tools/list_changed")
+			})
+			if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+				t.Errorf("the end was answered %d", a.Status)
+			}
+			eventually(t, "the server has no session", func() bool {
+				for range server.Sessions() {
+					return false
+				}
+				return true
+			})
+			s.wantState(t, name, "", session.Closed)
+		})
+	}
+}
+
+func TestAServerOfTheGoSDKThatKeepsNoSessionsOrAnswersInJSON(t *testing.T) {
+	for name, opts := range map[string]*mcp.StreamableHTTPOptions{"stateless": {Stateless: true}, "json": {JSONResponse: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			up, _, goOn := sdkServer(t, opts, false)
+			cfg := testConfig(up.URL)
+			s.start(t, cfg)
+			name := s.openSampling(t)
+			stream := newStream(t, `"w"`)
+			close(goOn)
+			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
+				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
+			}
+			all := s.finished(t, name, stream)
+			if last := all[len(all)-1]; !strings.Contains(last, `"id":"w"`) || !strings.Contains(last, "done") {
+				t.Errorf("the stream has %v", all)
+			}
+			if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+				t.Errorf("the end was answered %d", a.Status)
+			}
+		})
+	}
+}
