@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		stdioServer()
 		return
 	}
-	_ = os.Setenv(stdioMode, "1")        // for the processes that bridges start
+	_ = os.Setenv(stdioMode, "1")      // for the processes that bridges start
 	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
 	goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...)
 }

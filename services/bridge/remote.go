@@ -137,15 +137,14 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 // when all requests of c are answered, or with the reason why it cannot go on.
 func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 	for {
-		p.wait()
 		in, err := b.next()
-		p.came()
 		if err != nil {
 			if id := b.lastID(); id != "" {
 				c.moved(id)
 			}
 			return came, err
 		}
+		p.came()
 		for i, data := range in.messages {
 			if err := c.take(item{data: data, id: in.id, index: i}); err != nil {
 				return came, err
@@ -158,6 +157,7 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 		if id := b.lastID(); id != "" {
 			c.moved(id)
 		}
+		p.wait()
 	}
 }
 

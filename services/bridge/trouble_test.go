@@ -221,6 +221,23 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 	}
 }
 
+func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	poll := func(w *writing) {
+		w.stream()
+		w.send("a", "")
+		_, _ = fmt.Fprint(w, "retry: 5\n\n")
+	}
+	up.handle("poll", func(w *writing, _ *http.Request, _ message) { poll(w) })
+	up.onGet(func(w *writing, _ *http.Request) { poll(w) })
+	cfg := testConfig(up.URL)
+	cfg.CallTimeout = 300 * time.Millisecond
+	s.start(t, cfg)
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "poll")
+	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
 func TestARefusalThatComesLateIsAnErrorInTheStream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	late := make(chan struct{})
