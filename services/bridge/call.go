@@ -194,7 +194,7 @@ func (c *call) over(why error) {
 	switch {
 	case why == nil, errors.Is(why, errClosed):
 	case errors.Is(why, errStopping):
-		c.tell(busy(errStopping.Error()))
+		c.accept() // the upstream may have it; the next bridge will see to it
 	case errors.Is(why, errEnded):
 		c.tell(ended())
 	case errors.Is(why, errTimeout):

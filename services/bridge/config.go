@@ -117,7 +117,7 @@ var reserved = map[string]bool{
 // Header fields as in RFC 9110, section 5; of values visible ASCII and spaces alone.
 var (
 	fieldName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-	fieldValue = regexp.MustCompile("^[ -~]*$")
+	fieldValue = regexp.MustCompile(`^[\x20-\x7e]*$`)
 )
 
 // header returns the fields of every request.

@@ -91,7 +91,7 @@ func (r *records) load(ctx context.Context) (map[string]record, error) {
 			return nil, ctx.Err()
 		}
 		if loaded {
-			return all, nil
+			return all, nil //nolint:nilerr // it was ended because it was whole
 		}
 		r.service.log.Info("the records of open calls cannot be read yet", "error", err)
 		select {

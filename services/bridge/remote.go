@@ -65,7 +65,7 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 	ctx, p := newPatience(ctx, r.service.cfg.CallTimeout)
 	defer p.over()
 	c.waits(p)
-	resp, refused := r.post(ctx, client, data)
+	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
 	case refused == nil:
 		c.accept()
@@ -126,7 +126,7 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 		if came {
 			pause = firstPause
 		}
-		if resp, err = r.reconnect(ctx, c, client, max(pause, b.retry())); err != nil {
+		if resp, err = r.reconnect(ctx, c, client, max(pause, b.retry())); err != nil { //nolint:bodyclose // finish closes it
 			return err
 		}
 		pause = min(2*pause, lastPause)

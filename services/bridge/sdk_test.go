@@ -33,11 +33,11 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 		<-goOn
 		text := "done"
 		if ask {
-			answer, err := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1, Messages: []*mcp.SamplingMessage{}})
+			answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: map[string]any{"type": "object"}})
 			if err != nil {
 				return nil, nil, err
 			}
-			text = answer.Model
+			text = answer.Action
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, progress(3)
 	})
@@ -55,9 +55,9 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 
 const callWork = `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"work","arguments":{},"_meta":{"progressToken":"p"}}}`
 
-func (s *system) openSampling(t *testing.T) string {
+func (s *system) openAsked(t *testing.T) string {
 	t.Helper()
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"sampling":{}}`, 1))})
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{"form":{}}}`, 1))})
 	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
 		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
 	}
@@ -93,7 +93,7 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
 			up, server, goOn := sdkServer(t, opts, true)
 			in := s.start(t, testConfig(up.URL))
-			name := s.openSampling(t)
+			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
 			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
 				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
@@ -106,13 +106,13 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 			eventually(t, "the server asks", func() bool {
 				all, _ := s.read(t, name, stream)
 				m, err := parse([]byte(all[len(all)-1]))
-				if err != nil || !m.is("sampling/createMessage") {
+				if err != nil || !m.is("elicitation/create") {
 					return false
 				}
-				a := s.post(t, name, "", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"model":"mine","role":"assistant","content":{"type":"text","text":"x"}}}`)
+				a := s.post(t, name, "", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"action":"decline"}}`)
 				return a.Status == http.StatusAccepted
 			})
-			wantWork(t, s.finished(t, name, stream), "mine")
+			wantWork(t, s.finished(t, name, stream), "decline")
 			if resumed := in.metric(t, "upstream_resumes_total") > 0; resumed != (opts.EventStore != nil) {
 				t.Errorf("the stream was resumed: %v", resumed)
 			}
@@ -144,7 +144,7 @@ func TestAServerOfTheGoSDKThatKeepsNoSessionsOrAnswersInJSON(t *testing.T) {
 			up, _, goOn := sdkServer(t, opts, false)
 			cfg := testConfig(up.URL)
 			s.start(t, cfg)
-			name := s.openSampling(t)
+			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
 			close(goOn)
 			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {

@@ -42,6 +42,8 @@ type Service struct {
 
 	argv []string // of a server that speaks stdio; nil when it speaks HTTP
 
+	doubtAfter time.Duration // [doubtAfter], but for tests
+
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
 	open     chan struct{}  // one token for a call of the upstream
@@ -83,7 +85,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e, argv: argv,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e, argv: argv, doubtAfter: doubtAfter,
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls), running: make(chan struct{}, cfg.MaxProcesses),
 		sessions: map[string]*held{},

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -122,6 +123,7 @@ func (c *call) recallOnce(ctx context.Context) (final bool, err error) {
 	if c.standalone() {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}
+	c.out.last = state.Last
 	var again [][]byte
 	for q.After < q.UpTo {
 		page, err := s.backend.Log.Read(ctx, q)
@@ -156,7 +158,7 @@ func (c *call) repeated(data []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, has := range c.again {
-		if string(has) == string(data) {
+		if bytes.Equal(has, data) {
 			c.again = c.again[i+1:]
 			return true
 		}
@@ -173,7 +175,7 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 	ctx, p := newPatience(ctx, r.service.cfg.CallTimeout)
 	defer p.over()
 	c.waits(p)
-	resp, err := r.reconnect(ctx, c, client, 0)
+	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {
 		err = r.follow(ctx, p, c, client, resp)
 	}

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -20,6 +21,7 @@ type writer struct {
 	session, stream string
 	nonce           string // of the keys of what has no ID of its own
 	index           uint64
+	last            uint64 // the sequence that the next event comes behind
 }
 
 func newWriter(s *Service, session, stream string) *writer {
@@ -52,16 +54,26 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
 		w.index++
 	}
-	m := w.service.metrics
+	m, since := w.service.metrics, time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		if time.Since(since) > w.service.doubtAfter {
+			// The log may have forgotten the key of an attempt that it did not answer.
+			if sequence, err := w.find(ctx, e); err == nil && sequence > 0 {
+				w.last = sequence
+				m.messages.WithLabelValues(resultDuplicate).Inc()
+				return sequence, nil
+			}
+		}
 		begun := time.Now()
 		ack, err := w.try(ctx, e)
 		m.publishSeconds.Observe(time.Since(begun).Seconds())
 		switch {
 		case err == nil && ack.Duplicate:
+			w.last = max(w.last, ack.Sequence)
 			m.messages.WithLabelValues(resultDuplicate).Inc()
 			return ack.Sequence, nil
 		case err == nil:
+			w.last = ack.Sequence
 			m.messages.WithLabelValues(resultStored).Inc()
 			return ack.Sequence, nil
 		case errors.Is(err, eventlog.ErrTooLarge):
@@ -77,6 +89,31 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// doubtAfter is how long the log surely knows the key of an attempt: less than its
+// duplicate window of 2 min.
+const doubtAfter = 90 * time.Second
+
+// find returns the sequence of an event that an attempt may have stored; 0 for none.
+func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)
+	defer cancel()
+	l := w.service.backend.Log
+	state, err := l.Look(ctx, l.Partition(w.session))
+	if err != nil {
+		return 0, err
+	}
+	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Stream: w.stream, After: w.last, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes})
+	if err != nil {
+		return 0, err
+	}
+	for _, stored := range page.Entries {
+		if stored.Final == e.Final && bytes.Equal(stored.Data, e.Data) {
+			return stored.Sequence, nil
+		}
+	}
+	return 0, nil
 }
 
 // try is an attempt. It goes on for its own time when ctx ends: what was sent may be

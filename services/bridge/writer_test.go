@@ -1,0 +1,36 @@
+package bridge
+
+import (
+	"slices"
+	"testing"
+
+	"rejoin/shared/eventlog"
+)
+
+func TestWhatTheLogDidNotAnswerIsLookedForWhenItsKeyIsForgotten(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	w := newWriter(in.Service, name, "st")
+	first, err := w.put(t.Context(), item{data: []byte(note(1))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An attempt without an answer, whose key is another one by now.
+	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "st", Data: []byte(note(2))}); err != nil {
+		t.Fatal(err)
+	}
+	in.doubtAfter = -1
+	for n := 2; n <= 3; n++ {
+		if sequence, err := w.put(t.Context(), item{data: []byte(note(n))}); err != nil || sequence <= first {
+			t.Fatal(sequence, err)
+		}
+	}
+	// The same message once more is another one.
+	if _, err := w.put(t.Context(), item{data: []byte(note(3))}); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
+		t.Errorf("the log has %v", all)
+	}
+}
