@@ -17,7 +17,7 @@ import (
 type body struct {
 	events *sse.Decoder // nil for JSON
 	json   io.Reader    // nil when it was read
-	max    int
+	max    int          // bytes of JSON
 }
 
 // incoming is what came at once: the messages of an event, or of a JSON text.
@@ -28,16 +28,22 @@ type incoming struct {
 
 const eventStream = "text/event-stream"
 
-// blockOverhead is what an event has besides its message: names of fields, IDs.
-const blockOverhead = 64 << 10
+// An answer, or an event of a stream, may be this many times as large as a message: it may
+// be an array, and what is a little too large is told for itself. What is larger ends the
+// answer.
+const (
+	mostMessages  = 4
+	blockOverhead = 64 << 10 // names of fields, IDs
+)
 
-// newBody returns nil for an answer of another media type.
+// newBody reads messages of at most maxBytes bytes, and larger ones in part. It returns nil for an answer of another media type.
 func newBody(header http.Header, r io.Reader, maxBytes int) *body {
+	most := mostMessages*maxBytes + blockOverhead
 	switch mediaType(header) {
 	case eventStream:
-		return &body{events: sse.NewDecoder(r, maxBytes+blockOverhead), max: maxBytes}
+		return &body{events: sse.NewDecoder(r, most)}
 	case "application/json":
-		return &body{json: r, max: maxBytes}
+		return &body{json: r, max: most}
 	default:
 		return nil
 	}

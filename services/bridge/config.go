@@ -46,7 +46,7 @@ type Config struct {
 
 	// CallTimeout is how long a request may be without any message from the upstream
 	// before it is cancelled. 0 and -1: for ever. Default: 5 min.
-	CallTimeout time.Duration `default:"5m" help:"Longest time without any message before a request is cancelled; 0 or -1 for any time."`
+	CallTimeout Timeout `default:"5m" help:"Longest time without any message before a request is cancelled; 0 or -1 for any time." placeholder:"DURATION"`
 
 	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
@@ -61,6 +61,23 @@ type Config struct {
 	// are the same at every ingest and bridge of an installation. Defaults: 2 s, 250 ms.
 	AckTimeout  time.Duration `kong:"-"`
 	CloseMargin time.Duration `kong:"-"`
+}
+
+// Timeout is a duration that is read from text; -1 says for ever.
+type Timeout time.Duration
+
+// UnmarshalText reads what [time.ParseDuration] reads, and -1.
+func (t *Timeout) UnmarshalText(text []byte) error {
+	if string(text) == "-1" {
+		*t = -1
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as 5m, nor -1", text)
+	}
+	*t = Timeout(d)
+	return nil
 }
 
 // Wanted reports whether there is an MCP server to stand beside.

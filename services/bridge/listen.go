@@ -38,6 +38,11 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 			if errors.Is(err, errClosed) {
 				return
 			}
+			if errors.Is(err, errTooLarge) {
+				// It would come again. What is between it and now is lost with it.
+				c.drop(dropTooLarge, err)
+				c.moved("")
+			}
 			if time.Since(began) > listenPauseMax {
 				pause = listenPause
 			}

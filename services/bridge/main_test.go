@@ -107,7 +107,7 @@ func (s *system) begin(t testing.TB) {
 
 func testConfig(upstream string) Config {
 	return Config{
-		Upstream: upstream, BridgeName: "test", AcceptAfter: 5 * time.Second, CallTimeout: wait, OpenTimeout: 30 * time.Second,
+		Upstream: upstream, BridgeName: "test", AcceptAfter: 5 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second, CloseMargin: 50 * time.Millisecond,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}

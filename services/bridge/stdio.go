@@ -150,7 +150,7 @@ func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 
 // serve hands over requests, and waits until they are answered.
 func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) {
-	ctx, p := newPatience(ctx, u.service.cfg.CallTimeout)
+	ctx, p := newPatience(ctx, time.Duration(u.service.cfg.CallTimeout))
 	defer p.over()
 	c.waits(p)
 	call, ok := u.begin(c, p, data)

@@ -172,7 +172,7 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 		c.over(errUnanswered)
 		return
 	}
-	ctx, p := newPatience(ctx, r.service.cfg.CallTimeout)
+	ctx, p := newPatience(ctx, time.Duration(r.service.cfg.CallTimeout))
 	defer p.over()
 	c.waits(p)
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it

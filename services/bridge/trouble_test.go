@@ -202,7 +202,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 		<-over
 	})
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = 200 * time.Millisecond
+	cfg.CallTimeout = Timeout(200 * time.Millisecond)
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, `"x"`, "hang")
@@ -229,7 +229,7 @@ func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
 	up.handle("poll", func(w *writing, _ *http.Request, _ message) { poll(w) })
 	up.onGet(func(w *writing, _ *http.Request) { poll(w) })
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = 300 * time.Millisecond
+	cfg.CallTimeout = Timeout(300 * time.Millisecond)
 	s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "poll")
@@ -307,7 +307,7 @@ func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 	})
 	up.handle("endless", func(w *writing, _ *http.Request, _ message) {
 		w.stream()
-		w.send("", strings.Repeat(large, 10))
+		w.send("", strings.Repeat(large, 20))
 	})
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -324,6 +324,32 @@ func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 			t.Errorf("%v messages are counted as %s", n, reason)
 		}
 	}
+}
+
+func TestTheStandaloneStreamGoesOnWithoutWhatIsMuchTooLarge(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
+	var first sync.Once
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		_, _ = fmt.Fprint(w, "retry: 1\n\n")
+		if r.Header.Get("Last-Event-ID") != "" {
+			w.send("2", strings.Repeat("x", 200_000))
+			return
+		}
+		w.send("1", note(1))
+		n := 2
+		first.Do(func() { n = 0 })
+		if n > 0 {
+			w.send("3", note(n))
+			<-r.Context().Done()
+		}
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	eventually(t, "what comes later is there", func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return len(all) == 2 && all[1] == note(2)
+	})
 }
 
 func TestHeadersOnTheListReachTheServer(t *testing.T) {
