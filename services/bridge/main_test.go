@@ -28,11 +28,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(stdioMode) != "" {
+	if len(os.Args) > 1 && os.Args[1] == stdioMode {
 		stdioServer()
 		return
 	}
-	_ = os.Setenv(stdioMode, "1")      // for the processes that bridges start
 	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
 	goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...)
 }

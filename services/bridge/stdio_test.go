@@ -24,12 +24,10 @@ import (
 	"rejoin/shared/session"
 )
 
-// stdioMode is the environment variable that makes the test's program an MCP server. Its
-// value is the first argument's default.
-const stdioMode = "BRIDGE_TEST_STDIO"
+// stdioMode is the argument that makes the test's program an MCP server.
+const stdioMode = "be-an-mcp-server"
 
-// stdioServer is an MCP server on stdin and stdout. Its argument is a file for what it
-// wants to tell the test.
+// stdioServer is an MCP server on stdin and stdout.
 func stdioServer() {
 	signals := make(chan os.Signal, 1)
 	in := bufio.NewScanner(os.Stdin)
@@ -87,7 +85,7 @@ func stdioServer() {
 func stdioConfig(t testing.TB) Config {
 	t.Helper()
 	cfg := testConfig("")
-	cfg.UpstreamCommand = "'" + os.Args[0] + "'"
+	cfg.UpstreamCommand = "'" + os.Args[0] + "' " + stdioMode
 	cfg.MaxProcesses = 3
 	return cfg
 }
