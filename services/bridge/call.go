@@ -50,6 +50,7 @@ func newCall(h *held, stream string, ids []json.RawMessage) *call {
 		held: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, stream),
 		reply: make(chan rpc.Answer, 1),
 	}
+	c.out.over = h.over
 	for _, id := range ids {
 		c.open = append(c.open, asked{id: id, key: idKey(id)})
 	}

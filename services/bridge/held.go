@@ -39,6 +39,7 @@ type held struct {
 	up      upstream
 	ctx     context.Context //nolint:containedctx // of all that is done for the session
 	end     context.CancelCauseFunc
+	over    chan struct{} // closed when the session has ended, and its streams with it
 	closing chan struct{} // closed when the registry says that the session takes no more
 
 	mu         sync.Mutex
@@ -51,7 +52,7 @@ type held struct {
 }
 
 func newHeld(s *Service, name string, up upstream) *held {
-	h := &held{service: s, name: name, up: up, calls: map[string]*call{}, closing: make(chan struct{})}
+	h := &held{service: s, name: name, up: up, calls: map[string]*call{}, over: make(chan struct{}), closing: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(s.life)
 	return h
 }
@@ -253,6 +254,9 @@ func (h *held) finish(cause error) {
 	h.mu.Unlock()
 	if !first {
 		return
+	}
+	if errors.Is(cause, errEnded) {
+		close(h.over)
 	}
 	h.end(cause)
 	h.service.run(func() {

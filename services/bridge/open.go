@@ -88,7 +88,9 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	}
 	r.id = resp.Header.Get(headerSession)
 	m, data, err := s.response(resp, id)
-	finish(resp)
+	if !s.run(func() { finish(resp) }) { // a server may leave the stream open
+		_ = resp.Body.Close()
+	}
 	d := dialled{up: r, id: r.id, response: data}
 	if err == nil {
 		err = d.readVersion(m)

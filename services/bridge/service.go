@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,6 +53,8 @@ type Service struct {
 	life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
 
+	taken atomic.Bool // the sessions of the bridge before are taken over
+
 	mu       sync.Mutex
 	sessions map[string]*held
 	stopping bool
@@ -61,9 +64,8 @@ type Service struct {
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
-// New registers metrics and the readiness check "nats". Errors are those of
-// [Config.Validate], and [ErrNoUpstream]. The backend must stay open until
-// Run has returned.
+// New registers metrics and the readiness checks "nats" and "sessions". Errors are those of
+// [Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned.
 func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -91,6 +93,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		sessions: map[string]*held{},
 	}
 	env.Health.Add("nats", b.Connected)
+	env.Health.Add("sessions", func() error {
+		if !s.taken.Load() {
+			return errors.New("the sessions are not taken over yet")
+		}
+		return nil
+	})
 	return s, nil
 }
 
@@ -119,6 +127,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.run(s.patrol)
 	s.run(records.run)
+	s.taken.Store(true)
 	s.log.Info("bridge is open", "upstream", cmp.Or(s.cfg.Upstream, strings.Join(s.argv[:min(len(s.argv), 1)], "")), "name", s.name)
 	s.receive(ctx)
 
@@ -141,6 +150,14 @@ func (s *Service) stop() {
 	s.mu.Unlock()
 	s.endLife(errStopping)
 	s.work.Wait()
+	for {
+		select {
+		case msg := <-s.inbox:
+			s.accept(msg) // as a service that stops
+		default:
+			return
+		}
+	}
 }
 
 // closeAll closes the sessions whose processes have ended with the service: no other

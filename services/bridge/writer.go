@@ -21,7 +21,8 @@ type writer struct {
 	session, stream string
 	nonce           string // of the keys of what has no ID of its own
 	index           uint64
-	last            uint64 // the sequence that the next event comes behind
+	last            uint64          // the sequence that the next event comes behind
+	over            <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 
 func newWriter(s *Service, session, stream string) *writer {
@@ -86,6 +87,8 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
+		case <-w.over:
+			return 0, errClosed
 		case <-time.After(pause):
 		}
 	}

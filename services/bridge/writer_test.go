@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -32,5 +33,22 @@ func TestWhatTheLogDidNotAnswerIsLookedForWhenItsKeyIsForgotten(t *testing.T) {
 	}
 	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
 		t.Errorf("the log has %v", all)
+	}
+}
+
+func TestNobodyWaitsForTheLogOnceTheSessionHasEnded(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	h := in.held(s.ready(t))
+	s.srv.Stop()
+	put := make(chan error, 1)
+	go func() {
+		_, err := newCall(h, "st", nil).put(item{data: []byte(note(1))})
+		put <- err
+	}()
+	eventually(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+	h.finish(errEnded)
+	if err := <-put; !errors.Is(err, errClosed) {
+		t.Errorf("it ends with %v", err)
 	}
 }
