@@ -173,6 +173,19 @@ func (c Config) argv() ([]string, error) {
 	return argv, nil
 }
 
+// upstream returns what may be shown of where the MCP server is: the URL without a
+// password, or the program without arguments.
+func (c Config) upstream() string {
+	if argv, err := c.argv(); err == nil && len(argv) > 0 {
+		return argv[0]
+	}
+	u, err := url.Parse(c.Upstream)
+	if err != nil {
+		return ""
+	}
+	return u.Redacted()
+}
+
 // withDefaults sets what has no flag here.
 func (c Config) withDefaults() Config {
 	c.AckTimeout, c.CloseMargin = cmp.Or(c.AckTimeout, 2*time.Second), cmp.Or(c.CloseMargin, 250*time.Millisecond)

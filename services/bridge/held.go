@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/rpc"
-	"rejoin/shared/session"
 )
 
 // upstream is a session's side of the MCP server. It is safe for concurrent use.
@@ -242,74 +240,6 @@ func (h *held) listen(from cursor) {
 			h.up.listen(h.ctx, c, h.header)
 		}
 	})
-}
-
-// finish ends the session here, upstream, and in the registry. It returns at once, and
-// does nothing the second time. cause is errEnded, errGone
-// or errExited.
-func (h *held) finish(cause error) {
-	h.mu.Lock()
-	first := !h.ending
-	h.ending = true
-	h.mu.Unlock()
-	if !first {
-		return
-	}
-	if errors.Is(cause, errEnded) {
-		close(h.over)
-	}
-	h.end(cause)
-	h.service.run(func() {
-		h.work.Wait() // calls that the upstream has lost end with an error
-		if errors.Is(cause, errEnded) {
-			h.up.close(h.service.life, h.header())
-		}
-		h.service.close(h)
-		h.service.release(h)
-	})
-}
-
-// close closes a session in the registry and in the log, however long that takes.
-func (s *Service) close(h *held) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := s.closeOnce(h)
-		if err == nil || errors.Is(err, session.ErrNotFound) {
-			return
-		}
-		s.log.Info("a session is not closed yet", "session", h.name, "error", err)
-		select {
-		case <-s.life.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
-}
-
-func (s *Service) closeOnce(h *held) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
-	defer cancel()
-	rec, err := s.backend.Sessions.Get(ctx, h.name, "")
-	if err != nil {
-		return err
-	}
-	if rec.State == session.Open {
-		rec.State, rec.Ended = session.Closing, time.Now().UTC()
-		if _, err := s.backend.Sessions.Update(ctx, rec); err != nil {
-			return err
-		}
-	}
-	h.markClosing()
-	return session.Close(ctx, s.backend.Sessions, s.backend.Log, h.name, "", false, s.cfg.settle())
-}
-
-func (h *held) markClosing() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-h.closing:
-	default:
-		close(h.closing)
-	}
 }
 
 func (h *held) unsubscribe() {

@@ -3,13 +3,10 @@
 package bridge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,7 +125,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.run(s.patrol)
 	s.run(records.run)
 	s.taken.Store(true)
-	s.log.Info("bridge is open", "upstream", cmp.Or(s.cfg.Upstream, strings.Join(s.argv[:min(len(s.argv), 1)], "")), "name", s.name)
+	s.log.Info("bridge is open", "upstream", s.cfg.upstream(), "name", s.name)
 	s.receive(ctx)
 
 	_ = opens.Unsubscribe() // the connection may be closed already
@@ -198,101 +195,6 @@ func (s *Service) run(work func()) bool {
 	return true
 }
 
-// enter takes a place among the open calls of the upstream; leave gives it back.
-func (s *Service) enter() bool {
-	select {
-	case s.open <- struct{}{}:
-		s.metrics.calls.Inc()
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Service) leave() {
-	<-s.open
-	s.metrics.calls.Dec()
-}
-
-// enterProcess takes a place among the processes; leaveProcess gives it back.
-func (s *Service) enterProcess() bool {
-	select {
-	case s.running <- struct{}{}:
-		s.metrics.processes.Inc()
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Service) leaveProcess() {
-	<-s.running
-	s.metrics.processes.Dec()
-}
-
-// receive answers calls until ctx ends.
-func (s *Service) receive(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case msg := <-s.inbox:
-			s.accept(msg)
-		}
-	}
-}
-
-// accept answers a call, in a goroutine of its own.
-func (s *Service) accept(msg *nats.Msg) {
-	begun := time.Now()
-	c, err := rpc.ParseCall(msg)
-	respond := func(a rpc.Answer) {
-		s.metrics.answered(c.Action, a.Status)
-		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
-		if err := a.Respond(msg); err != nil {
-			s.log.Info("an edge is not answered", "session", c.Session, "error", err)
-		}
-	}
-	if err != nil {
-		respond(failure(http.StatusBadRequest, codeInvalid, err.Error()))
-		return
-	}
-	select {
-	case s.handling <- struct{}{}:
-	default:
-		respond(busy("the bridge has too much to do"))
-		return
-	}
-	if !s.run(func() {
-		defer func() { <-s.handling }()
-		respond(s.answer(c))
-	}) {
-		<-s.handling
-		respond(busy(errStopping.Error()))
-	}
-}
-
-// answer does what an edge asks for.
-func (s *Service) answer(c rpc.Call) rpc.Answer {
-	if c.Action == rpc.Open {
-		return s.openSession(c)
-	}
-	h := s.held(c.Session)
-	if h == nil {
-		return ended()
-	}
-	switch c.Action {
-	case rpc.Post:
-		return h.post(c)
-	case rpc.End:
-		return h.endNow(c)
-	case rpc.Check:
-		return h.check(c)
-	default:
-		return failure(http.StatusBadRequest, codeInvalid, "the bridge does not know what to do")
-	}
-}
-
 func (s *Service) held(name string) *held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,25 +237,4 @@ func (s *Service) release(h *held) {
 		delete(s.sessions, h.name)
 	}
 	s.metrics.sessions.Set(float64(len(s.sessions)))
-}
-
-// patrolEvery is how often a bridge looks for sessions that were closed elsewhere.
-const patrolEvery = time.Second
-
-// patrol ends the sessions that somebody else has closed.
-func (s *Service) patrol() {
-	ticker := time.NewTicker(patrolEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.life.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, h := range s.all() {
-			if rec, ok := s.backend.Sessions.Session(h.name); ok && rec.State != session.Open {
-				h.finish(errEnded)
-			}
-		}
-	}
 }

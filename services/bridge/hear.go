@@ -1,0 +1,131 @@
+package bridge
+
+import (
+	"bytes"
+	"errors"
+)
+
+// read stores what the process writes, until its output ends.
+func (u *stdio) read() {
+	defer close(u.over)
+	l := newLines(&leftover{f: u.process.stdout}, u.service.maxBytes())
+	var own *call
+	for {
+		var skim skimmer
+		line, err := l.next(skim.add)
+		if errors.Is(err, errTooLarge) {
+			u.service.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
+			id := skim.response()
+			if id == nil {
+				continue
+			}
+			line, err = errorMessage(id, codeInternal, errTooLarge.Error()), nil
+		}
+		if err != nil {
+			return
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		all, _, err := elements(bytes.Clone(line))
+		if err != nil {
+			all = [][]byte{bytes.Clone(line)}
+		}
+		for _, data := range all {
+			if u.isFirst(data) {
+				continue
+			}
+			select {
+			case <-u.ready:
+			case <-u.service.life.Done():
+				return
+			}
+			if own == nil {
+				own = newStandalone(u.held)
+			}
+			if u.store(data, own) != nil {
+				return
+			}
+		}
+	}
+}
+
+// isFirst hands the response to initialize over, and drops what comes before.
+func (u *stdio) isFirst(data []byte) bool {
+	u.mu.Lock()
+	opening := u.opening
+	u.mu.Unlock()
+	m, err := parse(data)
+	if opening == "" || err != nil || !m.response() || idKey(m.ID) != opening {
+		return false
+	}
+	u.mu.Lock()
+	u.opening = ""
+	u.mu.Unlock()
+	u.first <- data
+	return true
+}
+
+// store stores a message on the stream that it belongs to. An error ends the reading.
+func (u *stdio) store(data []byte, own *call) error {
+	m, err := parse(data)
+	if err != nil {
+		own.drop(dropInvalid, err)
+		return nil
+	}
+	s := u.route(m)
+	if s == nil {
+		if m.response() {
+			own.drop(dropLate, errUnknownRequest)
+			return nil
+		}
+		return goOnAfter(own.take(item{data: data}))
+	}
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.ended || s.call.done() {
+		own.drop(dropLate, errUnknownRequest)
+		return nil
+	}
+	s.patience.came()
+	defer s.patience.wait()
+	err = s.take(item{data: data})
+	if s.call.done() {
+		close(s.done)
+	}
+	return goOnAfter(err)
+}
+
+// goOnAfter leaves out errors that are about one stream alone.
+func goOnAfter(err error) error {
+	if errors.Is(err, errClosed) {
+		return nil
+	}
+	return err
+}
+
+// route returns the call that a message belongs to; nil when it is about none, or about
+// one that is over.
+func (u *stdio) route(m message) *spoken {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m.response() {
+		for _, s := range u.calls {
+			if s.keys[idKey(m.ID)] {
+				return s
+			}
+		}
+		return nil
+	}
+	if token := m.param("progressToken"); token != nil {
+		for _, s := range u.calls {
+			if s.tokens[idKey(token)] {
+				return s
+			}
+		}
+	}
+	if len(u.calls) == 1 {
+		return u.calls[0]
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("array", func(w *writing, _ *http.Request, _ message) {
+		w.json("[" + response("2") + " , " + response("1") + "]")
+	})
+	up.handle("stream", func(w *writing, _ *http.Request, _ message) {
+		w.stream()
+		w.send("", response(`"1"`)) // another ID
+		w.send("", response("1"))
+		w.send("", note(1))
+		w.send("", "["+note(2)+","+response("2.0")+"]")
+	})
+	up.handle("half", func(w *writing, _ *http.Request, _ message) { w.json("[" + response("2") + "]") })
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	for method, want := range map[string][]string{
+		"array":  {response("2"), response("1")},
+		"stream": {response(`"1"`), response("1"), note(1), note(2), response("2.0")},
+		"half":   {response("2"), `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"` + errUnanswered.Error() + `"}}`},
+	} {
+		stream := newStream(t, "1", "2")
+		body := fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":%q},{"jsonrpc":"2.0","id":2,"method":"x"}]`, method)
+		if a := s.post(t, name, stream, body); a.Status != http.StatusAccepted {
+			t.Errorf("%s was answered %d", method, a.Status)
+		}
+		if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
+			t.Errorf("%s: %s", method, diff)
+		}
+	}
+}
+
+func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
+	large := strings.Repeat("x", 11_000)
+	up.handle("json", func(w *writing, _ *http.Request, m message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"x":"` + large + `"}}`)
+	})
+	up.handle("stream", func(w *writing, _ *http.Request, m message) {
+		w.stream()
+		w.send("", "rubbish")
+		w.send("", `{"jsonrpc":"2.0","method":"n","params":{"x":"`+large+`"}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"x":"`+large+`"}}`)
+	})
+	up.handle("endless", func(w *writing, _ *http.Request, _ message) {
+		w.stream()
+		w.send("", strings.Repeat(large, 20))
+	})
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	for _, method := range []string{"json", "stream", "endless"} {
+		stream, _ := s.request(t, name, "1", method)
+		all := s.finished(t, name, stream)
+		wantError(t, all, 1, "1")
+		if !strings.Contains(all[0], errTooLarge.Error()) {
+			t.Errorf("the error is %s", all[0])
+		}
+	}
+	for reason, want := range map[string]float64{dropInvalid: 1, dropTooLarge: 1} {
+		if n := in.metric(t, "dropped_messages_total", reason); n != want {
+			t.Errorf("%v messages are counted as %s", n, reason)
+		}
+	}
+}
+
+func TestTheStandaloneStreamGoesOnWithoutWhatIsMuchTooLarge(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
+	var first sync.Once
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		_, _ = fmt.Fprint(w, "retry: 1\n\n")
+		if r.Header.Get("Last-Event-ID") != "" {
+			w.send("2", strings.Repeat("x", 200_000))
+			return
+		}
+		w.send("1", note(1))
+		n := 2
+		first.Do(func() { n = 0 })
+		if n > 0 {
+			w.send("3", note(n))
+			<-r.Context().Done()
+		}
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	eventually(t, "what comes later is there", func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return len(all) == 2 && all[1] == note(2)
+	})
+}
+
+func TestHeadersOnTheListReachTheServer(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	cfg := testConfig(up.URL)
+	cfg.UpstreamHeader = []string{"X-Key: secret, twice"}
+	s.start(t, cfg)
+	name := s.ready(t)
+	stream := newStream(t, "1")
+	s.do(t, rpc.Call{
+		Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"x"}`),
+		Header: http.Header{"Accept-Language": {"de"}, "Authorization": {"Bearer a"}, "Cookie": {"a"}, "X-Key": {"mine"}, headerVersion: {"2025-06-18"}},
+	})
+	s.finished(t, name, stream)
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	got := up.headers[len(up.headers)-1]
+	for field, want := range map[string]string{
+		"Accept-Language": "de", "Authorization": "", "Cookie": "", "X-Key": "secret, twice", headerVersion: "2025-06-18",
+		"Accept": "application/json, text/event-stream", "Content-Type": "application/json",
+	} {
+		if got.Get(field) != want {
+			t.Errorf("%s is %q, want %q", field, got.Get(field), want)
+		}
+	}
+	if !strings.HasPrefix(got.Get(headerSession), "up-") {
+		t.Errorf("the session is %q", got.Get(headerSession))
+	}
+}
+
+func TestManyCallsAtOnce(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("some", func(w *writing, _ *http.Request, m message) {
+		w.stream()
+		for n := range 10 {
+			w.send(fmt.Sprintf("%s-%d", m.ID, n), note(n))
+		}
+		w.send("", response(m.ID))
+	})
+	cfg := testConfig(up.URL)
+	cfg.AcceptAfter = 10 * time.Millisecond
+	in := s.start(t, cfg)
+	name := s.ready(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			id := fmt.Sprint(i)
+			stream := newStream(t, id)
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			a, err := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"some"}`)}.Do(ctx, s.b.Conn)
+			if err != nil || a.Status != http.StatusAccepted {
+				t.Errorf("it was answered %d, %v", a.Status, err)
+				return
+			}
+			if all := s.finished(t, name, stream); len(all) != 11 || all[10] != response(id) {
+				t.Errorf("the stream has %v", all)
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
+}
+
+func TestMoreCallsThanAllowedAreRefused(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("hang", func(w *writing, r *http.Request, _ message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+	cfg := testConfig(up.URL)
+	cfg.MaxCalls = 1
+	in := s.start(t, cfg)
+	name := s.ready(t)
+	s.request(t, name, "1", "hang")
+	if _, a := s.request(t, name, "2", "x"); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("one more was answered %d", a.Status)
+	}
+	if n := in.metric(t, "answers_total", "post", "5xx"); n != 1 {
+		t.Errorf("%v answers are counted", n)
+	}
+}

@@ -1,0 +1,74 @@
+package bridge
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/rpc"
+)
+
+// receive answers calls until ctx ends.
+func (s *Service) receive(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case msg := <-s.inbox:
+			s.accept(msg)
+		}
+	}
+}
+
+// accept answers a call, in a goroutine of its own.
+func (s *Service) accept(msg *nats.Msg) {
+	begun := time.Now()
+	c, err := rpc.ParseCall(msg)
+	respond := func(a rpc.Answer) {
+		s.metrics.answered(c.Action, a.Status)
+		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
+		if err := a.Respond(msg); err != nil {
+			s.log.Info("an edge is not answered", "session", c.Session, "error", err)
+		}
+	}
+	if err != nil {
+		respond(failure(http.StatusBadRequest, codeInvalid, err.Error()))
+		return
+	}
+	select {
+	case s.handling <- struct{}{}:
+	default:
+		respond(busy("the bridge has too much to do"))
+		return
+	}
+	if !s.run(func() {
+		defer func() { <-s.handling }()
+		respond(s.answer(c))
+	}) {
+		<-s.handling
+		respond(busy(errStopping.Error()))
+	}
+}
+
+// answer does what an edge asks for.
+func (s *Service) answer(c rpc.Call) rpc.Answer {
+	if c.Action == rpc.Open {
+		return s.openSession(c)
+	}
+	h := s.held(c.Session)
+	if h == nil {
+		return ended()
+	}
+	switch c.Action {
+	case rpc.Post:
+		return h.post(c)
+	case rpc.End:
+		return h.endNow(c)
+	case rpc.Check:
+		return h.check(c)
+	default:
+		return failure(http.StatusBadRequest, codeInvalid, "the bridge does not know what to do")
+	}
+}

@@ -1,0 +1,148 @@
+package bridge
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// server is an MCP server that does what a test says.
+type server struct {
+	*httptest.Server
+	t testing.TB
+
+	mu      sync.Mutex
+	on      map[string]func(w *writing, r *http.Request, m message) // by JSON-RPC method
+	get     func(w *writing, r *http.Request)
+	deleted []string
+	seen    []string // bodies of POSTs
+	headers []http.Header
+	session string // of initialize; empty: none
+}
+
+// writing writes an answer of the server.
+type writing struct {
+	http.ResponseWriter
+}
+
+func (w *writing) stream() {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	w.flush()
+}
+
+func (w *writing) flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+func (w *writing) send(id, data string) {
+	if id != "" {
+		_, _ = fmt.Fprintf(w, "id: %s\n", id)
+	}
+	_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
+	w.flush()
+}
+
+func (w *writing) json(data string) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, data)
+}
+
+func response(id any) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+}
+
+func note(n int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","method":"note","params":{"n":%d}}`, n) }
+
+func newServer(t testing.TB) *server {
+	t.Helper()
+	s := &server{t: t, on: map[string]func(*writing, *http.Request, message){}, session: "up-"}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections)
+	s.on[methodInitialize] = func(w *writing, _ *http.Request, m message) {
+		s.mu.Lock()
+		if s.session != "" {
+			w.Header().Set(headerSession, s.session+uuid.NewString())
+		}
+		s.mu.Unlock()
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}`)
+	}
+	return s
+}
+
+// handle says how a method is answered.
+func (s *server) handle(method string, f func(w *writing, r *http.Request, m message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on[method] = f
+}
+
+func (s *server) onGet(f func(w *writing, r *http.Request)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get = f
+}
+
+// posted returns how often a body that holds text was posted.
+func (s *server) posted(text string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, data := range s.seen {
+		if strings.Contains(data, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
+	w := &writing{rw}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	s.headers = append(s.headers, r.Header)
+	get := s.get
+	s.mu.Unlock()
+	switch r.Method {
+	case http.MethodGet:
+		if get == nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		get(w, r)
+		return
+	case http.MethodDelete:
+		s.mu.Lock()
+		s.deleted = append(s.deleted, r.Header.Get(headerSession))
+		s.mu.Unlock()
+		return
+	}
+	all, _, err := elements(data)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	m, _ := parse(all[0])
+	s.mu.Lock()
+	s.seen = append(s.seen, string(data))
+	var f func(*writing, *http.Request, message)
+	if m.Method != nil {
+		f = s.on[*m.Method]
+	}
+	s.mu.Unlock()
+	switch {
+	case f != nil:
+		f(w, r, m)
+	case m.request():
+		w.json(response(m.ID))
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
