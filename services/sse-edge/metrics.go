@@ -22,6 +22,8 @@ type metrics struct {
 	missed      prometheus.Counter
 	skipped     *prometheus.CounterVec
 	rollbacks   prometheus.Counter
+	posts       *prometheus.CounterVec
+	mcp         prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
@@ -59,6 +61,9 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		skipped: vec("events_skipped_total", "Entries of the log that are not shown, by reason", "reason",
 			"subject", "json", "closed"),
 		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
+		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
+			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
+		mcp: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
 	gauge := func(name, help string, value func(stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
@@ -69,7 +74,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 			return total
 		})
 	}
-	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks,
+	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.mcp,
 		gauge("window_events", "Events that the windows hold.", func(s stats) float64 { return float64(s.events) }),
 		gauge("window_bytes", "Bytes that the windows take.", func(s stats) float64 { return float64(s.bytes) }))
 	return m

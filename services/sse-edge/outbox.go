@@ -55,7 +55,7 @@ func (o *outbox) fill(st *stream, s step) {
 		o.frames(s.items)
 	}
 	if s.ended {
-		o.add(st.closing())
+		o.add(st.closing(s))
 	}
 	o.ends = append(o.ends, o.size)
 }

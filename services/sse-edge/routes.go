@@ -21,6 +21,7 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: file(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
+	routes = append(routes, s.mcpRoutes()...)
 	if s.cfg.Access.On() {
 		routes = append(
 			routes,

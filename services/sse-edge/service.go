@@ -65,6 +65,15 @@ type Config struct {
 	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
 	// for; empty means lax.
 	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
+	// MCPStreamMethods are the MCP requests that are answered with an event stream from
+	// the start, so that their clients can come back. Others are answered with JSON when
+	// their response is all there is.
+	MCPStreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests are always answered with an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
+	// PublicURL is where clients reach the edge: scheme and host. With access control,
+	// MCP clients are told there where to get a token. Default: they are not.
+	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example: tells MCP clients where to get a token." placeholder:"URL"`
+	// AuthorizationServers are the issuers of the tokens, as MCP clients are told.
+	AuthorizationServers []string `name:"authorization-server" help:"URL of an authorization server that gives tokens, as MCP clients are told; with --public-url." placeholder:"URL"`
 	// Access lets requests in. Default: no access control.
 	Access *web.Access `kong:"-"`
 	// Clients tells clients apart. Default: by the peer's address.
@@ -88,6 +97,9 @@ func (c Config) Validate() error {
 		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
 		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
+	}
+	if err := c.checkURLs(); err != nil {
+		return err
 	}
 	return web.CheckLimit(c.MaxAddressConnectRate, "--max-address-connect-rate")
 }

@@ -125,6 +125,7 @@ type stream struct {
 	raw      syscall.RawConn // of conn
 	envelope bool
 	filter   *filter
+	mcp      *mcpForm // nil on /v1
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 
@@ -183,13 +184,16 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 	st.conn = web.Unwrap(conn) // writev needs it
 	s.metrics.opened.Inc()
 	s.metrics.connections.Inc()
+	if st.mcp != nil {
+		s.metrics.mcp.Inc()
+	}
 	w := s.nextWorker()
 	s.admission.inside.Add(1) // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
 			s.logger.Warn("a subscriber is told to come back", "error", err)
 			s.metrics.refused.WithLabelValues("unavailable").Inc()
-			_ = flush(st.conn, append(st.head, s.farewell()...), s.cfg.WriteTimeout) // or it has gone
+			_ = flush(st.conn, append(st.head, st.farewell()...), s.cfg.WriteTimeout) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
 			w.finish(st)
@@ -226,6 +230,10 @@ func (st *stream) open(from beginning) (err error) {
 	}
 	if from.fresh {
 		from.position = r.resumesAt(st.step)
+	}
+	if st.mcp != nil {
+		st.head = append(st.head, st.opening(from.position)...)
+		return nil
 	}
 	st.head = st.connect(ctx, from)
 	return nil
@@ -297,14 +305,17 @@ func (st *stream) connect(ctx context.Context, from beginning) []byte {
 // heartbeat moves the client's cursor, but never over a gap that it has not been
 // told of yet.
 func (st *stream) heartbeat() []byte {
-	if len(st.reader.pending) > 0 {
+	if st.mcp != nil || len(st.reader.pending) > 0 {
 		return []byte(":\n\n")
 	}
 	return sse.AppendEvent(nil, st.reader.id(st.reader.cursor), "cursor", []byte("{}"))
 }
 
-// closing is the last block of a stream or session that has ended.
-func (st *stream) closing() []byte {
+// closing is the last block of a stream or session that has ended with a step.
+func (st *stream) closing(s step) []byte {
+	if st.mcp != nil {
+		return st.unanswered(s)
+	}
 	r := st.reader
 	return appendJSON(nil, r.id(r.cursor), "close", closeData{Status: "closed", Session: r.place.session, Stream: orNull(r.place.stream)})
 }
@@ -312,6 +323,9 @@ func (st *stream) closing() []byte {
 // gaps returns the blocks of a step's gaps. All but the last carry the cursor that
 // the client came with, so that none is lost if the connection ends between them.
 func (st *stream) gaps(s step) []byte {
+	if st.mcp != nil {
+		return nil
+	}
 	var b []byte
 	resumesAt := st.reader.id(st.reader.resumesAt(s))
 	for i, g := range s.gaps {

@@ -171,8 +171,13 @@ func (w *worker) begin(st *stream) {
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
 	st.cause = "age"
+	if st.mcp != nil && !st.mcp.primed {
+		st.endAt = now.Add(forever)
+	}
 	if !st.expires.IsZero() {
-		st.warnAt = st.expires.Add(-expiryWarning)
+		if st.mcp == nil {
+			st.warnAt = st.expires.Add(-expiryWarning)
+		}
 		if st.expires.Before(st.endAt) {
 			st.endAt, st.cause = st.expires, "expired"
 		}
@@ -224,6 +229,7 @@ func (w *worker) advance(st *stream) {
 
 // tell sends a step that is a stream's own.
 func (w *worker) tell(st *stream, s step) {
+	s = st.settle(s)
 	w.forget()
 	st.filter.show(&s)
 	w.out.fill(st, s)
@@ -350,6 +356,9 @@ func (w *worker) end(st *stream, reason string) {
 func (w *worker) finish(st *stream) {
 	st.reader.close()
 	w.service.metrics.connections.Dec()
+	if st.mcp != nil {
+		w.service.metrics.mcp.Dec()
+	}
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
 	w.service.admission.leave(st.visit)
 }
@@ -422,7 +431,7 @@ func (w *worker) warn(st *stream, now time.Time) {
 // for that in its socket and no frame is unfinished.
 func (w *worker) sendAway(st *stream) {
 	if !st.flushing {
-		_, _ = w.socket.write(st.raw, [][]byte{w.service.farewell()})
+		_, _ = w.socket.write(st.raw, [][]byte{st.farewell()})
 	}
 	w.end(st, st.cause)
 }
@@ -470,6 +479,7 @@ type shared struct {
 	rollbacks int
 	envelope  bool
 	filter    string
+	mcp       bool
 	tags      event.Place
 }
 
@@ -477,7 +487,7 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 	r := st.reader
 	*s = shared{
 		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
-		envelope: st.envelope, filter: st.filter.name(), tags: r.tags.place,
+		envelope: st.envelope, mcp: st.mcp != nil, filter: st.filter.name(), tags: r.tags.place,
 	}
 	if len(r.dropped) > 0 {
 		s.sub = nil // what it left out is this reader's own business
@@ -492,7 +502,7 @@ func (s *shared) serves(st *stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
 		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
 		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
-		st.envelope == s.envelope && st.filter.name() == s.filter && r.tags.place == s.tags
+		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.filter.name() == s.filter && r.tags.place == s.tags
 }
 
 func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }

@@ -1,0 +1,235 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/auth"
+	"rejoin/shared/event"
+	"rejoin/shared/session"
+)
+
+// The headers of MCP's Streamable HTTP.
+const (
+	headerSession  = "Mcp-Session-Id"
+	headerProtocol = "Mcp-Protocol-Version"
+	headerLastID   = "Last-Event-ID"
+)
+
+// The revisions of MCP that change what the edge does.
+const (
+	revisionAssumed = "2025-03-26" // of a request that names none; the only one with batches
+	revisionPrimed  = "2025-11-25" // the first whose clients understand an empty event
+)
+
+// revisions are those that the edge speaks, newest first.
+var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// The codes of JSON-RPC errors that the edge makes: those of JSON-RPC 2.0, section 5.1;
+// one that MCP's SDKs use for a session that is not there; and one of revision 2026-07-28.
+const (
+	codeParse       = -32700
+	codeInvalid     = -32600
+	codeInternal    = -32603
+	codeNoSession   = -32001
+	codeUnsupported = -32022
+)
+
+// mcpRoutes are MCP's Streamable HTTP, and the transport before it.
+func (s *Service) mcpRoutes() []web.Route {
+	return append([]web.Route{
+		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.mcp(s.mcpPost), StreamsBody: true},
+		{Method: fiber.MethodGet, Path: "/mcp", Handler: s.mcp(s.mcpGet), NoHead: true},
+		{Method: fiber.MethodDelete, Path: "/mcp", Handler: s.mcp(s.mcpDelete)},
+	}, s.resourceRoutes()...)
+}
+
+// mcpClient is who sent a request to /mcp.
+type mcpClient struct {
+	version string // of the protocol; empty when the edge does not speak it
+	asked   string // for which version
+	grants  auth.Grants
+}
+
+// primed reports whether the client understands events without data, and comes back
+// after a connection that ends early.
+func (m mcpClient) primed() bool { return m.version >= revisionPrimed }
+
+// mcp returns a handler that lets a request in, has h answer it, and tells a client what
+// is wrong as a JSON-RPC error.
+func (s *Service) mcp(h func(*fiber.Ctx, mcpClient) error) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
+		c.Set(fiber.HeaderVary, "Accept, Origin")
+		who, err := s.mcpAdmit(c)
+		if err == nil {
+			err = h(c, who)
+		}
+		if err != nil {
+			return s.refuse(c, err)
+		}
+		return nil
+	}
+}
+
+// mcpAdmit checks what all requests have in common. A version that the edge does not
+// speak is left to the handler, which knows the request's ID.
+func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
+	who := mcpClient{asked: strings.Clone(c.Get(headerProtocol))}
+	switch {
+	case who.asked == "":
+		who.version = revisionAssumed
+	case slices.Contains(revisions, who.asked):
+		who.version = who.asked
+	}
+	if !s.originAllowed(c) {
+		return who, web.New(web.CodeOriginNotAllowed, "")
+	}
+	if s.connects.Take(s.clientAddress(c)) > 0 {
+		return who, web.New(web.CodeRateLimited, "This address connects too often.")
+	}
+	var err error
+	who.grants, err = s.cfg.Access.Authenticate(c)
+	return who, err
+}
+
+// originAllowed reports whether a request comes from no page, or from one that may send
+// it: of a listed origin, or of the edge's own (MCP 2025-11-25, Transports, Security).
+func (s *Service) originAllowed(c *fiber.Ctx) bool {
+	origins := c.Request().Header.PeekAll(fiber.HeaderOrigin)
+	if len(origins) == 0 {
+		return true
+	}
+	origin := string(origins[0])
+	_, host, _ := strings.Cut(origin, "://")
+	return len(origins) == 1 && (host != "" && strings.EqualFold(host, string(c.Request().Header.Host())) ||
+		s.cfg.Access.Listed(origin) || s.cfg.PublicURL != "" && origin == s.cfg.PublicURL)
+}
+
+// unsupported is what a client gets whose revision the edge does not speak; one that
+// speaks others too falls back (MCP 2026-07-28, Versioning).
+func (m mcpClient) unsupported(id json.RawMessage) error {
+	if m.version != "" {
+		return nil
+	}
+	return &refusal{
+		status: http.StatusBadRequest, code: codeUnsupported, message: "Unsupported protocol version", id: id,
+		data: map[string]any{"supported": revisions, "requested": m.asked},
+	}
+}
+
+// openSession returns the record of the session that a request names, if the client may
+// use it and it has not ended.
+func (s *Service) openSession(c *fiber.Ctx, who mcpClient) (session.Record, error) {
+	name := strings.Clone(c.Get(headerSession))
+	if name == "" {
+		return session.Record{}, refuseInvalid("The header Mcp-Session-Id is missing: begin with initialize.")
+	}
+	return s.sessionOf(c, name, who.grants)
+}
+
+// sessionOf is openSession for a session's name.
+func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec session.Record, err error) {
+	if event.CheckSession(name) != nil {
+		return rec, errNoSession
+	}
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	if s.cfg.Access.On() {
+		if !grants.MayPublish(name) || !grants.MaySubscribe(name) {
+			return rec, s.cfg.Access.Insufficient(c)
+		}
+		rec, err = s.sessions.Owned(ctx, name, grants.Subject)
+	} else {
+		rec, err = s.sessions.Learn(ctx, name)
+	}
+	switch {
+	case errors.Is(err, session.ErrNotFound), err == nil && rec.State != session.Open:
+		return rec, errNoSession
+	case err != nil && passing(err):
+		return rec, web.Wrap(err, web.CodeUnavailable, "The session registry cannot be reached at the moment.")
+	default:
+		return rec, err
+	}
+}
+
+// refusal is why a request to /mcp is not served, as its client is told.
+type refusal struct {
+	status     int
+	code       int // of JSON-RPC
+	message    string
+	data       any
+	id         json.RawMessage // of the request; nil is null
+	retryAfter time.Duration
+	cause      error
+}
+
+func (r *refusal) Error() string {
+	if r.cause != nil {
+		return r.message + " " + r.cause.Error()
+	}
+	return r.message
+}
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+func refuseInvalid(message string) *refusal {
+	return &refusal{status: http.StatusBadRequest, code: codeInvalid, message: message}
+}
+
+// errNoSession is told without the request's ID: go-sdk 1.8 takes a 404 for the end of
+// the session only if its body is no response to a request.
+var errNoSession = &refusal{status: http.StatusNotFound, code: codeNoSession, message: "There is no such session, or it has ended."}
+
+// asRefusal returns what a client is told about an error.
+func asRefusal(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	p := web.AsProblem(err)
+	r := &refusal{status: p.Status, code: codeInvalid, message: strings.TrimSpace(p.Title + " " + p.Detail), retryAfter: web.Codes[p.Code].RetryAfter}
+	if p.Status >= http.StatusInternalServerError {
+		r.code = codeInternal
+	}
+	return r
+}
+
+// refuse answers with a JSON-RPC error.
+func (s *Service) refuse(c *fiber.Ctx, err error) error {
+	r := asRefusal(err)
+	if r.status >= http.StatusInternalServerError {
+		s.logger.Warn("an MCP client is refused", "method", strings.Clone(c.Method()), "error", err)
+	} else {
+		s.logger.Debug("an MCP client is refused", "method", strings.Clone(c.Method()), "error", err)
+	}
+	if r.retryAfter > 0 {
+		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(int(r.retryAfter/time.Second)))
+	}
+	s.challenge(c, r.status)
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	c.Status(r.status)
+	return c.Send(errorMessage(r.id, r.code, r.message, r.data))
+}
+
+// errorMessage is a JSON-RPC error; no ID is null.
+func errorMessage(id json.RawMessage, code int, message string, data any) []byte {
+	type rpcError struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+		Data    any    `json:"data,omitempty"`
+	}
+	return marshal(struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Error   rpcError        `json:"error"`
+	}{"2.0", id, rpcError{code, message, data}})
+}

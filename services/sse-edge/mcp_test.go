@@ -1,0 +1,223 @@
+package edge
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+const (
+	toolCall = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"x"}}`
+	toolList = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+)
+
+// mcpEdge starts an edge that clients of MCP use.
+func (f *fixture) mcpEdge(change func(*Config)) string {
+	f.t.Helper()
+	return f.edge(func(c *Config) {
+		c.MCPStreamMethods = []string{"tools/call", "resources/read"}
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+func TestACallIsAnsweredWithItsStream(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	call := b.sent(rpc.Post)[0]
+	if string(call.Data) != toolCall || call.Session != u.session || call.Header.Get("Mcp-Protocol-Version") != "2025-11-25" || call.Header.Get("Accept") != "" {
+		t.Errorf("the bridge got %+v", call)
+	}
+	b.say(u.session, call.Stream, false, progress(1))
+	first := c.says(progress(1))
+	b.say(u.session, rpc.Standalone, false, progress(99))
+	b.say(u.session, call.Stream, true, progress(2), result(`"a"`))
+	c.says(progress(2), result(`"a"`))
+	c.over()
+
+	again := u.get(first)
+	if id := again.primed(); !strings.HasPrefix(id, first+".") {
+		t.Errorf("primed with %s, want a place like %s", id, first)
+	}
+	again.says(progress(2), result(`"a"`))
+	again.over()
+}
+
+func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b.post = func(c rpc.Call) rpc.Answer {
+		m, _ := readMembers(c.Data)
+		b.say(c.Session, c.Stream, true, result(string(m.ID)))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	if a := u.read(u.post(toolList)); a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != "application/json" || a.body != result("7") {
+		t.Errorf("%d %s %s", a.StatusCode, a.Header, a.body)
+	}
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	c.says(result(`"a"`))
+	c.over()
+	b.post = func(c rpc.Call) rpc.Answer {
+		b.say(c.Session, c.Stream, true, progress(1), result("7"))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	c = u.follow(u.post(toolList))
+	c.primed()
+	c.says(progress(1), result("7"))
+	c.over()
+}
+
+func TestWhatHasNoResponseIsAccepted(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-06-18")
+	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, result("1"), `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusAccepted || a.body != "" {
+			t.Errorf("%s: %d %s", body, a.StatusCode, a.body)
+		}
+	}
+	for _, c := range b.sent(rpc.Post) {
+		if c.Stream != "" {
+			t.Errorf("%s has the stream %s", c.Data, c.Stream)
+		}
+	}
+	b.post = func(rpc.Call) rpc.Answer {
+		return rpc.Answer{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Bearer x"}}, Data: []byte(`{"a":1}`)}
+	}
+	for _, body := range []string{result("1"), toolList} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusUnauthorized || a.Header.Get("WWW-Authenticate") != "Bearer x" || a.body != `{"a":1}` {
+			t.Errorf("%d %s %s", a.StatusCode, a.Header, a.body)
+		}
+	}
+}
+
+func TestTheStandaloneStream(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond }), "2025-11-25")
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	c := u.get("")
+	c.primed()
+	b.say(u.session, rpc.Standalone, false, progress(2))
+	id := c.says(progress(2))
+	c.close()
+	b.say(u.session, rpc.Standalone, false, progress(3))
+	c = u.get(id)
+	first := c.primed()
+	c.says(progress(3))
+	c = u.get(id)
+	if second := c.primed(); second == first {
+		t.Errorf("primed with %s again", first)
+	}
+}
+
+func TestASessionEnds(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	c := u.get("")
+	c.primed()
+	call := u.follow(u.post(toolCall))
+	call.primed()
+	if a := u.read(u.do(http.MethodDelete, "")); a.StatusCode != http.StatusNoContent {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	c.over()
+	call.fails(`"a"`)
+	call.over()
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		body := ""
+		if method == http.MethodPost {
+			body = toolList
+		}
+		a := u.read(u.do(method, body))
+		if a.StatusCode != http.StatusNotFound || !strings.Contains(a.body, `"id":null`) {
+			t.Errorf("%s: %d %s", method, a.StatusCode, a.body)
+		}
+	}
+	if n := len(b.sent(rpc.End)); n != 1 {
+		t.Errorf("ended %d times", n)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.bridge()
+	url := f.mcpEdge(nil)
+	u := join(t, url, "2025-11-25")
+	type code struct {
+		Error struct {
+			Code int
+			Data struct{ Supported []string }
+		}
+	}
+	for name, tt := range map[string]struct {
+		method, body string
+		headers      []string
+		status, code int
+	}{
+		"not JSON":            {"POST", `{"jsonrpc":`, nil, 400, codeParse},
+		"no JSON-RPC":         {"POST", `{"id":1}`, nil, 400, codeInvalid},
+		"a batch":             {"POST", "[" + toolList + "]", nil, 400, codeInvalid},
+		"an empty batch":      {"POST", "[]", []string{"Mcp-Protocol-Version", ""}, 400, codeInvalid},
+		"initialize in one":   {"POST", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, []string{"Mcp-Protocol-Version", ""}, 400, codeInvalid},
+		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, codeInvalid},
+		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 1<<20) + `"}`, nil, 413, codeInvalid},
+		"another version":     {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, codeUnsupported},
+		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
+		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
+		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
+		"no session":          {"POST", toolList, []string{"Mcp-Session-Id", ""}, 400, codeInvalid},
+		"GET without":         {"GET", "", []string{"Mcp-Session-Id", ""}, 400, codeInvalid},
+		"DELETE without":      {"DELETE", "", []string{"Mcp-Session-Id", ""}, 400, codeInvalid},
+		"an unknown session":  {"POST", toolList, []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
+		"a bad session":       {"POST", toolList, []string{"Mcp-Session-Id", "x y"}, 404, codeNoSession},
+		"GET of an unknown":   {"GET", "", []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
+		"JSON alone":          {"POST", toolList, []string{"Accept", "application/json"}, 406, codeInvalid},
+		"events alone":        {"POST", toolList, []string{"Accept", "text/event-stream"}, 406, codeInvalid},
+		"GET of JSON":         {"GET", "", []string{"Accept", "application/json"}, 406, codeInvalid},
+		"text":                {"POST", toolList, []string{"Content-Type", "text/plain"}, 415, codeInvalid},
+		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, codeInvalid},
+		"GET of such a page":  {"GET", "", []string{"Origin", "null"}, 403, codeInvalid},
+		"a page of this edge": {"POST", "{", []string{"Origin", url}, 400, codeParse},
+	} {
+		a := u.read(u.do(tt.method, tt.body, tt.headers...))
+		var got code
+		if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.StatusCode != tt.status || got.Error.Code != tt.code {
+			t.Errorf("%s: %d %s, want %d and code %d", name, a.StatusCode, a.body, tt.status, tt.code)
+		}
+		if (tt.code == codeUnsupported) != (len(got.Error.Data.Supported) > 0) {
+			t.Errorf("%s: %s", name, a.body)
+		}
+	}
+	if a := u.read(u.do(http.MethodPut, "{}")); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "DELETE, GET, OPTIONS, POST" {
+		t.Errorf("PUT: %d %s", a.StatusCode, a.Header)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b.leave()
+	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
+			t.Errorf("%s: %d %s", body, a.StatusCode, a.body)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package edge
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+)
+
+// mcpGet answers with what a session's server sends of itself, from now on, or with the
+// rest of the one stream that Last-Event-ID names. A client that comes back gives up
+// after anything but a 200, so trouble that will pass is one.
+func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
+	if err := who.unsupported(nil); err != nil {
+		return err
+	}
+	if !accepts(c, "text/event-stream") {
+		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
+	}
+	last := strings.Clone(c.Get(headerLastID))
+	rec, err := s.openSession(c, who)
+	if err != nil {
+		return s.mcpLater(c, who, last, err)
+	}
+	v := visit{session: rec.Session, address: s.clientAddress(c)}
+	if refused := s.admission.enter(v); refused != "" {
+		s.metrics.refused.WithLabelValues(refused).Inc()
+		return s.comeBack(c, who, last)
+	}
+	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
+	if id, err := event.ParseID(last); err == nil && id.Stream != "" {
+		req.at.stream, req.start = id.Stream, start{after: last}
+	} else if last != "" {
+		s.metrics.gaps.WithLabelValues(string(ReasonUnknown)).Inc()
+	}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
+	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
+		st.drop()
+		return s.mcpLater(c, who, last, err)
+	}
+	return s.handOver(c, st)
+}
+
+// mcpLater has a client come back if an error is trouble that will pass.
+func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, last string, err error) error {
+	if asRefusal(err).status != http.StatusServiceUnavailable {
+		return err
+	}
+	s.logger.Warn("an MCP client is told to come back", "error", err)
+	s.metrics.refused.WithLabelValues("unavailable").Inc()
+	return s.comeBack(c, who, last)
+}
+
+// comeBack answers with a stream that ends at once, and keeps the client's place.
+func (s *Service) comeBack(c *fiber.Ctx, who mcpClient, last string) error {
+	b := sse.AppendRetry(nil, jitter(s.cfg.Retry))
+	if id, err := event.ParseID(last); err == nil && who.primed() {
+		b = appendPrime(b, id.String())
+	} else {
+		b = append(b, '\n')
+	}
+	c.Set(fiber.HeaderContentType, "text/event-stream")
+	c.Set("X-Accel-Buffering", "no")
+	c.Context().SetConnectionClose()
+	return c.Send(b)
+}
+
+// mcpDelete ends a session, here and at its server.
+func (s *Service) mcpDelete(c *fiber.Ctx, who mcpClient) error {
+	if err := who.unsupported(nil); err != nil {
+		return err
+	}
+	rec, err := s.openSession(c, who)
+	if err != nil {
+		return err
+	}
+	answer, err := s.ask(rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
+	switch {
+	case errors.Is(err, errNoSession):
+		return c.SendStatus(http.StatusNoContent)
+	case err != nil:
+		return err
+	}
+	return pass(c, answer)
+}

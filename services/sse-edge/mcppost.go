@@ -1,0 +1,271 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/web"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+const (
+	// bridgeTimeout bounds the wait for what a bridge says at once: to initialize, and
+	// to what has no response, it passes on what the upstream says.
+	bridgeTimeout = 35 * time.Second
+	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
+	// say by then, it may still have taken.
+	takenTimeout = 5 * time.Second
+	// bridgeRetry is when a client may try again that no bridge listened to.
+	bridgeRetry = 3 * time.Second
+	// atOnce is how long a streamable call may take to be answered on a connection that
+	// goes on behind it. A new connection costs about as much as such a call.
+	atOnce = 10 * time.Millisecond
+)
+
+// The results of a POST, as the metric's label.
+const (
+	postOpened      = "opened"      // initialize made a session
+	postAccepted    = "accepted"    // no request was in it
+	postJSON        = "json"        // answered with JSON
+	postStream      = "stream"      // answered with an event stream
+	postRefused     = "refused"     // by the edge or the upstream
+	postUnavailable = "unavailable" // for a while
+)
+
+// mcpPost takes what a client sends: a request is answered with its response, or with
+// the stream on which that comes; anything else with 202.
+func (s *Service) mcpPost(c *fiber.Ctx, who mcpClient) (err error) {
+	result := postRefused
+	defer func() {
+		if err != nil && asRefusal(err).status >= http.StatusInternalServerError {
+			result = postUnavailable
+		}
+		s.metrics.posts.WithLabelValues(result).Inc()
+	}()
+	p, body, err := s.mcpBody(c, who)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if r, ok := errors.AsType[*refusal](err); ok && r.id == nil && r.status != http.StatusNotFound {
+			named := *r
+			named.id, err = p.only(), &named
+		}
+	}()
+	if p.opens() {
+		result, err = s.mcpOpen(c, who, body)
+		return err
+	}
+	rec, err := s.openSession(c, who)
+	if err != nil {
+		return err
+	}
+	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	if len(p.ids) == 0 {
+		result, err = s.mcpHand(c, call)
+		return err
+	}
+	result, err = s.mcpCall(c, who, call, p)
+	return err
+}
+
+// mcpBody reads and checks what a client has posted.
+func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient) (p posted, body []byte, err error) {
+	if media, _, _ := strings.Cut(c.Get(fiber.HeaderContentType), ";"); !strings.EqualFold(strings.TrimSpace(media), fiber.MIMEApplicationJSON) {
+		return p, nil, web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
+	}
+	if body, err = web.StreamedBody(c).Limited(s.log.Settings().MaxMessageBytes); err != nil {
+		return p, nil, err
+	}
+	p, err = parsePosted(body)
+	if unsupported := who.unsupported(p.only()); unsupported != nil {
+		return p, nil, unsupported
+	}
+	switch {
+	case err != nil:
+		return p, nil, err
+	case !accepts(c, fiber.MIMEApplicationJSON) || !accepts(c, "text/event-stream"):
+		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
+	}
+	return p, body, p.check(who.version)
+}
+
+// accepts reports whether the Accept header lists a media type (RFC 9110, 12.5.1).
+func accepts(c *fiber.Ctx, media string) bool {
+	class, _, _ := strings.Cut(media, "/")
+	for item := range strings.SplitSeq(c.Get(fiber.HeaderAccept), ",") {
+		name, params, _ := strings.Cut(item, ";")
+		name = strings.ToLower(strings.TrimSpace(name))
+		if (name == media || name == class+"/*" || name == "*/*") && strings.Trim(params, " ") != "q=0" {
+			return true
+		}
+	}
+	return false
+}
+
+// kept are the headers that belong to the connection, to the transport, or to Rejoin: a
+// bridge does not get them.
+var kept = []string{
+	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
+	headerLastID, headerSession, "Origin", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// forwarded returns the client's headers for the bridge.
+func forwarded(c *fiber.Ctx) http.Header {
+	h := http.Header{}
+	c.Request().Header.VisitAll(func(name, value []byte) { h.Add(string(name), string(value)) })
+	for _, name := range kept {
+		delete(h, http.CanonicalHeaderKey(name))
+	}
+	return h
+}
+
+// mcpOpen begins a session: the edge names it, the bridge makes it.
+func (s *Service) mcpOpen(c *fiber.Ctx, who mcpClient, body []byte) (result string, err error) {
+	name := uuid.NewString()
+	answer, err := s.initialize(c, who, name, body)
+	if err != nil {
+		return postRefused, err
+	}
+	result = postRefused
+	if answer.Status == http.StatusOK && !isError(answer.Data) {
+		c.Set(headerSession, name)
+		result = postOpened
+	}
+	return result, pass(c, answer)
+}
+
+// initialize has a bridge make a session.
+func (s *Service) initialize(c *fiber.Ctx, who mcpClient, name string, body []byte) (rpc.Answer, error) {
+	if !who.grants.MayPublish(name) || !who.grants.MaySubscribe(name) {
+		return rpc.Answer{}, s.cfg.Access.Insufficient(c)
+	}
+	return s.ask(rpc.Call{Action: rpc.Open, Session: name, Owner: who.grants.Subject, Header: forwarded(c), Data: body}, bridgeTimeout)
+}
+
+// mcpHand hands over messages that have no response.
+func (s *Service) mcpHand(c *fiber.Ctx, call rpc.Call) (result string, err error) {
+	answer, err := s.ask(call, bridgeTimeout)
+	switch {
+	case err != nil:
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		return postRefused, pass(c, answer)
+	}
+	c.Status(http.StatusAccepted)
+	return postAccepted, nil
+}
+
+// mcpCall hands over requests, and answers with the stream of what belongs to them. The
+// stream's name is new, so whatever it will hold comes behind the place at which the
+// reader begins.
+func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) (result string, err error) {
+	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	v := visit{session: call.Session, address: s.clientAddress(c)}
+	if refused := s.admission.enter(v); refused != "" {
+		s.metrics.refused.WithLabelValues(refused).Inc()
+		return postRefused, web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
+	handedOver := false
+	defer func() {
+		if !handedOver {
+			st.drop()
+		}
+	}()
+	if st.reader, err = s.open(request{at: place{call.Session, call.Stream}, start: start{now: true}}, limits{events: stepEvents, bytes: stepBytes}); err != nil {
+		return postRefused, err
+	}
+	answer, err := s.ask(call, takenTimeout)
+	switch {
+	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
+	case err != nil:
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		return postRefused, pass(c, answer)
+	}
+	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0])
+	patience := atOnce
+	if plain {
+		patience = s.cfg.Heartbeat
+	}
+	if st.step, err = s.poll(st.reader, patience); err != nil {
+		s.logger.Warn("an MCP call waits for the log", "error", err)
+	}
+	switch {
+	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
+		s.count(st.step)
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+		return postJSON, c.Send(messageOf(st.step.items[0]))
+	case st.step.ended:
+		return postStream, s.whole(c, st)
+	}
+	handedOver = true
+	return postStream, s.handOver(c, st)
+}
+
+// ask asks a bridge. Errors wrap [rpc.ErrUnknown], or are what a client is told.
+func (s *Service) ask(call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
+	ctx, cancel := context.WithTimeout(s.base, timeout)
+	defer cancel()
+	answer, err := call.Do(ctx, s.nc)
+	switch {
+	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open:
+		return answer, errNoSession
+	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
+		return answer, errNoSession
+	case errors.Is(err, rpc.ErrNobody):
+		return answer, &refusal{
+			status: http.StatusServiceUnavailable, code: codeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
+		}
+	case errors.Is(err, rpc.ErrUnknown):
+		return answer, &refusal{status: http.StatusGatewayTimeout, code: codeInternal, message: "The MCP server did not answer in time.", cause: err}
+	}
+	return answer, err
+}
+
+// hasEnded asks the registry's leader whether a call's session has ended.
+func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
+	if call.Action == rpc.Open {
+		return false
+	}
+	rec, err := s.sessions.Get(ctx, call.Session, "")
+	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
+}
+
+// pass passes on what the upstream says.
+func pass(c *fiber.Ctx, answer rpc.Answer) error {
+	for name, values := range answer.Header {
+		for _, value := range values {
+			c.Response().Header.Add(name, value)
+		}
+	}
+	if len(answer.Data) > 0 {
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	}
+	return c.Status(answer.Status).Send(answer.Data)
+}
+
+// whole answers with all of a stream that has ended already. The connection goes on.
+func (s *Service) whole(c *fiber.Ctx, st *stream) error {
+	body := st.opening(st.reader.resumesAt(st.step))
+	step := st.settle(st.step)
+	s.count(step)
+	for i := range step.items {
+		body = append(body, step.items[i].frame...)
+	}
+	body = append(body, st.closing(step)...)
+	c.Set(fiber.HeaderContentType, "text/event-stream")
+	c.Set("X-Accel-Buffering", "no")
+	return c.Send(body)
+}

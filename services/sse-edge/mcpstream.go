@@ -1,0 +1,107 @@
+package edge
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+)
+
+// mcpForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
+// around the same frames.
+type mcpForm struct {
+	// primed says that the client understands events without data, and comes back: it
+	// gets one first, and may be sent away.
+	primed bool
+	// call are the IDs of the requests that the stream answers; on others there are none.
+	call []json.RawMessage
+}
+
+// newForm returns the form of a stream.
+func newForm(who mcpClient, stream string) *mcpForm {
+	ids, _ := rpc.RequestIDs(stream)
+	return &mcpForm{primed: who.primed(), call: ids}
+}
+
+// handOver hands a stream over to a worker, behind the request.
+func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
+	st.head = responseHead(c)
+	from := beginning{position: st.reader.resumesAt(st.step), read: true}
+	c.Context().HijackSetNoResponse(true)
+	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
+	return nil
+}
+
+// drop lets go of what a stream holds that is not handed over.
+func (st *stream) drop() {
+	if st.reader != nil {
+		st.reader.close()
+	}
+	st.service.admission.leave(st.visit)
+}
+
+// opening is the first block: a place to come back to, before there is any event.
+func (st *stream) opening(position uint64) []byte {
+	if !st.mcp.primed {
+		return nil
+	}
+	return st.prime(sse.AppendRetry(nil, st.service.cfg.Retry), position)
+}
+
+// prime appends a place and an empty event. The ID is another one each time: a client
+// that comes back with the one that it came with before takes that for no progress.
+func (st *stream) prime(b []byte, position uint64) []byte {
+	return appendPrime(b, st.reader.id(position))
+}
+
+func appendPrime(b []byte, id string) []byte {
+	b = sse.AppendField(b, "id", id+"."+strconv.FormatUint(uint64(rand.Uint32()), 10)) //nolint:gosec // no secret
+	return append(b, "data:\n\n"...)
+}
+
+// farewell is the last block of a stream that goes on elsewhere.
+func (st *stream) farewell() []byte {
+	s := st.service
+	if st.mcp == nil || !st.mcp.primed || st.away || len(st.reader.pending) > 0 {
+		return s.farewell()
+	}
+	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.cursor)
+}
+
+// settle makes a gap in the stream of a call its end: what belongs to the call was lost,
+// perhaps its response. Of other streams' gaps a client of MCP cannot be told.
+func (st *stream) settle(s step) step {
+	if st.mcp != nil && len(st.mcp.call) > 0 && len(s.gaps) > 0 {
+		s.items, s.more, s.ended = nil, false, true
+	}
+	return s
+}
+
+// unanswered returns an error for each request of a call that ends without a response.
+func (st *stream) unanswered(s step) []byte {
+	last := len(s.items) - 1
+	if last >= 0 && isResponse(messageOf(s.items[last])) {
+		return nil
+	}
+	why := "The request has ended without a response."
+	if len(s.gaps) > 0 {
+		why = "The answer cannot be continued: " + string(s.gaps[0].reason) + "."
+	}
+	return st.errors(why)
+}
+
+func (st *stream) errors(why string) (b []byte) {
+	for _, id := range st.mcp.call {
+		b = append(sse.AppendData(b, errorMessage(id, codeInternal, why, nil)), '\n')
+	}
+	return b
+}
+
+// forever is longer than any connection lives.
+const forever = 100 * 365 * 24 * time.Hour
