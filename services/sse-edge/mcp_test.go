@@ -110,6 +110,9 @@ func TestTheStandaloneStream(t *testing.T) {
 	b := f.bridge()
 	u := join(t, f.mcpEdge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond }), "2025-11-25")
 	b.say(u.session, rpc.Standalone, false, progress(1))
+	eventually(t, "the edge has it", func() bool {
+		return len(poll(t, u.url+"/v1/sessions/"+u.session+"/events").Events) == 1
+	})
 	c := u.get("")
 	c.primed()
 	b.say(u.session, rpc.Standalone, false, progress(2))

@@ -39,7 +39,8 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	} else if last != "" {
 		s.metrics.gaps.WithLabelValues(string(ReasonUnknown)).Inc()
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream), quiet: true}
+	st.mcp.behind, st.mcp.served = req.start.now, false
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()
 		return s.mcpLater(c, who, last, err)

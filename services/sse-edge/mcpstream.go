@@ -2,6 +2,7 @@ package edge
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
@@ -21,12 +23,17 @@ type mcpForm struct {
 	primed bool
 	// call are the IDs of the requests that the stream answers; on others there are none.
 	call []json.RawMessage
+	// behind says that the client came without a place: it goes on where the connection
+	// before it stands.
+	behind bool
+	// served says that it was its turn once.
+	served bool
 }
 
 // newForm returns the form of a stream.
 func newForm(who mcpClient, stream string) *mcpForm {
 	ids, _ := rpc.RequestIDs(stream)
-	return &mcpForm{primed: who.primed(), call: ids}
+	return &mcpForm{primed: who.primed(), call: ids, served: true}
 }
 
 // handOver hands a stream over to a worker, behind the request.
@@ -68,7 +75,7 @@ func appendPrime(b []byte, id string) []byte {
 // farewell is the last block of a stream that goes on elsewhere.
 func (st *stream) farewell() []byte {
 	s := st.service
-	if st.mcp == nil || !st.mcp.primed || st.away || len(st.reader.pending) > 0 {
+	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet || len(st.reader.pending) > 0 {
 		return s.farewell()
 	}
 	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.cursor)
@@ -101,6 +108,57 @@ func (st *stream) errors(why string) (b []byte) {
 		b = append(sse.AppendData(b, errorMessage(id, codeInternal, why, nil)), '\n')
 	}
 	return b
+}
+
+// where is the event ID of where a stream stands, for another connection to go on.
+func (st *stream) where() string {
+	if st.quiet || st.reader.fresh {
+		return ""
+	}
+	return st.reader.id(st.reader.cursor)
+}
+
+// tellRested tells who waits for it where the stream stands.
+func (st *stream) tellRested() {
+	if st.rested == nil {
+		return
+	}
+	st.rested <- st.where() // there is room
+	st.rested, st.quiet = nil, true
+}
+
+// rest has a stream be quiet. One that is being read for sends what is found first.
+func (w *worker) rest(st *stream, rested chan<- string) {
+	st.rested = rested
+	if !st.away || st.flushing {
+		st.tellRested()
+	}
+}
+
+// takeTurn has a stream get the messages, from where the one before it stood: a client
+// that came with a place of its own, or had its turn before, never goes back.
+func (w *worker) takeTurn(st *stream, where string) {
+	if st.over {
+		return
+	}
+	r := st.reader
+	id, err := event.ParseID(where)
+	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || id.Sequence > r.cursor) {
+		r.moveTo(id.Sequence)
+	}
+	st.quiet, st.mcp.behind, st.mcp.served = false, false, true
+	w.advance(st)
+}
+
+// moveTo moves the cursor to where another reader of the same place stood.
+func (r *reader) moveTo(sequence uint64) { r.cursor, r.provenTo, r.last = sequence, 0, 0 }
+
+// endQuiet ends a quiet stream that has nothing to wait for but its turn.
+func (w *worker) endQuiet(st *stream) {
+	r := st.reader
+	if st.mcp.served && (r.part.window.ended(r.chain) || r.part.endOf(r.place.session, r.place.stream) != math.MaxUint64) {
+		w.end(st, "ended")
+	}
 }
 
 // forever is longer than any connection lives.

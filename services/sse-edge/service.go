@@ -108,6 +108,7 @@ func (c Config) Validate() error {
 //
 //	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
 //	     │                      watch, marks         generations; marks after a jump
+//	     ├─ attachments: which of several connections of an MCP client gets the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
 //	     ├─ workers, one a processor: the cursor loop of all event streams
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
@@ -133,6 +134,7 @@ type Service struct {
 	end   context.CancelFunc
 	drain chan struct{} // closed when the edge begins to stop
 
+	attached  *attachments
 	admission *admission
 	connects  *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
@@ -152,6 +154,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return ok
 	})
 	s.base, s.end = context.WithCancel(context.Background())
+	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
+	if err != nil {
+		s.end()
+		return nil, err
+	}
+	s.attached = newAttachments(s.base, records, env.Log)
 	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
 	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
 	reads := make(chan struct{}, cfg.LogReads)
@@ -183,7 +191,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.workers = append(s.workers, newWorker(s))
 	}
 	env.Health.Add("windows", s.ready)
-	var err error
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
@@ -230,6 +237,7 @@ func (s *Service) Run(ctx context.Context) error {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
+	tails.Go(func() { s.attached.run(tailCtx) })
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
 	for _, w := range s.workers {
@@ -251,6 +259,7 @@ func (s *Service) Run(ctx context.Context) error {
 	stopServing()
 	close(stopWorkers)
 	workers.Wait()
+	s.attached.work.Wait()
 	stopTails()
 	tails.Wait()
 	s.end()

@@ -126,6 +126,7 @@ type stream struct {
 	envelope bool
 	filter   *filter
 	mcp      *mcpForm // nil on /v1
+	quiet    bool     // another connection gets the messages
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 
@@ -138,6 +139,9 @@ type stream struct {
 	ended    bool               // what is being flushed is the last block
 	over     bool               // the worker is done with it
 	reason   string             // why
+
+	worker *worker       // of a stream of MCP
+	rested chan<- string // takes where it stands once it is back
 
 	sub  *subscription // to the reader's chain
 	slot int           // where in sub.streams it is

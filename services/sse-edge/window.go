@@ -430,6 +430,13 @@ func (w *window) attach(p place, incarnation string) attachment {
 	}
 }
 
+// ended reports whether the window saw the end of a chain's place.
+func (w *window) ended(c *chain) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return c.closed != 0 || c.flow != nil && c.flow.closed != 0
+}
+
 // subscribe has a worker told of what happens on a chain from now on.
 func (w *window) subscribe(s *subscription) {
 	w.mu.Lock()

@@ -64,6 +64,8 @@ func (s *subscription) wake() {
 type post struct {
 	stream *stream
 	what   news
+	where  string        // with newsTurn: where to go on, if that is known
+	rested chan<- string // with newsRest: takes where the stream stands; has room
 }
 
 type news uint8
@@ -72,15 +74,19 @@ const (
 	newsBegun news = iota // the stream is the worker's from now on: the first post of each
 	newsBack              // it is back from where it had to wait
 	newsGone              // its client has closed the connection
+	newsTurn              // it gets the messages from now on; see attachments
+	newsRest              // another one gets them
 )
 
 func newWorker(s *Service) *worker {
 	return &worker{service: s, wake: make(chan struct{}, 1), subs: map[*chain]*subscription{}}
 }
 
-func (w *worker) post(st *stream, what news) {
+func (w *worker) post(st *stream, what news) { w.send(post{stream: st, what: what}) }
+
+func (w *worker) send(p post) {
 	w.mu.Lock()
-	w.posts = append(w.posts, post{st, what})
+	w.posts = append(w.posts, p)
 	w.mu.Unlock()
 	w.rouse()
 }
@@ -152,6 +158,10 @@ func (w *worker) hear(p post) {
 		w.back(st)
 	case newsGone:
 		w.end(st, "gone")
+	case newsTurn:
+		w.takeTurn(st, p.where)
+	case newsRest:
+		w.rest(st, p.rested)
 	}
 }
 
@@ -188,6 +198,10 @@ func (w *worker) begin(st *stream) {
 		w.drainOne(st, now)
 	default:
 	}
+	if st.mcp != nil {
+		st.worker = w
+		w.service.attached.join(st)
+	}
 	first := st.step
 	st.step = step{}
 	w.tell(st, first)
@@ -202,12 +216,15 @@ func (w *worker) advance(st *stream) {
 	switch {
 	case st.over, !st.retryAt.IsZero(): // the log could not be read a moment ago
 		return
+	case st.quiet:
+		w.endQuiet(st)
+		return
 	case st.away:
 		st.again = true
 		return
 	case w.shared.serves(st):
 		w.shared.move(st.reader)
-		w.send(st, w.shared.step)
+		w.deliver(st, w.shared.step)
 		return
 	}
 	r := st.reader
@@ -223,7 +240,7 @@ func (w *worker) advance(st *stream) {
 		st.filter.show(&s)
 		w.out.fill(st, s)
 		w.shared.keep(st, from, s)
-		w.send(st, s)
+		w.deliver(st, s)
 	}
 }
 
@@ -233,7 +250,7 @@ func (w *worker) tell(st *stream, s step) {
 	w.forget()
 	st.filter.show(&s)
 	w.out.fill(st, s)
-	w.send(st, s)
+	w.deliver(st, s)
 	w.out.clear()
 	st.reader.items = nil
 }
@@ -246,10 +263,10 @@ func (w *worker) forget() {
 	w.items = w.items[:0]
 }
 
-// send writes the outbox, which holds a step. A socket that is full gets the rest of
+// deliver writes the outbox, which holds a step. A socket that is full gets the rest of
 // the frame that was begun from a goroutine, and the cursor goes back behind it: a
 // slow client holds no more than that.
-func (w *worker) send(st *stream, s step) {
+func (w *worker) deliver(st *stream, s step) {
 	w.service.count(s)
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
@@ -275,7 +292,7 @@ func (w *worker) send(st *stream, s step) {
 func (w *worker) write(st *stream, block []byte) {
 	w.forget()
 	w.out.only(block)
-	w.send(st, step{})
+	w.deliver(st, step{})
 }
 
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
@@ -308,6 +325,7 @@ func (w *worker) back(st *stream) {
 	st.again = false
 	switch {
 	case st.over:
+		st.reader.goBack(s, 0) // nobody was sent what was read
 		w.finish(st)
 	case flushed && err != nil:
 		w.end(st, reasonToEnd(err))
@@ -316,12 +334,14 @@ func (w *worker) back(st *stream) {
 	case flushed:
 		w.advance(st)
 	case err != nil:
+		st.tellRested()
 		w.service.logger.Warn("an event stream waits for the log", "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
 		again = again || !s.empty()
 		w.tell(st, s)
+		st.tellRested()
 		if again {
 			w.more = append(w.more, st)
 		}
@@ -358,6 +378,8 @@ func (w *worker) finish(st *stream) {
 	w.service.metrics.connections.Dec()
 	if st.mcp != nil {
 		w.service.metrics.mcp.Dec()
+		w.service.attached.leave(st, st.where())
+		st.tellRested()
 	}
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
 	w.service.admission.leave(st.visit)

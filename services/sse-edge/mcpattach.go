@@ -1,0 +1,332 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"rejoin/shared/event"
+)
+
+// attachments see to it that of all connections to one stream the newest gets the
+// messages (MCP 2025-11-25, Transports, Multiple Connections), whichever edges they are
+// at. The older ones are quiet, and one takes over from the same cursor when it ends.
+//
+//	GET ──▶ join ──▶ claim ──▶ the record is this edge's ──▶ the newest one's turn
+//	          another edge's record ──▶ rest, hand over the cursor
+//	          the newest ends ──▶ the next one here, or the record is released
+//
+// The record of a stream says which edge the newest connection is at. A POST's own
+// stream needs none: nobody else can know of it before. An edge that has gone is known
+// by its silence. Without NATS every edge is by itself.
+//
+// Workers call join and leave, and never wait for it: what takes a request to NATS goes
+// on in a goroutine of its own.
+type attachments struct {
+	edge    string // its ID
+	records *attachRecords
+	logger  *slog.Logger
+	base    context.Context //nolint:containedctx // of the edge
+	work    sync.WaitGroup  // of claims and the like, which end by themselves
+
+	mu     sync.Mutex
+	places map[string]*attached // by the record's key
+	heard  map[string]time.Time // when other edges were, last
+}
+
+// attached are the connections to one stream that this edge has.
+type attached struct {
+	streams []*stream // oldest first
+	// holder gets the messages; nil while nobody here does.
+	holder *stream
+	// revision is that of the newest record known of, 0 for none; written is when this
+	// edge wrote it, and other is whose it is otherwise.
+	revision uint64
+	written  time.Time
+	other    string
+	// handed takes the place that another edge hands over; nil while nobody waits.
+	handed chan string
+}
+
+func (at *attached) newest() *stream { return at.streams[len(at.streams)-1] }
+
+const (
+	attachTimeout = 2 * time.Second  // of a request to NATS
+	handTimeout   = time.Second      // to wait for the place of the connection before
+	attachBeat    = 10 * time.Second // between two signs of life
+	attachSilence = 35 * time.Second // after which an edge has gone
+	attachRenewal = 20 * time.Minute // of a record, which NATS forgets after an hour
+)
+
+func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
+	return &attachments{
+		edge: rand.Text(), records: records, logger: logger, base: base,
+		places: map[string]*attached{}, heard: map[string]time.Time{},
+	}
+}
+
+// attachKey is the key of a stream's record. No name has the token of a session's flow.
+func attachKey(at place) string {
+	if at.stream == "" {
+		return event.Token(at.session) + ".=flow"
+	}
+	return event.Token(at.session) + "." + event.Token(at.stream)
+}
+
+// join takes in a connection that has begun. One that is quiet gets its turn; the
+// other kind has it, since it is the first of its stream.
+func (a *attachments) join(st *stream) {
+	key := attachKey(st.reader.place)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		at = &attached{}
+		a.places[key] = at
+	}
+	at.streams = append(at.streams, st)
+	if !st.quiet {
+		at.holder = st
+		return
+	}
+	a.work.Go(func() { a.claim(key) })
+}
+
+// leave lets go of a connection that has ended, at a place in its stream.
+func (a *attachments) leave(st *stream, where string) {
+	key := attachKey(st.reader.place)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		return
+	}
+	at.streams = slices.DeleteFunc(at.streams, func(other *stream) bool { return other == st })
+	if at.holder == st {
+		at.holder = nil
+		if len(at.streams) > 0 {
+			a.turn(at, at.newest(), where)
+		} else if at.revision > 0 {
+			a.work.Go(func() { a.release(key, where) })
+		}
+	}
+	if len(at.streams) == 0 {
+		delete(a.places, key)
+	}
+}
+
+// turn has a connection get the messages from now on. The caller holds the lock.
+func (a *attachments) turn(at *attached, st *stream, where string) {
+	at.holder = st
+	st.worker.send(post{stream: st, what: newsTurn, where: where})
+}
+
+// claim makes a stream's record this edge's, for its newest connection.
+func (a *attachments) claim(key string) {
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	handed := make(chan string, 1)
+	a.mu.Lock()
+	if at := a.places[key]; at != nil {
+		at.handed = handed
+	}
+	a.mu.Unlock()
+	before, revision, err := a.records.claim(ctx, key, a.edge)
+	if err != nil && a.base.Err() == nil {
+		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
+	}
+	a.mu.Lock()
+	at := a.places[key]
+	if at == nil || at.holder == at.newest() || err == nil && revision < at.revision {
+		a.mu.Unlock() // it has gone, or another claim was faster, here or elsewhere
+		return
+	}
+	old, st := at.holder, at.newest()
+	at.holder = st
+	if revision > at.revision {
+		at.revision, at.written, at.other = revision, time.Now(), ""
+	}
+	elsewhere := err == nil && old == nil && a.alive(before)
+	a.mu.Unlock()
+	where := ""
+	switch {
+	case old != nil:
+		where = a.rest(old)
+	case elsewhere:
+		where = await(a.base, handed)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.places[key] == at && at.holder == st {
+		a.turn(at, st, where)
+	}
+}
+
+// alive reports whether a record is of an edge that hands over. The caller holds the lock.
+func (a *attachments) alive(r attachRecord) bool {
+	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
+}
+
+// rest has a connection be quiet, and returns where it stands then.
+func (a *attachments) rest(st *stream) string {
+	rested := make(chan string, 1)
+	st.worker.send(post{stream: st, what: newsRest, rested: rested})
+	return await(a.base, rested)
+}
+
+func await(ctx context.Context, place <-chan string) string {
+	timer := time.NewTimer(handTimeout)
+	defer timer.Stop()
+	select {
+	case where := <-place:
+		return where
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ""
+}
+
+// release lets another edge's connection take over, unless there is one here again. A
+// record that was handed over to this edge meanwhile has another revision.
+func (a *attachments) release(key, where string) {
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	_ = a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) { // else its time will be over
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return attachRecord{Edge: a.edge, From: where, Released: true}, a.places[key] == nil && now.Edge == a.edge && !now.Released
+	})
+}
+
+// takeOver makes a record that another edge has released, or left behind, this edge's.
+func (a *attachments) takeOver(key string, revision uint64, where string) {
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	if err != nil {
+		return // another one was faster
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		a.work.Go(func() { a.release(key, where) })
+		return
+	}
+	at.revision, at.written, at.other = now, time.Now(), ""
+	if at.holder == nil {
+		a.turn(at, at.newest(), where)
+	}
+}
+
+// handOver tells an edge that has claimed a stream where the connection here stands.
+func (a *attachments) handOver(key string, st *stream, to string, revision uint64) {
+	where := a.rest(st)
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	_, _ = a.records.update(ctx, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
+}
+
+// show takes what a record says now.
+func (a *attachments) show(key string, r attachRecord, revision uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		return
+	}
+	if revision <= at.revision {
+		return
+	}
+	if r.Edge == a.edge && !r.Released {
+		if at.holder != nil {
+			at.revision = revision
+		}
+		if r.From != "" && at.handed != nil {
+			at.handed <- r.From // there is room for one, and only one comes
+			at.handed = nil
+		}
+		return
+	}
+	at.revision, at.other = revision, r.Edge
+	switch old := at.holder; {
+	case r.Released && old == nil:
+		a.work.Go(func() { a.takeOver(key, revision, r.From) })
+	case !r.Released && old != nil:
+		at.holder = nil
+		a.work.Go(func() { a.handOver(key, old, r.Edge, revision) })
+	}
+}
+
+// forget forgets all revisions: the records are followed anew, and may be others.
+func (a *attachments) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.places {
+		at.revision = 0
+	}
+}
+
+// hear notes a sign of life of another edge.
+func (a *attachments) hear(edge string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heard[edge] = time.Now()
+}
+
+// tend takes over from edges that have gone, and renews records.
+func (a *attachments) tend(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, at := range a.places {
+		revision := at.revision
+		switch {
+		case revision == 0:
+		case at.holder == nil && at.other != "" && now.Sub(a.heard[at.other]) > attachSilence:
+			a.work.Go(func() { a.takeOver(key, revision, "") })
+		case at.holder != nil && at.other == "" && now.Sub(at.written) > attachRenewal:
+			at.written = now
+			a.work.Go(func() { a.renew(key, revision) })
+		}
+	}
+	for edge, at := range a.heard {
+		if now.Sub(at) > 2*attachSilence {
+			delete(a.heard, edge)
+		}
+	}
+}
+
+func (a *attachments) renew(key string, revision uint64) {
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at := a.places[key]; at != nil && at.revision == revision {
+		at.revision = now
+	}
+}
+
+// run follows the records and gives signs of life, until ctx ends.
+func (a *attachments) run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { a.records.follow(ctx, a) })
+	ticker := time.NewTicker(attachBeat)
+	defer ticker.Stop()
+	for {
+		a.records.beat(ctx, a.edge)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			a.tend(time.Now())
+		}
+	}
+}
