@@ -28,6 +28,10 @@ type mcpForm struct {
 	behind bool
 	// served says that it was its turn once.
 	served bool
+	// checkAt is when the bridge is asked about the call next; zero for what is no call.
+	// unheard is since when none has listened.
+	checkAt, unheard time.Time
+	lost             bool // it was given up
 }
 
 // newForm returns the form of a stream.
@@ -97,7 +101,10 @@ func (st *stream) unanswered(s step) []byte {
 		return nil
 	}
 	why := "The request has ended without a response."
-	if len(s.gaps) > 0 {
+	switch {
+	case st.mcp.lost:
+		why = "The MCP server cannot be reached."
+	case len(s.gaps) > 0:
 		why = "The answer cannot be continued: " + string(s.gaps[0].reason) + "."
 	}
 	return st.errors(why)

@@ -23,6 +23,7 @@ type metrics struct {
 	skipped     *prometheus.CounterVec
 	rollbacks   prometheus.Counter
 	posts       *prometheus.CounterVec
+	abandoned   prometheus.Counter
 	mcp         prometheus.Gauge
 }
 
@@ -63,7 +64,8 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
 		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
 			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
-		mcp: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
+		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),
+		mcp:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
 	gauge := func(name, help string, value func(stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
@@ -74,7 +76,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 			return total
 		})
 	}
-	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.mcp,
+	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.abandoned, m.mcp,
 		gauge("window_events", "Events that the windows hold.", func(s stats) float64 { return float64(s.events) }),
 		gauge("window_bytes", "Bytes that the windows take.", func(s stats) float64 { return float64(s.bytes) }))
 	return m

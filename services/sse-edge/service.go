@@ -134,9 +134,12 @@ type Service struct {
 	end   context.CancelFunc
 	drain chan struct{} // closed when the edge begins to stop
 
-	attached  *attachments
-	admission *admission
-	connects  *web.Limiter[netip.Addr] // by client address; nil without a limit
+	attached *attachments
+	checks   chan struct{} // holds a token for each check that goes on
+	// checkEvery and unheardFor are the constants, or a test's.
+	checkEvery, unheardFor time.Duration
+	admission              *admission
+	connects               *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
 
 // New binds the edge's listener. more are routes of other services that share its
@@ -147,6 +150,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
+		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
 		drain: make(chan struct{}), nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
 	s.admission = newAdmission(cfg, func(name string) bool {

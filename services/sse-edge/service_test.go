@@ -31,6 +31,7 @@ type fixture struct {
 	t      *testing.T
 	server *natstest.Server
 	b      *backend.Backend
+	tune   func(*Service) // before it runs; nil for nothing
 }
 
 func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
@@ -112,6 +113,9 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	if s, err = New(cfg, b, env); err != nil {
 		f.t.Fatal(err)
+	}
+	if f.tune != nil {
+		f.tune(s)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

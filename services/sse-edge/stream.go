@@ -166,6 +166,9 @@ func (st *stream) due() time.Time {
 	if !st.warnAt.IsZero() && st.warnAt.Before(due) {
 		due = st.warnAt
 	}
+	if st.mcp != nil && !st.mcp.checkAt.IsZero() && st.mcp.checkAt.Before(due) {
+		due = st.mcp.checkAt
+	}
 	return due
 }
 

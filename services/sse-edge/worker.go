@@ -71,11 +71,13 @@ type post struct {
 type news uint8
 
 const (
-	newsBegun news = iota // the stream is the worker's from now on: the first post of each
-	newsBack              // it is back from where it had to wait
-	newsGone              // its client has closed the connection
-	newsTurn              // it gets the messages from now on; see attachments
-	newsRest              // another one gets them
+	newsBegun   news = iota // the stream is the worker's from now on: the first post of each
+	newsBack                // it is back from where it had to wait
+	newsGone                // its client has closed the connection
+	newsTurn                // it gets the messages from now on; see attachments
+	newsRest                // another one gets them
+	newsHeard               // a bridge listens to what is asked about its call
+	newsUnheard             // none does
 )
 
 func newWorker(s *Service) *worker {
@@ -162,6 +164,10 @@ func (w *worker) hear(p post) {
 		w.takeTurn(st, p.where)
 	case newsRest:
 		w.rest(st, p.rested)
+	case newsHeard:
+		st.mcp.unheard = time.Time{}
+	case newsUnheard:
+		w.unheard(st, time.Now())
 	}
 }
 
@@ -191,6 +197,9 @@ func (w *worker) begin(st *stream) {
 		if st.expires.Before(st.endAt) {
 			st.endAt, st.cause = st.expires, "expired"
 		}
+	}
+	if st.mcp != nil && len(st.mcp.call) > 0 {
+		st.mcp.checkAt = now.Add(w.service.checkEvery)
 	}
 	heap.Push(&w.timers, st)
 	select {
@@ -422,6 +431,9 @@ func (w *worker) tick(now time.Time) {
 			w.advance(st)
 		case !st.warnAt.IsZero() && !st.warnAt.After(now):
 			w.warn(st, now)
+		case st.checkDue(now):
+			w.check(st, now)
+			heap.Fix(&w.timers, st.timer)
 		default:
 			st.beatAt = now.Add(w.service.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)

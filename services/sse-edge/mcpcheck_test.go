@@ -1,0 +1,59 @@
+package edge
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
+		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	f.tune = func(s *Service) { s.checkEvery = 20 * time.Millisecond }
+	_, url, stop := f.mcpService()
+	defer stop()
+	u := join(t, url, "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	c.fails(`"a"`)
+	c.over()
+	if asked := b.sent(rpc.Check)[0]; asked.Stream != b.sent(rpc.Post)[0].Stream {
+		t.Errorf("asked for %s", asked.Stream)
+	}
+}
+
+func TestACallIsGivenUpWhenNoBridgeListensForLong(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	f.tune = func(s *Service) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
+	s, url, stop := f.mcpService()
+	defer stop()
+	u := join(t, url, "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	id := c.primed()
+	other := u.get("")
+	other.primed()
+	b.leave()
+	c.fails(`"a"`)
+	c.over()
+	if n := testutil.ToFloat64(s.metrics.abandoned); n != 1 {
+		t.Errorf("%v calls were given up", n)
+	}
+	b.listen(rpc.Subject(u.session)) // the bridge is back, and the client asks once more
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
+	c = u.get(id)
+	c.primed()
+	c.says(result(`"a"`))
+	c.over()
+}
