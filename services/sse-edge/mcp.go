@@ -50,7 +50,7 @@ func (s *Service) mcpRoutes() []web.Route {
 		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.mcp(s.mcpPost), StreamsBody: true},
 		{Method: fiber.MethodGet, Path: "/mcp", Handler: s.mcp(s.mcpGet), NoHead: true},
 		{Method: fiber.MethodDelete, Path: "/mcp", Handler: s.mcp(s.mcpDelete)},
-	}, s.resourceRoutes()...)
+	}, append(s.legacyRoutes(), s.resourceRoutes()...)...)
 }
 
 // mcpClient is who sent a request to /mcp.

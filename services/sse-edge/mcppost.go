@@ -44,22 +44,12 @@ const (
 // the stream on which that comes; anything else with 202.
 func (s *Service) mcpPost(c *fiber.Ctx, who mcpClient) (err error) {
 	result := postRefused
-	defer func() {
-		if err != nil && asRefusal(err).status >= http.StatusInternalServerError {
-			result = postUnavailable
-		}
-		s.metrics.posts.WithLabelValues(result).Inc()
-	}()
-	p, body, err := s.mcpBody(c, who)
+	defer func() { s.countPost(result, err) }()
+	p, body, err := s.mcpBody(c, who, true)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if r, ok := errors.AsType[*refusal](err); ok && r.id == nil && r.status != http.StatusNotFound {
-			named := *r
-			named.id, err = p.only(), &named
-		}
-	}()
+	defer func() { err = named(err, p) }()
 	if p.opens() {
 		result, err = s.mcpOpen(c, who, body)
 		return err
@@ -77,8 +67,28 @@ func (s *Service) mcpPost(c *fiber.Ctx, who mcpClient) (err error) {
 	return err
 }
 
-// mcpBody reads and checks what a client has posted.
-func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient) (p posted, body []byte, err error) {
+// countPost counts how a POST was answered.
+func (s *Service) countPost(result string, err error) {
+	if err != nil && asRefusal(err).status >= http.StatusInternalServerError {
+		result = postUnavailable
+	}
+	s.metrics.posts.WithLabelValues(result).Inc()
+}
+
+// named returns an error with the ID of the request that it refuses.
+func named(err error, p posted) error {
+	r, ok := errors.AsType[*refusal](err)
+	if !ok || r.id != nil || r.status == http.StatusNotFound {
+		return err
+	}
+	n := *r
+	n.id = p.only()
+	return &n
+}
+
+// mcpBody reads and checks what a client has posted; answered says whether it takes the
+// answer from the response.
+func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted, body []byte, err error) {
 	if media, _, _ := strings.Cut(c.Get(fiber.HeaderContentType), ";"); !strings.EqualFold(strings.TrimSpace(media), fiber.MIMEApplicationJSON) {
 		return p, nil, web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
 	}
@@ -92,7 +102,7 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient) (p posted, body []byte, e
 	switch {
 	case err != nil:
 		return p, nil, err
-	case !accepts(c, fiber.MIMEApplicationJSON) || !accepts(c, "text/event-stream"):
+	case answered && (!accepts(c, fiber.MIMEApplicationJSON) || !accepts(c, "text/event-stream")):
 		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
 	}
 	return p, body, p.check(who.version)

@@ -23,6 +23,9 @@ type mcpForm struct {
 	primed bool
 	// call are the IDs of the requests that the stream answers; on others there are none.
 	call []json.RawMessage
+	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
+	// session in one.
+	legacy bool
 	// behind says that the client came without a place: it goes on where the connection
 	// before it stands.
 	behind bool
@@ -59,7 +62,10 @@ func (st *stream) drop() {
 
 // opening is the first block: a place to come back to, before there is any event.
 func (st *stream) opening(position uint64) []byte {
-	if !st.mcp.primed {
+	switch {
+	case st.mcp.legacy:
+		return st.endpoint(position)
+	case !st.mcp.primed:
 		return nil
 	}
 	return st.prime(sse.AppendRetry(nil, st.service.cfg.Retry), position)
@@ -105,13 +111,28 @@ func (st *stream) unanswered(s step) []byte {
 	case st.mcp.lost:
 		why = "The MCP server cannot be reached."
 	case len(s.gaps) > 0:
-		why = "The answer cannot be continued: " + string(s.gaps[0].reason) + "."
+		why = whyGap(s.gaps[0])
 	}
-	return st.errors(why)
+	return appendErrors(nil, st.mcp.call, why)
 }
 
-func (st *stream) errors(why string) (b []byte) {
-	for _, id := range st.mcp.call {
+// lost returns what is told of gaps in the flow of a session: an error for each request
+// whose response may be missing.
+func (st *stream) lost(s step) (b []byte) {
+	if !st.mcp.legacy {
+		return nil
+	}
+	for _, g := range s.gaps {
+		ids, _ := rpc.RequestIDs(g.stream)
+		b = appendErrors(b, ids, whyGap(g))
+	}
+	return b
+}
+
+func whyGap(g gap) string { return "The answer cannot be continued: " + string(g.reason) + "." }
+
+func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
+	for _, id := range ids {
 		b = append(sse.AppendData(b, errorMessage(id, codeInternal, why, nil)), '\n')
 	}
 	return b
@@ -142,15 +163,16 @@ func (w *worker) rest(st *stream, rested chan<- string) {
 	}
 }
 
-// takeTurn has a stream get the messages, from where the one before it stood: a client
-// that came with a place of its own, or had its turn before, never goes back.
+// takeTurn has a stream get the messages. A client that came with a place of its own goes
+// on there, one without where the connection before it stood, and one that had its turn
+// before there too, but never goes back.
 func (w *worker) takeTurn(st *stream, where string) {
 	if st.over {
 		return
 	}
 	r := st.reader
 	id, err := event.ParseID(where)
-	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || id.Sequence > r.cursor) {
+	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.cursor) {
 		r.moveTo(id.Sequence)
 	}
 	st.quiet, st.mcp.behind, st.mcp.served = false, false, true

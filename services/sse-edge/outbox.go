@@ -87,7 +87,10 @@ func (o *outbox) rewrite(st *stream, it *item) {
 		o.made = sse.AppendEvent(o.made, id, "", o.object)
 	} else {
 		typ, data := frameParts(it.frame)
-		if typ == event.DefaultType {
+		switch {
+		case st.mcp != nil:
+			id = legacyID(st.reader.place.session, id)
+		case typ == event.DefaultType:
 			typ = ""
 		}
 		o.made = sse.AppendEvent(o.made, id, typ, data)

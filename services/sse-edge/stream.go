@@ -331,7 +331,7 @@ func (st *stream) closing(s step) []byte {
 // the client came with, so that none is lost if the connection ends between them.
 func (st *stream) gaps(s step) []byte {
 	if st.mcp != nil {
-		return nil
+		return st.lost(s)
 	}
 	var b []byte
 	resumesAt := st.reader.id(st.reader.resumesAt(s))

@@ -1,0 +1,141 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/web"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+)
+
+// The transport of MCP 2024-11-05: one event stream takes all messages of a session, and
+// tells where to post. The edge names the session when the stream is opened, and a bridge
+// makes it when initialize is posted, at any edge.
+
+// legacyRoutes are the transport's.
+func (s *Service) legacyRoutes() []web.Route {
+	return []web.Route{
+		{Method: fiber.MethodGet, Path: "/sse", Handler: s.mcp(s.legacyGet), NoHead: true},
+		{Method: fiber.MethodPost, Path: "/messages", Handler: s.mcp(s.legacyPost), StreamsBody: true},
+	}
+}
+
+// legacyID is an event ID that names its session too, since a client that comes back
+// says nothing else: <session token>:<event ID>.
+func legacyID(name, id string) string { return event.Token(name) + ":" + id }
+
+// parseLegacyID takes such an ID apart.
+func parseLegacyID(text string) (name, id string, ok bool) {
+	token, id, ok := strings.Cut(text, ":")
+	if !ok {
+		return "", "", false
+	}
+	name, err := event.SessionName(token)
+	return name, id, err == nil
+}
+
+// legacyGet opens the event stream of a new session, or resumes one.
+func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
+	form := &mcpForm{legacy: true, served: true}
+	req := request{at: place{session: uuid.NewString()}, start: start{now: true}}
+	if last := c.Get(headerLastID); last != "" {
+		name, id, ok := parseLegacyID(strings.Clone(last))
+		if !ok {
+			return refuseInvalid("Last-Event-ID is not one of this server.")
+		}
+		if _, err := s.sessionOf(c, name, who.grants); err != nil {
+			return s.mcpLater(c, who, "", err)
+		}
+		req.at.session, req.start, form.served = name, start{after: id}, false
+	} else if !who.grants.MaySubscribe(req.at.session) {
+		return s.cfg.Access.Insufficient(c)
+	}
+	v := visit{session: req.at.session, address: s.clientAddress(c)}
+	if refused := s.admission.enter(v); refused != "" {
+		s.metrics.refused.WithLabelValues(refused).Inc()
+		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: form, quiet: !form.served}
+	var err error
+	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
+		st.drop()
+		return s.mcpLater(c, who, "", err)
+	}
+	return s.handOver(c, st)
+}
+
+// endpoint is the first block: where to post. Its ID lets a client come back that is cut
+// off before the first message.
+func (st *stream) endpoint(position uint64) []byte {
+	name := st.reader.place.session
+	return sse.AppendEvent(nil, legacyID(name, st.reader.id(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+}
+
+// legacyPost takes a message. What is said to it comes on the event stream.
+func (s *Service) legacyPost(c *fiber.Ctx, who mcpClient) (err error) {
+	result := postRefused
+	defer func() { s.countPost(result, err) }()
+	name, _, err := web.Query(c, "session")
+	if err != nil {
+		return err
+	}
+	p, body, err := s.mcpBody(c, who, false)
+	if err != nil {
+		return err
+	}
+	if p.opens() && s.unheardOf(name) {
+		result, err = s.legacyOpen(c, who, name, p, body)
+		return named(err, p)
+	}
+	rec, err := s.sessionOf(c, name, who.grants)
+	if err != nil {
+		return err
+	}
+	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	if len(p.ids) > 0 {
+		if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+			return refuseInvalid("Invalid request: " + err.Error())
+		}
+	}
+	result, err = s.mcpHand(c, call)
+	return named(err, p)
+}
+
+// unheardOf reports whether a name is that of no session, and may be.
+func (s *Service) unheardOf(name string) bool {
+	_, ok := s.sessions.Session(name)
+	return !ok && uuid.Validate(name) == nil
+}
+
+// legacyOpen has a bridge make the session. Its response goes the way of all others.
+func (s *Service) legacyOpen(c *fiber.Ctx, who mcpClient, name string, p posted, body []byte) (result string, err error) {
+	stream, err := rpc.NewStream(p.ids, false)
+	if err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	answer, err := s.initialize(c, who, name, body)
+	switch {
+	case err != nil:
+		return postRefused, err
+	case answer.Status == http.StatusOK && isError(answer.Data):
+		answer.Status = http.StatusBadRequest // there is no session that it could come on
+		return postRefused, pass(c, answer)
+	case answer.Status != http.StatusOK:
+		return postRefused, pass(c, answer)
+	}
+	ctx, cancel := context.WithTimeout(s.base, takenTimeout)
+	defer cancel()
+	if _, err := s.log.Publish(ctx, eventlog.Event{Session: name, Stream: stream, Data: answer.Data, Final: true}); err != nil {
+		return postRefused, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+	}
+	c.Status(http.StatusAccepted)
+	return postOpened, nil
+}
