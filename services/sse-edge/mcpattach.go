@@ -15,7 +15,7 @@ import (
 // messages (MCP 2025-11-25, Transports, Multiple Connections), whichever edges they are
 // at. The older ones are quiet, and one takes over from the same cursor when it ends.
 //
-//	GET ──▶ join ──▶ claim ──▶ the record is this edge's ──▶ the newest one's turn
+//	GET ──▶ claim: the record is this edge's ──▶ join ──▶ begin: the newest one's turn
 //	          another edge's record ──▶ rest, hand over the cursor
 //	          the newest ends ──▶ the next one here, or the record is released
 //
@@ -51,14 +51,23 @@ type attached struct {
 	handed chan string
 }
 
+// add takes in a connection, behind those that claimed the stream before it.
+func (at *attached) add(st *stream) {
+	i := len(at.streams)
+	for c := st.mcp.claim.revision; c != 0 && i > 0 && at.streams[i-1].mcp.claim.revision > c; i-- {
+	}
+	at.streams = slices.Insert(at.streams, i, st)
+}
+
 func (at *attached) newest() *stream { return at.streams[len(at.streams)-1] }
 
 const (
-	attachTimeout = 2 * time.Second  // of a request to NATS
-	handTimeout   = time.Second      // to wait for the place of the connection before
-	attachBeat    = 10 * time.Second // between two signs of life
-	attachSilence = 35 * time.Second // after which an edge has gone
-	attachRenewal = 20 * time.Minute // of a record, which NATS forgets after an hour
+	attachTimeout = 2 * time.Second        // of a request to NATS
+	claimTimeout  = 500 * time.Millisecond // of one that a client waits for
+	handTimeout   = time.Second            // to wait for the place of the connection before
+	attachBeat    = 10 * time.Second       // between two signs of life
+	attachSilence = 35 * time.Second       // after which an edge has gone
+	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
 )
 
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
@@ -87,12 +96,31 @@ func (a *attachments) join(st *stream) {
 		at = &attached{}
 		a.places[key] = at
 	}
-	at.streams = append(at.streams, st)
+	at.add(st)
 	if !st.quiet {
 		at.holder = st
 		return
 	}
-	a.work.Go(func() { a.claim(key) })
+	a.work.Go(func() { a.begin(key, st.mcp.claim) })
+}
+
+// claim is what came of claiming a stream's record, which is done before the client
+// hears anything: so of two connections the one that it made later is the newer one.
+type claim struct {
+	before   attachRecord
+	revision uint64 // 0 when it could not be claimed
+}
+
+// claim makes a stream's record this edge's.
+func (a *attachments) claim(at place) claim {
+	ctx, cancel := context.WithTimeout(a.base, claimTimeout)
+	defer cancel()
+	before, revision, err := a.records.claim(ctx, attachKey(at), a.edge)
+	if err != nil {
+		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
+		return claim{}
+	}
+	return claim{before, revision}
 }
 
 // leave lets go of a connection that has ended, at a place in its stream.
@@ -124,39 +152,31 @@ func (a *attachments) turn(at *attached, st *stream, where string) {
 	st.worker.send(post{stream: st, what: newsTurn, where: where})
 }
 
-// claim makes a stream's record this edge's, for its newest connection.
-func (a *attachments) claim(key string) {
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
-	defer cancel()
-	handed := make(chan string, 1)
-	a.mu.Lock()
-	if at := a.places[key]; at != nil {
-		at.handed = handed
-	}
-	a.mu.Unlock()
-	before, revision, err := a.records.claim(ctx, key, a.edge)
-	if err != nil && a.base.Err() == nil {
-		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
-	}
+// begin has the newest connection get the messages, after a claim.
+func (a *attachments) begin(key string, c claim) {
 	a.mu.Lock()
 	at := a.places[key]
-	if at == nil || at.holder == at.newest() || err == nil && revision < at.revision {
-		a.mu.Unlock() // it has gone, or another claim was faster, here or elsewhere
+	if at == nil || at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
+		a.mu.Unlock() // it has gone, or another claim was later, here or elsewhere
 		return
 	}
 	old, st := at.holder, at.newest()
 	at.holder = st
-	if revision > at.revision {
-		at.revision, at.written, at.other = revision, time.Now(), ""
+	var handed chan string
+	if c.revision > at.revision {
+		at.revision, at.written, at.other = c.revision, time.Now(), ""
+		if old == nil && st.mcp.behind && a.alive(c.before) {
+			handed = make(chan string, 1)
+			at.handed = handed
+		}
 	}
-	elsewhere := err == nil && old == nil && a.alive(before)
 	a.mu.Unlock()
 	where := ""
 	switch {
 	case old != nil:
 		where = a.rest(old)
-	case elsewhere:
-		where = await(a.base, handed)
+	case handed != nil:
+		where = a.handedOver(key, c.revision, handed)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -187,6 +207,17 @@ func await(ctx context.Context, place <-chan string) string {
 	case <-ctx.Done():
 	}
 	return ""
+}
+
+// handedOver returns where the connection of another edge stood, once that has said so
+// in the record that this one has claimed.
+func (a *attachments) handedOver(key string, claimed uint64, handed <-chan string) string {
+	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	defer cancel()
+	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
+		return r.From // before anybody waited for it
+	}
+	return await(a.base, handed)
 }
 
 // release lets another edge's connection take over, unless there is one here again. A
@@ -310,6 +341,15 @@ func (a *attachments) renew(key string, revision uint64) {
 	defer a.mu.Unlock()
 	if at := a.places[key]; at != nil && at.revision == revision {
 		at.revision = now
+	}
+}
+
+// open has the records ready before the first client comes, if NATS is there.
+func (a *attachments) open(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	if err := a.records.open(ctx); err != nil {
+		a.logger.Warn("the attach records are not there yet", "error", err)
 	}
 }
 

@@ -134,6 +134,7 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 	c.primed()
 	s.holds(t, u.session, rpc.Standalone, 1)
 	key := attachKey(place{u.session, rpc.Standalone})
+	eventually(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
 	s.attached.records.beat(t.Context(), "other")
 	if _, _, err := s.attached.records.claim(t.Context(), key, "other"); err != nil {
 		t.Fatal(err)

@@ -45,6 +45,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		st.drop()
 		return s.mcpLater(c, who, last, err)
 	}
+	st.mcp.claim = s.attached.claim(req.at)
 	return s.handOver(c, st)
 }
 

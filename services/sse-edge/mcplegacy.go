@@ -69,6 +69,9 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		st.drop()
 		return s.mcpLater(c, who, "", err)
 	}
+	if st.quiet {
+		st.mcp.claim = s.attached.claim(req.at)
+	}
 	return s.handOver(c, st)
 }
 

@@ -110,6 +110,19 @@ func (a *attachRecords) claim(ctx context.Context, key, edge string) (before att
 	return before, revision, err
 }
 
+// read returns a record.
+func (a *attachRecords) read(ctx context.Context, key string) (r attachRecord, revision uint64, err error) {
+	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		entry, err := kv.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		revision = entry.Revision()
+		return json.Unmarshal(entry.Value(), &r)
+	})
+	return r, revision, err
+}
+
 // change replaces a record that there is, if to says so.
 func (a *attachRecords) change(ctx context.Context, key string, to func(attachRecord) (attachRecord, bool)) error {
 	return a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {

@@ -31,6 +31,8 @@ type mcpForm struct {
 	behind bool
 	// served says that it was its turn once.
 	served bool
+	// claim is that of a GET.
+	claim claim
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.
 	// unheard is since when none has listened.
 	checkAt, unheard time.Time

@@ -241,6 +241,7 @@ func (s *Service) Run(ctx context.Context) error {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
+	s.attached.open(tailCtx)
 	tails.Go(func() { s.attached.run(tailCtx) })
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
