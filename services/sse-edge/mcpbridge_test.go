@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -163,7 +164,7 @@ func join(t *testing.T, url, version string, headers ...string) *mcpUser {
 }
 
 // do makes a request. Headers are in pairs; an empty value takes one away.
-func (u *mcpUser) do(method, body string, headers ...string) *http.Response {
+func (u *mcpUser) do(method, body string, headers ...string) reply {
 	u.t.Helper()
 	req, err := http.NewRequestWithContext(u.t.Context(), method, u.url+"/mcp", strings.NewReader(body))
 	if err != nil {
@@ -183,31 +184,34 @@ func (u *mcpUser) do(method, body string, headers ...string) *http.Response {
 		u.t.Fatal(err)
 	}
 	u.t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp
+	return reply{resp}
 }
 
-func (u *mcpUser) post(body string, headers ...string) *http.Response {
+// reply is a response whose body is closed with the test.
+type reply struct{ *http.Response }
+
+func (u *mcpUser) post(body string, headers ...string) reply {
 	u.t.Helper()
 	return u.do(http.MethodPost, body, headers...)
 }
 
-func (u *mcpUser) read(resp *http.Response) answered {
+func (u *mcpUser) read(resp reply) answered {
 	u.t.Helper()
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	return answered{resp, string(data)}
+	return answered{resp.Response, string(data)}
 }
 
 // follow reads a response that is an event stream.
-func (u *mcpUser) follow(resp *http.Response) *client {
+func (u *mcpUser) follow(resp reply) *client {
 	u.t.Helper()
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
 		a := u.read(resp)
 		u.t.Fatalf("no event stream: %d %s", a.StatusCode, a.body)
 	}
-	return &client{t: u.t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp}
+	return &client{t: u.t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp.Response}
 }
 
 // get opens the standalone stream, or resumes the one of an event ID.
@@ -219,12 +223,11 @@ func (u *mcpUser) get(lastID string) *client {
 // primed reads an event without data and returns its ID.
 func (c *client) primed() string {
 	c.t.Helper()
-	if e := c.next("message"); len(e.Data) == 0 && e.ID != "" {
-		return e.ID
-	} else {
+	e := c.next("message")
+	if len(e.Data) != 0 || e.ID == "" {
 		c.t.Fatalf("got %s with id %s, want an empty event", e.Data, e.ID)
 	}
-	return ""
+	return e.ID
 }
 
 // says reads the next messages, and returns the ID of the last one.
@@ -243,7 +246,7 @@ func (c *client) says(messages ...string) (id string) {
 // over expects the end of the body.
 func (c *client) over() {
 	c.t.Helper()
-	if e, err := c.dec.Next(); err != io.EOF {
+	if e, err := c.dec.Next(); !errors.Is(err, io.EOF) {
 		c.t.Errorf("the stream goes on with %s, %v", e.Data, err)
 	}
 }

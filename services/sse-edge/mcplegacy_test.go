@@ -31,7 +31,7 @@ func postLegacy(t *testing.T, url, body string) answered {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	return (&mcpUser{t: t}).read(resp)
+	return (&mcpUser{t: t}).read(reply{resp})
 }
 
 func TestTheOldTransport(t *testing.T) {

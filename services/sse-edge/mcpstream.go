@@ -33,6 +33,8 @@ type mcpForm struct {
 	served bool
 	// claim is that of a GET.
 	claim claim
+	// turn is where to go on when it is the stream's turn again, once it has been quiet.
+	turn *string
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.
 	// unheard is since when none has listened.
 	checkAt, unheard time.Time
@@ -155,6 +157,10 @@ func (st *stream) tellRested() {
 	}
 	st.rested <- st.where() // there is room
 	st.rested, st.quiet = nil, true
+	if where := st.mcp.turn; where != nil && !st.over {
+		st.mcp.turn = nil
+		st.worker.send(post{stream: st, what: newsTurn, where: *where})
+	}
 }
 
 // rest has a stream be quiet. One that is being read for sends what is found first.
@@ -169,7 +175,13 @@ func (w *worker) rest(st *stream, rested chan<- string) {
 // on there, one without where the connection before it stood, and one that had its turn
 // before there too, but never goes back.
 func (w *worker) takeTurn(st *stream, where string) {
-	if st.over {
+	switch {
+	case st.over:
+		return
+	case !st.quiet && st.rested != nil: // it is being read for, and is to be quiet first
+		st.mcp.turn = &where
+		return
+	case !st.quiet:
 		return
 	}
 	r := st.reader
