@@ -74,6 +74,9 @@ func (s *Service) mcp(h func(*fiber.Ctx, mcpClient) error) fiber.Handler {
 		if err == nil {
 			err = h(c, who)
 		}
+		if err != nil && c.Method() == fiber.MethodGet {
+			err = s.mcpLater(c, who, err)
+		}
 		if err != nil {
 			return s.refuse(c, err)
 		}

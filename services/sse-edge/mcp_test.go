@@ -224,3 +224,33 @@ func TestNobodyListens(t *testing.T) {
 		}
 	}
 }
+
+// The SDKs give a call up after anything but a 200, and one of them its session.
+func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	for name, change := range map[string]func(*Config){
+		"no room":   func(c *Config) { c.MaxConnections = 1 },
+		"too often": func(c *Config) { c.MaxAddressConnectRate = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := join(t, f.mcpEdge(change), "2025-11-25")
+			c := u.get("")
+			id := c.primed()
+			for refused := false; !refused; {
+				again := u.get(id)
+				next := again.primed()
+				if sequenceOf(t, next) != sequenceOf(t, id) || next == id || again.dec.Retry() < time.Second {
+					t.Errorf("%s, was %s", next, id)
+				}
+				id, refused = next, again.resp.ContentLength >= 0
+				again.close()
+			}
+			call := u.read(u.post(toolCall))
+			if (call.StatusCode != http.StatusServiceUnavailable || call.Header.Get("Retry-After") == "") && call.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("%d %s", call.StatusCode, call.body)
+			}
+		})
+	}
+}

@@ -26,12 +26,12 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	last := strings.Clone(c.Get(headerLastID))
 	rec, err := s.openSession(c, who)
 	if err != nil {
-		return s.mcpLater(c, who, last, err)
+		return err
 	}
 	v := visit{session: rec.Session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
-		return s.comeBack(c, who, last)
+		return s.comeBack(c, who)
 	}
 	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
 	if id, err := event.ParseID(last); err == nil && id.Stream != "" {
@@ -43,26 +43,31 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	st.mcp.behind, st.mcp.served = req.start.now, false
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()
-		return s.mcpLater(c, who, last, err)
+		return err
 	}
 	st.mcp.claim = s.attached.claim(req.at)
 	return s.handOver(c, st)
 }
 
-// mcpLater has a client come back if an error is trouble that will pass.
-func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, last string, err error) error {
-	if asRefusal(err).status != http.StatusServiceUnavailable {
+// mcpLater has a client that listens come back if an error is trouble that will pass.
+func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
+	reason := "unavailable"
+	switch asRefusal(err).status {
+	case http.StatusTooManyRequests:
+		reason = "address_rate"
+	case http.StatusServiceUnavailable:
+		s.logger.Warn("an MCP client is told to come back", "error", err)
+	default:
 		return err
 	}
-	s.logger.Warn("an MCP client is told to come back", "error", err)
-	s.metrics.refused.WithLabelValues("unavailable").Inc()
-	return s.comeBack(c, who, last)
+	s.metrics.refused.WithLabelValues(reason).Inc()
+	return s.comeBack(c, who)
 }
 
 // comeBack answers with a stream that ends at once, and keeps the client's place.
-func (s *Service) comeBack(c *fiber.Ctx, who mcpClient, last string) error {
+func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 	b := sse.AppendRetry(nil, jitter(s.cfg.Retry))
-	if id, err := event.ParseID(last); err == nil && who.primed() {
+	if id, err := event.ParseID(c.Get(headerLastID)); err == nil && who.primed() {
 		b = appendPrime(b, id.String())
 	} else {
 		b = append(b, '\n')

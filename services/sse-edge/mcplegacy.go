@@ -52,7 +52,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 			return refuseInvalid("Last-Event-ID is not one of this server.")
 		}
 		if _, err := s.sessionOf(c, name, who.grants); err != nil {
-			return s.mcpLater(c, who, "", err)
+			return err
 		}
 		req.at.session, req.start, form.served = name, start{after: id}, false
 	} else if !who.grants.MaySubscribe(req.at.session) {
@@ -61,13 +61,13 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 	v := visit{session: req.at.session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
-		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+		return s.comeBack(c, who)
 	}
 	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: form, quiet: !form.served}
 	var err error
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()
-		return s.mcpLater(c, who, "", err)
+		return err
 	}
 	if st.quiet {
 		st.mcp.claim = s.attached.claim(req.at)
