@@ -264,9 +264,9 @@ func (s *Service) Run(ctx context.Context) error {
 	stopServing()
 	close(stopWorkers)
 	workers.Wait()
-	s.attached.work.Wait()
 	stopTails()
 	tails.Wait()
+	s.attached.work.Wait() // nothing begins any more
 	s.end()
 	for _, p := range s.parts {
 		p.backlog.work.Wait()
