@@ -194,6 +194,20 @@ func startServices(t *testing.T) services {
 // log names.
 func startService(t *testing.T, pkg, says string, args ...string) (url string) {
 	t.Helper()
+	return startProgram(t, pkg, says, args...).url
+}
+
+// program is a program of one service, running.
+type program struct {
+	url  string // that its log named, if it did
+	cmd  *exec.Cmd
+	once sync.Once
+}
+
+// startProgram starts a program, which ends with the test, and waits until its log says
+// something: with the address, if it has one.
+func startProgram(t testing.TB, pkg, says string, args ...string) *program {
+	t.Helper()
 	log := &procLog{}
 	cmd := exec.Command(built(t, pkg), append(args, "--log-format=json", "--admin-addr=")...) //nolint:noctx // it is killed by the test's cleanup
 	cmd.Env = withoutRejoin(os.Environ())
@@ -202,15 +216,24 @@ func startService(t *testing.T, pkg, says string, args ...string) (url string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	p := &program{cmd: cmd}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		p.kill()
 		if t.Failed() {
 			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(20))
 		}
 	})
-	waitUntil(t, path.Base(pkg)+" listens", func() bool { return log.attr(says, "addr") != "" })
-	return "http://" + log.attr(says, "addr")
+	waitUntil(t, path.Base(pkg)+" says "+says, func() bool { return log.attr(says, "msg") != "" })
+	p.url = "http://" + log.attr(says, "addr")
+	return p
+}
+
+// kill ends the program as kill -9 does.
+func (p *program) kill() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Kill() // fails when it has ended by itself
+		_ = p.cmd.Wait()         // it was killed
+	})
 }
 
 // natsProc is a NATS server in a process of its own, which can be killed.

@@ -1,0 +1,181 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// cutter is a TCP proxy that cuts connections when told so.
+type cutter struct {
+	ln       net.Listener
+	handling sync.WaitGroup
+
+	mu      sync.Mutex
+	targets []string // the first that takes a connection gets it
+	balance bool     // begins with another target each time
+	refuse  bool     // new connections are closed at once
+	conns   map[net.Conn]bool
+	taken   int
+	// left is what of the next bytes for clients still goes through before all is cut;
+	// negative means everything.
+	left int
+	seen bytes.Buffer // what went to clients, when that is to be kept
+	keep bool
+}
+
+// newCutter starts a proxy, which ends with the test.
+func newCutter(t testing.TB, targets ...string) *cutter {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{ln: ln, targets: targets, conns: map[net.Conn]bool{}, left: -1}
+	c.handling.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.handling.Go(func() { c.handle(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		c.block()
+		c.handling.Wait()
+	})
+	return c
+}
+
+func (c *cutter) addr() string { return c.ln.Addr().String() }
+
+// mcp is the URL of the MCP endpoint behind it.
+func (c *cutter) mcp() string { return "http://" + c.addr() + "/mcp" }
+
+// handle joins a client with a target until one of them ends or all is cut.
+func (c *cutter) handle(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	var target net.Conn
+	for _, addr := range c.chosen() {
+		var err error
+		if target, err = new(net.Dialer).Dial("tcp", addr); err == nil {
+			break
+		}
+	}
+	if target == nil || !c.join(client, target) {
+		return
+	}
+	var up sync.WaitGroup
+	up.Go(func() {
+		_, _ = io.Copy(target, client) // what ends it ends the other
+		_ = target.Close()
+	})
+	_, _ = io.Copy(through{c, client}, target)
+	_ = client.Close()
+	up.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.conns, client)
+	delete(c.conns, target)
+}
+
+func (c *cutter) chosen() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.balance {
+		return c.targets
+	}
+	at := c.taken % len(c.targets)
+	return slices.Concat(c.targets[at:], c.targets[:at])
+}
+
+// join says whether a connection may be.
+func (c *cutter) join(client, target net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refuse {
+		_ = target.Close()
+		return false
+	}
+	c.taken++
+	c.conns[client], c.conns[target] = true, true
+	return true
+}
+
+// count returns how often a text has gone to clients.
+func (c *cutter) count(text string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Count(c.seen.Bytes(), []byte(text))
+}
+
+// cut ends all connections.
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cutLocked()
+}
+
+func (c *cutter) cutLocked() {
+	for conn := range c.conns {
+		_ = conn.Close()
+	}
+	clear(c.conns)
+	c.left = -1
+}
+
+// cutAfter ends all connections after the next n bytes that go to clients.
+func (c *cutter) cutAfter(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = n
+}
+
+// block ends all connections, and those that come.
+func (c *cutter) block() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = true
+	c.cutLocked()
+}
+
+func (c *cutter) unblock() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = false
+}
+
+// through is the way to a client.
+type through struct {
+	*cutter
+	client net.Conn
+}
+
+func (w through) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	limit := len(b)
+	if w.left >= 0 {
+		limit = min(limit, w.left)
+		w.left -= limit
+	}
+	cut := w.left == 0
+	w.mu.Unlock()
+	n, err := w.client.Write(b[:limit])
+	w.mu.Lock()
+	if w.keep {
+		w.seen.Write(b[:n])
+	}
+	w.mu.Unlock()
+	if cut {
+		w.cut()
+	}
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return n, err
+}

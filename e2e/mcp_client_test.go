@@ -1,0 +1,279 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// told is what a client tells of a call, one of it at a time.
+type told struct {
+	Progress float64 `json:"progress"`
+	Result   string  `json:"result"`
+	Error    string  `json:"error"`   // the call's end, instead of a result
+	Trouble  string  `json:"trouble"` // with a connection, which the client may get over
+}
+
+// mcpCall is a call that goes on.
+type mcpCall struct {
+	t testing.TB
+	// silent is a client that tells of no progress.
+	silent bool
+	end    func()
+	ended  chan struct{}
+
+	mu   sync.Mutex
+	told []told
+}
+
+func (c *mcpCall) tell(line told) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = append(c.told, line)
+}
+
+func (c *mcpCall) lines() []told {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]told(nil), c.told...)
+}
+
+// waitFor waits until the client has told of a step.
+func (c *mcpCall) waitFor(step int) {
+	c.t.Helper()
+	if c.silent {
+		return
+	}
+	c.wait(fmt.Sprintf("the client has step %d", step), func(l told) bool { return l.Progress == float64(step) })
+}
+
+func (c *mcpCall) wait(what string, is func(told) bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		lines := c.lines()
+		for _, l := range lines {
+			if is(l) {
+				return
+			}
+			if l.Error != "" {
+				c.t.Fatalf("waited until %s, and it was told %+v", what, lines)
+			}
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("waited in vain until %s: %+v", what, lines)
+		}
+	}
+}
+
+// finish waits for the result, ends the client and expects each step and the result once.
+func (c *mcpCall) finish(name string, steps int) {
+	c.t.Helper()
+	c.waitFor(steps)
+	c.wait("there is a result", func(l told) bool { return l.Result != "" })
+	c.end()
+	var progress []float64
+	var results []string
+	for _, l := range c.lines() {
+		switch {
+		case l.Progress != 0:
+			progress = append(progress, l.Progress)
+		case l.Result != "":
+			results = append(results, l.Result)
+		}
+	}
+	if len(results) != 1 || results[0] != fmt.Sprintf("%s has counted to %d", name, steps) {
+		c.t.Errorf("the results are %q", results)
+	}
+	if c.silent {
+		return
+	}
+	ok := len(progress) == steps
+	for i, p := range progress {
+		ok = ok && p == float64(i+1)
+	}
+	if !ok {
+		c.t.Errorf("the steps that arrived are %v, want 1 to %d, each once", progress, steps)
+	}
+}
+
+// troubles are what the client told of its connections.
+func (c *mcpCall) troubles() (all []string) {
+	for _, l := range c.lines() {
+		if l.Trouble != "" {
+			all = append(all, l.Trouble)
+		}
+	}
+	return all
+}
+
+// mcpClients are clients that others wrote: each calls count at a URL.
+var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCall{
+	"TypeScript v1": func(t testing.TB, url string, args counting) *mcpCall {
+		return typeScript(t, "@modelcontextprotocol/sdk", url, "count", args)
+	},
+	"TypeScript v2": func(t testing.TB, url string, args counting) *mcpCall {
+		return typeScript(t, "@modelcontextprotocol/client", url, "count", args)
+	},
+	"Go":        callWithGo,
+	"Inspector": inspector,
+}
+
+// typeScript calls a tool with a TypeScript SDK, in a Node of its own.
+func typeScript(t testing.TB, sdk, url, tool string, args any) *mcpCall {
+	t.Helper()
+	packages := npm(t)
+	text, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &mcpCall{t: t}
+	c.run(packages.node(), filepath.Join("testdata", "mcp", "client.mjs"), packages.path(sdk), url, tool, string(text))
+	return c
+}
+
+// inspector calls count with the Inspector's command line, which tells only the result.
+func inspector(t testing.TB, url string, args counting) *mcpCall {
+	t.Helper()
+	packages := npm(t)
+	c := &mcpCall{t: t, silent: true}
+	c.run(packages.node(), packages.path("@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js"),
+		"--cli", "--transport", "http", "--server-url", url, "--method", "tools/call", "--tool-name", "count",
+		"--tool-arg", "call="+args.Call, fmt.Sprintf("steps=%d", args.Steps), "--tool-metadata", "progressToken=1", "--format", "json", "--quiet")
+	return c
+}
+
+// run starts a program that writes what it is told, and ends when its input does.
+func (c *mcpCall) run(program string, args ...string) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Env = append(os.Environ(), "HOME="+c.t.TempDir(), "MCP_INSPECTOR_SECRET_STORE=memory")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.ended = make(chan struct{})
+	go func() {
+		defer close(c.ended)
+		c.read(out)
+		if err := cmd.Wait(); err != nil {
+			c.tell(told{Error: fmt.Sprintf("the client ended: %v\n%s", err, &stderr)})
+		}
+	}()
+	c.end = func() {
+		_ = in.Close()
+		select {
+		case <-c.ended:
+		case <-time.After(patience):
+			c.t.Error("the client did not end")
+		}
+	}
+	c.t.Cleanup(func() {
+		cancel()
+		<-c.ended
+	})
+}
+
+// read takes lines of what is told, or a tool's result in whatever lines.
+func (c *mcpCall) read(out interface{ Read([]byte) (int, error) }) {
+	in := json.NewDecoder(bufio.NewReader(out))
+	for {
+		var line struct {
+			told
+			Result json.RawMessage `json:"result"`
+		}
+		if in.Decode(&line) != nil {
+			return
+		}
+		var result struct {
+			Content []struct{ Text string }
+		}
+		if json.Unmarshal(line.Result, &line.told.Result) != nil && json.Unmarshal(line.Result, &result) == nil && len(result.Content) > 0 {
+			line.told.Result = result.Content[0].Text
+		}
+		c.tell(line.told)
+	}
+}
+
+// callWithGo calls count with the Go SDK.
+func callWithGo(t testing.TB, url string, args counting) *mcpCall {
+	t.Helper()
+	c := &mcpCall{t: t, ended: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	session := connectGo(ctx, t, url, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			c.tell(told{Progress: r.Params.Progress})
+		},
+	})
+	params := &mcp.CallToolParams{Name: "count", Arguments: args}
+	params.SetProgressToken("1")
+	go func() {
+		defer close(c.ended)
+		result, err := session.CallTool(ctx, params)
+		if err != nil {
+			c.tell(told{Error: err.Error()})
+			return
+		}
+		c.tell(told{Result: textOf(result)})
+	}()
+	c.end = func() {
+		<-c.ended
+		if err := session.Close(); err != nil {
+			t.Errorf("the session's end: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		cancel()
+		<-c.ended
+		_ = session.Close() // it was, unless the test has failed
+	})
+	return c
+}
+
+// connectGo opens a session with the Go SDK, on connections of its own that end with
+// the test.
+func connectGo(ctx context.Context, t testing.TB, url string, options *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
+	t.Cleanup(transport.CloseIdleConnections)
+	c := mcp.NewClient(&mcp.Implementation{Name: "rejoin-e2e", Version: "1"}, options)
+	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session
+}
+
+// textOf is the text of a tool's result.
+func textOf(result *mcp.CallToolResult) string {
+	if len(result.Content) == 0 {
+		return ""
+	}
+	text, _ := result.Content[0].(*mcp.TextContent)
+	if text == nil {
+		return ""
+	}
+	return text.Text
+}

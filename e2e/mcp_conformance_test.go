@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// The official suite, against a server of the Go SDK alone and through Rejoin: nothing
+// that the server passes may be lost.
+func TestConformance(t *testing.T) {
+	alone := startEverythingServer(t)
+	p := startProc(t, "--upstream="+alone)
+	for name, suite := range map[string]struct {
+		args   []string
+		passed int
+	}{
+		"2025-11-25": {[]string{"--spec-version", "2025-11-25"}, 40},
+		"all":        {[]string{"--suite", "all"}, 44},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, got := conformance(t, alone, suite.args), conformance(t, p.api()+"/mcp", suite.args)
+			if n := want.passed(); n != suite.passed {
+				t.Errorf("the server alone passes %d checks, not %d", n, suite.passed)
+			}
+			for scenario, checks := range want {
+				for id, n := range checks {
+					if m := got[scenario][id]; m.passed < n.passed || m.failed > n.failed {
+						t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
+					}
+				}
+			}
+			for scenario, checks := range got {
+				for id, n := range checks {
+					if n.failed > 0 {
+						t.Errorf("%s, %s failed: %s", scenario, id, n.message)
+					}
+				}
+			}
+			t.Logf("conformance %s: %d of %d checks passed through Rejoin, %d by the server alone", name, got.passed(), suite.passed, want.passed())
+		})
+	}
+}
+
+// checks are what a run of the suite says, by scenario and check.
+type checks map[string]map[string]check
+
+type check struct {
+	passed, failed int
+	message        string
+}
+
+func (c checks) passed() (n int) {
+	for _, scenario := range c {
+		for _, check := range scenario {
+			n += check.passed
+		}
+	}
+	return n
+}
+
+// timestamp is what the suite puts behind a scenario's name.
+const timestamp = "-2006-01-02T15-04-05-000Z"
+
+func conformance(t *testing.T, url string, args []string) checks {
+	t.Helper()
+	packages, dir := npm(t), t.TempDir()
+	args = append([]string{packages.path("@modelcontextprotocol", "conformance", "dist", "index.js"), "server", "--url", url, "--output-dir", dir}, args...)
+	out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("the suite ended: %v\n%s", err, out)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "server-*", "checks.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := checks{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []struct{ ID, Status, ErrorMessage string }
+		if err := json.Unmarshal(data, &list); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		name := filepath.Base(filepath.Dir(file))
+		scenario := map[string]check{}
+		for _, c := range list {
+			n := scenario[c.ID]
+			switch c.Status {
+			case "SUCCESS":
+				n.passed++
+			case "FAILURE":
+				n.failed, n.message = n.failed+1, c.ErrorMessage
+			}
+			scenario[c.ID] = n
+		}
+		all[name[len("server-"):len(name)-len(timestamp)]] = scenario
+	}
+	return all
+}
+
+// startEverythingServer starts the Go SDK's server that has all that the suite asks for.
+// It ends with the test.
+func startEverythingServer(t *testing.T) (url string) {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	_ = ln.Close() // the port is the server's from now on
+	log := &procLog{}
+	// A server without sessions cannot ask its client anything, and fails four checks.
+	cmd := exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, "-stateless=false") //nolint:noctx // it is killed by the test's cleanup
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("the last of the server's log:\n%s", log.tail(20))
+		}
+	})
+	waitUntil(t, "the server listens", func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return "http://" + addr
+}

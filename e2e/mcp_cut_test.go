@@ -1,0 +1,288 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// mcpSystem is an MCP server with a bridge before it, in programs of one service each.
+// Tests start the edges that they want.
+type mcpSystem struct {
+	t      testing.TB
+	nats   *natsProc
+	way    *cutter // of the bridge to NATS
+	server *mcpServer
+	bridge *program
+}
+
+func startMCP(t *testing.T) *mcpSystem {
+	t.Helper()
+	s := &mcpSystem{t: t, nats: newNATS(t), server: newMCPServer(t)}
+	s.nats.start()
+	s.way = newCutter(t, s.nats.addr)
+	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag())
+	s.startBridge()
+	return s
+}
+
+func (s *mcpSystem) startBridge() {
+	s.t.Helper()
+	s.bridge = startProgram(s.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", "--nats-url=nats://"+s.way.addr(), "--upstream="+s.server.url, "--bridge-name=e2e")
+}
+
+// edge starts an edge whose clients come back soon; addr has port 0 for any.
+func (s *mcpSystem) edge(t testing.TB, addr string, args ...string) *program {
+	t.Helper()
+	args = append([]string{"--edge-addr=" + addr, "--retry=50ms", "--drain=0s", s.nats.flag()}, args...)
+	return startProgram(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", args...)
+}
+
+const anyPort = "127.0.0.1:0"
+
+// host is where a program listens.
+func (p *program) host() string { return strings.TrimPrefix(p.url, "http://") }
+
+// The connections of a client are cut while nothing comes and in the middle of an event;
+// then its edge is killed, and it comes to another one. It gets everything once all the
+// same, and the server does not notice.
+func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
+	s := startMCP(t)
+	for name, start := range mcpClients {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const steps = 10
+			edge, another := s.edge(t, anyPort), s.edge(t, anyPort)
+			way := newCutter(t, edge.host(), another.host())
+			way.keep = true
+			call := start(t, way.mcp(), counting{Call: name, Steps: steps})
+			step := func(n int) {
+				t.Helper()
+				s.server.allow(name, n)
+				waitUntil(t, fmt.Sprintf("step %d has gone to the client", n), func() bool { return way.count(fmt.Sprintf(`"progress":%d`, n)) > 0 })
+				call.waitFor(n)
+			}
+			// Each stream of a client begins with an event that has no data: that of the
+			// call, and the session's own.
+			begun := 0
+			trouble := func(happens func(), n int) {
+				t.Helper()
+				begun += 2
+				waitUntil(t, "the client listens", func() bool { return way.count("data:\n\n") >= begun })
+				happens()
+				step(n)
+			}
+			step(2)
+			trouble(way.cut, 4)
+			trouble(func() { way.cutAfter(20) }, 6)
+			trouble(edge.kill, 8)
+			s.server.allow(name, steps+1)
+			call.finish(name, steps)
+			if n := s.server.runs(name); n != 1 {
+				t.Errorf("the tool ran %d times", n)
+			}
+		})
+	}
+}
+
+// A TypeScript SDK of before November 2025 takes no event without data, and does not come
+// back for the rest of a call: it is told no such thing, and its connections live on
+// beyond their age.
+func TestAClientOfOldIsNeitherPrimedNorCut(t *testing.T) {
+	s := startMCP(t)
+	edge := s.edge(t, anyPort, "--max-connection-age=1s", "--heartbeat=50ms")
+	way := newRecorder(t, edge.url)
+	const steps = 4
+	call := typeScript(t, "sdk-1.20", way.URL+"/mcp", "count", counting{Call: "old", Steps: steps})
+	s.server.allow("old", 2)
+	call.waitFor(2)
+	session := initialize(t, edge.url)
+	for range 3 { // a client of today is told to come back each time
+		a := do(t, http.MethodGet, edge.url+"/mcp", "", "Accept", "text/event-stream", "Mcp-Session-Id", session, "Mcp-Protocol-Version", "2025-11-25")
+		if a.status != http.StatusOK || !strings.Contains(a.body, "id:") {
+			t.Fatalf("the answer is %d %q", a.status, a.body)
+		}
+	}
+	s.server.allow("old", steps+1)
+	call.finish("old", steps)
+	if all := call.troubles(); len(all) > 0 {
+		t.Errorf("the client complains: %q", all)
+	}
+	gets := 0
+	for _, r := range way.requests() {
+		if r.method == http.MethodGet {
+			gets++
+		}
+	}
+	if gets != 1 {
+		t.Errorf("%d GET requests, want one: %+v", gets, way.requests())
+	}
+}
+
+// TypeScript v1 does not take an error for a response, and comes back for one. There is
+// none, and it is told so in the one way that it does not ask again after.
+func TestAClientThatComesBackForAFailedCallIsToldToStay(t *testing.T) {
+	s := startMCP(t)
+	edge := s.edge(t, anyPort)
+	way := newRecorder(t, edge.url)
+	call := typeScript(t, "@modelcontextprotocol/sdk", way.URL+"/mcp", "nothing", struct{}{})
+	var back *recorded
+	waitUntil(t, "the client has come back", func() bool {
+		for _, r := range way.requests() {
+			if r.lastEventID != "" {
+				back = &r
+			}
+		}
+		return back != nil
+	})
+	if back.status != http.StatusNoContent {
+		t.Errorf("it is answered %+v", back)
+	}
+	call.end()
+	if lines := call.lines(); len(lines) == 0 || lines[len(lines)-1].Error == "" {
+		t.Errorf("the client has %+v", lines)
+	}
+}
+
+// callIsWritten reports whether a bridge has written down that it works on a call.
+func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
+	s.t.Helper()
+	nc, err := nats.Connect("nats://" + s.nats.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	kv, err := js.KeyValue(ctx, "MCP_CALLS")
+	if err != nil {
+		return false
+	}
+	keys, err := kv.Keys(ctx)
+	return err == nil && len(keys) > 0
+}
+
+// A call whose bridge dies, and whose server cannot go on with it, ends with an error; the
+// session lives on at the next bridge of that name.
+func TestASessionOutlivesItsBridge(t *testing.T) {
+	s := startMCP(t)
+	edge := s.edge(t, anyPort)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	steps := make(chan float64, 100)
+	session := connectGo(ctx, t, edge.url+"/mcp", &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { steps <- r.Params.Progress },
+	})
+	count := func(name string) (string, error) {
+		params := &mcp.CallToolParams{Name: "count", Arguments: counting{Call: name, Steps: 1}}
+		params.SetProgressToken(name)
+		result, err := session.CallTool(ctx, params)
+		if err != nil {
+			return "", err
+		}
+		return textOf(result), nil
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := count("first")
+		ended <- err
+	}()
+	s.server.allow("first", 1)
+	select {
+	case <-steps:
+	case err := <-ended:
+		t.Fatalf("the call ended: %v", err)
+	}
+	// The next bridge knows at once of calls that were written down, others are asked about.
+	waitUntil(t, "the call is written down", func() bool { return s.callIsWritten(ctx) })
+	s.bridge.kill()
+	s.startBridge()
+	if err := <-ended; err == nil || ctx.Err() != nil {
+		t.Errorf("the call that lost its bridge ended with %v", err)
+	}
+	s.server.allow("first", 2) // the server ends its session after all its tools
+	s.server.allow("second", 2)
+	if text, err := count("second"); err != nil || text != "second has counted to 1" {
+		t.Errorf("the next call ended with %q, %v", text, err)
+	}
+	if err := session.Close(); err != nil {
+		t.Errorf("the session's end: %v", err)
+	}
+}
+
+// initialize opens a session by hand, of revision 2025-11-25.
+func initialize(t testing.TB, edge string) (session string) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": 0, "method": "initialize",
+		"params": map[string]any{"protocolVersion": "2025-11-25", "capabilities": struct{}{}, "clientInfo": map[string]string{"name": "e2e", "version": "1"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := do(t, http.MethodPost, edge+"/mcp", string(body), "Content-Type", "application/json", "Accept", "application/json, text/event-stream")
+	session = a.header.Get("Mcp-Session-Id")
+	if a.status != http.StatusOK || session == "" {
+		t.Fatalf("initialize is answered %d %s", a.status, a.body)
+	}
+	return session
+}
+
+// recorder is an HTTP proxy that notes what was asked and answered.
+type recorder struct {
+	*httptest.Server
+
+	mu  sync.Mutex
+	all []recorded
+}
+
+type recorded struct {
+	method, lastEventID string
+	status              int
+}
+
+func newRecorder(t testing.TB, target string) *recorder {
+	t.Helper()
+	to, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	r := &recorder{}
+	r.Server = httptest.NewServer(&httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1,
+		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(to) },
+		ModifyResponse: func(resp *http.Response) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.all = append(r.all, recorded{resp.Request.Method, resp.Request.Header.Get("Last-Event-ID"), resp.StatusCode})
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	})
+	t.Cleanup(func() {
+		r.CloseClientConnections()
+		r.Close()
+	})
+	return r
+}
+
+func (r *recorder) requests() []recorded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]recorded(nil), r.all...)
+}

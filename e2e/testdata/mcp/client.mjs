@@ -1,0 +1,28 @@
+// Calls one tool with a TypeScript SDK and writes what it gets, a line of JSON each:
+//   node client.mjs <folder of the SDK> <URL> <tool> <arguments as JSON>
+import { existsSync } from 'node:fs';
+
+const [sdk, url, tool, args] = process.argv.slice(2);
+const tell = (line) => console.log(JSON.stringify(line));
+
+const v1 = existsSync(`${sdk}/dist/esm`);
+const { Client } = await import(v1 ? `${sdk}/dist/esm/client/index.js` : `${sdk}/dist/index.mjs`);
+const { StreamableHTTPClientTransport } = await import(v1 ? `${sdk}/dist/esm/client/streamableHttp.js` : `${sdk}/dist/index.mjs`);
+
+const client = new Client({ name: 'rejoin-e2e', version: '1' });
+const transport = new StreamableHTTPClientTransport(new URL(url));
+client.onerror = (error) => tell({ trouble: String(error) });
+await client.connect(transport);
+const options = { timeout: 60_000, onprogress: ({ progress }) => tell({ progress }) };
+const params = { name: tool, arguments: JSON.parse(args) };
+try {
+  const result = await (v1 ? client.callTool(params, undefined, options) : client.callTool(params, options));
+  tell({ result: result.content[0].text });
+} catch (error) {
+  tell({ error: String(error) });
+}
+// A client that goes on is told by whoever started it when to end.
+for await (const _ of process.stdin);
+client.onerror = undefined; // what it says of its own end is of no interest
+await transport.terminateSession();
+await client.close();
