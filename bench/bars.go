@@ -39,6 +39,12 @@ func bars() []bar {
 		{[]string{"limits"}, "longest_above_s", false, 5},
 		{[]string{"ledger"}, "vs_drain", false, 1.5},
 		{[]string{"ledger"}, "heap_vs_bound", false, 1},
+		{[]string{"mcp-calls"}, "added_p50_ms", false, 3},
+		{[]string{"mcp-calls"}, "calls_vs_alone", true, 0.4},
+		{[]string{"mcp-sessions"}, "sessions", true, 1000},
+		{[]string{"mcp-sessions"}, "lost", false, 0},
+		{[]string{"mcp-sessions"}, "twice", false, 0},
+		{[]string{"mcp-sessions"}, "run_again", false, 0},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

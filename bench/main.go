@@ -46,6 +46,8 @@ func cases() []benchCase {
 		{"retention", "removal", "1,000 closed sessions of 10,000, of 100 events each, are removed beside a client that publishes 2,000 events/s", removal},
 		{"retention", "limits", "one session of 50 streams, 5,000 events/s of 512 B for a minute: how long it holds more than its limits", limitsCase},
 		{"retention", "ledger", "a janitor starts on 1,000,000 events of 512 B in 10,000 streams", ledgerCase},
+		{"mcp", "mcp-calls", "a tool call that returns at once, through edge, log and bridge and to the MCP server alone: one after the other, and 16 clients at once", mcpCalls},
+		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcpTrouble(mcpSessions)},
 		{"cold", "cold", "an edge starts on 1,000,000 events of 512 B", cold},
 	}
 }
@@ -57,6 +59,10 @@ func main() {
 	}
 	if len(os.Args) == 2 && os.Args[1] == bareFiber {
 		fmt.Fprintln(os.Stderr, "bench:", serveFiber())
+		os.Exit(1)
+	}
+	if len(os.Args) == 2 && os.Args[1] == bareMCP {
+		fmt.Fprintln(os.Stderr, "bench:", serveMCP())
 		os.Exit(1)
 	}
 	if len(os.Args) == 3 && os.Args[1] == bareJetStream {

@@ -23,6 +23,7 @@ type programs struct {
 	edge    string // the edge alone
 	ingest  string // ingest alone
 	janitor string // the janitor alone
+	bridge  string // a bridge alone
 	nginx   string // nginx with Nchan; empty when it is not installed
 	nchan   string // Nchan's module
 	stored  *stored
@@ -34,8 +35,8 @@ func build(ctx context.Context) (*programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest"), janitor: filepath.Join(dir, "janitor")}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest", "rejoin/services/janitor/cmd/janitor")
+	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest"), janitor: filepath.Join(dir, "janitor"), bridge: filepath.Join(dir, "bridge")}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest", "rejoin/services/janitor/cmd/janitor", "rejoin/services/bridge/cmd/bridge")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		p.clean()

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	mcpWarmUp  = 200
+	mcpInTurn  = 2000 // calls, one after the other
+	mcpAtOnce  = 16   // clients, each one call after the other
+	mcpTime    = 5 * time.Second
+	mcpOnly    = "alone_"
+	mcpThrough = ""
+)
+
+// mcpCalls measures a tool call that returns at once: through edge, log and bridge, all in
+// the standalone program, beside the MCP server alone.
+func mcpCalls(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	server, err := startMCPServer(ctx)
+	if err != nil {
+		return f, err
+	}
+	defer server.close()
+	s, err := start(ctx, p, "", "--upstream", server.url)
+	if err != nil {
+		return f, err
+	}
+	defer s.stop()
+	urls := map[string]string{mcpOnly: server.url, mcpThrough: s.edge + "/mcp"}
+	took, err := mcpLatencies(ctx, urls)
+	if err != nil {
+		return f, err
+	}
+	for _, prefix := range []string{mcpOnly, mcpThrough} {
+		f.addLatencies(prefix, took[prefix])
+	}
+	f.add("added_p50_ms", f.values[mcpThrough+"p50_ms"]-f.values[mcpOnly+"p50_ms"])
+	for _, prefix := range []string{mcpOnly, mcpThrough} {
+		rate, err := mcpRate(ctx, urls[prefix], mcpAtOnce, mcpTime)
+		if err != nil {
+			return f, fmt.Errorf("%scalls: %w", prefix, err)
+		}
+		f.add(prefix+"calls_per_s", rate)
+	}
+	f.ratio("calls_vs_alone", "calls_per_s", mcpOnly+"calls_per_s")
+	return f, nil
+}
+
+// mcpLatencies calls each server in turn, so that what the machine does otherwise hits both.
+func mcpLatencies(ctx context.Context, urls map[string]string) (map[string][]time.Duration, error) {
+	h := mcpHTTP()
+	defer h.CloseIdleConnections()
+	clients, took := map[string]*mcpClient{}, map[string][]time.Duration{}
+	for prefix, url := range urls {
+		var err error
+		if clients[prefix], err = openMCP(ctx, h, url); err != nil {
+			return nil, fmt.Errorf("%scalls: %w", prefix, err)
+		}
+	}
+	for n := range mcpWarmUp + mcpInTurn {
+		for prefix, c := range clients {
+			begun := time.Now()
+			if err := c.call(ctx, "now", "{}", nil); err != nil {
+				return nil, fmt.Errorf("%scall: %w", prefix, err)
+			}
+			if n >= mcpWarmUp {
+				took[prefix] = append(took[prefix], time.Since(begun))
+			}
+		}
+	}
+	return took, nil
+}
+
+// mcpRate returns how many calls a second return.
+func mcpRate(ctx context.Context, url string, clients int, d time.Duration) (float64, error) {
+	h := mcpHTTP()
+	defer h.CloseIdleConnections()
+	all := make([]*mcpClient, clients)
+	for i := range all {
+		var err error
+		if all[i], err = openMCP(ctx, h, url); err != nil {
+			return 0, err
+		}
+	}
+	var returned atomic.Int64
+	errs := make([]error, clients)
+	var calling sync.WaitGroup
+	begun := time.Now()
+	for i, c := range all {
+		calling.Go(func() {
+			for errs[i] == nil && time.Since(begun) < d {
+				if errs[i] = c.call(ctx, "now", "{}", nil); errs[i] == nil {
+					returned.Add(1)
+				}
+			}
+		})
+	}
+	calling.Wait()
+	return float64(returned.Load()) / time.Since(begun).Seconds(), errors.Join(errs...)
+}
