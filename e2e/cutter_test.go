@@ -23,8 +23,7 @@ type cutter struct {
 	// left is what of the next bytes for clients still goes through before all is cut;
 	// negative means everything.
 	left int
-	seen bytes.Buffer // what went to clients, when that is to be kept
-	keep bool
+	seen bytes.Buffer // what went to clients
 }
 
 // newCutter starts a proxy, which ends with the test.
@@ -49,6 +48,16 @@ func newCutter(t testing.TB, targets ...string) *cutter {
 		c.block()
 		c.handling.Wait()
 	})
+	return c
+}
+
+// newBalancer is newCutter with connections spread over the targets.
+func newBalancer(t testing.TB, targets ...string) *cutter {
+	t.Helper()
+	c := newCutter(t, targets...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.balance = true
 	return c
 }
 
@@ -167,9 +176,7 @@ func (w through) Write(b []byte) (int, error) {
 	w.mu.Unlock()
 	n, err := w.client.Write(b[:limit])
 	w.mu.Lock()
-	if w.keep {
-		w.seen.Write(b[:n])
-	}
+	w.seen.Write(b[:n])
 	w.mu.Unlock()
 	if cut {
 		w.cut()

@@ -65,7 +65,6 @@ func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
 			const steps = 10
 			edge, another := s.edge(t, anyPort), s.edge(t, anyPort)
 			way := newCutter(t, edge.host(), another.host())
-			way.keep = true
 			call := start(t, way.mcp(), counting{Call: name, Steps: steps})
 			step := func(n int) {
 				t.Helper()

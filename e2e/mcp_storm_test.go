@@ -12,8 +12,7 @@ func TestNoCallIsLostWithAnEdgeOrWithNATS(t *testing.T) {
 	const sessions, steps = 60, 50
 	s := startMCP(t)
 	edge, another := s.edge(t, anyPort), s.edge(t, anyPort)
-	way := newCutter(t, edge.host(), another.host())
-	way.balance = true
+	way := newBalancer(t, edge.host(), another.host())
 	calls := make([]*mcpCall, sessions)
 	for i := range calls {
 		calls[i] = callWithGo(t, way.mcp(), counting{Call: fmt.Sprint(i), Gate: "all", Steps: steps})

@@ -204,12 +204,12 @@ type program struct {
 	once sync.Once
 }
 
-// startProgram starts a program, which ends with the test, and waits until its log says
-// something: with the address, if it has one.
+// startProgram starts a program, which ends with the test, and waits until it is ready and
+// its log says something: with the address, if it has one.
 func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Helper()
 	log := &procLog{}
-	cmd := exec.Command(built(t, pkg), append(args, "--log-format=json", "--admin-addr=")...) //nolint:noctx // it is killed by the test's cleanup
+	cmd := exec.Command(built(t, pkg), append(args, "--log-format=json", "--admin-addr=127.0.0.1:0")...) //nolint:noctx // it is killed by the test's cleanup
 	cmd.Env = withoutRejoin(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = log
@@ -223,7 +223,10 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(20))
 		}
 	})
-	waitUntil(t, path.Base(pkg)+" says "+says, func() bool { return log.attr(says, "msg") != "" })
+	waitUntil(t, path.Base(pkg)+" is ready", func() bool {
+		a, err := try(http.MethodGet, "http://"+log.attr("admin port open", "addr")+"/readyz", "")
+		return err == nil && a.status == http.StatusOK && log.attr(says, "msg") != ""
+	})
 	p.url = "http://" + log.attr(says, "addr")
 	return p
 }
