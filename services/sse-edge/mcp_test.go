@@ -3,6 +3,7 @@ package edge
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,4 +254,78 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client that asks for what is behind the last event of a call has everything: any
+// stream would have it ask again, for ever.
+func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"no such tool"}}`
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
+	last := c.says(failed)
+	c.over()
+	for _, id := range []string{last, last + ".7"} {
+		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNoContent || a.body != "" {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
+		}
+	}
+}
+
+func TestAnEventIDThatIsNoneIsRefused(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {
+		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.body, `"code":-32600`) {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
+		}
+	}
+}
+
+func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b.post = func(c rpc.Call) rpc.Answer {
+		m, _ := readMembers(c.Data)
+		b.say(c.Session, c.Stream, true, result(string(m.ID)))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	for accept, want := range map[string]string{
+		"text/event-stream, application/json":               "text/event-stream",
+		"application/json;q=0.5, text/event-stream":         "text/event-stream",
+		"application/json; q=0.9, text/event-stream; q=1.0": "text/event-stream",
+		"application/json, text/event-stream":               "application/json",
+		"text/event-stream;q=0.1, application/json":         "application/json",
+		"*/*":                          "application/json",
+		"text/event-stream, */*;q=0.1": "text/event-stream",
+		"text/event-stream;q=x, application/json": "application/json",
+	} {
+		if a := u.read(u.post(toolList, "Accept", accept)); a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != want {
+			t.Errorf("%s: %d %s", accept, a.StatusCode, a.Header.Get("Content-Type"))
+		}
+	}
+}
+
+// A client can tell a stream that ended from a connection that broke.
+func TestAnAnswerThatBreaksIsNoEnd(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(func(c *Config) { c.Heartbeat = 10 * time.Millisecond }), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	if !slices.Equal(c.resp.TransferEncoding, []string{"chunked"}) {
+		t.Errorf("the encoding is %q", c.resp.TransferEncoding)
+	}
+	c.primed()
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.over() // an io.EOF: there was a last chunk
 }

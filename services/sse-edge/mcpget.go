@@ -14,8 +14,9 @@ import (
 )
 
 // mcpGet answers with what a session's server sends of itself, from now on, or with the
-// rest of the one stream that Last-Event-ID names. A client that comes back gives up
-// after anything but a 200, so trouble that will pass is one.
+// rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
+// since some clients come back behind a response that is an error. A client that comes
+// back gives up after anything but a 200, so trouble that will pass is one.
 func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err := who.unsupported(nil); err != nil {
 		return err
@@ -24,6 +25,11 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
 	}
 	last := strings.Clone(c.Get(headerLastID))
+	id, idErr := event.ParseID(last)
+	if last != "" && (idErr != nil || id.Stream == "") {
+		s.metrics.gaps.WithLabelValues(string(ReasonUnknown)).Inc()
+		return refuseInvalid("Last-Event-ID is none that this server gives.")
+	}
 	rec, err := s.openSession(c, who)
 	if err != nil {
 		return err
@@ -34,10 +40,8 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		return s.comeBack(c, who)
 	}
 	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
-	if id, err := event.ParseID(last); err == nil && id.Stream != "" {
+	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
-	} else if last != "" {
-		s.metrics.gaps.WithLabelValues(string(ReasonUnknown)).Inc()
 	}
 	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream), quiet: true}
 	st.mcp.behind, st.mcp.served = req.start.now, false
@@ -45,8 +49,31 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		st.drop()
 		return err
 	}
+	if len(st.mcp.call) > 0 {
+		over, err := s.isOver(req)
+		if over || err != nil {
+			st.drop()
+		}
+		if over {
+			return c.SendStatus(http.StatusNoContent)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	st.mcp.claim = s.attached.claim(req.at)
 	return s.handOver(c, st)
+}
+
+// isOver reports whether nothing follows a client's place, and nothing ever will.
+func (s *Service) isOver(req request) (bool, error) {
+	r, err := s.open(req, limits{events: 1, bytes: stepBytes})
+	if err != nil {
+		return false, err
+	}
+	defer r.close()
+	step, err := s.poll(r, 0)
+	return err == nil && step.ended && len(step.items)+len(step.gaps) == 0, err
 }
 
 // mcpLater has a client that listens come back if an error is trouble that will pass.

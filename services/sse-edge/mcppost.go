@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,6 +122,26 @@ func accepts(c *fiber.Ctx, media string) bool {
 	return false
 }
 
+// prefersStream reports whether the Accept header prefers an event stream to JSON: by its
+// weights (RFC 9110, 12.5.1), and, when these are the same, by which comes first.
+func prefersStream(c *fiber.Ctx) bool {
+	stream, plain, first := 0.0, 0.0, false
+	for item := range strings.SplitSeq(c.Get(fiber.HeaderAccept), ",") {
+		name, params, _ := strings.Cut(item, ";")
+		weight := 1.0
+		if q, ok := strings.CutPrefix(strings.TrimSpace(params), "q="); ok {
+			weight, _ = strconv.ParseFloat(q, 64) // 0: what cannot be read is not preferred
+		}
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "text/event-stream":
+			stream, first = weight, plain == 0
+		case fiber.MIMEApplicationJSON:
+			plain = weight
+		}
+	}
+	return stream > plain || stream == plain && stream > 0 && first
+}
+
 // kept are the headers that belong to the connection, to the transport, or to Rejoin: a
 // bridge does not get them.
 var kept = []string{
@@ -204,7 +225,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	case answer.Status != http.StatusAccepted:
 		return postRefused, pass(c, answer)
 	}
-	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0])
+	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0]) && !prefersStream(c)
 	patience := atOnce
 	if plain {
 		patience = s.cfg.Heartbeat

@@ -49,7 +49,8 @@ func newForm(who mcpClient, stream string) *mcpForm {
 
 // handOver hands a stream over to a worker, behind the request.
 func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
-	st.head = responseHead(c)
+	st.chunked = c.Request().Header.IsHTTP11()
+	st.head = responseHead(c, st.chunked)
 	from := beginning{position: st.reader.resumesAt(st.step), read: true}
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
@@ -200,6 +201,7 @@ func (r *reader) moveTo(sequence uint64) { r.cursor, r.provenTo, r.last = sequen
 func (w *worker) endQuiet(st *stream) {
 	r := st.reader
 	if st.mcp.served && (r.part.window.ended(r.chain) || r.part.endOf(r.place.session, r.place.stream) != math.MaxUint64) {
+		w.last(st, nil)
 		w.end(st, "ended")
 	}
 }

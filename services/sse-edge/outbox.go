@@ -2,6 +2,7 @@ package edge
 
 import (
 	"slices"
+	"strconv"
 
 	"rejoin/shared/event"
 	"rejoin/shared/sse"
@@ -12,16 +13,22 @@ import (
 // are; neighbours become one buffer.
 type outbox struct {
 	buffers [][]byte
+	chunked bool  // each block is a chunk of HTTP/1.1 (RFC 9112, 7.1)
 	size    int   // of all buffers
 	ends    []int // where, in bytes, the leading blocks end, each frame, and the last block
 	made    []byte
 	object  []byte // room for an event as an object of JSON
 }
 
-// only makes a block of no step the content.
-func (o *outbox) only(block []byte) {
+// only makes a block of a stream's own, and of no step, the content; last says that
+// nothing follows it.
+func (o *outbox) only(st *stream, block []byte, last bool) {
 	o.clear()
-	o.add(block)
+	o.chunked = st.chunked
+	o.block(block)
+	if last {
+		o.end()
+	}
 	o.ends = append(o.ends, o.size)
 }
 
@@ -37,15 +44,44 @@ func (o *outbox) add(b []byte) {
 	}
 }
 
+var (
+	lineEnd   = []byte("\r\n")
+	lastChunk = []byte("0\r\n\r\n")
+)
+
+// block adds a block, as a chunk if the body has them. A client that gets a part of a
+// chunk knows that it is one, and does not take a part of an event for the whole.
+func (o *outbox) block(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	if !o.chunked {
+		o.add(b)
+		return
+	}
+	from := len(o.made)
+	o.made = append(strconv.AppendInt(o.made, int64(len(b)), 16), lineEnd...)
+	o.add(o.made[from:])
+	o.add(b)
+	o.add(lineEnd)
+}
+
+// end ends the body in order.
+func (o *outbox) end() {
+	if o.chunked {
+		o.add(lastChunk)
+	}
+}
+
 // fill makes a step of a stream the content.
 func (o *outbox) fill(st *stream, s step) {
 	o.clear()
-	lead := st.head
-	if len(s.gaps) > 0 {
-		lead = append(lead, st.gaps(s)...)
-	}
-	o.add(lead)
+	o.chunked = st.chunked
+	o.add(st.head)
 	st.head = nil
+	if len(s.gaps) > 0 {
+		o.block(st.gaps(s))
+	}
 	o.ends = append(o.ends, o.size)
 	if st.rewritten() {
 		for i := range s.items {
@@ -55,7 +91,8 @@ func (o *outbox) fill(st *stream, s step) {
 		o.frames(s.items)
 	}
 	if s.ended {
-		o.add(st.closing(s))
+		o.block(st.closing(s))
+		o.end()
 	}
 	o.ends = append(o.ends, o.size)
 }
@@ -66,12 +103,12 @@ func (o *outbox) frames(items []item) {
 	joinable := false
 	for i := range items {
 		it := &items[i]
-		if joinable && it.segment == segment && it.offset == end {
+		if !o.chunked && joinable && it.segment == segment && it.offset == end {
 			last := &o.buffers[len(o.buffers)-1]
 			*last = (*last)[:len(*last)+len(it.frame)]
 			o.size += len(it.frame)
 		} else {
-			o.add(it.frame)
+			o.block(it.frame)
 		}
 		o.ends = append(o.ends, o.size)
 		joinable, segment, end = it.segment != ofLog, it.segment, it.offset+uint64(len(it.frame))
@@ -95,7 +132,7 @@ func (o *outbox) rewrite(st *stream, it *item) {
 		}
 		o.made = sse.AppendEvent(o.made, id, typ, data)
 	}
-	o.add(o.made[from:])
+	o.block(o.made[from:])
 	o.ends = append(o.ends, o.size)
 }
 
@@ -106,7 +143,7 @@ const smallRest = 4 << 10
 // cut returns what has to follow the first n bytes so that a block is complete, at
 // least a byte, and how much a client then has: 0 for the leading blocks, i for the
 // first i frames, and one more than there are frames for everything.
-func (o *outbox) cut(n int, made bool) (rest []byte, told int) {
+func (o *outbox) cut(n int, made bool) (rest [][]byte, told int) {
 	told, _ = slices.BinarySearch(o.ends, n+1)
 	length := o.ends[told] - n
 	for _, b := range o.buffers {
@@ -114,11 +151,14 @@ func (o *outbox) cut(n int, made bool) (rest []byte, told int) {
 			n -= len(b)
 			continue
 		}
-		rest = b[n : n+length]
-		break
-	}
-	if made || len(rest) <= smallRest {
-		rest = slices.Clone(rest)
+		b = b[n:min(len(b), n+length)]
+		if n = 0; made || len(b) <= smallRest {
+			b = slices.Clone(b)
+		}
+		rest = append(rest, b)
+		if length -= len(b); length == 0 {
+			break
+		}
 	}
 	return rest, told
 }

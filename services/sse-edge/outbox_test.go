@@ -2,7 +2,10 @@ package edge
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"net/http/httputil"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -31,7 +34,8 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		}
 		r.tags = newTagger(event.Place{Session: "s"})
 		r.cursor = 3*count + 1 // the empty end of the log
-		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))}
+		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
+		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: head, chunked: rapid.Bool().Draw(t, "chunked")}
 		var o outbox
 		o.fill(st, s)
 		all := bytes.Join(o.buffers, nil)
@@ -42,11 +46,19 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 			return
 		}
 		n := rapid.IntRange(0, o.size-1).Draw(t, "taken")
-		rest, told := o.cut(n, st.rewritten())
+		buffers, told := o.cut(n, st.rewritten())
+		rest := bytes.Join(buffers, nil)
 		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
 			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
 		}
 		sent := all[:n+len(rest)]
+		if st.chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
+			_, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(sent[len(head):])))
+			ended := s.ended && len(sent) == len(all)
+			if ended != (err == nil) || err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Fatalf("%q: %v", sent, err)
+			}
+		}
 		if told > len(s.items) && len(sent) != len(all) {
 			t.Fatalf("everything was told, and %q is sent of %q", sent, all)
 		}

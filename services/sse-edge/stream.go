@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -67,7 +68,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			return goneProblem(st.step.gaps[0])
 		}
 	}
-	st.head = responseHead(c)
+	st.head = responseHead(c, st.chunked)
 	handedOver = true
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
@@ -100,17 +101,19 @@ func jitter(d time.Duration) time.Duration {
 	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
 }
 
-// responseHead returns the head of a response whose body ends with the connection,
-// with the headers that were set so far.
-func responseHead(c *fiber.Ctx) []byte {
+// responseHead returns the head of a response whose body ends with the connection, or
+// with its last chunk, with the headers that were set so far.
+func responseHead(c *fiber.Ctx, chunked bool) []byte {
 	var h fasthttp.ResponseHeader
 	c.Response().Header.CopyTo(&h)
 	h.SetStatusCode(fiber.StatusOK)
 	h.SetContentType("text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	h.SetConnectionClose()
-	h.SetContentLength(-2) // neither a length nor chunks
-	h.Del(fiber.HeaderTransferEncoding)
+	if h.SetContentLength(-1); !chunked { // by chunks
+		h.SetContentLength(-2) // neither a length nor chunks
+		h.Del(fiber.HeaderTransferEncoding)
+	}
 	return h.AppendBytes(nil)
 }
 
@@ -127,6 +130,7 @@ type stream struct {
 	filter   *filter
 	mcp      *mcpForm // nil on /v1
 	quiet    bool     // another connection gets the messages
+	chunked  bool     // its blocks are chunks
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 
@@ -200,7 +204,9 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 		if err := st.open(from); err != nil {
 			s.logger.Warn("a subscriber is told to come back", "error", err)
 			s.metrics.refused.WithLabelValues("unavailable").Inc()
-			_ = flush(st.conn, append(st.head, st.farewell()...), s.cfg.WriteTimeout) // or it has gone
+			var out outbox
+			out.only(st, st.farewell(), true)
+			_ = flush(st.conn, append([][]byte{st.head}, out.buffers...), s.cfg.WriteTimeout) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
 			w.finish(st)
@@ -239,7 +245,9 @@ func (st *stream) open(from beginning) (err error) {
 		from.position = r.resumesAt(st.step)
 	}
 	if st.mcp != nil {
-		st.head = append(st.head, st.opening(from.position)...)
+		var out outbox
+		out.only(st, st.opening(from.position), false)
+		st.head = append(st.head, slices.Concat(out.buffers...)...)
 		return nil
 	}
 	st.head = st.connect(ctx, from)
@@ -274,16 +282,15 @@ func waitUntilGone(conn net.Conn) {
 }
 
 // flush writes to a connection, and waits for as long as there is progress.
-func flush(conn net.Conn, b []byte, timeout time.Duration) error {
-	for len(b) > 0 {
+func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
+	for len(rest) > 0 {
 		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
-		n, err := conn.Write(b)
+		n, err := rest.WriteTo(conn)
 		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			return err
 		}
-		b = b[n:]
 	}
 	return conn.SetWriteDeadline(time.Time{})
 }

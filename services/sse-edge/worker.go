@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -300,7 +301,7 @@ func (w *worker) deliver(st *stream, s step) {
 // write writes a block of the stream's own making.
 func (w *worker) write(st *stream, block []byte) {
 	w.forget()
-	w.out.only(block)
+	w.out.only(st, block, false)
 	w.deliver(st, step{})
 }
 
@@ -317,11 +318,15 @@ func (w *worker) read(st *stream) {
 }
 
 // flush has a goroutine write the rest of a frame to a socket that is full.
-func (w *worker) flush(st *stream, rest []byte) {
+func (w *worker) flush(st *stream, rest net.Buffers) {
 	st.away, st.flushing = true, true
+	size := 0
+	for _, b := range rest {
+		size += len(b)
+	}
 	go func() {
 		st.err = flush(st.conn, rest, w.service.cfg.WriteTimeout)
-		w.service.metrics.sentBytes.Add(float64(len(rest)))
+		w.service.metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
 }
@@ -461,13 +466,21 @@ func (w *worker) warn(st *stream, now time.Time) {
 	}
 }
 
-// sendAway ends a stream and tells the client when to come back, if there is room
-// for that in its socket and no frame is unfinished.
+// sendAway ends a stream and tells the client when to come back.
 func (w *worker) sendAway(st *stream) {
-	if !st.flushing {
-		_, _ = w.socket.write(st.raw, [][]byte{st.farewell()})
-	}
+	w.last(st, st.farewell())
 	w.end(st, st.cause)
+}
+
+// last writes a stream's last block, if there is room for it in its socket and no frame
+// is unfinished.
+func (w *worker) last(st *stream, block []byte) {
+	if st.flushing {
+		return
+	}
+	w.forget()
+	w.out.only(st, block, true)
+	_, _ = w.socket.write(st.raw, w.out.buffers) // or the client sees that it is not the end
 }
 
 // timers is a heap of streams by what is due next.
@@ -514,6 +527,7 @@ type shared struct {
 	envelope  bool
 	filter    string
 	mcp       bool
+	chunked   bool
 	tags      event.Place
 }
 
@@ -521,7 +535,7 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 	r := st.reader
 	*s = shared{
 		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
-		envelope: st.envelope, mcp: st.mcp != nil, filter: st.filter.name(), tags: r.tags.place,
+		envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name(), tags: r.tags.place,
 	}
 	if len(r.dropped) > 0 {
 		s.sub = nil // what it left out is this reader's own business
@@ -536,7 +550,7 @@ func (s *shared) serves(st *stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
 		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
 		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
-		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.filter.name() == s.filter && r.tags.place == s.tags
+		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter && r.tags.place == s.tags
 }
 
 func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }
