@@ -244,6 +244,7 @@ var programs = []struct {
 	{"ingest", "rejoin/services/ingest/cmd/ingest", []string{"--help"}},
 	{"sse-edge", "rejoin/services/sse-edge/cmd/sse-edge", []string{"--help"}},
 	{"janitor", "rejoin/services/janitor/cmd/janitor", []string{"--help"}},
+	{"bridge", "rejoin/services/bridge/cmd/bridge", []string{"--help"}},
 }
 
 // option is a flag as --help shows it.
@@ -323,7 +324,7 @@ func table(t *testing.T) string {
 	for _, program := range programs {
 		b.WriteString(" " + program.name + " |")
 	}
-	b.WriteString(" what it is |\n|---|---|---|---|---|---|\n")
+	b.WriteString(" what it is |\n" + strings.Repeat("|---", len(programs)+2) + "|\n")
 	for _, o := range order {
 		b.WriteString("| `--" + o.name + "` |")
 		for _, program := range programs {
