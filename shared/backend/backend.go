@@ -5,12 +5,14 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/link"
 	"rejoin/shared/session"
@@ -20,9 +22,15 @@ import (
 type Config struct {
 	// NATSURL is one URL of a NATS server, or several with commas between them.
 	NATSURL string `name:"nats-url" help:"URL of the NATS server; several with commas between them." default:"nats://127.0.0.1:4222" placeholder:"URL"`
-	// NATSCreds is a credentials file; empty means none.
+	// NATSCreds is a credentials file, and NATSNkey a file with the seed of an NKey; one
+	// of them, or none.
 	NATSCreds string `name:"nats-creds" help:"Credentials file for NATS." type:"path" placeholder:"FILE"`
+	NATSNkey  string `name:"nats-nkey" help:"File with the seed of an NKey for NATS." type:"path" placeholder:"FILE"`
 }
+
+// InboxPrefix is where the answers to a connection of this name come in: a subject of its
+// own for each service, so that NATS can keep them from the others.
+func InboxPrefix(name string) string { return "_INBOX_" + event.Token(name) }
 
 // Backend is what a service works on. It is safe for concurrent use.
 type Backend struct {
@@ -80,10 +88,21 @@ func away(err error) bool {
 	return (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable)) && !errors.As(err, &api)
 }
 
-// Connect opens a connection to NATS, without a log on it: see [eventlog.Connect].
+// Connect opens a connection to NATS, without a log on it: see [eventlog.Connect]. Its
+// inboxes begin with the [InboxPrefix] of its name.
 func (cfg Config) Connect(name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
-	if cfg.NATSCreds != "" {
+	opts = append([]nats.Option{nats.CustomInboxPrefix(InboxPrefix(name))}, opts...)
+	switch {
+	case cfg.NATSCreds != "" && cfg.NATSNkey != "":
+		return nil, errors.New("--nats-creds and --nats-nkey exclude each other")
+	case cfg.NATSCreds != "":
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
+	case cfg.NATSNkey != "":
+		seed, err := nats.NkeyOptionFromSeed(cfg.NATSNkey)
+		if err != nil {
+			return nil, fmt.Errorf("--nats-nkey %s cannot be used: %w", cfg.NATSNkey, err)
+		}
+		opts = append(opts, seed)
 	}
 	return eventlog.Connect(cfg.NATSURL, name, log, opts...)
 }

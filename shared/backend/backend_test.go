@@ -3,6 +3,9 @@ package backend_test
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,5 +46,35 @@ func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 			t.Errorf("%d: it took %s after NATS was back", n, took)
 		}
 		cancel()
+	}
+}
+
+// A service that was told how to identify itself does not go on without.
+func TestASeedThatCannotBeUsedIsAnError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "seed")
+	if err := os.WriteFile(file, []byte("SUA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, cfg := range map[string]backend.Config{
+		"--nats-nkey " + file: {NATSNkey: file},
+		"no such file":        {NATSNkey: file + "s"},
+		"--nats-creds":        {NATSNkey: file, NATSCreds: file},
+	} {
+		cfg.NATSURL = "nats://127.0.0.1:1"
+		if _, err := cfg.Connect("test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func TestAServiceGetsItsAnswersUnderItsName(t *testing.T) {
+	srv := natstest.Start(t)
+	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if got := nc.NewInbox(); !strings.HasPrefix(got, "_INBOX_rejoin=20log.") {
+		t.Error(got)
 	}
 }
