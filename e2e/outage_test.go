@@ -201,6 +201,7 @@ func startService(t *testing.T, pkg, says string, args ...string) (url string) {
 type program struct {
 	url  string // that its log named, if it did
 	cmd  *exec.Cmd
+	log  *procLog
 	once sync.Once
 }
 
@@ -216,7 +217,7 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &program{cmd: cmd}
+	p := &program{cmd: cmd, log: log}
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
@@ -232,10 +233,13 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 }
 
 // kill ends the program as kill -9 does.
-func (p *program) kill() {
+func (p *program) kill() { p.end(syscall.SIGKILL) }
+
+// end sends a signal and waits for the end, which may have come before.
+func (p *program) end(signal syscall.Signal) {
 	p.once.Do(func() {
-		_ = p.cmd.Process.Kill() // fails when it has ended by itself
-		_ = p.cmd.Wait()         // it was killed
+		_ = p.cmd.Process.Signal(signal) // fails when it has ended by itself
+		_ = p.cmd.Wait()                 // how it ended is in ProcessState
 	})
 }
 

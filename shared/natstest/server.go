@@ -39,6 +39,25 @@ func StartIn(t testing.TB, dir string) *Server {
 	return s
 }
 
+// StartConfig runs a server as a configuration file says, apart from where it listens and
+// stores: that is as with [Start]. The changes are done at last.
+func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *Server {
+	t.Helper()
+	opt, err := server.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatalf("the configuration of NATS: %v", err)
+	}
+	s := &Server{t: t, dir: t.TempDir(), opt: *opt}
+	s.opt.Host, s.opt.Port, s.opt.HTTPPort, s.opt.StoreDir = "127.0.0.1", server.RANDOM_PORT, 0, s.dir
+	s.opt.NoLog, s.opt.NoSigs = true, true
+	for _, change := range changes {
+		change(&s.opt)
+	}
+	s.Start()
+	t.Cleanup(s.Stop)
+	return s
+}
+
 // Start starts a stopped server again, on the same port and store. It is another
 // server to its clients: it has a new ID.
 func (s *Server) Start() {

@@ -1,0 +1,100 @@
+// Package credentials makes what the services identify themselves to NATS with.
+package credentials
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+)
+
+// Users are those of nats/nats.conf, one for each service.
+var Users = []string{"ingest", "sse-edge", "janitor", "bridge"}
+
+// SeedFile and KeysFile are where [Make] writes, below its folder.
+const (
+	SeedFile = "nats.nk"         // below the user's folder
+	KeysFile = "nats/users.conf" // what nats.conf includes
+)
+
+// Make gives every user that has none an NKey: its seed in <dir>/<user>/nats.nk, which
+// only the owner of the process may read, and its public key as a variable in
+// <dir>/nats/users.conf. What is there already is kept, so that it may run before every
+// start.
+//
+// Each user's folder is meant for its service alone. Folders that are missing are made.
+func Make(dir string) error {
+	var conf strings.Builder
+	conf.WriteString("# The public keys of the users in nats.conf.\n")
+	for _, user := range Users {
+		public, err := makeUser(filepath.Join(dir, user, SeedFile))
+		if err != nil {
+			return fmt.Errorf("the key of %s: %w", user, err)
+		}
+		fmt.Fprintf(&conf, "%s: %s\n", Variable(user), public)
+	}
+	return write(filepath.Join(dir, KeysFile), []byte(conf.String()))
+}
+
+// Variable is the name under which nats.conf knows a user's public key.
+func Variable(user string) string {
+	return strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
+}
+
+// makeUser returns the public key of the seed in a file, which it makes when there is none.
+func makeUser(file string) (public string, err error) {
+	seed, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return newUser(file)
+	}
+	if err != nil {
+		return "", err
+	}
+	key, err := nkeys.FromSeed([]byte(strings.TrimSpace(string(seed))))
+	if err != nil {
+		return "", fmt.Errorf("%s holds no seed (%w); remove it to get a new one", file, err)
+	}
+	defer key.Wipe()
+	if public, err = key.PublicKey(); err == nil && !nkeys.IsValidPublicUserKey(public) {
+		err = fmt.Errorf("%s holds the seed of another kind; remove it to get a new one", file)
+	}
+	return public, err
+}
+
+func newUser(file string) (public string, err error) {
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		return "", err
+	}
+	defer key.Wipe()
+	seed, err := key.Seed()
+	if err != nil {
+		return "", err
+	}
+	if public, err = key.PublicKey(); err != nil {
+		return "", err
+	}
+	return public, write(file, slices.Concat(seed, []byte("\n")))
+}
+
+// write replaces a file as a whole, so that a crash leaves the old one or the new one.
+func write(file string, data []byte) error {
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*") // only its owner may read it
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}

@@ -1,0 +1,120 @@
+package credentials_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nkeys"
+
+	"rejoin/deploy/credentials"
+)
+
+// read returns all files below a folder.
+func read(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	files := os.DirFS(dir)
+	for _, pattern := range []string{"*", "*/*", "*/.*"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			name, err := filepath.Rel(dir, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := files.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !info.IsDir() {
+				var b bytes.Buffer
+				if _, err := b.ReadFrom(f); err != nil {
+					t.Fatal(err)
+				}
+				if all[name] = b.String(); info.Mode().Perm() != 0o600 {
+					t.Errorf("%s has mode %s", name, info.Mode())
+				}
+			}
+			_ = f.Close()
+		}
+	}
+	return all
+}
+
+func TestEveryUserHasAKeyThatStays(t *testing.T) {
+	dir := t.TempDir()
+	if err := credentials.Make(dir); err != nil {
+		t.Fatal(err)
+	}
+	first := read(t, dir)
+	if len(first) != len(credentials.Users)+1 {
+		t.Errorf("there are %d files", len(first))
+	}
+	for _, user := range credentials.Users {
+		key, err := nkeys.FromSeed([]byte(strings.TrimSpace(first[user+"/"+credentials.SeedFile])))
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		public, err := key.PublicKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line := credentials.Variable(user) + ": " + public + "\n"; !nkeys.IsValidPublicUserKey(public) || !strings.Contains(first[credentials.KeysFile], line) {
+			t.Errorf("the server does not know %s: %s", user, first[credentials.KeysFile])
+		}
+	}
+
+	// What a crash or a new service leaves to be done is done, and nothing else.
+	for _, name := range []string{credentials.KeysFile, "bridge/" + credentials.SeedFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := credentials.Make(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range read(t, dir) {
+		if isNew := text != first[name]; isNew != (name == credentials.KeysFile || strings.HasPrefix(name, "bridge/")) {
+			t.Errorf("%s is new: %t", name, isNew)
+		}
+	}
+}
+
+func TestWhatIsNoSeedOfAUserIsNotReplaced(t *testing.T) {
+	account, err := nkeys.CreateAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := account.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "SUA", string(other)} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "janitor", credentials.SeedFile)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := credentials.Make(dir); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v", text, err)
+		}
+		if is, err := os.ReadFile(file); err != nil || string(is) != text {
+			t.Errorf("%q became %q, %v", text, is, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, credentials.KeysFile)); err == nil {
+			t.Error("the server gets keys nevertheless")
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"rejoin/deploy/credentials"
+	"rejoin/shared/backend"
+	"rejoin/shared/natstest"
+)
+
+// privileged is NATS as it is deployed, with a user for each service.
+type privileged struct {
+	*natstest.Server
+	dir string // of the keys
+}
+
+func startPrivileged(t *testing.T, changes ...func(*server.Options)) privileged {
+	t.Helper()
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	if err := credentials.Make(keys); err != nil {
+		t.Fatal(err)
+	}
+	conf, err := os.ReadFile("../deploy/nats/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server finds the public keys beside its configuration file.
+	beside := filepath.Join(keys, "nats", "nats.conf")
+	if err := os.WriteFile(beside, conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(".", filepath.Join(keys, "nats", "keys")); err != nil {
+		t.Fatal(err)
+	}
+	return privileged{natstest.StartConfig(t, beside, changes...), keys}
+}
+
+func (p privileged) seed(user string) string {
+	return filepath.Join(p.dir, user, credentials.SeedFile)
+}
+
+// as connects as a service does.
+func (p privileged) as(t *testing.T, user string) *nats.Conn {
+	t.Helper()
+	seed, err := nats.NkeyOptionFromSeed(p.seed(user))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Connect(seed, nats.CustomInboxPrefix(backend.InboxPrefix(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+}
+
+// mayPublish says which services may publish to a subject, by their first letters. The
+// others are refused.
+var mayPublish = map[string]string{
+	"mcp.0.session.stream":       "ijb", // the janitor's markers cannot be told from events: see nats.conf
+	"mcp.0.session.stream=close": "ijb",
+	"mcp.0.session.=clear":       "ijb",
+	"mcp.0.session":              "",
+	"mcp.0.session.stream.more":  "",
+	"mcp.ingest.session.stream":  "", // a publisher's
+	"mcp.ledger.marks":           "s",
+	"mcp.log.set":                "",
+	"mcp.edge.present":           "j",
+	"mcp.janitor.0.deleted":      "j",
+	"mcp.janitor.alive.one":      "j",
+	"mcp.rpc.open":               "s",
+	"mcp.rpc.s.session":          "s",
+	"anything":                   "",
+
+	// Answers go to whoever asks; an ingest's to whoever did ask.
+	"_INBOX_ingest.x":   "",
+	"_INBOX_sse-edge.x": "jb",
+	"_INBOX_janitor.x":  "sj",
+	"_INBOX_bridge.x":   "",
+	"_INBOX.x":          "",
+
+	"$KV.MCP_SESSIONS.x": "ijb",
+	"$KV.MCP_LEASE.x":    "j",
+	"$KV.MCP_TRIMS.x":    "j",
+	"$KV.MCP_ATTACH.x":   "s",
+	"$KV.MCP_CALLS.x":    "b",
+	"$KV.OTHER.x":        "",
+
+	"$JS.API.INFO":                              "j",
+	"$JS.API.STREAM.INFO.MCP_0":                 "isjb",
+	"$JS.API.STREAM.NAMES":                      "",
+	"$JS.API.STREAM.LIST":                       "",
+	"$JS.API.STREAM.CREATE.MCP_0":               "j",
+	"$JS.API.STREAM.CREATE.KV_MCP_SESSIONS":     "j",
+	"$JS.API.STREAM.CREATE.KV_MCP_ATTACH":       "s",
+	"$JS.API.STREAM.CREATE.KV_MCP_CALLS":        "b",
+	"$JS.API.STREAM.UPDATE.MCP_0":               "j",
+	"$JS.API.STREAM.UPDATE.KV_MCP_ATTACH":       "",
+	"$JS.API.STREAM.UPDATE.KV_MCP_CALLS":        "",
+	"$JS.API.STREAM.DELETE.MCP_0":               "",
+	"$JS.API.STREAM.PURGE.MCP_0":                "",
+	"$JS.API.STREAM.SNAPSHOT.MCP_0":             "",
+	"$JS.API.STREAM.RESTORE.MCP_0":              "",
+	"$JS.API.STREAM.MSG.DELETE.MCP_0":           "j",
+	"$JS.API.STREAM.MSG.DELETE.KV_MCP_ATTACH":   "",
+	"$JS.API.STREAM.MSG.DELETE.KV_MCP_CALLS":    "",
+	"$JS.API.STREAM.MSG.GET.MCP_0":              "sjb",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_SESSIONS":    "isjb",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_LEASE":       "j",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_TRIMS":       "j",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_ATTACH":      "s",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_CALLS":       "b",
+	"$JS.API.DIRECT.GET.MCP_0":                  "",
+	"$JS.API.DIRECT.GET.KV_MCP_LEASE.$KV.x":     "j",
+	"$JS.API.DIRECT.GET.KV_MCP_TRIMS.$KV.x":     "j",
+	"$JS.API.DIRECT.GET.KV_MCP_ATTACH.$KV.x":    "s",
+	"$JS.API.DIRECT.GET.KV_MCP_CALLS.$KV.x":     "b",
+	"$JS.API.CONSUMER.CREATE.MCP_0":             "",
+	"$JS.API.CONSUMER.DURABLE.CREATE.MCP_0.c":   "",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c":           "sj",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.*": "sjb",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS.c": "isjb",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_LEASE.c":    "j",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_TRIMS.c":    "j",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_ATTACH.c":   "s",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_CALLS.c":    "b",
+	"$JS.API.CONSUMER.NAMES.MCP_0":              "",
+	"$JS.API.CONSUMER.LIST.MCP_0":               "",
+	"$JS.API.CONSUMER.MSG.NEXT.MCP_0.c":         "sjb",
+	"$JS.API.CONSUMER.DELETE.MCP_0.c":           "sjb",
+	"$JS.API.CONSUMER.LEADER.STEPDOWN.MCP_0.c":  "",
+	"$JS.API.META.LEADER.STEPDOWN":              "",
+	"$SYS.REQ.SERVER.PING":                      "",
+}
+
+// maySubscribe says the same of subscriptions; a queue group follows its subject.
+var maySubscribe = map[string]string{
+	"_INBOX_ingest.>":          "i",
+	"_INBOX_sse-edge.>":        "s",
+	"_INBOX_janitor.>":         "j",
+	"_INBOX_bridge.>":          "b",
+	"_INBOX.>":                 "",
+	"_INBOX_*.>":               "",
+	">":                        "",
+	"mcp.>":                    "",
+	"mcp.*.*.*":                "",
+	"mcp.ingest.*.* ingest":    "i",
+	"mcp.ingest.*.*":           "",
+	"mcp.ledger.marks janitor": "j",
+	"mcp.ledger.marks":         "",
+	"mcp.log.set janitor":      "j",
+	"mcp.log.set":              "",
+	"mcp.edge.present":         "s",
+	"mcp.janitor.*.deleted":    "j",
+	"mcp.janitor.alive.one":    "j",
+	"mcp.rpc.open bridge":      "b",
+	"mcp.rpc.open":             "",
+	"mcp.rpc.s.one bridge":     "b",
+	"mcp.rpc.s.one":            "",
+	"mcp.rpc.s.one other":      "",
+	"$SRV.PING ingest":         "i",
+	"$KV.>":                    "",
+	"$KV.MCP_SESSIONS.>":       "",
+	"$JS.API.>":                "",
+	"$JS.EVENT.ADVISORY.>":     "",
+}
+
+func TestEachServiceMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
+	srv := startPrivileged(t)
+	for _, user := range credentials.Users {
+		t.Run(user, func(t *testing.T) {
+			nc := srv.as(t, user)
+			// refused reports whether the server refused what was said of a subject.
+			refused := func(what string) bool {
+				if err := nc.Flush(); err != nil { // its answer comes behind a refusal
+					t.Fatal(err)
+				}
+				return nc.LastError() != nil && strings.Contains(nc.LastError().Error(), what)
+			}
+			for subject, users := range mayPublish {
+				if err := nc.Publish(subject, nil); err != nil {
+					t.Fatal(err)
+				}
+				got := !refused(fmt.Sprintf("Publish to %q", subject))
+				if want := strings.Contains(users, user[:1]); got != want {
+					t.Errorf("may publish to %s: %t, want %t", subject, got, want)
+				}
+			}
+			for place, users := range maySubscribe {
+				subject, queue, _ := strings.Cut(place, " ")
+				sub, err := nc.QueueSubscribeSync(subject, queue)
+				if err != nil {
+					t.Fatal(err)
+				}
+				what := fmt.Sprintf("Subscription to %q", subject)
+				if queue != "" {
+					what += fmt.Sprintf(" using queue %q", queue)
+				}
+				got := !refused(what)
+				if want := strings.Contains(users, user[:1]); got != want {
+					t.Errorf("may subscribe to %s: %t, want %t (%v)", place, got, want, nc.LastError())
+				}
+				_ = sub.Unsubscribe() // a refused one is gone already
+			}
+		})
+	}
+	if _, err := nats.Connect(srv.URL()); err == nil {
+		t.Error("somebody without a key is let in")
+	}
+}
+
+// A session from its first message to its end, over everything that the services do on
+// NATS, none of which NATS refuses.
+func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
+	publisher, public := newPublisher(t)
+	srv := startPrivileged(t, func(o *server.Options) {
+		o.Nkeys = append(o.Nkeys, &server.NkeyUser{Nkey: public, Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"mcp.ingest.>"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_publisher.>"}},
+		}})
+	})
+	var programs []program
+	run := func(user, says string, args ...string) program {
+		args = append(args, "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
+		p := startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says, args...)
+		programs = append(programs, p)
+		return p
+	}
+	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--close-after=3s", "--max-events-per-session=20")
+	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
+	edge := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s")
+	standby := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--close-after=3s")
+
+	publish := func(n int) answer {
+		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json")
+	}
+	// shows reads on behind a cursor until a page has what is looked for. An edge may have
+	// no page while NATS is away.
+	shows := func(edge program, after, what string) {
+		t.Helper()
+		waitUntil(t, "the page shows "+what, func() bool {
+			a := do(t, http.MethodGet, edge.url+streamPath("work", "main")+"?after="+after, "", "Accept", "application/json")
+			if a.status != http.StatusOK {
+				return false
+			}
+			after = stringIn(t, a.body, "cursor")
+			return strings.Contains(a.body, what)
+		})
+	}
+	var early string
+	for n := 1; n <= 50; n++ {
+		a := publish(n)
+		if a.status != http.StatusCreated {
+			t.Fatalf("message %d is answered %d %s", n, a.status, a.body)
+		}
+		if n == 5 {
+			early = stringIn(t, a.body, "id")
+		}
+	}
+	shows(edge, "", `"n":50`)
+
+	waitUntil(t, "the session is trimmed", func() bool {
+		return !strings.Contains(do(t, http.MethodGet, janitor.url+"/v1/sessions/work", "").body, `"events":50`)
+	})
+	// An edge that has nothing in its window reads the log, and asks the janitor what is gone.
+	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
+	shows(late, early, `"reason":"trimmed","certain":true`)
+
+	reply, err := srv.Connect(publisher, nats.CustomInboxPrefix("_INBOX_publisher")).Request("mcp.ingest.work.main", []byte(numbered(51)), patience)
+	if err != nil || stringIn(t, string(reply.Data), "id") == "" {
+		t.Fatalf("a message over NATS is answered %v, %v", reply, err)
+	}
+	shows(edge, "", `"n":51`)
+
+	srv.Stop()
+	srv.Start()
+	waitUntil(t, "ingest takes messages again", func() bool { return publish(52).status == http.StatusCreated })
+	shows(edge, "", `"n":52`)
+	shows(late, "", `"n":52`)
+
+	if a := do(t, http.MethodDelete, ingest.url+"/v1/sessions/work/streams/main?clear=true", ""); a.status != http.StatusNoContent {
+		t.Fatalf("the close of the stream is answered %d %s", a.status, a.body)
+	}
+	shows(edge, "", `"closed":true`)
+
+	// A close that its ingest does not live to end is the janitor's.
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = try(http.MethodDelete, ingest.url+"/v1/sessions/work", "") // nobody answers
+	}()
+	waitUntil(t, "the session is closing", func() bool {
+		return do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(1), "Content-Type", "application/json").status == http.StatusConflict
+	})
+	ingest.end(syscall.SIGKILL)
+	<-closed
+	janitor.end(syscall.SIGTERM) // and gives its lease to the other one
+	waitUntil(t, "the other janitor has closed the session", func() bool {
+		return strings.Contains(do(t, http.MethodGet, standby.url+"/v1/sessions/work", "").body, `"state":"closed"`)
+	})
+	for _, p := range programs {
+		p.end(syscall.SIGTERM)
+		for line := range strings.Lines(p.log.String()) {
+			if strings.Contains(strings.ToLower(line), "permissions violation") {
+				t.Errorf("%s: %s", filepath.Base(p.cmd.Path), line)
+			}
+		}
+	}
+}
+
+// newPublisher makes the key of a user who publishes over NATS.
+func newPublisher(t *testing.T) (as nats.Option, public string) {
+	t.Helper()
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if public, err = key.PublicKey(); err != nil {
+		t.Fatal(err)
+	}
+	return nats.Nkey(public, key.Sign), public
+}
