@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -81,6 +82,12 @@ func (a App) Main() int {
 		return code
 	}
 	cfg := a.CLI.config()
+	if cfg.Healthcheck {
+		if err := checkReady(context.Background(), cfg.AdminAddr); err != nil {
+			return a.fail(ExitError, err)
+		}
+		return ExitOK
+	}
 	log, err := cfg.Logger(a.Stderr)
 	if err != nil {
 		return a.fail(ExitUsage, err)
@@ -147,6 +154,7 @@ func (a App) parser(exit func(code int)) (*kong.Kong, error) {
 		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
+		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
 	}, a.Options...)
 	return kong.New(a.CLI, options...)
@@ -168,6 +176,17 @@ func (a App) parse() (command string, code int, done bool) {
 	default:
 		return parsed.Command(), ExitOK, false
 	}
+}
+
+// ignoreEmptyPaths makes an empty variable of the environment name no file. To Kong it is
+// the folder that the program runs in.
+func ignoreEmptyPaths(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
+		if f, ok := node.(*kong.Flag); ok && f.Tag.Type == "path" {
+			f.Tag.Envs = slices.DeleteFunc(f.Tag.Envs, func(name string) bool { return os.Getenv(name) == "" })
+		}
+		return next(nil)
+	})
 }
 
 // helpOf adds a flag's default to its help where Kong leaves it out: beside a

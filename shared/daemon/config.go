@@ -37,6 +37,10 @@ type Config struct {
 	// Pprof serves /debug/pprof on the admin port. Default: false.
 	Pprof bool `help:"Serve /debug/pprof on the admin port."`
 
+	// Healthcheck asks the program of the same configuration that runs already whether it
+	// is ready, and exits with 0 or 1: for containers that hold nothing else to ask with.
+	Healthcheck bool `env:"-" hidden:"" help:"Ask the admin port whether the program that runs is ready, and exit with 0 or 1."`
+
 	// Version is the --version flag; it has no environment variable.
 	Version kong.VersionFlag `env:"-" help:"Print the version and exit."`
 }
