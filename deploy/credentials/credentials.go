@@ -15,10 +15,15 @@ import (
 // Users are those of nats/nats.conf, one for each service.
 var Users = []string{"ingest", "sse-edge", "janitor", "bridge"}
 
-// SeedFile and KeysFile are where [Make] writes, below its folder.
+// Guarded are the services with access control.
+var Guarded = []string{"ingest", "sse-edge", "janitor"}
+
+// The files that are written, below the folder of a user, and for NATS below the folder itself.
 const (
-	SeedFile = "nats.nk"         // below the user's folder
-	KeysFile = "nats/users.conf" // what nats.conf includes
+	SeedFile   = "nats.nk"
+	SecretFile = "jwt.secret"      // what --jwt-secret-file is to name
+	PublicFile = "jwt.pem"         // what --jwt-key-file is to name
+	KeysFile   = "nats/users.conf" // what nats.conf includes
 )
 
 // Make gives every user that has none an NKey: its seed in <dir>/<user>/nats.nk, which
@@ -38,6 +43,22 @@ func Make(dir string) error {
 		fmt.Fprintf(&conf, "%s: %s\n", Variable(user), public)
 	}
 	return write(filepath.Join(dir, KeysFile), []byte(conf.String()))
+}
+
+// Share gives all services with access control a file, or takes it from them when text is
+// empty.
+func Share(dir, name, text string) error {
+	for _, user := range Guarded {
+		file := filepath.Join(dir, user, name)
+		err := os.Remove(file)
+		if text != "" {
+			err = write(file, []byte(text))
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the %s of %s: %w", name, user, err)
+		}
+	}
+	return nil
 }
 
 // Variable is the name under which nats.conf knows a user's public key.

@@ -118,3 +118,25 @@ func TestWhatIsNoSeedOfAUserIsNotReplaced(t *testing.T) {
 		}
 	}
 }
+
+func TestTheKeyOfTokensGoesToWhoNeedsIt(t *testing.T) {
+	dir := t.TempDir()
+	for _, text := range []string{"one secret", "another", "", ""} {
+		if err := credentials.Share(dir, credentials.SecretFile, text); err != nil {
+			t.Fatal(err)
+		}
+		got := read(t, dir)
+		for _, user := range credentials.Users {
+			want := text
+			if user == "bridge" {
+				want = "" // its clients have been let in already
+			}
+			if is := got[user+"/"+credentials.SecretFile]; is != want {
+				t.Errorf("%s has %q, want %q", user, is, want)
+			}
+		}
+		if n := len(got); n != 0 && text == "" {
+			t.Errorf("%d files are left", n)
+		}
+	}
+}
