@@ -22,7 +22,7 @@ FUZZTIME ?= 10s
 
 .PHONY: help
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
 run: ## Build bin/rejoin, the standalone program, and run it with ARGS="…".
@@ -41,6 +41,10 @@ test: ## Run the tests of every module. TESTFLAGS are go test's.
 race: ## Run the tests of every module with the race detector.
 	go test -race $(TESTFLAGS) work
 
+.PHONY: e2e-docker
+e2e-docker: ## Bring up deploy/compose.yaml on this machine's Docker engine and test it.
+	go test -tags docker -run '^TestDocker' -count=1 -timeout 20m $(TESTFLAGS) ./e2e
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' $(MODULES) | sed 's/:func /:/' | sort -u); \
@@ -55,6 +59,7 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
 	@unformatted=$$($(GOFUMPT) -modpath rejoin -l $(MODULES)); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
+	go vet -tags docker ./e2e
 	$(STATICCHECK) work
 	@for module in $(MODULES); do echo "== golangci-lint $$module"; \
 		(cd "$$module" && $(CURDIR)/$(GOLANGCILINT) run --config $(CURDIR)/.golangci.yml ./...); done

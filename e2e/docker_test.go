@@ -1,0 +1,393 @@
+//go:build docker
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/auth"
+	rejoin "rejoin/shared/client"
+)
+
+// deployment is deploy/compose.yaml, run by the Docker engine of this machine from what a
+// fresh clone of this tree would hold.
+type deployment struct {
+	t   *testing.T
+	dir string
+	url string
+	env []string
+}
+
+const (
+	// deployProject is what Docker knows the deployment's containers by.
+	deployProject = "rejoin-e2e"
+	// upWithin bounds the start, once the images are there.
+	upWithin = 60 * time.Second
+)
+
+func deploy(t *testing.T) *deployment {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
+	_ = ln.Close()                   // the port is the proxy's from now on
+	d := &deployment{t: t, dir: t.TempDir(), url: "http://" + addr.String()}
+	d.env = append(withoutRejoin(os.Environ()), "REJOIN_PORT="+strconv.Itoa(addr.Port), "REJOIN_VERSION=e2e", "DOCKER_BUILDKIT=1")
+	clone := exec.CommandContext(t.Context(), "bash", "-c", `cd .. && git ls-files -z --cached --others --exclude-standard | tar -c --null --files-from=- | tar -x -C "$0"`, d.dir)
+	if out, err := clone.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	d.compose("down", "--volumes", "--remove-orphans") // what a run that was killed has left
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last of the logs:\n%s", d.compose("logs", "--no-color", "--tail=20"))
+		}
+		d.compose("down", "--volumes", "--remove-orphans")
+	})
+	d.compose("build")
+	return d
+}
+
+// run runs a program in the deployment's folder and returns what it prints.
+func (d *deployment) run(name string, args ...string) string {
+	d.t.Helper()
+	cmd := exec.Command(name, args...) //nolint:noctx // the containers must not be left behind
+	cmd.Dir, cmd.Env = d.dir, d.env
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		d.t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, &stderr)
+	}
+	return string(out)
+}
+
+func (d *deployment) compose(args ...string) string {
+	d.t.Helper()
+	return d.run("docker", append([]string{"compose", "-p", deployProject, "-f", "deploy/compose.yaml"}, args...)...)
+}
+
+func (d *deployment) up() {
+	d.t.Helper()
+	begun := time.Now()
+	d.compose("up", "--no-build", "--wait", "--wait-timeout", strconv.Itoa(int(upWithin/time.Second)))
+	d.t.Logf("healthy after %s", time.Since(begun).Round(100*time.Millisecond))
+}
+
+func (d *deployment) container(service string) string {
+	d.t.Helper()
+	return strings.TrimSpace(d.compose("ps", "--all", "--quiet", service))
+}
+
+// has lists what Docker has of the deployment: container, network or volume.
+func (d *deployment) has(kind string) []string {
+	d.t.Helper()
+	args := []string{kind, "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + deployProject}
+	if kind == "container" {
+		args = append(args, "--all")
+	}
+	return strings.Fields(d.run("docker", args...))
+}
+
+var deployed = []string{"nats", "janitor", "ingest", "sse-edge", "proxy"}
+
+func TestDockerADeploymentOnOneMachine(t *testing.T) {
+	d := deploy(t)
+	d.up()
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"its containers may do little", d.isHardened},
+		{"the proxy answers for an edge that is away", d.speaksForTheEdge},
+		{"a session of curl goes on after down and up", d.outlivesDown},
+		{"a restart of each container loses nothing", d.survivesRestarts},
+		{"access control is a matter of .env", d.letsIn},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			own := d.t
+			defer func() { d.t = own }()
+			d.t = t
+			tt.test(t)
+		})
+	}
+}
+
+func (d *deployment) isHardened(t *testing.T) {
+	type containerInfo struct {
+		Config     struct{ User string }
+		HostConfig struct {
+			ReadonlyRootfs bool
+			Privileged     bool
+			CapAdd         []string
+			CapDrop        []string
+			SecurityOpt    []string
+			Memory         int64
+			PidsLimit      *int64
+			PortBindings   map[string][]struct {
+				HostIP string `json:"HostIp"`
+			}
+		}
+		Mounts []struct {
+			Name, Destination string
+			RW                bool
+		}
+	}
+	published := 0
+	holders := map[string][]string{} // of each volume
+	for _, service := range append([]string{"credentials"}, deployed...) {
+		var infos []containerInfo
+		if err := json.Unmarshal([]byte(d.run("docker", "inspect", d.container(service))), &infos); err != nil {
+			t.Fatal(err)
+		}
+		c := infos[0]
+		h := c.HostConfig
+		if c.Config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || len(h.CapAdd) > 0 || !slices.Contains(h.CapDrop, "ALL") ||
+			!slices.Contains(h.SecurityOpt, "no-new-privileges:true") || h.Memory <= 0 || h.PidsLimit == nil || *h.PidsLimit <= 0 {
+			t.Errorf("%s: %+v", service, c)
+		}
+		for port, hosts := range h.PortBindings {
+			for _, host := range hosts {
+				published++
+				if service != "proxy" || host.HostIP != "127.0.0.1" {
+					t.Errorf("%s publishes %s on %s", service, port, host.HostIP)
+				}
+			}
+		}
+		for _, m := range c.Mounts {
+			if strings.Contains(m.Name, "keys-") && service != "credentials" {
+				holders[m.Name] = append(holders[m.Name], service)
+				if m.RW {
+					t.Errorf("%s may write %s", service, m.Name)
+				}
+			}
+		}
+	}
+	if published != 1 {
+		t.Errorf("%d ports are published", published)
+	}
+	for volume, services := range holders {
+		if len(services) != 1 {
+			t.Errorf("%s is seen by %s", volume, services)
+		}
+	}
+	if len(holders) != 4 {
+		t.Errorf("the keys are in %v", holders)
+	}
+}
+
+// An EventSource gives up for good unless it is answered 200.
+func (d *deployment) speaksForTheEdge(t *testing.T) {
+	d.compose("kill", "sse-edge", "ingest")
+	events := d.url + streamPath("errors", "main")
+	for name, tt := range map[string]struct {
+		method, url, accept string
+		status              int
+		contentType, body   string
+	}{
+		"an EventSource":    {http.MethodGet, events, "text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n\n"},
+		"an SDK's GET":      {http.MethodGet, d.url + "/mcp", "application/json, text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n\n"},
+		"a call":            {http.MethodPost, d.url + "/mcp", "application/json, text/event-stream", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
+		"a poll":            {http.MethodGet, events, "application/json", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
+		"a publisher":       {http.MethodPost, events, "", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
+		"one of another":    {http.MethodGet, d.url + "/v1/sessions", "", http.StatusOK, "application/json", `"sessions"`},
+		"one of the sweeps": {http.MethodPost, d.url + "/v1/sweep", "", http.StatusOK, "application/json", `"removed"`},
+	} {
+		a := do(t, tt.method, tt.url, "", "Accept", tt.accept, "Origin", "https://page.example")
+		if a.status != tt.status || a.header.Get("Content-Type") != tt.contentType || !strings.Contains(a.body, tt.body) || a.header.Get("Rejoin-Proxy") != "" {
+			t.Errorf("%s: %d %v %q", name, a.status, a.header, a.body)
+		}
+		if open := a.header.Get("Access-Control-Allow-Origin") != ""; open != (tt.contentType == "text/event-stream") {
+			t.Errorf("%s: pages of other origins may read it: %t", name, open)
+		}
+	}
+	d.up()
+}
+
+// curlSession is the README's.
+const curlSession = `
+url=$1/v1/sessions/demo/streams/main/events
+publish() { curl -sS --fail-with-body "$url" -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","method":"count","params":{"n":'"$1"'}}'; echo; }
+`
+
+func (d *deployment) outlivesDown(t *testing.T) {
+	bash := func(script string, args ...string) string {
+		t.Helper()
+		return d.run("bash", append([]string{"-euc", curlSession + script, "bash", d.url}, args...)...)
+	}
+	first := bash(`publish 1; publish 2; publish 3; timeout 2 curl -sN "$url" || true`)
+	ids := idsIn(first)
+	if len(ids) != 4 || !strings.Contains(first, `"n":3`) {
+		t.Fatalf("the first visit: %s", first)
+	}
+	volumes := d.has("volume")
+	d.compose("down")
+	if left := slices.Concat(d.has("container"), d.has("network")); len(left) > 0 {
+		t.Errorf("down leaves %s", left)
+	}
+	if left := d.has("volume"); !slices.Equal(left, volumes) || len(left) != 6 {
+		t.Errorf("the volumes were %s and are %s", volumes, left)
+	}
+	d.up()
+	second := bash(`publish 4 >&2; publish 5 >&2; timeout 2 curl -sN "$url" -H "Last-Event-ID: $2" || true`, ids[3])
+	if again := idsIn(second); len(again) != 3 || !strings.Contains(second, `"resumed":true`) || strings.Contains(second, `"n":3`) ||
+		!strings.Contains(second, `"n":4`) || !strings.Contains(second, `"n":5`) {
+		t.Errorf("the second visit: %s", second)
+	}
+}
+
+// idsIn returns the event IDs of a transcript, in order.
+func idsIn(transcript string) (ids []string) {
+	for line := range strings.Lines(transcript) {
+		if id, ok := strings.CutPrefix(line, "id: "); ok {
+			ids = append(ids, strings.TrimSpace(id))
+		}
+	}
+	return ids
+}
+
+// What a publisher was told to be stored comes to an EventSource and to a Go client once
+// and in order, while each container is stopped in order, and killed.
+func (d *deployment) survivesRestarts(t *testing.T) {
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(d.url + "/v1/sessions"))
+	b.listen(streamPath("restarts", "main"))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last atomic.Int64 // the newest message that is stored
+	published := make(chan error, 1)
+	publishing, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		published <- func() error {
+			pace := time.NewTicker(50 * time.Millisecond) // so that none is trimmed
+			defer pace.Stop()
+			for n := int64(1); publishing.Err() == nil; n++ {
+				<-pace.C
+				if _, err := publisher.PublishAndWait(ctx, rejoin.Message{Session: "restarts", Stream: "main", Data: []byte(numbered(int(n)))}); err != nil {
+					return fmt.Errorf("message %d: %w", n, err)
+				}
+				last.Store(n)
+			}
+			return nil
+		}()
+	}()
+	received := make(chan error, 1)
+	var got atomic.Int64
+	go func() { received <- receiveNumbered(ctx, d.url, &got) }()
+
+	flows := func(what string) {
+		t.Helper()
+		n := last.Load() + 20
+		waitUntil(t, "messages are stored after "+what, func() bool { return last.Load() >= n })
+		waitUntil(t, "they come to the browser after "+what, func() bool { return script[int64](b, "got.length") >= n })
+		waitUntil(t, "they come to the client after "+what, func() bool { return got.Load() >= n })
+	}
+	flows("the start")
+	for _, service := range deployed {
+		d.compose("restart", service)
+		flows("a restart of " + service)
+		id := d.container(service)
+		d.run("docker", "kill", id)
+		d.run("docker", "start", id)
+		flows("the end of " + service)
+	}
+	stop()
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	if err := publisher.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	n := last.Load()
+	waitUntil(t, "all have come to the browser", func() bool { return script[int64](b, "got.length") >= n })
+	waitUntil(t, "all have come to the client", func() bool { return got.Load() >= n })
+	cancel()
+	if err := <-received; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client: %v", err)
+	}
+	if !script[bool](b, fmt.Sprintf("gaps === 0 && got.length === %d && got.every((n, i) => n === i + 1)", n)) {
+		t.Errorf("the browser has %s gaps and %v", script[string](b, "String(gaps)"), script[string](b, "String(got.filter((n, i) => n !== i + 1).slice(0, 20))"))
+	}
+	if logs := d.compose("logs", "--no-color"); strings.Contains(strings.ToLower(logs), "permissions violation") {
+		t.Errorf("NATS has refused something:\n%s", logs)
+	}
+	t.Logf("%d messages, %d connections of the browser", n, script[int](b, "opened"))
+}
+
+// receiveNumbered follows the stream until ctx ends, and counts. The error says what came
+// that is not the next number.
+func receiveNumbered(ctx context.Context, url string, got *atomic.Int64) error {
+	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: url, Session: "restarts", Stream: "main", MaxRetry: time.Second})
+	if err != nil {
+		return err
+	}
+	for e, err := range subscriber.Events(ctx) {
+		if err != nil {
+			return err
+		}
+		if want := numbered(int(got.Load()) + 1); e.Gap != nil || string(e.Message) != want {
+			return fmt.Errorf("%+v came in place of %s", e, want)
+		}
+		got.Add(1)
+	}
+	return ctx.Err()
+}
+
+func (d *deployment) letsIn(t *testing.T) {
+	const secret = "a secret that is not much of one, but long enough"
+	env := "REJOIN_AUTH=jwt\nREJOIN_INSECURE=false\nREJOIN_JWT_AUDIENCE=e2e\nREJOIN_JWT_SECRET=" + strconv.Quote(secret) + "\n"
+	if err := os.WriteFile(filepath.Join(d.dir, "deploy", ".env"), []byte(env), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.up()
+	token, err := auth.Token{
+		Subject: "somebody", Audience: "e2e", Issued: time.Now(), Expires: time.Now().Add(time.Hour),
+		Publish: []auth.Pattern{"mine*"}, Subscribe: []auth.Pattern{"mine*"},
+	}.Sign([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bearer := []string{"Authorization", "Bearer " + token, "Content-Type", "application/json"}
+	for _, tt := range []struct {
+		method, path, body string
+		with               []string
+		status             int
+	}{
+		{http.MethodPost, "/v1/sessions", `{"session":"mine"}`, bearer[2:], http.StatusUnauthorized},
+		{http.MethodPost, "/v1/sessions", `{"session":"mine"}`, bearer, http.StatusCreated},
+		{http.MethodPost, streamPath("mine", "main"), numbered(1), bearer[2:], http.StatusUnauthorized},
+		{http.MethodPost, streamPath("mine", "main"), numbered(1), bearer, http.StatusCreated},
+		{http.MethodGet, streamPath("mine", "main"), "", []string{"Accept", "application/json"}, http.StatusUnauthorized},
+		{http.MethodGet, streamPath("mine", "main"), "", append(bearer, "Accept", "application/json"), http.StatusOK},
+		{http.MethodGet, streamPath("other", "main"), "", append(bearer, "Accept", "application/json"), http.StatusForbidden},
+		{http.MethodGet, "/v1/sessions", "", nil, http.StatusUnauthorized},
+	} {
+		if a := do(t, tt.method, d.url+tt.path, tt.body, tt.with...); a.status != tt.status {
+			t.Errorf("%s %s: %d %s, want %d", tt.method, tt.path, a.status, a.body, tt.status)
+		}
+	}
+}
