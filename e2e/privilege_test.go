@@ -225,8 +225,8 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_publisher.>"}},
 		}})
 	})
-	var programs []program
-	run := func(user, says string, args ...string) program {
+	var programs []*program
+	run := func(user, says string, args ...string) *program {
 		args = append(args, "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
 		p := startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says, args...)
 		programs = append(programs, p)
@@ -242,7 +242,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	// shows reads on behind a cursor until a page has what is looked for. An edge may have
 	// no page while NATS is away.
-	shows := func(edge program, after, what string) {
+	shows := func(edge *program, after, what string) {
 		t.Helper()
 		waitUntil(t, "the page shows "+what, func() bool {
 			a := do(t, http.MethodGet, edge.url+streamPath("work", "main")+"?after="+after, "", "Accept", "application/json")

@@ -183,7 +183,10 @@ func (a App) parse() (command string, code int, done bool) {
 func ignoreEmptyPaths(k *kong.Kong) error {
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		if f, ok := node.(*kong.Flag); ok && f.Tag.Type == "path" {
-			f.Tag.Envs = slices.DeleteFunc(f.Tag.Envs, func(name string) bool { return os.Getenv(name) == "" })
+			f.Tag.Envs = slices.DeleteFunc(f.Tag.Envs, func(name string) bool {
+				value, set := os.LookupEnv(name)
+				return set && value == ""
+			})
 		}
 		return next(nil)
 	})
