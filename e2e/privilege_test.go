@@ -92,7 +92,7 @@ var mayPublish = map[string]string{
 	"$KV.MCP_CALLS.x":    "b",
 	"$KV.OTHER.x":        "",
 
-	"$JS.API.INFO":                              "j",
+	"$JS.API.INFO":                              "sjb",
 	"$JS.API.STREAM.INFO.MCP_0":                 "isjb",
 	"$JS.API.STREAM.NAMES":                      "",
 	"$JS.API.STREAM.LIST":                       "",
