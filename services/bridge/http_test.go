@@ -54,6 +54,19 @@ func TestWhatTheServerSendsOfItselfGoesToTheStandaloneStream(t *testing.T) {
 	})
 }
 
+func TestTheResponseToInitializeGoesToAStreamThatIsNamed(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s.start(t, testConfig(up.URL))
+	stream := newStream(t, "0")
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
+	if a.Status != http.StatusOK {
+		t.Fatalf("it was answered %d %s", a.Status, a.Data)
+	}
+	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestASessionIsRegisteredAndEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))

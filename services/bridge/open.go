@@ -53,6 +53,16 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		d.up.close(s.life, c.Header)
 		return about(busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
+	if c.Stream != "" {
+		w := newWriter(s, c.Session, c.Stream)
+		if _, err := w.put(ctx, item{data: d.response, final: true}); err != nil {
+			s.log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
+			if h := s.held(c.Session); h != nil {
+				h.finish(errEnded)
+			}
+			return about(busy("the response cannot be stored now"), []json.RawMessage{id})
+		}
+	}
 	return rpc.Answer{Status: http.StatusOK, Data: d.response}
 }
 

@@ -110,6 +110,9 @@ func (b *bridge) make(call rpc.Call) rpc.Answer {
 		b.f.t.Error(err)
 	}
 	b.listen(rpc.Subject(call.Session))
+	if call.Stream != "" {
+		b.say(call.Session, call.Stream, true, initialized)
+	}
 	return rpc.Answer{Status: http.StatusOK, Data: []byte(initialized)}
 }
 

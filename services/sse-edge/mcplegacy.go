@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"rejoin/services/web"
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
@@ -124,7 +122,7 @@ func (s *Service) legacyOpen(c *fiber.Ctx, who mcpClient, name string, p posted,
 	if err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	answer, err := s.initialize(c, who, name, body)
+	answer, err := s.initialize(c, who, rpc.Call{Session: name, Stream: stream, Data: body})
 	switch {
 	case err != nil:
 		return postRefused, err
@@ -133,11 +131,6 @@ func (s *Service) legacyOpen(c *fiber.Ctx, who mcpClient, name string, p posted,
 		return postRefused, pass(c, answer)
 	case answer.Status != http.StatusOK:
 		return postRefused, pass(c, answer)
-	}
-	ctx, cancel := context.WithTimeout(s.base, takenTimeout)
-	defer cancel()
-	if _, err := s.log.Publish(ctx, eventlog.Event{Session: name, Stream: stream, Data: answer.Data, Final: true}); err != nil {
-		return postRefused, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 	}
 	c.Status(http.StatusAccepted)
 	return postOpened, nil

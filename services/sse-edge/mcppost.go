@@ -162,7 +162,7 @@ func forwarded(c *fiber.Ctx) http.Header {
 // mcpOpen begins a session: the edge names it, the bridge makes it.
 func (s *Service) mcpOpen(c *fiber.Ctx, who mcpClient, body []byte) (result string, err error) {
 	name := uuid.NewString()
-	answer, err := s.initialize(c, who, name, body)
+	answer, err := s.initialize(c, who, rpc.Call{Session: name, Data: body})
 	if err != nil {
 		return postRefused, err
 	}
@@ -175,11 +175,12 @@ func (s *Service) mcpOpen(c *fiber.Ctx, who mcpClient, body []byte) (result stri
 }
 
 // initialize has a bridge make a session.
-func (s *Service) initialize(c *fiber.Ctx, who mcpClient, name string, body []byte) (rpc.Answer, error) {
-	if !who.grants.MayPublish(name) || !who.grants.MaySubscribe(name) {
+func (s *Service) initialize(c *fiber.Ctx, who mcpClient, call rpc.Call) (rpc.Answer, error) {
+	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
 		return rpc.Answer{}, s.cfg.Access.Insufficient(c)
 	}
-	return s.ask(rpc.Call{Action: rpc.Open, Session: name, Owner: who.grants.Subject, Header: forwarded(c), Data: body}, bridgeTimeout)
+	call.Action, call.Owner, call.Header = rpc.Open, who.grants.Subject, forwarded(c)
+	return s.ask(call, bridgeTimeout)
 }
 
 // mcpHand hands over messages that have no response.

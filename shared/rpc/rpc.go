@@ -42,7 +42,8 @@ type Action string
 
 const (
 	// Open makes a session: Call.Data is the initialize request. The answer has its
-	// response; status 200 means that the session is there, in the registry too.
+	// response; status 200 means that the session is there, in the registry too, unless
+	// the response is an error. With a Call.Stream, the response is there as well.
 	Open Action = "open"
 	// Post hands over what a client posted. The answer is 202 as soon as the upstream
 	// has taken it, or might take long to say so.
