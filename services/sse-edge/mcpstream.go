@@ -31,6 +31,9 @@ type mcpForm struct {
 	behind bool
 	// served says that it was its turn once.
 	served bool
+	// answered says that the last message that the client got is a response, or that
+	// another connection has gone on from here.
+	answered bool
 	// claim is that of a GET.
 	claim claim
 	// turn is where to go on when it is the stream's turn again, once it has been quiet.
@@ -108,7 +111,7 @@ func (st *stream) settle(s step) step {
 // unanswered returns an error for each request of a call that ends without a response.
 func (st *stream) unanswered(s step) []byte {
 	last := len(s.items) - 1
-	if last >= 0 && isResponse(messageOf(s.items[last])) {
+	if last >= 0 && isResponse(messageOf(s.items[last])) || last < 0 && st.mcp.answered && len(s.gaps) == 0 && !st.mcp.lost {
 		return nil
 	}
 	why := "The request has ended without a response."
@@ -119,6 +122,13 @@ func (st *stream) unanswered(s step) []byte {
 		why = whyGap(s.gaps[0])
 	}
 	return appendErrors(nil, st.mcp.call, why)
+}
+
+// told notes how much of a step the client of a call has got; see [outbox.cut].
+func (m *mcpForm) told(s step, told int) {
+	if last := min(told, len(s.items)) - 1; m != nil && len(m.call) > 0 && last >= 0 {
+		m.answered = isResponse(messageOf(s.items[last]))
+	}
 }
 
 // lost returns what is told of gaps in the flow of a session: an error for each request
@@ -189,6 +199,7 @@ func (w *worker) takeTurn(st *stream, where string) {
 	id, err := event.ParseID(where)
 	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.cursor) {
 		r.moveTo(id.Sequence)
+		st.mcp.answered = true
 	}
 	st.quiet, st.mcp.behind, st.mcp.served = false, false, true
 	w.advance(st)

@@ -289,12 +289,16 @@ func (w *worker) deliver(st *stream, s step) {
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.rewritten())
 		st.reader.goBack(s, told)
+		st.mcp.told(s, told)
 		st.ended = s.ended && told > len(s.items)
 		w.flush(st, rest)
 	case s.ended:
 		w.end(st, "ended")
-	case s.more:
-		w.more = append(w.more, st)
+	default:
+		st.mcp.told(s, len(s.items))
+		if s.more {
+			w.more = append(w.more, st)
+		}
 	}
 }
 
