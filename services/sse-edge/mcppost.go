@@ -256,7 +256,9 @@ func (s *Service) ask(call rpc.Call, timeout time.Duration) (rpc.Answer, error) 
 		return answer, errNoSession
 	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
 		return answer, errNoSession
-	case errors.Is(err, rpc.ErrNobody):
+	case errors.Is(err, rpc.ErrTooLarge):
+		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
+	case errors.Is(err, rpc.ErrNobody), errors.Is(err, rpc.ErrAway):
 		return answer, &refusal{
 			status: http.StatusServiceUnavailable, code: codeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
 		}

@@ -33,6 +33,10 @@ var (
 	// ErrUnknown is returned when the bridge did not answer in time or the connection
 	// was lost: it may have done what it was asked for.
 	ErrUnknown = errors.New("the bridge did not answer")
+	// ErrAway is returned when there is no connection to NATS: nothing was done.
+	ErrAway = errors.New("NATS is away")
+	// ErrTooLarge is returned for a call that is more than NATS takes: nothing was done.
+	ErrTooLarge = errors.New("the call is too large")
 	// ErrInvalid is returned for what is not a call or an answer.
 	ErrInvalid = errors.New("not a message between edge and bridge")
 )
@@ -85,8 +89,8 @@ type Answer struct {
 // header holds the call or answer beside its data, as JSON.
 const header = "Rejoin-Call"
 
-// Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody]
-// or [ErrUnknown]; nothing is asked twice.
+// Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody],
+// [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; nothing is asked twice.
 func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	subject := OpenSubject
 	if c.Action != Open {
@@ -100,6 +104,10 @@ func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return Answer{}, fmt.Errorf("%w: %w", ErrNobody, err)
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
+		return Answer{}, fmt.Errorf("%w: %w", ErrAway, err)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return Answer{}, fmt.Errorf("%w: %w", ErrTooLarge, err)
 	case err != nil:
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,23 @@ func TestNobodyAndSilence(t *testing.T) {
 	defer cancel()
 	if _, err := c.Do(ctx, nc); !errors.Is(err, rpc.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that it is not known", err)
+	}
+}
+
+// What was never sent is not said to be unknown.
+func TestWhatIsNotSent(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	large := rpc.Call{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}
+	if _, err := large.Do(t.Context(), nc); !errors.Is(err, rpc.ErrTooLarge) || errors.Is(err, rpc.ErrUnknown) {
+		t.Errorf("%v, want that it is too large", err)
+	}
+	srv.Stop()
+	for nc.IsConnected() {
+		runtime.Gosched()
+	}
+	if _, err := (rpc.Call{Action: rpc.Post, Session: "s"}).Do(t.Context(), nc); !errors.Is(err, rpc.ErrAway) || errors.Is(err, rpc.ErrUnknown) {
+		t.Errorf("%v, want that NATS is away", err)
 	}
 }
 

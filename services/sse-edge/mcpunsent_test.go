@@ -1,0 +1,30 @@
+package edge
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/shared/eventlog"
+)
+
+// A call that cannot have reached a bridge is refused at once, and waits for nothing.
+func TestWhatIsNotSentIsRefused(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	s, url, stop := f.mcpService()
+	defer stop()
+	u := join(t, url, "2025-11-25")
+	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
+	large := head + strings.Repeat("x", f.b.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
+	if a := u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))); a.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("with more headers than NATS takes: %d %s", a.StatusCode, a.body)
+	}
+	f.server.Stop()
+	eventually(t, "NATS is away", func() bool { return !s.nc.IsConnected() })
+	if a := u.read(u.post(toolCall)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("without NATS: %d %s", a.StatusCode, a.body)
+	}
+	f.server.Start()
+}
