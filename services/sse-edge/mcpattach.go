@@ -156,8 +156,13 @@ func (a *attachments) turn(at *attached, st *stream, where string) {
 func (a *attachments) begin(key string, c claim) {
 	a.mu.Lock()
 	at := a.places[key]
+	if at == nil && c.revision > 0 { // it has gone, and whoever was quiet for it is not to wait
+		a.mu.Unlock()
+		a.release(key, "")
+		return
+	}
 	if at == nil || at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
-		a.mu.Unlock() // it has gone, or another claim was later, here or elsewhere
+		a.mu.Unlock() // nobody is there, or another claim was later, here or elsewhere
 		return
 	}
 	old, st := at.holder, at.newest()
@@ -308,17 +313,18 @@ func (a *attachments) hear(edge string) {
 	a.heard[edge] = time.Now()
 }
 
-// tend takes over from edges that have gone, and renews records.
+// tend takes over from edges that have gone, and renews records, or writes them again
+// that NATS has lost: no revision means that there must be none.
 func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for key, at := range a.places {
 		revision := at.revision
 		switch {
-		case revision == 0:
 		case at.holder == nil && at.other != "" && now.Sub(a.heard[at.other]) > attachSilence:
 			a.work.Go(func() { a.takeOver(key, revision, "") })
-		case at.holder != nil && at.other == "" && now.Sub(at.written) > attachRenewal:
+		case at.written.IsZero() || at.holder == nil || at.other != "":
+		case revision == 0 || now.Sub(at.written) > attachRenewal:
 			at.written = now
 			a.work.Go(func() { a.renew(key, revision) })
 		}

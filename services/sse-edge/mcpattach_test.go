@@ -180,3 +180,52 @@ func TestConnectionsGoOnWithoutRecords(t *testing.T) {
 	again.primed()
 	s.holds(t, u.session, rpc.Standalone, 2)
 }
+
+// A connection that has gone before it had its turn leaves the stream to the older one.
+func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	one, url, stopOne := f.mcpService()
+	defer stopOne()
+	two, _, stopTwo := f.mcpService()
+	defer stopTwo()
+	u := join(t, url, "2025-11-25")
+	c := u.get("")
+	c.primed()
+	one.holds(t, u.session, rpc.Standalone, 1)
+	at := place{u.session, rpc.Standalone}
+	claimed := two.attached.claim(at)
+	one.rests(t, u.session, rpc.Standalone)
+	two.attached.begin(attachKey(at), claimed)
+	one.holds(t, u.session, rpc.Standalone, 1)
+}
+
+// NATS keeps the records in its memory.
+func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	one, url, stopOne := f.mcpService()
+	defer stopOne()
+	two, urlTwo, stopTwo := f.mcpService()
+	defer stopTwo()
+	u := join(t, url, "2025-11-25")
+	old := u.get("")
+	old.primed()
+	one.holds(t, u.session, rpc.Standalone, 1)
+	young := u.at(urlTwo).get("")
+	young.primed()
+	two.holds(t, u.session, rpc.Standalone, 1)
+	one.rests(t, u.session, rpc.Standalone)
+	f.server.Stop()
+	f.server.Start()
+	key := attachKey(place{u.session, rpc.Standalone})
+	eventually(t, "the record is there again", func() bool {
+		two.attached.tend(time.Now())
+		r, _, err := one.attached.records.read(t.Context(), key)
+		return err == nil && r.Edge == two.attached.edge
+	})
+	young.close()
+	one.holds(t, u.session, rpc.Standalone, 1)
+}
