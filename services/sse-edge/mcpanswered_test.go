@@ -47,3 +47,34 @@ func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
 		t.Errorf("behind the response: %d %s", a.StatusCode, a.body)
 	}
 }
+
+// What may be lost, and may not, is no end of a call whose client can ask again.
+func TestACallWaitsForTheLedger(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	b := f.bridge()
+	one, stop := f.startEdge(func(c *Config) { c.MCPStreamMethods = []string{"tools/call"} })
+	u := join(t, one, "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	first := c.primed()
+	f.publish("b", 3)
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.over()
+	stop()
+	f.remove(1) // of another stream, as the ledger would know
+	u.url = f.mcpEdge(nil)
+	c = u.get(first)
+	c.primed()
+	place := c.primed()
+	c.over()
+	old := *u
+	old.version = "2025-06-18"
+	c = old.get(first)
+	c.fails(`"a"`)
+	c.over()
+	f.ledger(nothingRemoved)
+	c = u.get(place)
+	c.primed()
+	c.says(progress(1), result(`"a"`))
+	c.over()
+}

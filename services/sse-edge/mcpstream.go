@@ -108,7 +108,8 @@ func (st *stream) settle(s step) step {
 	return s
 }
 
-// unanswered returns an error for each request of a call that ends without a response.
+// unanswered returns an error for each request of a call that ends without a response. A
+// gap that is not certain is none: whoever comes back asks the ledger again.
 func (st *stream) unanswered(s step) []byte {
 	last := len(s.items) - 1
 	if last >= 0 && isResponse(messageOf(s.items[last])) || last < 0 && st.mcp.answered && len(s.gaps) == 0 && !st.mcp.lost {
@@ -118,6 +119,11 @@ func (st *stream) unanswered(s step) []byte {
 	switch {
 	case st.mcp.lost:
 		why = "The MCP server cannot be reached."
+	case len(s.gaps) > 0 && st.mcp.primed && !s.gaps[0].certain:
+		if id, err := event.ParseID(s.gaps[0].requested); err == nil {
+			return appendPrime(sse.AppendRetry(nil, jitter(st.service.cfg.Retry)), id.String())
+		}
+		why = whyGap(s.gaps[0])
 	case len(s.gaps) > 0:
 		why = whyGap(s.gaps[0])
 	}
