@@ -419,6 +419,9 @@ func (w *worker) drain() {
 
 func (w *worker) drainOne(st *stream, now time.Time) {
 	at := now.Add(time.Duration(rand.Int64N(int64(w.service.cfg.Drain) + 1))) //nolint:gosec // no secret
+	if st.mcp != nil && !st.mcp.primed && len(st.mcp.call) > 0 {              // its client may not come back
+		at = now.Add(w.service.cfg.Drain)
+	}
 	if at.Before(st.endAt) {
 		st.endAt, st.cause = at, "drain"
 		heap.Fix(&w.timers, st.timer)
