@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"regexp"
 	"strings"
 	"testing"
@@ -51,7 +52,15 @@ func rawly(t *testing.T, url, request string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return plainWire(string(data))
+	head, body, _ := strings.Cut(string(data), "\r\n\r\n")
+	if strings.Contains(head, "Transfer-Encoding: chunked") {
+		whole, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(body)))
+		if err != nil {
+			return err.Error()
+		}
+		body = string(whole)
+	}
+	return plainWire(head + "\r\n\r\n" + body)
 }
 
 func (u *mcpUser) request(method, body string, headers ...string) string {
@@ -74,6 +83,7 @@ Content-Type: text/event-stream
 Cache-Control: no-store, no-transform
 Vary: Accept, Origin
 X-Accel-Buffering: no
+Transfer-Encoding: chunked
 Connection: close
 
 `
