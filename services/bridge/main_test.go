@@ -30,6 +30,13 @@ func TestMain(m *testing.M) {
 		stdioServer()
 		return
 	}
+	if len(os.Args) > 3 && os.Args[1] == bridgeMode {
+		if err := bridgeProgram(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
 	goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...)
 }

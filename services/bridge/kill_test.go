@@ -1,0 +1,172 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+// bridgeMode is the argument that makes the test's program a bridge; the URLs of NATS and
+// of the MCP server follow.
+const bridgeMode = "be-a-bridge"
+
+// bridgeProgram is a bridge until it is killed.
+func bridgeProgram(natsURL, upstream string) error {
+	env := daemon.NewEnv(nil)
+	b, err := backend.Open(context.Background(), backend.Config{NATSURL: natsURL}, "bridge", env.Log, fast()...)
+	if err != nil {
+		return err
+	}
+	service, err := New(testConfig(upstream), b, env)
+	if err != nil {
+		return err
+	}
+	return service.Run(context.Background())
+}
+
+// startProgram starts a bridge as a program of its own, and returns what kills it.
+func (s *system) startProgram(t *testing.T, upstream string) (kill func()) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], bridgeMode, s.srv.URL(), upstream) //nolint:gosec,noctx // this program, killed below
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(kill)
+	return kill
+}
+
+// killable is a server whose calls of "count" can be resumed when they have a string as
+// their ID.
+type killable struct {
+	*server
+	notes int
+	sent  atomic.Int64
+}
+
+func newKillable(t *testing.T, notes int) *killable {
+	t.Helper()
+	k := &killable{server: newServer(t), notes: notes}
+	k.handle("count", func(w *writing, r *http.Request, m message) {
+		w.stream()
+		k.count(w, r, string(m.ID), 0)
+	})
+	k.onGet(func(w *writing, r *http.Request) {
+		id, n, _ := strings.Cut(r.Header.Get("Last-Event-ID"), ".")
+		from, err := strconv.Atoi(n)
+		if err != nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		k.count(w, r, id, from)
+	})
+	return k
+}
+
+// count sends what follows the first messages of a call.
+func (k *killable) count(w *writing, r *http.Request, id string, from int) {
+	for n := from; n <= k.notes; n++ {
+		select {
+		case <-time.After(rand.N(20 * time.Millisecond)):
+		case <-r.Context().Done():
+			return
+		}
+		data, event := response(id), ""
+		if n < k.notes {
+			data = note(n)
+		}
+		if strings.HasPrefix(id, `"`) {
+			event = fmt.Sprintf("%s.%d", id, n+1)
+		}
+		w.send(event, data)
+		k.sent.Add(1)
+	}
+}
+
+// checked waits for the last event of a stream, and asks for it as an edge does.
+func (s *system) checked(t *testing.T, name, stream string) []string {
+	t.Helper()
+	var all []string
+	eventually(t, "the stream "+stream+" is finished", func() (final bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, _ = rpc.Call{Action: rpc.Check, Session: name, Stream: stream}.Do(ctx, s.b.Conn)
+		all, final = s.read(t, name, stream)
+		return final
+	})
+	return all
+}
+
+// A bridge that is killed at any moment leaves each call with all of its messages once, or
+// with the first of them and an error.
+func TestABridgeMayBeKilledAtAnyMoment(t *testing.T) {
+	const notes, calls, rounds = 150, 6, 3
+	s, up := newSystem(t, eventlog.Settings{}), newKillable(t, notes)
+	var want []string
+	for n := range notes {
+		want = append(want, note(n))
+	}
+	kill := s.startProgram(t, up.URL)
+	name := s.ready(t)
+	for range rounds {
+		before := up.sent.Load()
+		streams, asking := map[string]string{}, sync.WaitGroup{}
+		for i := range calls {
+			id := strconv.Itoa(i)
+			if i%2 == 0 {
+				id = strconv.Quote(id)
+			}
+			streams[id] = newStream(t, id)
+			asking.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				call := rpc.Call{Action: rpc.Post, Session: name, Stream: streams[id], Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
+				_, _ = call.Do(ctx, s.b.Conn) // killed, it does not answer
+			})
+		}
+		moment := before + rand.Int64N(notes*calls)
+		eventually(t, "the moment has come", func() bool { return up.sent.Load() >= moment })
+		kill()
+		asking.Wait()
+		known := map[string]bool{} // what the next bridge can go on with
+		for id, stream := range streams {
+			entry, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
+			known[id] = err == nil && strings.Contains(string(entry.Value()), `"id"`)
+		}
+		kill = s.startProgram(t, up.URL)
+		for id, stream := range streams {
+			all := s.checked(t, name, stream)
+			n := len(all) - 1
+			if n > notes || !slices.Equal(all[:n], want[:n]) {
+				t.Fatalf("the stream of %s has %v", id, all)
+			}
+			if all[n] == response(id) && n == notes {
+				continue
+			}
+			if known[id] {
+				t.Errorf("the stream of %s, which can be resumed, ends after %d", id, n)
+			}
+			wantError(t, all, n+1, id)
+		}
+	}
+}
