@@ -242,6 +242,13 @@ func (h *held) listen(from cursor) {
 	})
 }
 
+// busy reports whether a call is open.
+func (h *held) busy() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.calls) > 0
+}
+
 func (h *held) unsubscribe() {
 	h.mu.Lock()
 	sub := h.sub

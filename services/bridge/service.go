@@ -25,6 +25,7 @@ import (
 //	                   │         ├─ open ──▶ held, a session
 //	                   │         └─ post, end, check ──▶ its held
 //	                   ├─────▶ records: writes down what is open, for the next bridge
+//	                   ├─────▶ present: tells the janitor which sessions have open calls
 //	                   ├─────▶ patrol: ends sessions that were closed elsewhere
 //	                   └─────▶ what the sessions run, see [held]
 //
@@ -106,7 +107,12 @@ func (s *Service) maxBytes() int { return s.backend.Log.Settings().MaxMessageByt
 func (s *Service) Run(ctx context.Context) error {
 	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer s.endpoint.close()
-	records, err := s.openRecords(ctx)
+	alive, err := s.alone(ctx)
+	var records *records
+	if err == nil {
+		defer func() { _ = alive.Unsubscribe() }() // the connection may be closed already
+		records, err = s.openRecords(ctx)
+	}
 	if err == nil {
 		err = s.takeOver(ctx, records)
 	}
@@ -123,6 +129,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	s.run(s.patrol)
+	s.run(s.present)
 	s.run(records.run)
 	s.taken.Store(true)
 	s.log.Info("bridge is open", "upstream", s.cfg.upstream(), "name", s.name)

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Subject is where every edge listens, in no queue group.
+// Subject is where every edge and every bridge listens, in no queue group.
 const Subject = "mcp.edge.present"
 
 // MaxSessions is the most sessions in one question, which with the longest names
@@ -35,7 +35,7 @@ type Session struct {
 	Within int64 `json:"within"`
 }
 
-// Answer is that of one edge.
+// Answer is that of one edge, or of a bridge, whose open calls are connections.
 type Answer struct {
 	// Edge is the edge's own, for as long as it runs.
 	Edge string `json:"edge"`
