@@ -26,7 +26,8 @@ func (h *held) finish(cause error) {
 	h.service.run(func() {
 		h.work.Wait() // calls that the upstream has lost end with an error
 		if errors.Is(cause, errEnded) {
-			h.up.close(h.service.life, h.header())
+			// Some servers answer when their tools have ended; nobody waits for that.
+			h.service.run(func() { h.up.close(h.service.life, h.header()) })
 		}
 		h.service.close(h)
 		h.service.release(h)

@@ -32,6 +32,7 @@ type stdio struct {
 	over    chan struct{} // closed when nothing more will be read
 
 	mu    sync.Mutex
+	gone  bool // the process has ended
 	calls []*spoken
 }
 
@@ -86,17 +87,25 @@ func (u *stdio) mind() {
 	u.process.stop()
 	reading.Wait()
 	u.process.closeAll()
-	select {
-	case <-u.ready:
-		u.held.finish(errExited)
-	default:
+	u.mu.Lock()
+	u.gone = true
+	h := u.held
+	u.mu.Unlock()
+	if h != nil {
+		h.finish(errExited)
 	}
 }
 
 // attach makes the session that the process belongs to known.
 func (u *stdio) attach(h *held) {
+	u.mu.Lock()
 	u.held = h
+	gone := u.gone
+	u.mu.Unlock()
 	close(u.ready)
+	if gone {
+		h.finish(errExited)
+	}
 }
 
 // initialize hands over the initialize request and returns the response. Errors are

@@ -176,7 +176,9 @@ func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	if len(up.deleted) != 1 {
-		t.Errorf("upstream %d sessions have ended", len(up.deleted))
-	}
+	eventually(t, "it has ended upstream", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
 }
