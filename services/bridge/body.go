@@ -20,7 +20,8 @@ type body struct {
 	max    int          // bytes of JSON
 }
 
-// incoming is what came at once: the messages of an event, or of a JSON text.
+// incoming is what came at once: the messages of an event, or of a JSON text. An event
+// without a message only has an ID.
 type incoming struct {
 	messages [][]byte
 	id       string // of the event; empty when it has none of its own
@@ -71,8 +72,11 @@ func (b *body) next() (incoming, error) {
 		if err != nil {
 			return incoming{}, err
 		}
-		if e.Type != event.DefaultType || len(e.Data) == 0 {
-			continue // an empty event only has an ID
+		if len(e.Data) == 0 {
+			return incoming{}, nil
+		}
+		if e.Type != event.DefaultType {
+			continue
 		}
 		all, _, err := elements(e.Data)
 		if err != nil {

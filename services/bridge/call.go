@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +43,7 @@ type call struct {
 	open    []asked
 	told    bool
 	at      cursor
+	stored  uint64    // the sequence of the log's last event
 	again   [][]byte  // what the log had behind at when the call was taken over
 	reading *patience // nil while nothing is waited for
 }
@@ -83,6 +86,14 @@ func (c *call) answered(id []byte) {
 			return
 		}
 	}
+}
+
+// waitsFor reports whether the response to this request is missing.
+func (c *call) waitsFor(id []byte) bool {
+	key := idKey(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.open, func(a asked) bool { return a.key == key })
 }
 
 // last reports whether only the response to this request is missing.
@@ -138,11 +149,29 @@ func (c *call) cursor() cursor {
 	return c.at
 }
 
-// moved notes that everything up to an event of the upstream is stored.
+// moved notes that everything up to an event of the upstream is stored; "" is no event.
 func (c *call) moved(id string) {
+	if id == "" || !usable(id) {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.ID = id
+	c.at = cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
+}
+
+// restart forgets how far the upstream's stream has been stored.
+func (c *call) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at.ID = ""
+}
+
+// maxIDBytes bounds an event ID of the upstream, which goes into a header field.
+const maxIDBytes = 2 << 10
+
+// usable reports whether an event ID can be sent back in a header field.
+func usable(id string) bool {
+	return len(id) <= maxIDBytes && !strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // take stores a message of the upstream. Errors are those of [writer.put], but not
@@ -155,6 +184,10 @@ func (c *call) take(it item) error {
 	}
 	if c.repeated(it.data) {
 		c.held.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
+		return nil
+	}
+	if m.response() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
+		c.drop(dropLate, errUnknownRequest)
 		return nil
 	}
 	it.final = m.response() && c.last(m.ID)
@@ -176,7 +209,7 @@ func (c *call) take(it item) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.Sequence = sequence
+	c.stored = sequence
 	return nil
 }
 

@@ -43,6 +43,9 @@ func (h *held) check(c rpc.Call) rpc.Answer {
 		return accepted
 	}
 	lost := newCall(h, c.Stream, ids)
+	if _, err := lost.recallOnce(ctx); err != nil { // some of a batch may be answered
+		return busy("the log cannot be read now")
+	}
 	// Checks of two edges may come at once.
 	lost.out.nonce = "check"
 	lost.fail(codeInternal, "the request was lost", failUnknown)

@@ -57,9 +57,9 @@ func newEndpoint(cfg Config) (*endpoint, error) {
 			IdleConnTimeout:     idleTimeout,
 		},
 		// Some frameworks redirect /mcp to /mcp/. Elsewhere nobody is sent: the request
-		// may carry credentials.
+		// may carry credentials; and a POST stays one.
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
+			if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme || req.Method != via[0].Method {
 				return http.ErrUseLastResponse
 			}
 			return nil

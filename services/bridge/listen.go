@@ -41,7 +41,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 			if errors.Is(err, errTooLarge) {
 				// It would come again. What is between it and now is lost with it.
 				c.drop(dropTooLarge, err)
-				c.moved("")
+				c.restart()
 			}
 			if time.Since(began) > listenPauseMax {
 				pause = listenPause

@@ -107,7 +107,7 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	}
 	r.version = d.version
 	if err != nil || d.up == nil {
-		r.close(ctx, c.Header)
+		s.run(func() { r.close(s.life, c.Header) })
 	}
 	return d, s.undialled(err)
 }

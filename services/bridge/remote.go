@@ -139,10 +139,12 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 	for {
 		in, err := b.next()
 		if err != nil {
-			if id := b.lastID(); id != "" {
-				c.moved(id)
-			}
+			c.moved(b.lastID())
 			return came, err
+		}
+		if len(in.messages) == 0 {
+			c.moved(b.lastID())
+			continue // no message: the patience goes on
 		}
 		p.came()
 		for i, data := range in.messages {
@@ -154,9 +156,7 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 		if !c.standalone() && c.done() {
 			return came, nil
 		}
-		if id := b.lastID(); id != "" {
-			c.moved(id)
-		}
+		c.moved(b.lastID())
 		p.wait()
 	}
 }

@@ -17,13 +17,14 @@ type server struct {
 	*httptest.Server
 	t testing.TB
 
-	mu      sync.Mutex
-	on      map[string]func(w *writing, r *http.Request, m message) // by JSON-RPC method
-	get     func(w *writing, r *http.Request)
-	deleted []string
-	seen    []string // bodies of POSTs
-	headers []http.Header
-	session string // of initialize; empty: none
+	mu       sync.Mutex
+	on       map[string]func(w *writing, r *http.Request, m message) // by JSON-RPC method
+	get      func(w *writing, r *http.Request)
+	onDelete func() // nil: DELETE is answered at once
+	deleted  []string
+	seen     []string // bodies of POSTs
+	headers  []http.Header
+	session  string // of initialize; empty: none
 }
 
 // writing writes an answer of the server.
@@ -121,7 +122,11 @@ func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
 	case http.MethodDelete:
 		s.mu.Lock()
 		s.deleted = append(s.deleted, r.Header.Get(headerSession))
+		hang := s.onDelete
 		s.mu.Unlock()
+		if hang != nil {
+			hang()
+		}
 		return
 	}
 	all, _, err := elements(data)

@@ -1,0 +1,148 @@
+package bridge
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+func TestASessionEndsAlthoughTheServerHangs(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.onDelete = never(t)
+	cfg := testConfig(up.URL)
+	s.start(t, cfg)
+	name := s.ready(t)
+	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		t.Errorf("the end was answered %d", a.Status)
+	}
+	s.wantState(t, name, "", session.Closed)
+}
+
+func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("prime", func(w *writing, r *http.Request, _ message) {
+		w.stream()
+		w.send("primed", "")
+		<-r.Context().Done()
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") != "primed" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		w.send("end", response("1"))
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "prime")
+	eventually(t, "the ID has come", func() bool {
+		c := first.held(name).call(stream)
+		return c != nil && c.cursor().ID != ""
+	})
+	first.stop()
+	s.start(t, testConfig(up.URL))
+	if diff := cmp.Diff([]string{response("1")}, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnEventIDThatCannotBeSentIsNone(t *testing.T) {
+	for _, id := range []string{strings.Repeat("x", 1<<20), "a\x01b", "a\x7f"} {
+		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		up.handle("bad", func(w *writing, _ *http.Request, _ message) {
+			w.stream()
+			w.send(id, note(1))
+		})
+		in := s.start(t, testConfig(up.URL))
+		name := s.ready(t)
+		stream, _ := s.request(t, name, "1", "bad")
+		wantError(t, s.finished(t, name, stream), 2, "1")
+		in.stop()
+	}
+}
+
+func TestAResponseToAnotherRequestIsLeftOut(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("other", func(w *writing, _ *http.Request, _ message) {
+		w.stream()
+		w.send("", response("77"))
+		w.send("", response("1"))
+		w.send("", response("1"))
+		w.send("", response("2"))
+	})
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream := newStream(t, "1", "2")
+	s.post(t, name, stream, `[{"jsonrpc":"2.0","id":1,"method":"other"},{"jsonrpc":"2.0","id":2,"method":"other"}]`)
+	if diff := cmp.Diff([]string{response("1"), response("2")}, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
+	if n := in.metric(t, "dropped_messages_total", dropLate); n != 2 {
+		t.Errorf("%v responses are counted", n)
+	}
+}
+
+func TestACheckLeavesWhatIsAnsweredAlone(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream := newStream(t, "1", "2")
+	if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: name, Stream: stream, Data: []byte(response("1"))}); err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
+	wantError(t, s.finished(t, name, stream), 2, "2")
+}
+
+func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("moved", func(w *writing, r *http.Request, _ message) {
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.open(t)
+	up.onGet(func(*writing, *http.Request) { t.Error("it was followed") })
+	if _, a := s.request(t, name, "1", "moved"); a.Status != http.StatusBadGateway {
+		t.Errorf("it was answered %d", a.Status)
+	}
+}
+
+func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle(methodInitialize, func(w *writing, r *http.Request, _ message) {
+		w.Header().Set(headerSession, "left-behind")
+		w.stream()
+		<-r.Context().Done()
+	})
+	cfg := testConfig(up.URL)
+	cfg.OpenTimeout = 100 * time.Millisecond
+	s.start(t, cfg)
+	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusGatewayTimeout {
+		t.Errorf("it was answered %d", a.Status)
+	}
+	eventually(t, "it has ended", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return slices.Equal(up.deleted, []string{"left-behind"})
+	})
+}
+
+func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'`)
+	s.start(t, cfg)
+	for range 5 {
+		s.wantState(t, s.open(t), "", session.Closed)
+	}
+}
