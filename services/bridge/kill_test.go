@@ -136,11 +136,12 @@ func TestABridgeMayBeKilledAtAnyMoment(t *testing.T) {
 			if i%2 == 0 {
 				id = strconv.Quote(id)
 			}
-			streams[id] = newStream(t, id)
+			stream := newStream(t, id)
+			streams[id] = stream
 			asking.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
-				call := rpc.Call{Action: rpc.Post, Session: name, Stream: streams[id], Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
+				call := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
 				_, _ = call.Do(ctx, s.b.Conn) // killed, it does not answer
 			})
 		}
