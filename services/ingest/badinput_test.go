@@ -140,6 +140,7 @@ func TestBadInputIsRefusedAndLeavesNothing(t *testing.T) {
 		"session: metadata string": session(`{"metadata":"{}"}`, 400, "invalid_body"),
 		"session: retention":       session(`{"metadata":{"retention":{"maxEvents":"5"}}}`, 400, "invalid_body"),
 		"session: retention typo":  session(`{"metadata":{"retention":{"max_events":5}}}`, 400, "invalid_body"),
+		"session: a bridge's":      session(`{"metadata":{"a":1,"Mcp":{"bridge":"b","upstream":"x"}}}`, 400, "invalid_body"),
 		"session: not UTF-8":       session("{\"metadata\":{\"a\":\"\xff\"}}", 400, "invalid_json"),
 		"session: large metadata":  session(`{"metadata":{"a":"`+strings.Repeat("x", 16<<10-7)+`"}}`, 413, "body_too_large"),
 		"session: name empty":      session(`{"session":""}`, 400, "invalid_name"),

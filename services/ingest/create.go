@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -129,10 +130,28 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if _, err := session.ParseRetention(value); err != nil {
 				return sessionRequest{}, err
 			}
+			if ofBridge(value) {
+				return bad("The member mcp of metadata belongs to bridges.")
+			}
 			req.metadata = value
 		default:
 			return bad("The body may have the members session and metadata, and no others.")
 		}
 	}
 	return req, nil
+}
+
+// ofBridge reports whether metadata, an object, has the member by which a bridge knows the
+// sessions that are its own, in any case, since the bridge ignores that.
+func ofBridge(metadata json.RawMessage) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(metadata, &members) != nil {
+		return true
+	}
+	for name := range members {
+		if strings.EqualFold(name, "mcp") {
+			return true
+		}
+	}
+	return false
 }
