@@ -31,6 +31,10 @@ var (
 	// errUnknownRequest is why a response is left out that nobody waits for.
 	errUnknownRequest = errors.New("it is about a request that is over")
 
+	// errSession is returned when the upstream's name of a session is not visible ASCII
+	// (MCP 2025-11-25, session management), or too long.
+	errSession = errors.New("the MCP server's session ID is not valid")
+
 	// errNoStream is returned when the upstream has no stream to read or to resume.
 	errNoStream = errors.New("the MCP server offers no stream")
 

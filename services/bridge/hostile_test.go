@@ -146,3 +146,18 @@ func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
 		s.wantState(t, s.open(t), "", session.Closed)
 	}
 }
+
+func TestASessionIDThatCannotBeKeptIsRefused(t *testing.T) {
+	for _, id := range []string{"\xff", strings.Repeat("x", 100_000)} {
+		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		up.handle(methodInitialize, func(w *writing, _ *http.Request, m message) {
+			w.Header().Set(headerSession, id)
+			w.json(response(string(m.ID)))
+		})
+		in := s.start(t, testConfig(up.URL))
+		if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusBadGateway {
+			t.Errorf("it was answered %d", a.Status)
+		}
+		in.stop()
+	}
+}

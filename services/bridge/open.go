@@ -105,6 +105,9 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	if err == nil {
 		err = d.readVersion(m)
 	}
+	if len(r.id) > maxIDBytes || !fieldValue.MatchString(r.id) {
+		err = errSession // the registry could not keep it as it is
+	}
 	r.version = d.version
 	if err != nil || d.up == nil {
 		s.run(func() { r.close(s.life, c.Header) })
