@@ -119,6 +119,7 @@ func TestDockerADeploymentOnOneMachine(t *testing.T) {
 	}{
 		{"its containers may do little", d.isHardened},
 		{"the proxy answers for an edge that is away", d.speaksForTheEdge},
+		{"an edge hears that a client behind the proxy has gone", d.noticesWhoGoes},
 		{"a session of curl goes on after down and up", d.outlivesDown},
 		{"a restart of each container loses nothing", d.survivesRestarts},
 		{"access control is a matter of .env", d.letsIn},
@@ -221,6 +222,35 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 		}
 	}
 	d.up()
+}
+
+// Else its connection would be counted until a time-out of the proxy, 45 s later.
+func (d *deployment) noticesWhoGoes(t *testing.T) {
+	connections := func() string {
+		metrics := d.compose("exec", "-T", "proxy", "wget", "-q", "-O", "-", "http://sse-edge:9080/metrics")
+		_, rest, _ := strings.Cut(metrics, "\nrejoin_edge_connections ")
+		number, _, _ := strings.Cut(rest, "\n")
+		return number
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+streamPath("leaving", "main"), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	waitUntil(t, "the edge has a connection", func() bool { return connections() == "1" })
+	leave()
+	for deadline := time.Now().Add(patience / 3); connections() != "0"; {
+		if time.Now().After(deadline) {
+			t.Fatal("the edge still has the connection")
+		}
+	}
 }
 
 // curlSession is the README's.
