@@ -76,13 +76,14 @@ var mayPublish = map[string]string{
 	"mcp.janitor.alive.one":      "j",
 	"mcp.rpc.open":               "s",
 	"mcp.rpc.s.session":          "s",
+	"mcp.rpc.b.name":             "b",
 	"anything":                   "",
 
 	// Answers go to whoever asks; an ingest's to whoever did ask.
 	"_INBOX_ingest.x":   "",
 	"_INBOX_sse-edge.x": "jb",
-	"_INBOX_janitor.x":  "sj",
-	"_INBOX_bridge.x":   "",
+	"_INBOX_janitor.x":  "sjb",
+	"_INBOX_bridge.x":   "b",
 	"_INBOX.x":          "",
 
 	"$KV.MCP_SESSIONS.x": "ijb",
@@ -156,7 +157,7 @@ var maySubscribe = map[string]string{
 	"mcp.ledger.marks":         "",
 	"mcp.log.set janitor":      "j",
 	"mcp.log.set":              "",
-	"mcp.edge.present":         "s",
+	"mcp.edge.present":         "sb",
 	"mcp.janitor.*.deleted":    "j",
 	"mcp.janitor.alive.one":    "j",
 	"mcp.rpc.open bridge":      "b",
@@ -164,6 +165,7 @@ var maySubscribe = map[string]string{
 	"mcp.rpc.s.one bridge":     "b",
 	"mcp.rpc.s.one":            "",
 	"mcp.rpc.s.one other":      "",
+	"mcp.rpc.b.one":            "b",
 	"$SRV.PING ingest":         "i",
 	"$KV.>":                    "",
 	"$KV.MCP_SESSIONS.>":       "",
