@@ -97,7 +97,7 @@ func (a *attachments) join(st *stream) {
 		a.places[key] = at
 	}
 	at.add(st)
-	if !st.quiet {
+	if !st.quiet.Load() {
 		at.holder = st
 		return
 	}

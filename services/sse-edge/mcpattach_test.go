@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -24,18 +25,18 @@ func (s *Service) holds(t *testing.T, session, stream string, connections int) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[key]
-		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest()
+		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest() && !at.holder.quiet.Load()
 	})
 }
 
 // rests waits until no connection of an edge gets the messages.
-func (s *Service) rests(t *testing.T, session, stream string) {
+func (s *Service) rests(t *testing.T, session, name string) {
 	t.Helper()
 	eventually(t, "another edge has the newest connection", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
-		at := s.attached.places[attachKey(place{session, stream})]
-		return at != nil && at.holder == nil
+		at := s.attached.places[attachKey(place{session, name})]
+		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *stream) bool { return !st.quiet.Load() })
 	})
 }
 

@@ -43,7 +43,8 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream), quiet: true}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
+	st.quiet.Store(true)
 	st.mcp.behind, st.mcp.served = req.start.now, false
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()

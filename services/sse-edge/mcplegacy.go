@@ -61,13 +61,14 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return s.comeBack(c, who)
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: form, quiet: !form.served}
+	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: form}
+	st.quiet.Store(!form.served)
 	var err error
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()
 		return err
 	}
-	if st.quiet {
+	if st.quiet.Load() {
 		st.mcp.claim = s.attached.claim(req.at)
 	}
 	return s.handOver(c, st)

@@ -93,7 +93,7 @@ func appendPrime(b []byte, id string) []byte {
 // farewell is the last block of a stream that goes on elsewhere.
 func (st *stream) farewell() []byte {
 	s := st.service
-	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet || len(st.reader.pending) > 0 {
+	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet.Load() || len(st.reader.pending) > 0 {
 		return s.farewell()
 	}
 	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.cursor)
@@ -161,7 +161,7 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 
 // where is the event ID of where a stream stands, for another connection to go on.
 func (st *stream) where() string {
-	if st.quiet || st.reader.fresh {
+	if st.quiet.Load() || st.reader.fresh {
 		return ""
 	}
 	return st.reader.id(st.reader.cursor)
@@ -173,7 +173,8 @@ func (st *stream) tellRested() {
 		return
 	}
 	st.rested <- st.where() // there is room
-	st.rested, st.quiet = nil, true
+	st.rested = nil
+	st.quiet.Store(true)
 	if where := st.mcp.turn; where != nil && !st.over {
 		st.mcp.turn = nil
 		st.worker.send(post{stream: st, what: newsTurn, where: *where})
@@ -195,10 +196,10 @@ func (w *worker) takeTurn(st *stream, where string) {
 	switch {
 	case st.over:
 		return
-	case !st.quiet && st.rested != nil: // it is being read for, and is to be quiet first
+	case !st.quiet.Load() && st.rested != nil: // it is being read for, and is to be quiet first
 		st.mcp.turn = &where
 		return
-	case !st.quiet:
+	case !st.quiet.Load():
 		return
 	}
 	r := st.reader
@@ -207,7 +208,8 @@ func (w *worker) takeTurn(st *stream, where string) {
 		r.moveTo(id.Sequence)
 		st.mcp.answered = true
 	}
-	st.quiet, st.mcp.behind, st.mcp.served = false, false, true
+	st.mcp.behind, st.mcp.served = false, true
+	st.quiet.Store(false)
 	w.advance(st)
 }
 

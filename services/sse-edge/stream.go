@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -128,9 +129,9 @@ type stream struct {
 	raw      syscall.RawConn // of conn
 	envelope bool
 	filter   *filter
-	mcp      *mcpForm // nil on /v1
-	quiet    bool     // another connection gets the messages
-	chunked  bool     // its blocks are chunks
+	mcp      *mcpForm    // nil on /v1
+	quiet    atomic.Bool // another connection gets the messages; its worker changes it
+	chunked  bool        // its blocks are chunks
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 

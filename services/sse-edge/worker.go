@@ -226,7 +226,7 @@ func (w *worker) advance(st *stream) {
 	switch {
 	case st.over, !st.retryAt.IsZero(): // the log could not be read a moment ago
 		return
-	case st.quiet:
+	case st.quiet.Load():
 		w.endQuiet(st)
 		return
 	case st.away:
