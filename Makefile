@@ -35,11 +35,11 @@ build: ## Build static binaries of all programs into bin/.
 
 .PHONY: test
 test: ## Run the tests of every module. TESTFLAGS are go test's.
-	go test $(TESTFLAGS) work
+	go test -timeout 20m $(TESTFLAGS) work
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector.
-	go test -race $(TESTFLAGS) work
+	go test -race -timeout 20m $(TESTFLAGS) work
 
 .PHONY: e2e-docker
 e2e-docker: ## Bring up deploy/compose.yaml on this machine's Docker engine and test it.

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"container/heap"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
 	again.primed()
 	again.says(progress(1), result(`"a"`))
 	again.over()
-	if a := small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")); a.StatusCode != 204 {
+	if a := small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")); a.StatusCode != http.StatusNoContent {
 		t.Errorf("behind the response: %d %s", a.StatusCode, a.body)
 	}
 }
