@@ -345,7 +345,10 @@ func (a *attachments) renew(key string, revision uint64) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at := a.places[key]; at != nil && at.revision == revision {
+	switch at := a.places[key]; {
+	case at == nil: // it has gone meanwhile, and did not know of the record
+		a.work.Go(func() { a.release(key, "") })
+	case at.revision == revision:
 		at.revision = now
 	}
 }

@@ -230,3 +230,36 @@ func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
 	young.close()
 	one.holds(t, u.session, rpc.Standalone, 1)
 }
+
+// The connection that a record is written for again may end before it is written.
+func TestARecordThatIsWrittenTooLateIsReleased(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	f.bridge()
+	one, url, stopOne := f.mcpService()
+	defer stopOne()
+	two, urlTwo, stopTwo := f.mcpService()
+	defer stopTwo()
+	u := join(t, url, "2025-11-25")
+	old := u.get("")
+	old.primed()
+	one.holds(t, u.session, rpc.Standalone, 1)
+	young := u.at(urlTwo).get("")
+	young.primed()
+	two.holds(t, u.session, rpc.Standalone, 1)
+	one.rests(t, u.session, rpc.Standalone)
+	key := attachKey(place{u.session, rpc.Standalone})
+	two.attached.forget()
+	young.close()
+	eventually(t, "the connection has ended", func() bool {
+		two.attached.mu.Lock()
+		defer two.attached.mu.Unlock()
+		return two.attached.places[key] == nil
+	})
+	_, revision, err := two.attached.records.read(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.attached.renew(key, revision)
+	one.holds(t, u.session, rpc.Standalone, 1)
+}
