@@ -1,9 +1,11 @@
 package janitor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -18,6 +20,9 @@ const (
 	defaultLimit = 100
 	maxLimit     = 1000
 )
+
+// recordPatience is how long a request waits for the registry.
+const recordPatience = 5 * time.Second
 
 // sessionList is the body of GET /v1/sessions.
 type sessionList struct {
@@ -93,15 +98,33 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	var records []session.Record
-	if _, ok := s.backend.Sessions.Session(name); ok {
-		records = s.backend.Sessions.Of(name)
-	}
+	records, err := s.recordsOf(name)
 	d := s.detail(name, records)
-	if len(records) == 0 && d.Events == 0 {
-		return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
+	switch {
+	case len(records) > 0 || d.Events > 0:
+		return answerJSON(c, d)
+	case err != nil:
+		return web.Wrap(err, web.CodeUnavailable, "The registry of sessions does not answer.")
 	}
-	return answerJSON(c, d)
+	return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
+}
+
+// recordsOf returns the records of a session and its streams. Where the copy has none, the
+// registry is asked: the copy may be a moment behind what somebody has just created.
+func (s *Service) recordsOf(name string) ([]session.Record, error) {
+	if _, ok := s.backend.Sessions.Session(name); ok {
+		return s.backend.Sessions.Of(name), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	defer cancel()
+	rec, err := s.backend.Sessions.Get(ctx, name, "")
+	switch {
+	case err == nil:
+		return []session.Record{rec}, nil
+	case errors.Is(err, session.ErrNotFound):
+		return nil, nil
+	}
+	return nil, err
 }
 
 // info puts together what registry and ledger have of a session.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -50,6 +51,25 @@ func do(t *testing.T, method, addr, path string, into any) (status int, body str
 		}
 	}
 	return resp.StatusCode, string(data)
+}
+
+func TestASessionIsThereAtOnce(t *testing.T) {
+	srv := natstest.Start(t)
+	r := begin(t, srv, eventlog.Settings{}, quick())
+	others, err := session.OpenRegistry(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer others.Close()
+	for i := range 100 { // the janitor's copy follows within a millisecond or so
+		name := fmt.Sprint("s", i)
+		if _, err := others.Create(t.Context(), session.New(name, "", nil, noon)); err != nil {
+			t.Fatal(err)
+		}
+		if status, body := get(t, r.Addr().String(), "/v1/sessions/"+name, nil); status != http.StatusOK {
+			t.Fatalf("%s is %d %s", name, status, body)
+		}
+	}
 }
 
 func TestHTTP(t *testing.T) {
