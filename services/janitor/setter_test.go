@@ -175,7 +175,7 @@ func TestNoLedgerBeginsBeforeTheSweeperHasDeletedWhatTheLastOneDoomed(t *testing
 // the log before a question is in the answer, and what the answer calls removed is
 // not in the log after it.
 func TestMarksAreRightWhileLimitsChange(t *testing.T) {
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 5, MaxEventsPerSession: -1, MaxBytesPerSession: -1, MaxAge: -1}, quick())
+	r := beginAt(t, natstest.StartProcess(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 5, MaxEventsPerSession: -1, MaxBytesPerSession: -1, MaxAge: -1}, quick())
 	var places []place
 	for _, s := range []string{"a", "b"} {
 		for st := range 6 {

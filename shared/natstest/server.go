@@ -2,6 +2,8 @@
 package natstest
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -28,12 +30,7 @@ func Start(t testing.TB) *Server {
 // StartIn is Start with the store in dir.
 func StartIn(t testing.TB, dir string) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: dir, opt: server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir,
-		NoLog: true, NoSigs: true, ServerName: "natstest",
-		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 16 << 30,
-		MaxPayload: 1<<20 + 4<<10, // a log's largest message by default, and its headers
-	}}
+	s := &Server{t: t, dir: dir, opt: options(dir)}
 	s.Start()
 	t.Cleanup(s.Stop)
 	return s
@@ -63,16 +60,24 @@ func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *S
 func (s *Server) Start() {
 	s.t.Helper()
 	opt := s.opt
-	srv, err := server.NewServer(&opt)
+	srv, err := run(&opt)
 	if err != nil {
-		s.t.Fatalf("cannot make a NATS server: %v", err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(30 * time.Second) {
-		s.t.Fatal("the NATS server did not start")
+		s.t.Fatal(err)
 	}
 	s.opt.Port = srv.Addr().(*net.TCPAddr).Port //nolint:errcheck,forcetypeassert // the server listens on TCP
 	s.srv = srv
+}
+
+func run(opt *server.Options) (*server.Server, error) {
+	srv, err := server.NewServer(opt)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a NATS server: %w", err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(30 * time.Second) {
+		return nil, errors.New("the NATS server did not start")
+	}
+	return srv, nil
 }
 
 // Stop ends the server and waits for it. Stopping a stopped server does nothing.
