@@ -102,9 +102,10 @@ func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
 	empty.expect("whole")
 	put("a", "1")
 	put("b", "1")
+	empty.expect("a=1@1 removed=false", "b=1@2 removed=false") // what is replaced before it was read is never shown
 	put("a", "2")
 	must(kv.Delete(t.Context(), "b"))
-	empty.expect("a=1@1 removed=false", "b=1@2 removed=false", "a=2@3 removed=false", "b=@4 removed=true")
+	empty.expect("a=2@3 removed=false", "b=@4 removed=true")
 
 	late := follow(t, js)
 	late.expect("a=2@3 removed=false", "b=@4 removed=true", "whole")
