@@ -108,3 +108,15 @@ func TestARefusalGoesBackAsItIs(t *testing.T) {
 		t.Errorf("the log has %v", all)
 	}
 }
+
+func TestAnAnswerThatNATSDoesNotTakeIsSaidSo(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("secret", func(w *writing, _ *http.Request, _ message) {
+		w.Header().Set("WWW-Authenticate", "Bearer realm="+strings.Repeat("x", 2<<20))
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	s.start(t, testConfig(up.URL))
+	if _, a := s.request(t, s.ready(t), "1", "secret"); a.Status != http.StatusBadGateway {
+		t.Errorf("it was answered %d", a.Status)
+	}
+}

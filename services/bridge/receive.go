@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -29,7 +30,11 @@ func (s *Service) accept(msg *nats.Msg) {
 	respond := func(a rpc.Answer) {
 		s.metrics.answered(c.Action, a.Status)
 		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
-		if err := a.Respond(msg); err != nil {
+		err := a.Respond(msg)
+		if errors.Is(err, nats.ErrMaxPayload) {
+			err = failure(http.StatusBadGateway, codeInternal, "the answer is larger than NATS takes").Respond(msg)
+		}
+		if err != nil {
 			s.log.Info("an edge is not answered", "session", c.Session, "error", err)
 		}
 	}
