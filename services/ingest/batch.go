@@ -40,7 +40,7 @@ func (s *Service) store(b *batch) (*summary, error) {
 }
 
 // batch stores the messages of one request in their order. Acknowledgements are
-// pipelined:
+// pipelined, where that keeps the order ([eventlog.Log.Pipelined]):
 //
 //	source ──▶ read: check, begin ──▶ pending ──▶ settle: wait, report, in order
 //
@@ -77,11 +77,11 @@ type budget struct {
 	used  int
 }
 
-// take waits until so many bytes fit, or nothing else is under way.
-func (b *budget) take(n int) {
+// take waits until so many bytes are within the limit, or nothing else is under way.
+func (b *budget) take(n, limit int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.used > 0 && b.used+n > batchAheadBytes {
+	for b.used > 0 && b.used+n > limit {
 		b.freed.Wait()
 	}
 	b.used += n
@@ -156,7 +156,10 @@ func (b *batch) read() *stop {
 		if e.key != "" {
 			m.key, m.keyIndex = e.key, 0
 		}
-		b.ahead.take(len(m.data))
+		b.ahead.take(len(m.data), b.mayBeAhead())
+		if end := b.ended(index); end != nil {
+			return end
+		}
 		under, err := b.begin(m)
 		if err != nil {
 			b.ahead.give(len(m.data))
@@ -171,6 +174,15 @@ func (b *batch) read() *stop {
 		}
 		b.pending <- pendingMessage{index: index, size: len(m.data), under: under}
 	}
+}
+
+// mayBeAhead returns how many bytes may wait for their acknowledgement when another
+// message is begun.
+func (b *batch) mayBeAhead() int {
+	if b.service.backend.Log.Pipelined() {
+		return batchAheadBytes
+	}
+	return 0
 }
 
 // ended returns the end of a batch that does not go on, with index as the first message
@@ -195,7 +207,6 @@ func (b *batch) settle() (first *web.Problem) {
 		err := p.failed
 		if p.under != nil {
 			r.stored, err = p.under.wait()
-			b.ahead.give(p.size)
 		}
 		if err != nil {
 			r.problem = problem(err)
@@ -204,6 +215,7 @@ func (b *batch) settle() (first *web.Problem) {
 				close(b.trouble)
 			}
 		}
+		b.ahead.give(p.size) // read goes on, and has to see the trouble
 		b.report(r)
 	}
 	return first

