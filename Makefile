@@ -3,10 +3,14 @@
 GOFUMPT_VERSION      := v0.12.0
 STATICCHECK_VERSION  := v0.8.2
 GOLANGCILINT_VERSION := v2.15.0
+ACTIONLINT_VERSION   := v1.7.12
+GOVULNCHECK_VERSION  := v1.8.0
 
 GOFUMPT      := .tools/gofumpt@$(GOFUMPT_VERSION)/gofumpt
 STATICCHECK  := .tools/staticcheck@$(STATICCHECK_VERSION)/staticcheck
 GOLANGCILINT := .tools/golangci-lint@$(GOLANGCILINT_VERSION)/golangci-lint
+ACTIONLINT   := .tools/actionlint@$(ACTIONLINT_VERSION)/actionlint
+GOVULNCHECK  := .tools/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,6 +23,8 @@ GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/da
 MODULES  = $(shell go list -m -f '{{.Dir}}')
 
 FUZZTIME ?= 10s
+# Where make vuln gets the known vulnerabilities from: a URL, or file:///… of a copy.
+GOVULNDB ?= https://vuln.go.dev
 
 .PHONY: help
 help: ## Show this list.
@@ -56,11 +62,12 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 	done
 
 .PHONY: lint
-lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
+lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
 	@unformatted=$$($(GOFUMPT) -modpath rejoin -l $(MODULES)); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
 	go vet -tags docker ./e2e
 	$(STATICCHECK) work
+	$(ACTIONLINT) -shellcheck= -pyflakes=
 	@for module in $(MODULES); do echo "== golangci-lint $$module"; \
 		(cd "$$module" && $(CURDIR)/$(GOLANGCILINT) run --config $(CURDIR)/.golangci.yml ./...); done
 	@for module in $(MODULES); do echo "== alone: $$module"; \
@@ -79,9 +86,32 @@ tidy: ## Tidy every module's go.mod and sync the workspace.
 	@for module in $(MODULES); do echo "== tidy $$module"; (cd "$$module" && GOWORK=off go mod tidy); done
 	go work sync
 
+.PHONY: deps
+deps: ## List newer versions of what all modules need; UPDATE=yes takes them, PATCH=yes only patches.
+ifeq ($(UPDATE)$(PATCH),)
+	@go list -m -u -f '{{if and .Update (not .Indirect)}}{{.Path}} {{.Version}} → {{.Update.Version}}{{end}}' all | sed '/^$$/d'
+else
+	@for module in $(MODULES); do echo "== update $$module"; \
+		(cd "$$module" && GOWORK=off go get -u$(if $(PATCH),=patch) -t ./...); done
+	@# What one module has taken moves the others that need it.
+	$(MAKE) tidy
+	go work sync
+	$(MAKE) tidy
+endif
+
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's code calls (database: GOVULNDB).
+	@failed=; for module in $(MODULES); do echo "== govulncheck $$module"; \
+		(cd "$$module" && GOWORK=off $(CURDIR)/$(GOVULNCHECK) -db '$(GOVULNDB)' -test ./...) || failed=yes; \
+	done; [ -z "$$failed" ]
+
+.PHONY: release
+release: ## Build archives of all programs for PLATFORMS into dist/, with licenses, SBOMs and checksums.
+	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+
 .PHONY: clean
-clean: ## Remove binaries and tools.
-	rm -rf bin .tools
+clean: ## Remove binaries, archives and tools.
+	rm -rf bin dist .tools
 
 $(GOFUMPT):
 	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
@@ -91,3 +121,9 @@ $(STATICCHECK):
 
 $(GOLANGCILINT):
 	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
+
+$(ACTIONLINT):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+
+$(GOVULNCHECK):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)

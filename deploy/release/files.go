@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// A file of an archive, with its path below the archive's one folder.
+type file struct {
+	path string
+	data []byte
+	mode int64
+}
+
+// files returns what belongs into the archive of a platform.
+func (r release) files(ctx context.Context, goos, arch string) (files []file, err error) {
+	tmp, err := os.MkdirTemp("", "rejoin-release-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+		data, err := os.ReadFile(filepath.Join(r.root, name))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name, data, 0o644})
+	}
+	used := modules{}
+	for _, p := range r.programs {
+		path := filepath.Join(tmp, p.name())
+		if err := r.build(ctx, p, path, goos, arch); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name(), err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		info, err := buildinfo.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		used.add(info)
+		bom, err := sbom(p.name(), r.version, r.time, data, info)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{p.name(), data, 0o755}, file{"sbom/" + p.name() + ".cdx.json", bom, 0o644})
+	}
+	licenses, err := used.licenses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(files, file{"LICENSES-OF-OTHERS", licenses, 0o644}), nil
+}
+
+// build builds a program as its own module pins what it needs, and without what depends
+// on the machine or the state of its repository.
+func (r release) build(ctx context.Context, p program, path, goos, arch string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", //nolint:gosec // what main.go lists
+		"-ldflags", "-s -w -buildid= -X rejoin/shared/daemon.Version="+r.version, "-o", path, p.pkg)
+	cmd.Dir = filepath.Join(r.root, p.module)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch,
+		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}

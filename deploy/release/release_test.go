@@ -1,0 +1,111 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+func TestAReleaseIsTheSameTwiceAndItsProgramsRun(t *testing.T) {
+	// The smallest program that has modules of others; the others are built the same way.
+	r := release{
+		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(),
+		platforms: []string{runtime.GOOS + "/" + runtime.GOARCH}, programs: programs[4:],
+	}
+	dir := t.TempDir()
+	var first []byte
+	name := fmt.Sprintf("rejoin_1.2.3_%s_%s", runtime.GOOS, runtime.GOARCH)
+	for _, out := range []string{"one", "two"} {
+		if err := r.write(t.Context(), filepath.Join(dir, out)); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, out, name+".tar.gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums, err := os.ReadFile(filepath.Join(dir, out, "SHA256SUMS"))
+		if want := fmt.Sprintf("%x  %s.tar.gz\n", sha256.Sum256(data), name); err != nil || string(sums) != want {
+			t.Errorf("the sums are %s, %v, want %s", sums, err, want)
+		}
+		if first == nil {
+			first = data
+		} else if !bytes.Equal(first, data) {
+			t.Error("a second build has other bytes")
+		}
+	}
+
+	files := unpack(t, first, dir)
+	for _, file := range []string{"LICENSE", "README.md", "CHANGELOG.md", "LICENSES-OF-OTHERS", "bridge", "sbom/bridge.cdx.json"} {
+		if files[name+"/"+file] == nil {
+			t.Errorf("there is no %s", file)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, name, "bridge"), "--version").Output() //nolint:gosec // just built
+	if err != nil || !strings.HasPrefix(string(out), "bridge v1.2.3 ") {
+		t.Errorf("the version is %q, %v", out, err)
+	}
+
+	bom := new(cdx.BOM)
+	if err := cdx.NewBOMDecoder(bytes.NewReader(files[name+"/sbom/bridge.cdx.json"]), cdx.BOMFileFormatJSON).Decode(bom); err != nil {
+		t.Fatal(err)
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(files[name+"/bridge"]))
+	if self := bom.Metadata.Component; self.Version != "v1.2.3" || (*self.Hashes)[0].Value != sum {
+		t.Errorf("the SBOM is about %+v", self)
+	}
+	licenses := string(files[name+"/LICENSES-OF-OTHERS"])
+	named := map[string]bool{}
+	for _, c := range *bom.Components {
+		named[c.Name] = true
+		if at := c.Name + "@" + c.Version; c.Name != "std" && !strings.Contains(licenses, "======== "+at+": ") {
+			t.Errorf("there is no license of %s", at)
+		}
+	}
+	if !named["std"] || !named["github.com/nats-io/nats.go"] || named["rejoin/shared"] {
+		t.Errorf("the SBOM has %v", named)
+	}
+}
+
+// unpack writes an archive's files below dir, and returns them.
+func unpack(t *testing.T, data []byte, dir string) map[string][]byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Uname != "" || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
+			t.Errorf("%s is of %d %q, %s", h.Name, h.Uid, h.Uname, h.ModTime)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = text
+		path := filepath.Join(dir, filepath.FromSlash(h.Name))                                                                     //nolint:gosec // names of our own
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, os.FileMode(h.Mode))); err != nil { //nolint:gosec // small
+			t.Fatal(err)
+		}
+	}
+}
