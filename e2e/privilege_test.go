@@ -4,27 +4,30 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/deploy/credentials"
 	"rejoin/shared/backend"
+	"rejoin/shared/event"
 	"rejoin/shared/natstest"
 )
 
-// privileged is NATS as it is deployed, with a user for each service.
+// privileged is NATS as it is deployed, with a user for each service, and some for others.
 type privileged struct {
 	*natstest.Server
 	dir string // of the keys
 }
 
-func startPrivileged(t *testing.T, changes ...func(*server.Options)) privileged {
+func startPrivileged(t *testing.T) privileged {
 	t.Helper()
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
@@ -43,11 +46,11 @@ func startPrivileged(t *testing.T, changes ...func(*server.Options)) privileged 
 	if err := os.Symlink(".", filepath.Join(keys, "nats", "keys")); err != nil {
 		t.Fatal(err)
 	}
-	return privileged{natstest.StartConfig(t, beside, changes...), keys}
+	return privileged{natstest.StartConfig(t, beside), keys}
 }
 
 func (p privileged) seed(user string) string {
-	return filepath.Join(p.dir, user, credentials.SeedFile)
+	return credentials.Seed(p.dir, user)
 }
 
 // as connects as a service does.
@@ -57,20 +60,29 @@ func (p privileged) as(t *testing.T, user string) *nats.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Connect(seed, nats.CustomInboxPrefix(backend.InboxPrefix(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	return p.Connect(seed, nats.CustomInboxPrefix(inbox(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
-// mayPublish says which services may publish to a subject, by their first letters. The
+// inbox is the prefix of a user's inboxes; an operator's is of the command that it uses.
+func inbox(user string) string {
+	if user == "operator" {
+		user = "rejoin log"
+	}
+	return backend.InboxPrefix(user)
+}
+
+// mayPublish says which users may publish to a subject, by their first letters. The
 // others are refused.
 var mayPublish = map[string]string{
-	"mcp.0.session.stream":       "ijb", // the janitor's markers cannot be told from events: see nats.conf
-	"mcp.0.session.stream=close": "ijb",
-	"mcp.0.session.=clear":       "ijb",
+	"mcp.0.session.stream":       "ijbd", // the janitor's markers cannot be told from events: see nats.conf
+	"mcp.0.session.stream=close": "ijbd",
+	"mcp.0.session.=clear":       "ijbd",
 	"mcp.0.session":              "",
 	"mcp.0.session.stream.more":  "",
-	"mcp.ingest.session.stream":  "", // a publisher's
+	"mcp.ingest.session.stream":  "p", // a publisher's
 	"mcp.ledger.marks":           "s",
-	"mcp.log.set":                "",
+	"mcp.log.set":                "o",
+	"mcp.log.other":              "o",
 	"mcp.edge.present":           "j",
 	"mcp.janitor.0.deleted":      "j",
 	"mcp.janitor.alive.one":      "j",
@@ -80,11 +92,14 @@ var mayPublish = map[string]string{
 	"anything":                   "",
 
 	// Answers go to whoever asks; an ingest's to whoever did ask.
-	"_INBOX_ingest.x":   "",
-	"_INBOX_sse-edge.x": "jb",
-	"_INBOX_janitor.x":  "sjb",
-	"_INBOX_bridge.x":   "b",
-	"_INBOX.x":          "",
+	"_INBOX_ingest.x":       "",
+	"_INBOX_sse-edge.x":     "jb",
+	"_INBOX_janitor.x":      "sjb",
+	"_INBOX_bridge.x":       "b",
+	"_INBOX_publisher.x":    "",
+	"_INBOX_direct.x":       "",
+	"_INBOX_rejoin=20log.x": "j",
+	"_INBOX.x":              "",
 
 	"$KV.MCP_SESSIONS.x": "ijb",
 	"$KV.MCP_LEASE.x":    "j",
@@ -94,7 +109,8 @@ var mayPublish = map[string]string{
 	"$KV.OTHER.x":        "",
 
 	"$JS.API.INFO":                              "sjb",
-	"$JS.API.STREAM.INFO.MCP_0":                 "isjb",
+	"$JS.API.STREAM.INFO.MCP_0":                 "isjbdo",
+	"$JS.API.STREAM.INFO.KV_MCP_SESSIONS":       "isjbo",
 	"$JS.API.STREAM.NAMES":                      "",
 	"$JS.API.STREAM.LIST":                       "",
 	"$JS.API.STREAM.CREATE.MCP_0":               "j",
@@ -146,6 +162,9 @@ var maySubscribe = map[string]string{
 	"_INBOX_sse-edge.>":        "s",
 	"_INBOX_janitor.>":         "j",
 	"_INBOX_bridge.>":          "b",
+	"_INBOX_publisher.>":       "p",
+	"_INBOX_direct.>":          "d",
+	"_INBOX_rejoin=20log.>":    "o",
 	"_INBOX.>":                 "",
 	"_INBOX_*.>":               "",
 	">":                        "",
@@ -173,9 +192,9 @@ var maySubscribe = map[string]string{
 	"$JS.EVENT.ADVISORY.>":     "",
 }
 
-func TestEachServiceMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
+func TestEachUserMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
 	srv := startPrivileged(t)
-	for _, user := range credentials.Users {
+	for _, user := range slices.Concat(credentials.Services, credentials.Outside) {
 		t.Run(user, func(t *testing.T) {
 			nc := srv.as(t, user)
 			// refused reports whether the server refused what was said of a subject.
@@ -220,13 +239,7 @@ func TestEachServiceMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
 // A session from its first message to its end, over everything that the services do on
 // NATS, none of which NATS refuses.
 func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
-	publisher, public := newPublisher(t)
-	srv := startPrivileged(t, func(o *server.Options) {
-		o.Nkeys = append(o.Nkeys, &server.NkeyUser{Nkey: public, Permissions: &server.Permissions{
-			Publish:   &server.SubjectPermission{Allow: []string{"mcp.ingest.>"}},
-			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_publisher.>"}},
-		}})
-	})
+	srv := startPrivileged(t)
 	var programs []*program
 	run := func(user, says string, args ...string) *program {
 		args = append(args, "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
@@ -274,7 +287,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
 	shows(late, early, `"reason":"trimmed","certain":true`)
 
-	reply, err := srv.Connect(publisher, nats.CustomInboxPrefix("_INBOX_publisher")).Request("mcp.ingest.work.main", []byte(numbered(51)), patience)
+	reply, err := srv.as(t, "publisher").Request("mcp.ingest.work.main", []byte(numbered(51)), patience)
 	if err != nil || stringIn(t, string(reply.Data), "id") == "" {
 		t.Fatalf("a message over NATS is answered %v, %v", reply, err)
 	}
@@ -316,15 +329,52 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 }
 
-// newPublisher makes the key of a user who publishes over NATS.
-func newPublisher(t *testing.T) (as nats.Option, public string) {
-	t.Helper()
-	key, err := nkeys.CreateUser()
+// What a user outside is for, it can do with its key alone; nothing of it is refused.
+func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
+	srv := startPrivileged(t)
+	services := map[string]*program{}
+	for user, says := range map[string]string{"janitor": "janitor listens", "ingest": "ingest listens", "sse-edge": "edge open"} {
+		flag, _, _ := strings.Cut(strings.TrimPrefix(user, "sse-"), " ")
+		services[user] = startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says,
+			"--"+flag+"-addr=127.0.0.1:0", "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
+	}
+	reply, err := srv.as(t, "publisher").Request("mcp.ingest.outside.main", []byte(numbered(1)), patience)
+	if err != nil || stringIn(t, string(reply.Data), "id") == "" {
+		t.Fatalf("the publisher's message is answered %v, %v", reply, err)
+	}
+
+	direct := srv.as(t, "direct")
+	js, err := jetstream.New(direct)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if public, err = key.PublicKey(); err != nil {
+	first, err := js.Stream(t.Context(), "MCP_0")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return nats.Nkey(public, key.Sign), public
+	partitions, err := strconv.Atoi(first.CachedInfo().Config.Metadata["rejoin.partitions"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside", Stream: "main"}.String()
+	if _, err := js.Publish(t.Context(), subject, []byte(numbered(2))); err != nil {
+		t.Fatalf("an event straight to the log: %v", err)
+	}
+	waitUntil(t, "both are shown", func() bool {
+		a := do(t, http.MethodGet, services["sse-edge"].url+streamPath("outside", "main"), "", "Accept", "application/json")
+		return strings.Contains(a.body, `"n":1}`) && strings.Contains(a.body, `"n":2}`)
+	})
+
+	operate := func(args ...string) string {
+		args = append(append([]string{"log"}, args...), "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed("operator"))
+		out, err := exec.CommandContext(t.Context(), built(t, rejoinPackage), args...).CombinedOutput() //nolint:gosec // the program under test
+		if err != nil {
+			t.Fatalf("rejoin %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	operate("set", "--max-age=2h")
+	if out := operate("show"); !strings.Contains(out, "max-age                  2h\n") {
+		t.Errorf("the log is set to\n%s", out)
+	}
 }

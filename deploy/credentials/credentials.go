@@ -12,31 +12,44 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Users are those of nats/nats.conf, one for each service.
-var Users = []string{"ingest", "sse-edge", "janitor", "bridge"}
+// Services have a user each in nats/nats.conf.
+var Services = []string{"ingest", "sse-edge", "janitor", "bridge"}
+
+// Outside are the users for who is no service of Rejoin: `publisher` asks ingest, `direct`
+// publishes straight to the log, `operator` is for "rejoin log". Nobody uses their keys
+// until somebody takes them away.
+var Outside = []string{"publisher", "direct", "operator"}
 
 // Guarded are the services with access control.
 var Guarded = []string{"ingest", "sse-edge", "janitor"}
 
 // The files that are written, below the folder of a user, and for NATS below the folder itself.
 const (
-	SeedFile   = "nats.nk"
+	seedFile   = "nats.nk"
 	SecretFile = "jwt.secret"      // what --jwt-secret-file is to name
 	PublicFile = "jwt.pem"         // what --jwt-key-file is to name
 	KeysFile   = "nats/users.conf" // what nats.conf includes
 )
 
-// Make gives every user that has none an NKey: its seed in <dir>/<user>/nats.nk, which
-// only the owner of the process may read, and its public key as a variable in
+// Seed is the file with a user's seed.
+func Seed(dir, user string) string {
+	if slices.Contains(Outside, user) {
+		return filepath.Join(dir, "outside", user+".nk")
+	}
+	return filepath.Join(dir, user, seedFile)
+}
+
+// Make gives every user that has none an NKey: its seed in the file [Seed], which only the
+// owner of the process may read, and its public key as a variable in
 // <dir>/nats/users.conf. What is there already is kept, so that it may run before every
 // start.
 //
-// Each user's folder is meant for its service alone. Folders that are missing are made.
+// Each service's folder is meant for its service alone. Folders that are missing are made.
 func Make(dir string) error {
 	var conf strings.Builder
 	conf.WriteString("# The public keys of the users in nats.conf.\n")
-	for _, user := range Users {
-		public, err := makeUser(filepath.Join(dir, user, SeedFile))
+	for _, user := range slices.Concat(Services, Outside) {
+		public, err := makeUser(Seed(dir, user))
 		if err != nil {
 			return fmt.Errorf("the key of %s: %w", user, err)
 		}
@@ -61,8 +74,12 @@ func Share(dir, name, text string) error {
 	return nil
 }
 
-// Variable is the name under which nats.conf knows a user's public key.
+// Variable is the name under which nats.conf knows a user's public key. One that is named
+// OPERATOR alone would be an option of the server.
 func Variable(user string) string {
+	if slices.Contains(Outside, user) {
+		user = "outside-" + user
+	}
 	return strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,11 +57,12 @@ func TestEveryUserHasAKeyThatStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := read(t, dir)
-	if len(first) != len(credentials.Users)+1 {
+	users := slices.Concat(credentials.Services, credentials.Outside)
+	if len(first) != len(users)+1 {
 		t.Errorf("there are %d files", len(first))
 	}
-	for _, user := range credentials.Users {
-		key, err := nkeys.FromSeed([]byte(strings.TrimSpace(first[user+"/"+credentials.SeedFile])))
+	for _, user := range users {
+		key, err := nkeys.FromSeed([]byte(strings.TrimSpace(first[credentials.Seed("", user)])))
 		if err != nil {
 			t.Fatalf("%s: %v", user, err)
 		}
@@ -74,7 +76,7 @@ func TestEveryUserHasAKeyThatStays(t *testing.T) {
 	}
 
 	// What a crash or a new service leaves to be done is done, and nothing else.
-	for _, name := range []string{credentials.KeysFile, "bridge/" + credentials.SeedFile} {
+	for _, name := range []string{credentials.KeysFile, credentials.Seed("", "bridge")} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +102,7 @@ func TestWhatIsNoSeedOfAUserIsNotReplaced(t *testing.T) {
 	}
 	for _, text := range []string{"", "SUA", string(other)} {
 		dir := t.TempDir()
-		file := filepath.Join(dir, "janitor", credentials.SeedFile)
+		file := credentials.Seed(dir, "janitor")
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +128,7 @@ func TestTheKeyOfTokensGoesToWhoNeedsIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := read(t, dir)
-		for _, user := range credentials.Users {
+		for _, user := range credentials.Services {
 			want := text
 			if user == "bridge" {
 				want = "" // its clients have been let in already

@@ -1,5 +1,5 @@
-// Command credentials makes the keys with which the services identify themselves to
-// NATS, below a folder, unless they are there. The key of the clients' tokens, in
+// Command credentials makes the keys with which the services, and publishers and operators
+// outside, identify themselves to NATS, below a folder, unless they are there. The key of the clients' tokens, in
 // REJOIN_JWT_SECRET or REJOIN_JWT_KEY, it writes to files for the services that need it.
 package main
 
