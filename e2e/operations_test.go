@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// documented returns the blocks of a language in docs/operations.md.
+func documented(t *testing.T, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, m := range regexp.MustCompile("(?s)\n```"+language+"\n(.*?\n)```\n").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
+// What the document says about backups is carried out as it stands there.
+func TestADocumentedBackupIsRestoredAndWhatCameAfterItIsTold(t *testing.T) {
+	p := startProc(t)
+	backup := filepath.Join(t.TempDir(), "backup.tgz")
+	run := func(script string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-euc", script) //nolint:gosec // from the repository
+		cmd.Env = append(os.Environ(), "data="+p.data, "backup="+backup)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+	}
+	scripts := documented(t, "sh")
+	if len(scripts) != 2 || !strings.HasPrefix(scripts[0], "# backup") || !strings.HasPrefix(scripts[1], "# restore") {
+		t.Fatalf("the document has these commands: %q", scripts)
+	}
+	path := streamPath("kept", "main")
+	early := p.publish("kept", "main", 1, 2)
+	p.publish("kept", "main", 3, 5)
+	p.stop()
+	run(scripts[0])
+	p.start()
+	late := p.publish("kept", "main", 6, 9)
+	p.stop()
+	run(scripts[1])
+	p.start()
+	p.publish("kept", "main", 101, 110) // beyond the place that late names
+
+	s := p.subscribe(path, early)
+	if !s.connected() {
+		t.Error("an ID from before the backup is not resumed")
+	}
+	s.numbers(3, 5)
+	s.numbers(101, 110)
+	s = p.subscribe(path, late)
+	s.connected()
+	if g := s.gap(); g.Reason != "rolled_back" || g.Requested != late {
+		t.Errorf("the gap is %+v", g)
+	}
+	for n := 0; n != 110; { // what was seen before may come again, and in order
+		next := numberOf(t, s.next("message").Data)
+		if next <= n || n == 0 && next > 101 || n >= 101 && next != n+1 {
+			t.Fatalf("%d comes after %d", next, n)
+		}
+		n = next
+	}
+}

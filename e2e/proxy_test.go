@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A documented proxy is run as docs/operations.md has it, on ports of its own.
+func TestEventStreamsLiveBehindTheDocumentedProxies(t *testing.T) {
+	for language, tt := range map[string]struct {
+		frame   string // %s is the documented text
+		program []string
+	}{
+		"haproxy": {"%s", []string{"haproxy", "-db", "-f"}},
+		"nginx": {
+			"daemon off; pid nginx.pid; error_log stderr; worker_processes 1;\nevents {}\nhttp {\naccess_log off;\n" +
+				"client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n%s}\n",
+			[]string{"nginx", "-p", ".", "-c"},
+		},
+		"caddy": {"{\n\tadmin off\n\tauto_https off\n}\n%s", []string{"caddy", "run", "--adapter", "caddyfile", "--config"}},
+	} {
+		t.Run(language, func(t *testing.T) {
+			p := startProc(t, "--heartbeat=100ms")
+			blocks := documented(t, language)
+			if len(blocks) != 1 {
+				t.Fatalf("the document has %d", len(blocks))
+			}
+			addr := freeAddr(t)
+			text := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "127.0.0.1:8088", addr).Replace(blocks[0])
+			startProxy(t, addr, strings.Replace(tt.frame, "%s", text, 1), tt.program)
+			throughProxy(t, p, addr)
+		})
+	}
+}
+
+// throughProxy checks that nothing waits in a proxy, and that what an EventSource is
+// answered while the program is away lets it come back.
+func throughProxy(t *testing.T, p *proc, addr string) {
+	via := *p
+	via.addrs = map[string]string{"--edge-addr": addr}
+	path := streamPath("proxied", "main")
+	via.publish("proxied", "main", 1, 3)
+	s := via.subscribe(path, "")
+	s.connected()
+	s.numbers(1, 3)
+	for n := 4; n <= 8; n++ { // each comes while the answer goes on
+		via.publish("proxied", "main", n, n)
+		s.numbers(n, n)
+	}
+	last := s.next("cursor").ID // so does a heartbeat
+	if !strings.Contains(s.resp.Header.Get("Content-Type"), "text/event-stream") {
+		t.Errorf("the header is %v", s.resp.Header)
+	}
+
+	p.kill()
+	for {
+		if _, err := s.tryNext(); err != nil {
+			break
+		}
+	}
+	a := do(t, http.MethodGet, via.api()+path, "", "Accept", "text/event-stream")
+	if a.status != http.StatusOK || a.body != "retry: 3000\n\n" || a.header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("an EventSource is answered %d %v %q", a.status, a.header, a.body)
+	}
+	a = do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json")
+	if a.status != http.StatusServiceUnavailable && a.status != http.StatusBadGateway {
+		t.Errorf("a publisher is answered %d %q", a.status, a.body)
+	}
+
+	p.start()
+	var resumed *tap
+	waitUntil(t, "the proxy finds the program again", func() bool {
+		s, err := via.tryTap(path, last)
+		if err != nil {
+			return false
+		}
+		if e, err := s.tryNext(); err != nil || e.Type != "connect" {
+			s.cut()
+			return false
+		}
+		resumed = s
+		return true
+	})
+	via.publish("proxied", "main", 9, 12)
+	resumed.numbers(9, 12)
+	resumed.cut()
+	waitUntil(t, "the edge hears that clients have gone", func() bool {
+		a, err := try(http.MethodGet, p.url("--admin-addr")+"/metrics", "")
+		return err == nil && strings.Contains(a.body, "\nrejoin_edge_connections 0\n")
+	})
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// startProxy runs a proxy until the test ends.
+func startProxy(t *testing.T, addr, text string, program []string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program[0], append(program[1:], file)...) //nolint:gosec,noctx // ended below
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+dir)
+	log := &procLog{}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nginx is several processes
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // it is killed
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended by itself
+		<-ended
+		if t.Failed() {
+			t.Logf("the last of the proxy's log:\n%s", log.tail(20))
+		}
+	})
+	waitUntil(t, "the proxy listens", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("the proxy ended:\n%s", log.tail(20))
+		default:
+		}
+		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+}
