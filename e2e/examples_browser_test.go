@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// pages serves the example pages on an origin of their own.
+func pages(t *testing.T) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServer(http.Dir("../examples/browser")))
+	mux.HandleFunc("/frames", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		page := `"tabs.html?` + r.URL.RawQuery + `"`
+		_, _ = w.Write([]byte("<!doctype html><iframe src=" + page + "></iframe><iframe src=" + page + "></iframe>")) // the browser has gone
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+const itemsJS = "[...document.querySelectorAll('li')].map((item) => item.textContent.replace(/.*\"n\":([0-9]+).*/, '$1')).join(' ')"
+
+// shows waits until a page shows messages by their numbers.
+func (b *browser) shows(want string) {
+	b.t.Helper()
+	b.until(itemsJS + " == '" + want + "'")
+}
+
+func (b *browser) says(want string) {
+	b.t.Helper()
+	b.until("document.getElementById('state').textContent == '" + want + "'")
+}
+
+// A page goes on after a restart and a reload, says what is missing, and ends with its stream.
+func TestTheExamplePages(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"eventsource.html", "client.html"} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			s := pages(t)
+			p := startProc(t, "--retry=100ms", "--ack-timeout=4s", "--close-margin=50ms", "--cors-origins="+s.URL)
+			b := openBrowser(t)
+			load := func() {
+				b.do(chromedp.Navigate(s.URL + "/" + page + "?base=" + url.QueryEscape(p.api())))
+			}
+			p.publish("demo", "main", 1, 2)
+			load()
+			b.shows("1 2")
+			b.says("live")
+			p.kill()
+			b.says("waiting")
+			p.start()
+			p.publish("demo", "main", 3, 4)
+			b.shows("1 2 3 4")
+			load()
+			p.publish("demo", "main", 5, 5)
+			b.shows("1 2 3 4 5")
+
+			script[bool](b, `Object.keys(localStorage).forEach((key) => localStorage.setItem(key, JSON.stringify({ place: 'main_0000000_1', messages: ['old'] }))), true`)
+			b.do(chromedp.Navigate("about:blank")) // or it would keep its own place
+			load()
+			b.shows("events are missing: unknown 1 2 3 4 5")
+			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			b.says("the end")
+			load()
+			b.says("the end")
+			b.shows("1 2 3 4 5")
+		})
+	}
+}
+
+// All tabs show everything over one connection, also when the one that had it is gone.
+func TestTheExampleOfManyTabs(t *testing.T) {
+	t.Parallel()
+	s := pages(t)
+	p := startProc(t, "--retry=100ms", "--ack-timeout=30s", "--cors-origins="+s.URL)
+	b := openBrowser(t)
+	p.publish("demo", "main", 1, 1)
+	b.do(chromedp.Navigate(s.URL + "/frames?base=" + url.QueryEscape(p.api())))
+	const tabs = "[...document.querySelectorAll('iframe')].map((frame) => frame.contentDocument)"
+	numbers := tabs + ".map((tab) => [...tab.querySelectorAll('li')].map((item) => JSON.parse(item.textContent).params.n).join(' '))"
+	b.until(tabs + ".some((tab) => tab.getElementById('state')?.textContent == 'following')")
+	b.until(numbers + ".some((shown) => shown.endsWith('1'))")
+	// Who came late has not heard of the first one.
+	b.until(tabs + ".some((tab) => tab.getElementById('state')?.textContent == 'listening')")
+	p.publish("demo", "main", 2, 2)
+	b.until(numbers + ".every((shown) => shown.endsWith('2'))")
+	if n := p.metric("rejoin_edge_connections"); n != 1 {
+		t.Errorf("the edge has %g connections", n)
+	}
+	script[bool](b, "[...document.querySelectorAll('iframe')].find((frame) => frame.contentDocument.getElementById('state').textContent == 'following').remove(), true")
+	b.until(tabs + "[0].getElementById('state').textContent == 'following'")
+	p.publish("demo", "main", 3, 3)
+	b.until(numbers + "[0].endsWith('2 3')")
+}

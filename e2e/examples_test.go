@@ -1,0 +1,357 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// publishingExamples are the programs of ../examples that publish, and what they are given
+// besides session and stream.
+var publishingExamples = []struct {
+	name    string
+	program string   // a file of ../examples, or a Go package
+	args    []string // before session and stream
+	key     string   // how a key is given: %, or a flag that ends with it
+	file    bool     // it wants a file of lines, and not standard input
+}{
+	{name: "curl", program: "curl/publish.sh", key: "%"},
+	{name: "curl, many in a request", program: "curl/publish-many.sh", key: "%", file: true},
+	{name: "Go", program: "rejoin/examples/go/publish", key: "-key=%"},
+	{name: "TypeScript", program: "typescript/publish.ts", key: "--key=%"},
+	{name: "TypeScript, many in a request", program: "typescript/publish.ts", args: []string{"--many"}, key: "--key=%"},
+	{name: "Python", program: "python/publish.py", key: "--key=%"},
+	{name: "Python, many in a request", program: "python/publish.py", args: []string{"--many"}, key: "--key=%"},
+	{name: "NATS", program: "nats/publish.sh", key: "%"},
+}
+
+// subscribingExamples follow a stream, with the place in a file.
+var subscribingExamples = []struct{ name, program string }{
+	{"Go", "rejoin/examples/go/subscribe"},
+	{"TypeScript", "typescript/subscribe.ts"},
+	{"TypeScript with rejoin.js", "typescript/follow.ts"},
+	{"Python", "python/subscribe.py"},
+}
+
+// run is an example that runs.
+type run struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	done  chan struct{}
+
+	mu            sync.Mutex
+	output, error bytes.Buffer
+}
+
+// example starts a program of ../examples, which is ended with the test.
+func (p *proc) example(program string, args ...string) *run {
+	t := p.t
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../examples", program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch filepath.Ext(program) {
+	case ".sh":
+		args = append([]string{path}, args...)
+	case ".py":
+		args = append([]string{"python3", path}, args...)
+	case ".ts":
+		args = append([]string{npm(t).node(), "--disable-warning=ExperimentalWarning", path}, args...)
+	default:
+		args = append([]string{built(t, program)}, args...)
+	}
+	built(t, natsPackage)
+	r := &run{t: t, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})} //nolint:noctx // it is killed by the test's cleanup
+	r.cmd.Env = append(withoutRejoin(os.Environ()), "REJOIN_URL="+p.api(), "NATS_URL=nats://"+p.addrs["--nats-addr"], "PATH="+scratch+":"+os.Getenv("PATH"))
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Stdout, r.cmd.Stderr = locked{&r.mu, &r.output}, locked{&r.mu, &r.error}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = r.cmd.Wait() // how it ended is in ProcessState
+		close(r.done)
+	}()
+	t.Cleanup(r.kill)
+	return r
+}
+
+// natsPackage is what takes the place of the NATS command line.
+const natsPackage = "rejoin/e2e/nats"
+
+// locked is a buffer that is written to while others look at it.
+type locked struct {
+	mu *sync.Mutex
+	to *bytes.Buffer
+}
+
+func (l locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(b)
+}
+
+// kill ends it and what it has started.
+func (r *run) kill() {
+	_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // fails when it has ended by itself
+	<-r.done
+}
+
+// write gives it lines to read.
+func (r *run) write(lines string) {
+	r.t.Helper()
+	if _, err := io.WriteString(r.stdin, lines); err != nil {
+		r.t.Fatalf("%v\n%s", err, r.errors())
+	}
+}
+
+func (r *run) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.output.String()
+}
+
+func (r *run) errors() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.error.String()
+}
+
+// end waits for its end and returns its exit code.
+func (r *run) end() int {
+	r.t.Helper()
+	_ = r.stdin.Close() // fails when it has ended
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		r.t.Fatalf("it does not end; it printed\n%s%s", r.text(), r.errors())
+	}
+	return r.cmd.ProcessState.ExitCode()
+}
+
+// until waits until it has printed so many lines.
+func (r *run) until(lines int) {
+	r.t.Helper()
+	waitUntil(r.t, strconv.Itoa(lines)+" lines are printed", func() bool {
+		select {
+		case <-r.done:
+			if strings.Count(r.text(), "\n") < lines {
+				r.t.Fatalf("it has ended with %d\n%s%s", r.cmd.ProcessState.ExitCode(), r.text(), r.errors())
+			}
+		default:
+		}
+		return strings.Count(r.text(), "\n") >= lines
+	})
+}
+
+func numberedLines(from, to int) string {
+	var b strings.Builder
+	for n := from; n <= to; n++ {
+		b.WriteString(numbered(n) + "\n")
+	}
+	return b.String()
+}
+
+// storedIn returns the numbers of a stream's messages, as far as they are retained.
+func (p *proc) storedIn(session, stream string) (numbers []int) {
+	p.t.Helper()
+	a := do(p.t, http.MethodGet, p.api()+streamPath(session, stream), "", "Accept", "application/json")
+	return numbersIn(p.t, a.body)
+}
+
+var numberPattern = regexp.MustCompile(`"n":\s*(\d+)`)
+
+func numbersIn(t testing.TB, text string) (numbers []int) {
+	t.Helper()
+	for _, m := range numberPattern.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// invalidMessage is what is said of it: by the server, or by the Go client before that.
+var invalidMessage = regexp.MustCompile(`"code": ?"invalid_message"|invalid JSON-RPC message`)
+
+// What an example publishes while the program is killed and started is stored once and in
+// order; repeated under its key it is not stored again; what is refused is told.
+func TestTheExamplesOfPublishing(t *testing.T) {
+	t.Parallel()
+	for _, e := range publishingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			p := startProc(t, "--ack-timeout=4s", "--close-margin=50ms")
+			begin := func(stream, key, lines string) *run {
+				t.Helper()
+				args := append(slices.Clone(e.args), "demo", stream)
+				if e.file {
+					file := filepath.Join(t.TempDir(), "lines")
+					if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					args = append(args, file)
+				}
+				if key = strings.ReplaceAll(e.key, "%", key); strings.HasPrefix(key, "-") {
+					args = append([]string{key}, args...)
+				} else {
+					args = append(args, key)
+				}
+				r := p.example(e.program, args...)
+				if !e.file {
+					r.write(lines)
+				}
+				return r
+			}
+			succeeds := func(r *run) {
+				t.Helper()
+				if code := r.end(); code != 0 {
+					t.Fatalf("exit code %d\n%s%s", code, r.text(), r.errors())
+				}
+			}
+			want := []int{1, 2, 3, 4, 5, 6}
+
+			if oneByOne := !e.file && len(e.args) == 0; oneByOne {
+				r := begin("main", "first", numberedLines(1, 3))
+				r.until(3)
+				p.kill()
+				r.write(numberedLines(4, 6))
+				p.start()
+				succeeds(r)
+				if got := strings.Count(r.text(), "\n"); got != 6 {
+					t.Errorf("it printed\n%s", r.text())
+				}
+			} else {
+				p.kill()
+				r := begin("main", "first", strings.TrimSuffix(numberedLines(1, 6), "\n"))
+				_ = r.stdin.Close()
+				p.start()
+				succeeds(r)
+			}
+			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) {
+				t.Errorf("stored are %d", got)
+			}
+
+			again := begin("main", "first", strings.TrimSuffix(numberedLines(1, 6), "\n"))
+			succeeds(again)
+			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) {
+				t.Errorf("repeated, stored are %d", got)
+			}
+			if !strings.Contains(strings.ReplaceAll(again.text(), `": `, `":`), "duplicate") {
+				t.Errorf("repeated, it printed\n%s", again.text())
+			}
+
+			r := begin("main", "second", `{"jsonrpc":"1.0"}`+"\n")
+			if code := r.end(); code != 1 || !invalidMessage.MatchString(r.text()+r.errors()) {
+				t.Errorf("of a message that is none it says %d\n%s%s", code, r.text(), r.errors())
+			}
+			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			r = begin("main", "third", numbered(7)+"\n")
+			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {
+				t.Errorf("of a closed stream it says %d\n%s%s", code, r.text(), r.errors())
+			}
+		})
+	}
+}
+
+// A subscriber goes on where it stopped, whoever was away, says what is missing, and ends
+// with the stream.
+func TestTheExamplesOfSubscribing(t *testing.T) {
+	t.Parallel()
+	for _, e := range subscribingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			p := startProc(t, "--retry=100ms", "--ack-timeout=4s", "--close-margin=50ms")
+			file := filepath.Join(t.TempDir(), "place")
+			follow := func() *run { return p.example(e.program, "demo", "main", file) }
+			printed := func(r *run, want ...int) {
+				t.Helper()
+				if got := numbersIn(t, r.text()); !slices.Equal(got, want) {
+					t.Errorf("it printed %d, want %d\n%s", got, want, r.errors())
+				}
+			}
+			savedBehind := func(id string) {
+				t.Helper()
+				waitUntil(t, "the place is saved", func() bool {
+					place, err := os.ReadFile(file)
+					return err == nil && sequenceOf(t, string(place)) >= sequenceOf(t, id)
+				})
+			}
+			p.publish("demo", "main", 1, 3)
+			r := follow()
+			r.until(3)
+			p.kill()
+			p.start()
+			last := p.publish("demo", "main", 4, 5)
+			r.until(5)
+			savedBehind(last)
+			r.kill()
+			printed(r, 1, 2, 3, 4, 5)
+
+			last = p.publish("demo", "main", 6, 7)
+			r = follow()
+			r.until(2)
+			savedBehind(last)
+			r.kill()
+			printed(r, 6, 7)
+			if r.errors() != "" {
+				t.Errorf("it says %s", r.errors())
+			}
+
+			if err := os.WriteFile(file, []byte("main_0000000_1"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r = follow()
+			r.until(7)
+			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			if code := r.end(); code != 0 {
+				t.Errorf("at the end of the stream its exit code is %d\n%s", code, r.errors())
+			}
+			printed(r, 1, 2, 3, 4, 5, 6, 7)
+			if r.errors() != "events are missing: unknown\n" {
+				t.Errorf("of a gap it says %q", r.errors())
+			}
+
+			r = follow()
+			if code := r.end(); code != 0 || r.text()+r.errors() != "" {
+				t.Errorf("behind the end it says %d %s%s", code, r.text(), r.errors())
+			}
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			p.stop()
+			p.args = append(p.args, "--auth=jwt", "--jwt-secret-file="+secretFile(t), "--jwt-audience=e2e")
+			p.start()
+			if code := follow().end(); code != 1 {
+				t.Errorf("without a token its exit code is %d", code)
+			}
+		})
+	}
+}
+
+func secretFile(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "jwt.secret")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("secret "), 10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

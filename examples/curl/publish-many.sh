@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Publishes a file of any length, a JSON-RPC message on each line, in one request.
+#
+#   ./publish-many.sh demo main messages.ndjson [key]
+#
+# REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The key counts together
+# with the place of a line in the file, so a repetition of the whole file stores what is
+# missing and nothing twice, within two minutes.
+set -euo pipefail
+
+session=${1:?a session} stream=${2:?a stream} file=${3:?a file} key=${4:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
+headers=(-H 'Content-Type: application/x-ndjson' -H 'Expect:' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
+
+while [ "$SECONDS" -lt 100 ]; do
+	status=$(curl -sS --max-time 100 -X POST -T "$file" "$url" "${headers[@]}" -H "Idempotency-Key: $key" \
+		-o "$answer" -w '%{http_code}') || status=000
+	case $status in
+	200)
+		# The summary. "stopped" is about the log or the session, "unknown" about messages
+		# without an answer; "refused" is for good, and "errors" says why.
+		if grep -q '"unknown":0,' "$answer" && grep -q '"stopped":null}' "$answer"; then
+			echo "$(cat "$answer")"
+			grep -q '"refused":0,' "$answer"
+			exit
+		fi
+		;;
+	000 | 408 | 429 | 5*) ;;
+	*) echo "refused: $(cat "$answer")" >&2 && exit 1 ;;
+	esac
+	sleep 1
+done
+echo "not all of it is stored for sure; the key is $key: $(cat "$answer")" >&2
+exit 75

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Publishes the lines of standard input, each a JSON-RPC message, one after the other, and
+# prints what Rejoin says of them. It stops at the first one that is not stored for sure.
+#
+#   echo '{"jsonrpc":"2.0","method":"count"}' | ./publish.sh demo main [key]
+#
+# REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The idempotency key of a
+# line is the key and the line's number: run it again with the same key, within two minutes,
+# and what is stored already is not stored again.
+set -euo pipefail
+
+session=${1:?a session} stream=${2:?a stream} key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
+headers=(-H 'Content-Type: application/json' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
+
+# curl repeats what got no answer, 408, 429 and 5xx, as long as Rejoin is sure to know the
+# key (two minutes, less what the last attempt may take), and waits as Retry-After says.
+repeat=(--max-time 15 --retry 1000 --retry-delay 1 --retry-max-time 100 --retry-all-errors)
+
+n=0
+while IFS= read -r message || [ -n "$message" ]; do
+	n=$((n + 1))
+	status=$(curl -sS "${repeat[@]}" "$url" "${headers[@]}" -H "Idempotency-Key: $key-$n" \
+		--data-raw "$message" -o "$answer" -w '%{http_code}') || status=000
+	case $status in
+	201) echo "$(cat "$answer")" ;;
+	000 | 5*) echo "line $n: it may be stored or not; the key is $key: $(cat "$answer")" >&2 && exit 75 ;;
+	*) echo "line $n: refused: $(cat "$answer")" >&2 && exit 1 ;;
+	esac
+done

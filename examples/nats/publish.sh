@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Publishes the lines of standard input, each a JSON-RPC message, through ingest on NATS, and
+# prints what it says of them. It stops at the first one that is not stored for sure.
+#
+#   echo '{"jsonrpc":"2.0","method":"count"}' | ./publish.sh demo main [key]
+#
+# It needs the NATS command line; NATS_URL and NATS_CREDS, or a context of it, say where the
+# server is. In session and stream, each character besides letters, digits, "-" and "_" has
+# to be written =XX, in upper-case hexadecimal: a/b is a=2Fb.
+set -euo pipefail
+
+session=${1:?a session} stream=${2:?a stream} key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+
+n=0
+while IFS= read -r message || [ -n "$message" ]; do
+	n=$((n + 1))
+	deadline=$((SECONDS + 100)) # the log knows the key for two minutes
+	while :; do
+		# Without --no-templates, {{ would mean something; standard input is the loop's.
+		# Without an answer nobody knows what became of it, so the same again.
+		answer=$(nats request --raw --no-templates --timeout=5s -H "Idempotency-Key:$key-$n" "mcp.ingest.$session.$stream" "$message" </dev/null) || answer=
+		case $answer in
+		'{"id":'*) echo "$answer" && break ;;
+		'' | *'"status":503'* | *'"status":429'* | *'"status":500'*) ;;
+		*) echo "line $n: refused: $answer" >&2 && exit 1 ;;
+		esac
+		if [ "$SECONDS" -ge "$deadline" ]; then
+			echo "line $n: it may be stored or not; the key is $key: $answer" >&2
+			exit 75
+		fi
+		sleep 0.5
+	done
+done

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Publishes the lines of standard input, each a JSON-RPC message.
+
+    echo '{"jsonrpc":"2.0","method":"count"}' | python3 publish.py demo main
+
+REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+
+# Rejoin knows a key again for two minutes. In this many seconds the last attempt begins.
+REPEAT_WITHIN = 100
+TIMEOUT = 15
+
+
+class PublishError(Exception):
+    """Not stored for sure. `unknown` says whether it may be stored all the same."""
+
+    def __init__(self, reason, unknown):
+        super().__init__(reason)
+        self.unknown = unknown
+
+
+def publish(base, session, stream, message, key, token=None):
+    """Stores one message and returns {"id", "duplicate"}."""
+    return repeat(base, session, stream, message, key, token, "application/json", lambda status, answer: json.loads(answer) if status == 201 else None)
+
+
+def publish_many(base, session, stream, messages, key, token=None):
+    """Stores messages in one request and returns what became of each, in their order:
+    {"index", "id", "duplicate"}, or {"index", "code", "detail"} for one that is refused.
+
+    The key counts together with the index, so repeating all of it stores nothing twice.
+    """
+
+    def results(status, answer):
+        if status != 200:
+            return None
+        *each, summary = [json.loads(line) for line in answer.splitlines()]
+        return each if summary["stopped"] is None and summary["unknown"] == 0 else None
+
+    return repeat(base, session, stream, "\n".join(messages), key, token, "application/x-ndjson", results)
+
+
+def repeat(base, session, stream, body, key, token, content_type, done):
+    """Posts until done returns something, under the same key."""
+    quoted = [urllib.parse.quote(name, safe="") for name in (session, stream)]
+    url = base + "/v1/sessions/{}/streams/{}/events?results=each".format(*quoted)
+    headers = {"Content-Type": content_type, "Idempotency-Key": key}
+    if token:
+        headers["Authorization"] = "Bearer " + token
+    deadline = time.monotonic() + REPEAT_WITHIN
+    pause, unknown = 0.1, False
+    while True:
+        retry_after = 0
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=TIMEOUT) as response:
+                result = done(response.status, response.read())
+                if result is not None:
+                    return result
+                unknown, reason = True, "not all has an answer"
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")
+            if error.code < 500 and error.code not in (408, 425, 429):
+                raise PublishError(reason, unknown) from None  # refused, and it will be again
+            # These two say that it is not stored. A proxy's 502 or 504, say, does not.
+            if error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
+                unknown = True
+            retry_after = float(error.headers.get("Retry-After", 0))
+        except (OSError, http.client.HTTPException) as error:  # no answer, or a part of one
+            unknown, reason = True, str(error)
+        wait = max(retry_after, pause * random.uniform(1, 1.5))
+        if time.monotonic() + wait > deadline:
+            raise PublishError(reason, unknown)
+        time.sleep(wait)
+        pause = min(2 * pause, 5)
+
+
+def code_of(problem):
+    try:
+        return json.loads(problem)["code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("session")
+    parser.add_argument("stream")
+    parser.add_argument("--key", default=str(uuid.uuid4()), help="idempotency keys are this and the number of the line")
+    parser.add_argument("--many", action="store_true", help="all lines in one request")
+    args = parser.parse_args()
+    base, token = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080"), os.environ.get("REJOIN_TOKEN")
+    lines = (line.strip() for line in sys.stdin)
+    messages = (line for line in lines if line)
+    try:
+        if args.many:
+            results = publish_many(base, args.session, args.stream, list(messages), args.key, token)
+            for result in results:
+                print(json.dumps(result))
+            return 1 if any("code" in result for result in results) else 0
+        for n, message in enumerate(messages, 1):
+            print(json.dumps(publish(base, args.session, args.stream, message, f"{args.key}-{n}", token)), flush=True)
+    except PublishError as error:
+        print(f"{'it may be stored or not' if error.unknown else 'not stored'}; the key is {args.key}: {error}", file=sys.stderr)
+        return 75 if error.unknown else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

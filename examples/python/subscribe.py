@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Prints the messages of a stream, each once, over restarts of Rejoin and of itself.
+
+    python3 subscribe.py demo main place.txt
+
+The file holds the place behind the last event that was dealt with. REJOIN_URL says where
+Rejoin is, REJOIN_TOKEN is a bearer token.
+"""
+
+import http.client
+import json
+import os
+import random
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+SILENCE = 45  # seconds without a byte after which a connection is dead: three heartbeats
+
+
+def events(response):
+    """Yields (type, id or None, data) of an event stream. One that was cut off is left out."""
+    kind, place, data = "message", None, []
+    for line in response:
+        name, _, value = line.decode().rstrip("\r\n").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            kind = value
+        elif name == "id":
+            place = value
+        elif name == "data":
+            data.append(value)
+        elif name == "retry":
+            yield "retry", None, value
+        elif line in (b"\n", b"\r\n"):
+            if data:
+                yield kind, place, "\n".join(data)
+            kind, place, data = "message", None, []
+
+
+def follow(url, load, save, on_message, on_gap, token=None):
+    """Returns when the stream is closed and everything in it was dealt with."""
+    pause = 3.0
+    while True:
+        headers = {"Accept": "text/event-stream"}
+        if place := load():
+            headers["Last-Event-ID"] = place
+        if token:
+            headers["Authorization"] = "Bearer " + token
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE) as response:
+                if response.status == 204:  # closed, and there is nothing behind the place
+                    return
+                for kind, place, data in events(response):
+                    if kind == "retry":
+                        pause = int(data) / 1000
+                    elif kind == "gap":
+                        on_gap(json.loads(data))
+                    elif kind not in ("connect", "cursor", "close", "expiring"):
+                        on_message(kind, place, json.loads(data))
+                    if place:
+                        save(place)  # behind what was dealt with, never before it
+                    if kind == "close":
+                        return
+        except urllib.error.HTTPError as error:
+            if error.code < 500 and error.code not in (408, 425, 429):
+                raise
+        except (OSError, http.client.HTTPException):
+            pass  # it is away, or the connection broke: come back
+        time.sleep(pause * random.uniform(1, 1.5))
+
+
+class File:
+    """A place in a file that is replaced as a whole, so that a crash leaves the old one."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def load(self):
+        try:
+            with open(self.path, encoding="ascii") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
+
+    def save(self, place):
+        with open(self.path + ".new", "w", encoding="ascii") as file:
+            file.write(place)
+        os.replace(self.path + ".new", self.path)
+
+
+def main():
+    session, stream, path = sys.argv[1:]
+    quoted = [urllib.parse.quote(name, safe="") for name in (session, stream)]
+    url = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080") + "/v1/sessions/{}/streams/{}/events".format(*quoted)
+    file = File(path)
+    follow(
+        url,
+        file.load,
+        file.save,
+        on_message=lambda kind, place, message: print(place, kind, json.dumps(message, separators=(",", ":")), flush=True),
+        # What was missed has to come from somewhere else: ask whoever has the whole state.
+        on_gap=lambda gap: print("events are missing:", gap["reason"], file=sys.stderr, flush=True),
+        token=os.environ.get("REJOIN_TOKEN"),
+    )
+
+
+if __name__ == "__main__":
+    main()

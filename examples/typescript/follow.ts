@@ -1,0 +1,22 @@
+// subscribe.ts with rejoin.js, the JavaScript client: it reconnects, keeps the place, renews
+// tokens and notices a connection that died in silence.
+//
+//   node follow.ts demo main place.txt
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { subscribe } from '../../services/sse-edge/rejoinjs/rejoin.js' // or 'rejoin-client', the same as a package
+
+const [session, stream, file] = process.argv.slice(2)
+const subscription = subscribe({ session, stream, base: process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080' }, {
+  token: process.env['REJOIN_TOKEN'],
+  storage: {
+    load: () => (existsSync(file) ? readFileSync(file, 'ascii') : null),
+    save(place) {
+      writeFileSync(file + '.new', place)
+      renameSync(file + '.new', file)
+    },
+  },
+  onEvent: ({ id, type, data }) => console.log(id, type, data),
+  onGap: (gap) => console.error('events are missing:', gap.reason),
+})
+const { reason, error } = await subscription.closed
+if (reason !== 'closed') throw error ?? new Error(reason)

@@ -1,0 +1,98 @@
+// Prints the messages of a stream, each once, over restarts of Rejoin and of itself. Node
+// 22.18 or newer runs it as it is (22.6 with --experimental-strip-types).
+//
+//   node subscribe.ts demo main place.txt
+//
+// The file holds the place behind the last event that was dealt with. REJOIN_URL says where
+// Rejoin is, REJOIN_TOKEN is a bearer token. With rejoin.js it is a few lines: follow.ts.
+import { existsSync, readFileSync, realpathSync, renameSync, writeFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const SILENCE = 45_000 // milliseconds without a byte after which a connection is dead: three heartbeats
+
+type Event = { type: string; id?: string; data: string }
+
+/** The events of an event stream. One that was cut off is left out. */
+async function* events(body: AsyncIterable<Uint8Array>): AsyncGenerator<Event> {
+  const decoder = new TextDecoder()
+  let rest = ''
+  let event: Event = { type: 'message', data: '' }
+  for await (const chunk of body) {
+    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
+    rest = lines.pop()!
+    for (const line of lines.map((line) => line.replace(/\r$/, ''))) {
+      const [, name, value] = /^([^:]*)(?:: ?(.*))?$/s.exec(line)!
+      if (name === 'event') event.type = value
+      else if (name === 'id') event.id = value
+      else if (name === 'data') event.data += value + '\n'
+      else if (name === 'retry') yield { type: 'retry', data: value }
+      else if (line === '') {
+        if (event.data) yield { ...event, data: event.data.slice(0, -1) }
+        event = { type: 'message', data: '' }
+      }
+    }
+  }
+}
+
+export type Options = {
+  url: string
+  token?: string
+  load(): string
+  save(place: string): void
+  onMessage(event: Event): void
+  onGap(gap: { reason: string; certain: boolean; stream: string | null; requested: string; resumesAt: string }): void
+}
+
+/** Resolves when the stream is closed and everything in it was dealt with. */
+export async function follow({ url, token, load, save, onMessage, onGap }: Options): Promise<void> {
+  for (let pause = 3000; ; await sleep(pause * (1 + Math.random() / 2))) {
+    const connection = new AbortController()
+    const silence = setTimeout(() => connection.abort(), SILENCE)
+    try {
+      const headers: Record<string, string> = { Accept: 'text/event-stream' }
+      const place = load()
+      if (place) headers['Last-Event-ID'] = place
+      if (token) headers['Authorization'] = 'Bearer ' + token
+      const response = await fetch(url, { headers, signal: connection.signal })
+      if (response.status === 204) return // closed, and there is nothing behind the place
+      if (!response.ok) {
+        if (response.status >= 500 || [408, 425, 429].includes(response.status)) continue
+        throw new Refused(await response.text())
+      }
+      for await (const event of events(response.body!)) {
+        silence.refresh()
+        if (event.type === 'retry') pause = Number(event.data)
+        else if (event.type === 'gap') onGap(JSON.parse(event.data))
+        else if (!['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event)
+        if (event.id) save(event.id) // behind what was dealt with, never before it
+        if (event.type === 'close') return
+      }
+    } catch (error) {
+      // fetch throws a TypeError for every failure of the network.
+      if (!connection.signal.aborted && !(error instanceof TypeError)) throw error
+    } finally {
+      clearTimeout(silence)
+      connection.abort()
+    }
+  }
+}
+
+/** Rejoin will not answer otherwise the next time. */
+export class Refused extends Error {}
+
+if (import.meta.filename === realpathSync(process.argv[1])) {
+  const [session, stream, file] = process.argv.slice(2)
+  const names = [session, stream].map(encodeURIComponent)
+  await follow({
+    url: `${process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080'}/v1/sessions/${names[0]}/streams/${names[1]}/events`,
+    token: process.env['REJOIN_TOKEN'],
+    load: () => (existsSync(file) ? readFileSync(file, 'ascii').trim() : ''),
+    save(place) {
+      writeFileSync(file + '.new', place) // replaced as a whole, so that a crash leaves the old one
+      renameSync(file + '.new', file)
+    },
+    onMessage: ({ id, type, data }) => console.log(id, type, data),
+    // What was missed has to come from somewhere else: ask whoever has the whole state.
+    onGap: (gap) => console.error('events are missing:', gap.reason),
+  })
+}
