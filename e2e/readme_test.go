@@ -23,17 +23,18 @@ import (
 
 const readmeFile = "../README.md"
 
-// block is a fenced block of the README.
+// block is a fenced block of a document. What is in sh is run by a test, and the text
+// behind it is what it prints; bash is for what a reader fills in.
 type block struct {
 	lang, text string
 	from, to   int // where text stands in the file
 }
 
-var fence = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?\n)```$")
+var fence = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
 
-func readme(t *testing.T) (string, []block) {
+func document(t *testing.T, file string) (string, []block) {
 	t.Helper()
-	data, err := os.ReadFile(readmeFile)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,80 +97,162 @@ func (s *terminal) run(commands string) string {
 	}
 }
 
-// What the README tells to type prints what the README shows.
-func TestREADMEsCommandsPrintWhatItShows(t *testing.T) {
-	text, blocks := readme(t)
-	p := startProc(t)
-	shell := openTerminal(t, filepath.Dir(p.data))
-	shell.run("export REJOIN_NATS_URL=nats://" + p.addrs["--nats-addr"]) // not the port that the README's commands take for granted
-	runs, compared, guarded := 0, 0, false
-	var edits []block // with -update
-	for i, b := range blocks {
-		if b.lang != "sh" {
-			continue
-		}
-		switch strings.TrimSpace(b.text) {
-		case "make test":
-			continue // that is this
-		case "make run":
-			if runs++; runs > 1 {
-				select {
-				case <-p.done:
-				case <-time.After(patience):
-					t.Fatal("the program that was killed goes on")
-				}
-				p.cmd = nil
-				p.start()
+// documents are those whose commands are run, and how many outputs they show at least;
+// getting-started.md is run beside a browser.
+var documents = map[string]int{
+	readmeFile:                 4,
+	"../docs/publishing.md":    8,
+	"../docs/http.md":          4,
+	"../docs/access.md":        1,
+	"../docs/configuration.md": 1,
+}
+
+// What the README and the documents tell to type prints what they show.
+func TestREADMEAndDocumentsPrintWhatTheyShow(t *testing.T) {
+	t.Parallel()
+	for file, shown := range documents {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			d := openDocument(t, file)
+			if got := d.run(); got < shown {
+				t.Errorf("it shows %d outputs", got)
 			}
-			continue
-		case "make run ARGS=--auth=jwt":
-			guarded = true
-			p.stop()
-			p.args = append(p.args, "--auth=jwt", "--jwt-secret-file="+filepath.Join(filepath.Dir(p.data), "jwt.secret"), "--jwt-audience=dev")
-			p.start()
+		})
+	}
+}
+
+// openedDocument is a document whose commands are typed into a shell, in a folder that has
+// what a clone has.
+type openedDocument struct {
+	t      *testing.T
+	file   string
+	text   string
+	blocks []block
+	p      *proc
+	ran    bool // the first command that starts it was met
+	shell  *terminal
+	// instead says what is done instead of typing a command; it returns whether it was.
+	instead func(command string) bool
+	// here puts the addresses of this test in the place of the usual ones.
+	here []string
+}
+
+func openDocument(t *testing.T, file string) *openedDocument {
+	t.Helper()
+	d := &openedDocument{t: t, file: file, instead: func(string) bool { return false }}
+	d.text, d.blocks = document(t, file)
+	d.p = startProc(t)
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(d.p.data)
+	for _, name := range []string{"examples", "services"} {
+		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	built(t, natsPackage)
+	d.shell = openTerminal(t, dir)
+	// Not the ports that the commands take for granted, nor this machine's Node.
+	nats := "nats://" + d.p.addrs["--nats-addr"]
+	d.shell.run("export REJOIN_NATS_URL=" + nats + " NATS_URL=" + nats + " REJOIN_URL=" + d.p.api() +
+		" GOWORK=" + filepath.Join(root, "go.work") + " PATH=" + scratch + ":" + filepath.Dir(npm(t).node()) + ":$PATH")
+	d.here = []string{
+		"127.0.0.1:8080", d.p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage),
+		"go run rejoin/examples/direct", "go run rejoin/examples/direct -nats=" + nats,
+	}
+	return d
+}
+
+// run types the commands, and returns how many outputs were compared, or written with -update.
+func (d *openedDocument) run() (compared int) {
+	t := d.t
+	t.Helper()
+	here := strings.NewReplacer(d.here...)
+	var edits []block
+	for i, b := range d.blocks {
+		if b.lang == "text" && i > 0 && d.blocks[i-1].lang == "text" && d.blocks[i-1].to+8 > b.from-len("```text\n") {
+			t.Errorf("what prints this is missing:\n%s", b.text)
+		}
+		if b.lang != "sh" || d.instead(b.text) || d.starts(b.text) {
 			continue
 		}
-		here := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage))
-		got := shell.run(here.Replace(b.text))
-		if i+1 == len(blocks) || blocks[i+1].lang != "text" {
+		got := d.shell.run(here.Replace(b.text))
+		if i+1 == len(d.blocks) || d.blocks[i+1].lang != "text" {
 			if got != "" {
-				t.Errorf("the README shows no output of\n%sbut it prints\n%s", b.text, got)
+				t.Errorf("it shows no output of\n%sbut it prints\n%s", b.text, got)
 			}
 			continue
 		}
-		want := blocks[i+1]
+		want := d.blocks[i+1]
 		compared++
 		if *update {
 			want.text = got
 			edits = append(edits, want)
 		} else if normal(got) != normal(want.text) {
-			t.Errorf("the README shows\n%s\nbut\n%sprints\n%s", want.text, b.text, got)
+			t.Errorf("it shows\n%s\nbut\n%sprints\n%s", want.text, b.text, got)
 		}
 	}
-	if runs != 2 || !guarded || compared < 6 {
-		t.Errorf("the README starts the program %d times and shows %d outputs", runs, compared)
-	}
 	for _, e := range slices.Backward(edits) {
-		text = text[:e.from] + e.text + text[e.to:]
+		d.text = d.text[:e.from] + e.text + d.text[e.to:]
 	}
 	if *update {
-		writeREADME(t, text)
+		write(t, d.file, d.text)
 	}
+	return compared
 }
 
-func writeREADME(t *testing.T, text string) {
+// starts carries out the commands that start the program, which runs already, or was killed.
+func (d *openedDocument) starts(command string) bool {
+	command = strings.TrimSpace(command)
+	args, ok := strings.CutPrefix(command, "make run")
+	switch {
+	case command == "make test":
+		return true // that is this
+	case !ok:
+		return false
+	case args == "":
+	case args == " ARGS=--auth=jwt":
+		d.p.stop()
+		d.p.args = append(d.p.args, "--auth=jwt", "--jwt-secret-file="+filepath.Join(filepath.Dir(d.p.data), "jwt.secret"), "--jwt-audience=dev")
+		d.p.start()
+		return true
+	default:
+		d.t.Fatalf("nobody knows how to %s", command)
+	}
+	if d.ran {
+		d.restarted()
+	}
+	d.ran = true
+	return true
+}
+
+// restarted starts the program that a command has killed.
+func (d *openedDocument) restarted() {
+	d.t.Helper()
+	select {
+	case <-d.p.done:
+	case <-time.After(patience):
+		d.t.Fatal("the program that was killed goes on")
+	}
+	d.p.cmd = nil
+	d.p.start()
+}
+
+func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(readmeFile, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestREADMEsBrowserSnippetContinuesAfterAReload(t *testing.T) {
+func TestREADMEAndDocumentsSnippetForEventSourceContinuesAfterAReload(t *testing.T) {
 	t.Parallel()
-	_, blocks := readme(t)
+	_, blocks := document(t, "../docs/browser.md")
 	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" })
 	if i < 0 {
-		t.Fatal("the README has no browser snippet")
+		t.Fatal("the document has no snippet")
 	}
 	// In braces it can be pasted twice, as into a page that was loaded again.
 	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); {" + blocks[i].text + "; window.source = source }; true"
@@ -213,26 +296,89 @@ func TestREADMEsBrowserSnippetContinuesAfterAReload(t *testing.T) {
 	b.until("source.readyState == EventSource.CLOSED")
 }
 
-func TestREADMEsSnippetOfTheClientContinuesAfterAReload(t *testing.T) {
+func TestREADMEAndDocumentsSnippetsOfTheClientContinueAfterAReload(t *testing.T) {
 	t.Parallel()
-	_, blocks := readme(t)
-	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" && strings.Contains(b.text, "/rejoin.js") })
-	if i < 0 {
-		t.Fatal("the README has no snippet of the client")
+	for _, file := range []string{readmeFile, "../docs/browser.md"} {
+		_, blocks := document(t, file)
+		i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" && strings.Contains(b.text, "/rejoin.js") })
+		if i < 0 {
+			t.Fatalf("%s has no snippet of the client", file)
+		}
+		snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
+		p := startProc(t, "--ack-timeout=1s", "--close-margin=50ms")
+		b := openBrowser(t)
+		for range 2 { // the second time as after a reload
+			b.do(chromedp.Navigate(p.api() + "/"))
+			script[bool](b, snippet)
+			b.until("logged.length == 1 && logged[0][1].params.n == 1 && localStorage.getItem('my place') == logged[0][0]")
+		}
+		do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
+		b.until("logged.length == 2 && logged[1][0] == 'the end' && logged[1][1].reason == 'closed'")
 	}
-	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
+}
+
+// A component that is mounted, unmounted and mounted again, as React's strict mode does,
+// shows each message once.
+func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T) {
+	t.Parallel()
+	_, blocks := document(t, "../docs/browser.md")
+	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "jsx" })
+	if i < 0 {
+		t.Fatal("the document has no component")
+	}
 	p := startProc(t, "--ack-timeout=1s", "--close-margin=50ms")
 	b := openBrowser(t)
-	paste := func() {
-		b.do(chromedp.Navigate(p.api() + "/"))
-		script[bool](b, snippet)
+	b.onOrigin(p)
+	p.publish("demo", "s", 1, 3)
+	script[bool](b, `import('/rejoin.js').then(({ subscribe }) => {
+		window.messages = []; window.unmounts = []
+		const session = 'demo', stream = 's', reload = () => messages.push('reload')
+		const setMessages = (next) => { messages = next(messages) }
+		const useEffect = (effect) => { effect()(); unmounts.push(effect()) }
+		`+blocks[i].text+`
+	}) && true`)
+	shown := "(window.messages ?? []).map((event) => event.message?.params.n ?? event).join(' ')"
+	b.until(shown + " == '1 2 3'")
+	p.publish("demo", "s", 4, 4)
+	b.until(shown + " == '1 2 3 4'")
+	script[bool](b, "unmounts[0](), true")
+	p.publish("demo", "s", 5, 5)
+	waitUntil(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	if got := script[string](b, shown); got != "1 2 3 4" {
+		t.Errorf("unmounted, it shows %s", got)
 	}
-	for range 2 { // the second time as after a reload
-		paste()
-		b.until("logged.length == 1 && logged[0][1].params.n == 1 && localStorage.getItem('my place') == logged[0][0]")
+}
+
+// The page of the document shows what is published before and after the program was killed.
+func TestREADMEAndDocumentsPageSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	d := openDocument(t, "../docs/getting-started.md")
+	s := pages(t)
+	d.p.stop()
+	d.p.args = append(d.p.args, "--cors-origins="+s.URL, "--retry=100ms")
+	d.p.start()
+	b := openBrowser(t)
+	d.instead = func(command string) bool {
+		switch {
+		case strings.Contains(command, "make run"):
+			if d.ran {
+				b.says("waiting")
+				d.restarted()
+			}
+			d.ran = true
+		case strings.Contains(command, "http.server"):
+			if !strings.Contains(d.text, "http://127.0.0.1:8000/client.html") {
+				t.Error("the document does not say which page to open")
+			}
+			b.do(chromedp.Navigate(s.URL + "/client.html?base=" + d.p.api()))
+			b.shows("1 2 3")
+		default:
+			return false
+		}
+		return true
 	}
-	do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
-	b.until("logged.length == 2 && logged[1][0] == 'the end' && logged[1][1].reason == 'closed'")
+	d.run()
+	b.shows("1 2 3 4 5")
 }
 
 // programs are those of the configuration table, in the order of its columns.
@@ -339,11 +485,11 @@ func table(t *testing.T) string {
 	return b.String()
 }
 
-func TestREADMEsConfigurationTableIsWhatHelpSays(t *testing.T) {
-	checkTable(t, "<!-- flags -->\n", "<!-- /flags -->\n", table(t))
+func TestREADMEAndDocumentsHaveTheFlagsThatHelpHas(t *testing.T) {
+	checkTable(t, "../docs/configuration.md", "<!-- flags -->\n", "<!-- /flags -->\n", table(t))
 }
 
-func TestREADMEsTableOfCodesIsTheServices(t *testing.T) {
+func TestREADMEAndDocumentsHaveTheCodesOfTheServices(t *testing.T) {
 	codes := slices.SortedFunc(maps.Keys(web.Codes), func(a, b web.Code) int {
 		return cmp.Or(cmp.Compare(web.Codes[a].Status, web.Codes[b].Status), cmp.Compare(a, b))
 	})
@@ -352,26 +498,26 @@ func TestREADMEsTableOfCodesIsTheServices(t *testing.T) {
 	for _, code := range codes {
 		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", web.Codes[code].Status, code, web.Codes[code].Title)
 	}
-	checkTable(t, "<!-- codes -->\n", "<!-- /codes -->\n", b.String())
+	checkTable(t, "../docs/http.md", "<!-- codes -->\n", "<!-- /codes -->\n", b.String())
 }
 
-// checkTable compares what the README has between two comments, or writes it.
-func checkTable(t *testing.T, begin, end, want string) {
+// checkTable compares what a document has between two comments, or writes it.
+func checkTable(t *testing.T, file, begin, end, want string) {
 	t.Helper()
-	text, _ := readme(t)
+	text, _ := document(t, file)
 	before, rest, ok := strings.Cut(text, begin)
 	got, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("the README has no table between %q and %q", begin, end)
+		t.Fatalf("%s has no table between %q and %q", file, begin, end)
 	}
 	if *update {
-		writeREADME(t, before+begin+want+end+after)
+		write(t, file, before+begin+want+end+after)
 	} else if got != want {
-		t.Error("the README's table is not up to date; run this test with -update")
+		t.Errorf("the table of %s is not up to date; run this test with -update", file)
 		lines := strings.Split(got, "\n")
 		for line := range strings.SplitSeq(want, "\n") {
 			if !slices.Contains(lines, line) {
-				t.Errorf("the README lacks %s", line)
+				t.Errorf("it lacks %s", line)
 			}
 		}
 	}

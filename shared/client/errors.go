@@ -39,7 +39,7 @@ var (
 	ErrUnknown = errors.New("whether the message was stored is unknown")
 )
 
-// The problem codes that a program is most likely to act on; the README lists all.
+// The problem codes that a program is most likely to act on; docs/http.md lists all.
 const (
 	CodeNotFound      = "not_found"
 	CodeGap           = "gap"

@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// markdown lists all documents of the repository.
+func markdown(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	if len(files) < 20 {
+		t.Fatalf("there are only %q", files)
+	}
+	return files
+}
+
+var (
+	linkPattern    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	headingPattern = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInAnchors   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	code           = regexp.MustCompile("(?ms)^```.*?^```$|`[^`\n]*`")
+)
+
+// anchors are what the headings of a document are linked by.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range headingPattern.FindAllStringSubmatch(text, -1) {
+		heading := notInAnchors.ReplaceAllString(strings.ToLower(m[1]), "")
+		all[strings.ReplaceAll(heading, " ", "-")] = true
+	}
+	return all
+}
+
+func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+	t.Parallel()
+	links := 0
+	for _, file := range markdown(t) {
+		text, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range linkPattern.FindAllSubmatch(code.ReplaceAll(text, nil), -1) {
+			target := string(m[1])
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			path, anchor, _ := strings.Cut(target, "#")
+			to := filepath.Join("..", filepath.Dir(file), path)
+			if path == "" {
+				to = filepath.Join("..", file)
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s, which is not there", file, target)
+				continue
+			}
+			if anchor == "" {
+				continue
+			}
+			there, err := os.ReadFile(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !anchors(string(there))[anchor] {
+				t.Errorf("%s links to %s, which has no such heading", file, target)
+			}
+		}
+	}
+	if links < 50 {
+		t.Errorf("there are only %d links", links)
+	}
+}
+
+// What a reader is told to type is at least a command.
+func TestDocumentsCommandsAreBash(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for _, file := range markdown(t) {
+		_, blocks := document(t, filepath.Join("..", file))
+		for _, b := range blocks {
+			if b.lang != "sh" && b.lang != "bash" {
+				continue
+			}
+			commands++
+			cmd := exec.CommandContext(t.Context(), "bash", "-n")
+			cmd.Stdin = strings.NewReader(b.text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v %s in\n%s", file, err, out, b.text)
+			}
+		}
+	}
+	if commands < 20 {
+		t.Errorf("there are only %d commands", commands)
+	}
+}
+
+// A program in another repository, whose go.mod says where the clone is, may use the Go
+// client, as docs/publishing.md tells.
+func TestTheGoClientIsUsedFromAnotherRepository(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	program, err := os.ReadFile("../examples/go/publish/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), program, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shared, err := filepath.Abs("../shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, blocks := document(t, "../docs/publishing.md")
+	commands := ""
+	for _, b := range blocks {
+		if strings.HasPrefix(b.text, "go mod edit") {
+			commands = strings.Replace(b.text, "../rejoin/shared", shared, 1)
+		}
+	}
+	if commands == "" {
+		t.Fatal("the document does not say how")
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", "go mod init another.example/publish\n"+commands+"go build .\n")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The document says that it brings one along.
+	if n := bytes.Count(mod, []byte("// indirect")); n != 1 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) {
+		t.Errorf("it needs\n%s", mod)
+	}
+}
