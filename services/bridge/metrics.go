@@ -8,6 +8,9 @@ import (
 	"rejoin/shared/rpc"
 )
 
+// actionInvalid stands for what is no action, as the metric's label.
+const actionInvalid = "invalid"
+
 // What became of a message, as the metric's label.
 const (
 	resultStored    = "stored"
@@ -86,6 +89,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "rejoin_bridge_publish_seconds", Help: "Time of an attempt to store a message.", Buckets: buckets,
 		}),
 	}
+	for _, action := range []string{string(rpc.Open), string(rpc.Post), string(rpc.End), string(rpc.Check), actionInvalid} {
+		for _, status := range []string{"2xx", "4xx", "5xx"} {
+			m.answers.WithLabelValues(action, status)
+		}
+	}
 	for _, r := range []string{resultStored, resultDuplicate} {
 		m.messages.WithLabelValues(r)
 	}
@@ -104,7 +112,7 @@ func (m *metrics) answered(action rpc.Action, status int) {
 	switch action {
 	case rpc.Open, rpc.Post, rpc.End, rpc.Check:
 	default:
-		action = "invalid"
+		action = actionInvalid
 	}
 	m.answers.WithLabelValues(string(action), strconv.Itoa(status/100)+"xx").Inc()
 }

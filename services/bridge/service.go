@@ -84,6 +84,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.Register("bridge", env.Metrics)
 	s := &Service{
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e, argv: argv, doubtAfter: doubtAfter,
 		inbox:    make(chan *nats.Msg, inboxSize),

@@ -25,6 +25,7 @@ const (
 
 type metrics struct {
 	published *prometheus.CounterVec
+	bytes     prometheus.Counter
 	seconds   prometheus.Histogram
 	inflight  prometheus.Gauge
 	closes    *prometheus.CounterVec
@@ -36,6 +37,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "rejoin_ingest_published_total",
 			Help: "Events by what became of them: stored, duplicate, refused for a reason of their own, limited (too many messages in a second, or too many streams), unavailable (the log did not take them), unknown (the log did not answer).",
 		}, []string{"result"}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_ingest_published_bytes_total",
+			Help: "Bytes of the messages that were stored, without duplicates.",
+		}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rejoin_ingest_publish_seconds",
 			Help:    "Time from handing an event to the log to its acknowledgement or failure.",
@@ -56,7 +61,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
 		m.closes.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.published, m.seconds, m.inflight, m.closes)
+	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes)
 	return m
 }
 

@@ -51,6 +51,7 @@ type underWay struct {
 	service    *Service
 	session    session.Record
 	stream     string
+	size       int             // of the message, in bytes
 	ctx        context.Context //nolint:containedctx // bounds the acknowledgement
 	cancel     context.CancelFunc
 	begun      time.Time
@@ -75,7 +76,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	if err := s.enter(ctx, patience); err != nil {
 		return nil, err
 	}
-	u := &underWay{service: s, stream: m.stream}
+	u := &underWay{service: s, stream: m.stream, size: len(m.data)}
 	u.ctx, u.cancel = context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
@@ -108,6 +109,9 @@ func (u *underWay) wait() (ack stored, err error) {
 	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
 	if err == nil {
 		ack = stored{ID: s.eventID(u.session, u.stream, at), Duplicate: at.Duplicate}
+		if !at.Duplicate {
+			s.metrics.bytes.Add(float64(u.size))
+		}
 	}
 	s.metrics.publishedAs(ack, err)
 	return ack, err

@@ -54,6 +54,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.Register("ingest", env.Metrics)
 	m := newMetrics(env.Metrics)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, ln: ln,

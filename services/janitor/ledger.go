@@ -54,6 +54,9 @@ type ledger struct {
 	doubts   doubts
 	missed   uint64 // how many sequences were ever missing, those of earlier epochs too
 	totals   totals
+	// expired and pressed are how many events JetStream was ever seen to remove by itself,
+	// for their age and by its other limits.
+	expired, pressed uint64
 
 	pruned   uint64    // first, when all streams were last looked at
 	prunedAt time.Time // when that was
@@ -81,6 +84,7 @@ func (l *ledger) drop() {
 	before := *l
 	*l = *newLedger()
 	l.epoch, l.foreign, l.alarm, l.missed = before.epoch+1, before.foreign, before.alarm, before.missed
+	l.expired, l.pressed = before.expired, before.pressed
 }
 
 // notice notes whether a state is one under a limit that is not the one in the book.
@@ -134,7 +138,7 @@ func (l *ledger) begin(s eventlog.State, trims map[string]uint64) uint64 {
 	fresh := ledger{
 		limit: s.Limits.MaxEventsPerStream, earlier: s.Earlier, maxAge: s.Limits.MaxAge, epoch: l.epoch + 1,
 		created: s.Created, birth: s.Birth, generations: s.Generations,
-		first: s.First, accounts: map[string]*account{}, missed: l.missed, alarm: l.alarm,
+		first: s.First, accounts: map[string]*account{}, missed: l.missed, alarm: l.alarm, expired: l.expired, pressed: l.pressed,
 		doubts: doubts{past: map[string]uint64{}},
 	}
 	if l.notice(s); l.foreign > 0 {
@@ -259,7 +263,7 @@ func (l *ledger) add(e eventlog.Entry, now time.Time) {
 	a.recount(s)
 	if l.limit > 0 {
 		for int64(len(s.events)) > l.limit {
-			l.pop(a, s, marks.Trimmed)
+			l.lose(a, s, marks.Trimmed)
 		}
 		if over := int64(len(s.events)) + int64(s.ghosts) - l.limit; s.ghosts > 0 && over > 0 {
 			s.maybe = max(s.maybe, s.events[min(int(over), len(s.events))-1].seq)
@@ -304,6 +308,16 @@ func (l *ledger) mark(e eventlog.Entry, now time.Time) {
 		*list = (*list)[1:]
 		a.marked--
 	}
+}
+
+// lose takes a stream's oldest event out, which JetStream has removed by itself.
+func (l *ledger) lose(a *account, s *stream, reason marks.Reason) {
+	if reason == marks.Expired {
+		l.expired++
+	} else {
+		l.pressed++
+	}
+	l.pop(a, s, reason)
 }
 
 // pop takes a stream's oldest event out.

@@ -56,6 +56,35 @@ func TestALedgerFollowsItsPartitionAndNoOther(t *testing.T) {
 	}
 }
 
+// What JetStream removes by itself is counted by why, also over a change of the ledger.
+func TestRemovalsOfJetStreamAreCounted(t *testing.T) {
+	m := newModel(3)
+	for range 5 {
+		m.publish(place{"s", "a"}, event.Message)
+	}
+	all := m.entries
+	l := newLedger()
+	s := m.state()
+	s.First = 1
+	l.begin(s, nil)
+	for n := range uint64(5) { // as they came, those that are gone by now too
+		l.apply(eventlog.Entry{Subject: all[0].Subject, Valid: true, Sequence: n + 1, Time: m.now, Size: 10}, m.now)
+	}
+	if l.pressed != 2 || l.expired != 0 {
+		t.Errorf("%d and %d are counted, want 2 by the limit of a stream", l.pressed, l.expired)
+	}
+	l.advance(5)
+	l.prune(m.now.Add(2 * time.Hour))
+	if l.pressed != 2 || l.expired != 2 {
+		t.Errorf("%d and %d are counted, want 2 by the limit and 2 by age", l.pressed, l.expired)
+	}
+	l.drop()
+	l.begin(m.state(), nil)
+	if l.pressed != 2 || l.expired != 2 {
+		t.Errorf("%d and %d are left of what was counted", l.pressed, l.expired)
+	}
+}
+
 // Between a roll-back and the tail's next beginning, the ledger is of the old life.
 func TestALedgerAnswersNobodyWhoHasSeenANewerLife(t *testing.T) {
 	m := newModel(-1)

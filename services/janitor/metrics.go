@@ -1,12 +1,18 @@
 package janitor
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
 )
 
 type metrics struct {
 	trimmed *prometheus.CounterVec
 	sweep   prometheus.Histogram
+	failed  prometheus.Counter
 	duties  *prometheus.CounterVec
 	asked   *prometheus.CounterVec
 }
@@ -23,6 +29,10 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 			Name:    "rejoin_janitor_sweep_duration_seconds",
 			Help:    "Time that sweeps took, and trimmings of sessions between them.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
+		}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_janitor_failed_sweeps_total",
+			Help: "Sweeps, and trimmings of sessions between them, that were left unfinished. The next one goes on.",
 		}),
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_registry_records_total",
@@ -42,7 +52,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	for _, r := range []string{answered, refused, dropped} {
 		m.asked.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.trimmed, m.sweep, m.duties, m.asked)
+	registerer.MustRegister(m.trimmed, m.sweep, m.failed, m.duties, m.asked)
 	sum := func(value func(*ledger) float64) func() float64 {
 		return func() float64 {
 			sum := 0.0
@@ -64,6 +74,16 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		Name: "rejoin_janitor_tail_missed_total",
 		Help: "Sequences that were removed before a tail received them: at a start those that the log has lost by then, later those that it loses too fast for the ledgers to say whose they were.",
 	}, sum(func(l *ledger) float64 { return float64(l.missed) })))
+	removed := func(reason marks.Reason, value func(*ledger) uint64) {
+		registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name:        "rejoin_janitor_jetstream_removed_events_total",
+			Help:        "Events that JetStream removed by itself, as the ledgers saw it: expired, for their age, or trimmed, by the limits of events per stream and of bytes.",
+			ConstLabels: prometheus.Labels{"reason": string(reason)},
+		}, sum(func(l *ledger) float64 { return float64(value(l)) })))
+	}
+	removed(marks.Expired, func(l *ledger) uint64 { return l.expired })
+	removed(marks.Trimmed, func(l *ledger) uint64 { return l.pressed })
+	registerLog(registerer, partitions)
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
 		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",
@@ -89,4 +109,35 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		return 0
 	}))
 	return m
+}
+
+// registerLog registers what the log takes of what it may.
+func registerLog(registerer prometheus.Registerer, partitions []*partition) {
+	gauge := func(name, help string, add func(total float64, s eventlog.State) float64) {
+		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_log_" + name, Help: help}, func() float64 {
+			total := 0.0
+			for _, p := range partitions {
+				state, _ := p.log.State(p.number)
+				total = add(total, state)
+			}
+			return total
+		}))
+	}
+	gauge("bytes", "Bytes of the log as JetStream counts them, of one replica.", func(total float64, s eventlog.State) float64 {
+		return total + float64(s.Bytes)
+	})
+	gauge("max_bytes", "Bytes that the log may take; +Inf without a limit.", func(total float64, s eventlog.State) float64 {
+		return total + maxBytes(s)
+	})
+	gauge("fullest_partition_ratio", "How full the fullest partition is, from 0 to 1; 0 without a limit. At 1 its oldest events go, however young they are.", func(total float64, s eventlog.State) float64 {
+		return max(total, float64(s.Bytes)/maxBytes(s))
+	})
+}
+
+// maxBytes is what a partition may take.
+func maxBytes(s eventlog.State) float64 {
+	if s.Limits.MaxBytes <= 0 {
+		return math.Inf(1)
+	}
+	return float64(s.Limits.MaxBytes)
 }

@@ -33,7 +33,7 @@ func (l *ledger) prune(now time.Time) {
 // expire brings a stream up to first.
 func (l *ledger) expire(a *account, s *stream, now time.Time) {
 	for len(s.events) > 0 && s.events[0].seq < l.first {
-		l.pop(a, s, l.reason(s.events[0].time(), now))
+		l.lose(a, s, l.reason(s.events[0].time(), now))
 	}
 	if s.markers != nil {
 		s.markers = a.drop(s.markers, func(m marker) bool { return m.seq < l.first })

@@ -92,6 +92,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	s.trims.theirs = func(p int) { s.partitions[p].theirs() }
 	s.herald = &herald{nc: b.Conn, id: s.lease.state.id, partitions: s.partitions, logger: env.Log}
+	b.Register("janitor", env.Metrics)
 	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.sweeper.setAlarms()

@@ -232,6 +232,7 @@ func (w *sweeper) report(ctx context.Context, atLeisure bool, took time.Duration
 	}
 	switch {
 	case err != nil && ctx.Err() == nil:
+		w.metrics.failed.Inc()
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
 	case len(deleted) > 0 && atLeisure:
 		w.logger.Info("removed at leisure", attrs...)

@@ -118,7 +118,7 @@ func NewApp(cfg Config) *fiber.App {
 		// Only requests that fail before they are routed come here: frame
 		// below handles the errors of all others.
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
-			defer m.count("other", c.Response())
+			defer m.count(methodOther, c.Response())
 			return answer(c, cfg.Log, err)
 		},
 	})

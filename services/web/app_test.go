@@ -327,7 +327,14 @@ func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
 ` + name + `{code="405",method="DELETE"} 1
 ` + name + `{code="405",method="other"} 1
 ` + name + `{code="413",method="POST"} 1
+` + name + `{code="500",method="DELETE"} 0
 ` + name + `{code="500",method="GET"} 1
+` + name + `{code="500",method="POST"} 0
+` + name + `{code="500",method="other"} 0
+` + name + `{code="503",method="DELETE"} 0
+` + name + `{code="503",method="GET"} 0
+` + name + `{code="503",method="POST"} 0
+` + name + `{code="503",method="other"} 0
 `)
 	if err := testutil.GatherAndCompare(registry, want, name); err != nil {
 		t.Error(err)

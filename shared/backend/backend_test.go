@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"rejoin/shared/backend"
@@ -47,6 +48,45 @@ func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
+	srv := natstest.Start(t)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
+		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	registry := prometheus.NewRegistry()
+	b.Register("test", registry)
+	wait := func(connected, reconnects float64) {
+		t.Helper()
+		deadline := time.Now().Add(60 * time.Second)
+		for {
+			got := map[string]float64{}
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				m := f.GetMetric()[0]
+				got[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+			if len(got) == 2 && got["rejoin_test_nats_connected"] == connected && got["rejoin_test_nats_reconnects_total"] == reconnects {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the metrics are %v, want %v and %v", got, connected, reconnects)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	wait(1, 0)
+	srv.Stop()
+	wait(0, 0)
+	srv.Start()
+	wait(1, 1)
 }
 
 // A service that was told how to identify itself does not go on without.

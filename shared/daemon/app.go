@@ -98,11 +98,15 @@ func (a App) Main() int {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 	)
+	health := new(Health)
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rejoin_ready", Help: "1 while the program is ready, as /readyz says, else 0.",
+	}, health.metric))
 	env := Env{
 		Log:      log,
 		Metrics:  registry,
 		Gatherer: registry,
-		Health:   new(Health),
+		Health:   health,
 		Command:  command,
 		Stdout:   a.Stdout,
 	}

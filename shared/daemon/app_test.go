@@ -72,13 +72,26 @@ func TestMainGivesRunAWorkingEnv(t *testing.T) {
 		if err != nil || len(families) == 0 {
 			return fmt.Errorf("%d metrics: %w", len(families), err)
 		}
-		_, err = fmt.Fprintln(env.Stdout, env.Health.Readiness().Ready)
+		ready := func() float64 {
+			families, err := env.Gatherer.Gather()
+			for _, f := range families {
+				if err == nil && f.GetName() == "rejoin_ready" {
+					return f.GetMetric()[0].GetGauge().GetValue()
+				}
+			}
+			return -1
+		}
+		_, err = fmt.Fprintln(env.Stdout, env.Health.Readiness().Ready, ready())
+		env.Health.Drain()
+		if ready() != 0 {
+			t.Error("a program that drains is ready by its metrics")
+		}
 		return err
 	}, "log", "set", "--max-age=2h")
 	if code := a.Main(); code != ExitOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	if stdout.String() != "true\n" {
+	if stdout.String() != "true 1\n" {
 		t.Errorf("stdout is %q", stdout)
 	}
 	if !strings.Contains(stderr.String(), `"msg":"heard","command":"log set"`) || strings.Contains(stderr.String(), "quiet") {

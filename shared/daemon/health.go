@@ -74,6 +74,14 @@ func (h *Health) Readiness() Readiness {
 	return r
 }
 
+// metric is the readiness as the value of a metric.
+func (h *Health) metric() float64 {
+	if h.Readiness().Ready {
+		return 1
+	}
+	return 0
+}
+
 // serveReady answers 200 when the program is ready and 503 when it is not.
 func (h *Health) serveReady(w http.ResponseWriter, _ *http.Request) {
 	r := h.Readiness()
