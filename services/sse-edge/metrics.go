@@ -8,26 +8,30 @@ import (
 
 // metrics are the edge's own; none is labelled by session, stream or path.
 type metrics struct {
-	connections prometheus.Gauge
-	opened      prometheus.Counter
-	closed      *prometheus.CounterVec
-	refused     *prometheus.CounterVec
-	sent        prometheus.Counter
-	sentBytes   prometheus.Counter
-	pages       prometheus.Counter
-	resumes     *prometheus.CounterVec
-	gaps        *prometheus.CounterVec
-	logReads    prometheus.Counter
-	logScans    prometheus.Counter
-	missed      prometheus.Counter
-	skipped     *prometheus.CounterVec
-	rollbacks   prometheus.Counter
-	posts       *prometheus.CounterVec
-	abandoned   prometheus.Counter
-	mcp         prometheus.Gauge
+	connections   prometheus.Gauge
+	blocked       prometheus.Gauge
+	opened        prometheus.Counter
+	closed        *prometheus.CounterVec
+	refused       *prometheus.CounterVec
+	sent          prometheus.Counter
+	sentBytes     prometheus.Counter
+	blockedWrites prometheus.Counter
+	delivery      *delivery
+	received      prometheus.Counter
+	pages         prometheus.Counter
+	resumes       *prometheus.CounterVec
+	gaps          *prometheus.CounterVec
+	logReads      prometheus.Counter
+	logScans      prometheus.Counter
+	missed        prometheus.Counter
+	skipped       *prometheus.CounterVec
+	rollbacks     prometheus.Counter
+	posts         *prometheus.CounterVec
+	abandoned     prometheus.Counter
+	mcp           prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
+func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*partition) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
 	}
@@ -44,8 +48,12 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		return vec
 	}
 	m := &metrics{
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
-		opened:      counter("connections_opened_total", "Event streams that were opened."),
+		connections:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
+		blocked:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
+		blockedWrites: counter("blocked_writes_total", "Writes to event streams that found the client's socket full."),
+		delivery:      newDelivery(),
+		received:      counter("events_received_total", "Entries of the log that the tails received, markers and those that are not shown included."),
+		opened:        counter("connections_opened_total", "Event streams that were opened."),
 		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
 			"ended", "gone", "age", "expired", "drain", "slow", "failed"),
 		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
@@ -67,17 +75,20 @@ func newMetrics(reg prometheus.Registerer, parts func() []*partition) *metrics {
 		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),
 		mcp:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
-	gauge := func(name, help string, value func(stats) float64) prometheus.Collector {
+	gauge := func(name, help string, value func(*partition) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
 			total := 0.0
 			for _, p := range parts() {
-				total += value(p.window.stats())
+				total += value(p)
 			}
 			return total
 		})
 	}
-	reg.MustRegister(m.connections, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.abandoned, m.mcp,
-		gauge("window_events", "Events that the windows hold.", func(s stats) float64 { return float64(s.events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(s stats) float64 { return float64(s.bytes) }))
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
+	limit.Set(float64(maxConnections))
+	reg.MustRegister(m.connections, limit, m.blocked, m.blockedWrites, m.delivery, m.received, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.abandoned, m.mcp,
+		gauge("window_events", "Events that the windows hold.", func(p *partition) float64 { return float64(p.window.stats().events) }),
+		gauge("window_bytes", "Bytes that the windows take.", func(p *partition) float64 { return float64(p.window.stats().bytes) }),
+		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*partition).lag))
 	return m
 }

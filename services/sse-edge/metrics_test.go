@@ -9,7 +9,7 @@ import (
 
 // A series that appears with its first event hides that event from every rate.
 func TestEveryReasonIsCountedFromTheStart(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), func() []*partition { return nil })
+	m := newMetrics(prometheus.NewRegistry(), 1, func() []*partition { return nil })
 	for _, c := range []struct {
 		of   string
 		vec  *prometheus.CounterVec

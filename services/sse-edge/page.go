@@ -46,7 +46,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		}
 		return err
 	}
-	s.count(step)
+	s.count(step, len(step.items))
 	if len(step.gaps) > 0 && req.onGapError {
 		return goneProblem(step.gaps[0])
 	}
@@ -112,9 +112,9 @@ func (s *Service) poll(r *reader, wait time.Duration) (step, error) {
 	}
 }
 
-// count counts what a step tells.
-func (s *Service) count(st step) {
-	s.metrics.sent.Add(float64(len(st.items)))
+// count counts what a client was told of a step: its gaps, and some of its events.
+func (s *Service) count(st step, events int) {
+	s.metrics.sent.Add(float64(events))
 	for _, g := range st.gaps {
 		s.metrics.gaps.WithLabelValues(string(g.reason)).Inc()
 	}

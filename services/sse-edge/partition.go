@@ -62,7 +62,17 @@ func (p *partition) watch(ctx context.Context) {
 	}
 }
 
+// lag returns by how many sequences the window is behind the log, as last seen.
+func (p *partition) lag() float64 {
+	state, _ := p.log.State(p.number)
+	if end := p.window.stats().end; state.Last > end {
+		return float64(state.Last - end)
+	}
+	return 0
+}
+
 func (p *partition) handle(e eventlog.Entry, missed uint64) {
+	p.metrics.received.Inc()
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
 	}

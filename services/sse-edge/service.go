@@ -164,7 +164,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s.attached = newAttachments(s.base, records, env.Log)
-	s.metrics = newMetrics(env.Metrics, func() []*partition { return s.parts })
+	b.Register("edge", env.Metrics)
+	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections, func() []*partition { return s.parts })
 	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
 	reads := make(chan struct{}, cfg.LogReads)
 	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))

@@ -65,7 +65,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			return s.later(c, "unavailable")
 		}
 		if len(st.step.gaps) > 0 {
-			s.count(st.step)
+			s.count(st.step, len(st.step.items))
 			return goneProblem(st.step.gaps[0])
 		}
 	}
@@ -138,6 +138,7 @@ type stream struct {
 	away     bool               // a goroutine reads for it, or writes to it
 	flushing bool               // it is the latter
 	again    bool               // its chain has changed meanwhile
+	waits    bool               // its cursor was at the window's end when it was last looked at, and all was written
 	cancel   context.CancelFunc // of the read
 	step     step               // what the read found
 	err      error              // of the read or write

@@ -40,6 +40,7 @@ type worker struct {
 	out    outbox    // what is written
 	shared shared    // the read that out holds
 	socket sockets
+	times  times // of deliveries in this round
 }
 
 // subscription is one worker's interest in one chain.
@@ -148,6 +149,7 @@ func (w *worker) run(stop <-chan struct{}) {
 			w.advance(st)
 		}
 		w.tick(time.Now())
+		w.service.metrics.delivery.add(&w.times)
 		clear(dirty)
 		clear(posts)
 	}
@@ -234,7 +236,7 @@ func (w *worker) advance(st *stream) {
 		return
 	case w.shared.serves(st):
 		w.shared.move(st.reader)
-		w.deliver(st, w.shared.step)
+		w.serve(st, w.shared.step)
 		return
 	}
 	r := st.reader
@@ -246,12 +248,24 @@ func (w *worker) advance(st *stream) {
 	switch {
 	case !ok:
 		w.read(st)
-	case !s.empty():
+	case s.empty():
+		st.waits = true
+	default:
 		st.filter.show(&s)
 		w.out.fill(st, s)
 		w.shared.keep(st, from, s)
-		w.deliver(st, s)
+		w.serve(st, s)
 	}
+}
+
+// serve delivers what a look at the window found, and takes the time if the stream was
+// waiting for it.
+func (w *worker) serve(st *stream, s step) {
+	whole := w.deliver(st, s)
+	if whole && st.waits && len(s.items) > 0 {
+		w.times.delivered(s.items[0].time)
+	}
+	st.waits = whole && !s.more
 }
 
 // tell sends a step that is a stream's own.
@@ -273,11 +287,10 @@ func (w *worker) forget() {
 	w.items = w.items[:0]
 }
 
-// deliver writes the outbox, which holds a step. A socket that is full gets the rest of
-// the frame that was begun from a goroutine, and the cursor goes back behind it: a
-// slow client holds no more than that.
-func (w *worker) deliver(st *stream, s step) {
-	w.service.count(s)
+// deliver writes the outbox, which holds a step, and reports whether all of it was
+// written. A socket that is full gets the rest of the frame that was begun from a
+// goroutine, and the cursor goes back behind it: a slow client holds no more than that.
+func (w *worker) deliver(st *stream, s step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
 		n, err = w.socket.write(st.raw, w.out.buffers)
@@ -286,12 +299,15 @@ func (w *worker) deliver(st *stream, s step) {
 	switch {
 	case err != nil:
 		w.end(st, "gone")
+		return false
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.rewritten())
+		w.service.count(s, min(told, len(s.items)))
 		st.reader.goBack(s, told)
 		st.mcp.told(s, told)
 		st.ended = s.ended && told > len(s.items)
 		w.flush(st, rest)
+		return false
 	case s.ended:
 		w.end(st, "ended")
 	default:
@@ -300,6 +316,8 @@ func (w *worker) deliver(st *stream, s step) {
 			w.more = append(w.more, st)
 		}
 	}
+	w.service.count(s, len(s.items))
+	return true
 }
 
 // write writes a block of the stream's own making.
@@ -313,7 +331,7 @@ func (w *worker) write(st *stream, block []byte) {
 // at the window.
 func (w *worker) read(st *stream) {
 	ctx, cancel := context.WithCancel(w.service.base)
-	st.away, st.cancel = true, cancel
+	st.away, st.waits, st.cancel = true, false, cancel
 	go func() {
 		defer cancel()
 		st.step, st.err = st.reader.next(ctx)
@@ -328,8 +346,11 @@ func (w *worker) flush(st *stream, rest net.Buffers) {
 	for _, b := range rest {
 		size += len(b)
 	}
+	w.service.metrics.blockedWrites.Inc()
+	w.service.metrics.blocked.Inc()
 	go func() {
 		st.err = flush(st.conn, rest, w.service.cfg.WriteTimeout)
+		w.service.metrics.blocked.Dec()
 		w.service.metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
