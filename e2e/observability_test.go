@@ -1,0 +1,309 @@
+package e2e
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.yaml.in/yaml/v2"
+)
+
+// observability is the folder under test.
+const observability = "../deploy/observability/"
+
+// rules is what a file of rules holds.
+type rules struct {
+	Groups []struct {
+		Name  string
+		Rules []rule
+	}
+}
+
+type rule struct {
+	Record, Alert, Expr, For string
+	Labels, Annotations      map[string]string
+}
+
+func readYAML(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Clean(path))
+	if err == nil {
+		err = yaml.UnmarshalStrict(data, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// asked checks expressions against the metrics that there are.
+type asked struct {
+	t        *testing.T
+	parser   parser.Parser
+	table    map[string]documented
+	recorded map[string]bool
+	used     map[string]bool // metrics of the table
+}
+
+func newAsked(t *testing.T) *asked {
+	t.Helper()
+	a := &asked{t: t, parser: parser.NewParser(parser.Options{}), table: metricsTable(t), recorded: map[string]bool{}, used: map[string]bool{}}
+	var all rules
+	readYAML(t, observability+"rules.yml", &all)
+	for _, g := range all.Groups {
+		for _, r := range g.Rules {
+			if r.Record != "" {
+				a.recorded[r.Record] = true
+			}
+		}
+	}
+	return a
+}
+
+var (
+	suffix   = regexp.MustCompile(`_(bucket|sum|count)$`)
+	anyName  = regexp.MustCompile(`^[a-z_:][a-z0-9_:]*$`)
+	runtimes = regexp.MustCompile(`^(go|process)_`)
+)
+
+// expr checks one expression; where is for the message.
+func (a *asked) expr(where, text string) {
+	a.t.Helper()
+	parsed, err := a.parser.ParseExpr(text)
+	if err != nil {
+		a.t.Errorf("%s: %v", where, err)
+		return
+	}
+	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
+		if s, ok := node.(*parser.VectorSelector); ok {
+			a.selector(where, s)
+		}
+		return nil
+	})
+}
+
+// selector checks that there are series of these names with these labels.
+func (a *asked) selector(where string, s *parser.VectorSelector) {
+	a.t.Helper()
+	rows := a.rows(where, s)
+	for _, m := range s.LabelMatchers {
+		if m.Name == labels.MetricName || m.Name == "instance" || m.Name == "job" {
+			continue
+		}
+		for name, row := range rows {
+			if !slices.Contains(row.labels, m.Name) {
+				a.t.Errorf("%s asks for %s of %s, which has the labels %v", where, m.Name, name, row.labels)
+				continue
+			}
+			for value := range strings.SplitSeq(m.Value, "|") {
+				if m.Name != "code" && !row.values[value] {
+					a.t.Errorf("%s asks for %s=%q of %s, which it does not have", where, m.Name, value, name)
+				}
+			}
+		}
+	}
+}
+
+// rows returns the rows of the table that a selector is about.
+func (a *asked) rows(where string, s *parser.VectorSelector) map[string]documented {
+	a.t.Helper()
+	rows := map[string]documented{}
+	for _, m := range s.LabelMatchers {
+		if m.Name != labels.MetricName {
+			continue
+		}
+		for name, row := range a.table {
+			base := m.Value
+			if row.kind == "histogram" {
+				base = suffix.ReplaceAllString(base, "")
+			}
+			if m.Type == labels.MatchEqual && name == base || m.Type == labels.MatchRegexp && m.Matches(name) {
+				rows[name] = row
+				a.used[name] = true
+			}
+		}
+		known := m.Value == "up" || m.Value == "ALERTS" || a.recorded[m.Value] || runtimes.MatchString(m.Value)
+		if len(rows) == 0 && !known {
+			a.t.Errorf("%s asks for %s, which no service has", where, m.Value)
+		}
+	}
+	return rows
+}
+
+// Every rule can be read and asks for what there is; every alert says what is the matter,
+// and what to do, and has its section in docs/metrics.md.
+func TestTheRulesAskForMetricsThatThereAre(t *testing.T) {
+	a := newAsked(t)
+	var all rules
+	readYAML(t, observability+"rules.yml", &all)
+	alerts := map[string]bool{}
+	for _, g := range all.Groups {
+		for _, r := range g.Rules {
+			a.expr(g.Name+" "+r.Record+r.Alert, r.Expr)
+			if r.Alert == "" {
+				if !anyName.MatchString(r.Record) || strings.Count(r.Record, ":") != 2 {
+					t.Errorf("%q is no name of the form level:metric:operation", r.Record)
+				}
+				continue
+			}
+			alerts[r.Alert] = true
+			if r.Annotations["summary"] == "" || r.Annotations["action"] == "" || r.Annotations["docs"] != "docs/metrics.md#"+strings.ToLower(r.Alert) {
+				t.Errorf("%s has the annotations %v", r.Alert, r.Annotations)
+			}
+			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+				t.Errorf("%s has the severity %q", r.Alert, s)
+			}
+		}
+	}
+	data, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]bool{}
+	for line := range strings.Lines(string(data)) {
+		if name, ok := strings.CutPrefix(line, "### "); ok {
+			sections[strings.TrimSpace(name)] = true
+		}
+	}
+	if !maps.Equal(alerts, sections) {
+		t.Errorf("the alerts are %v, and docs/metrics.md has %v", slices.Sorted(maps.Keys(alerts)), slices.Sorted(maps.Keys(sections)))
+	}
+}
+
+// promtool is no part of this, but what it is to try is whole: each alert once where it has
+// to fire and once where it must not.
+func TestEveryAlertIsTriedBothWays(t *testing.T) {
+	var all rules
+	readYAML(t, observability+"rules.yml", &all)
+	var tests struct {
+		Tests []struct {
+			AlertRuleTest []struct {
+				Alertname string
+				ExpAlerts []any `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	data, err := os.ReadFile(observability + "rules_test.yml")
+	if err == nil {
+		err = yaml.Unmarshal(data, &tests)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fires, keeps := map[string]bool{}, map[string]bool{}
+	for _, test := range tests.Tests {
+		for _, a := range test.AlertRuleTest {
+			if len(a.ExpAlerts) > 0 {
+				fires[a.Alertname] = true
+			} else {
+				keeps[a.Alertname] = true
+			}
+		}
+	}
+	for _, g := range all.Groups {
+		for _, r := range g.Rules {
+			if r.Alert != "" && (!fires[r.Alert] || !keeps[r.Alert]) {
+				t.Errorf("%s is tried where it fires (%t) and where it does not (%t)", r.Alert, fires[r.Alert], keeps[r.Alert])
+			}
+		}
+	}
+}
+
+// panel is what is looked at of a panel.
+type panel struct {
+	Type, Title, Description string
+	GridPos                  struct{ H, W, X, Y int }
+	Targets                  []struct{ Expr string }
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+	Options                  struct{ YAxis struct{ Unit string } }
+}
+
+// The dashboard asks for what there is, every panel says what it shows and in which unit,
+// none lies on another, and no metric of a service is left out.
+func TestTheDashboardShowsEveryMetric(t *testing.T) {
+	data, err := os.ReadFile(observability + "grafana/dashboards/rejoin.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels      []panel
+		Annotations struct{ List []struct{ Expr string } }
+	}
+	if err := json.Unmarshal(data, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	a := newAsked(t)
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*")
+	taken := map[[2]int]string{}
+	for _, p := range dashboard.Panels {
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%s lies on %s, or beyond the edge, at %d,%d", p.Title, other, x, y)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
+			t.Errorf("the panel %q of type %s has the description %q and %d targets", p.Title, p.Type, p.Description, len(p.Targets))
+		}
+		if unitless := p.Type == "table" || p.Type == "state-timeline"; !unitless && p.FieldConfig.Defaults.Unit+p.Options.YAxis.Unit == "" {
+			t.Errorf("%s has no unit", p.Title)
+		}
+		for _, target := range p.Targets {
+			a.expr(p.Title, variables.Replace(target.Expr))
+		}
+	}
+	for _, annotation := range dashboard.Annotations.List {
+		if annotation.Expr != "" {
+			a.expr("an annotation", variables.Replace(annotation.Expr))
+		}
+	}
+	for name := range a.table {
+		if !a.used[name] {
+			t.Errorf("%s is on no panel", name)
+		}
+	}
+}
+
+// Everything that the overlay publishes is for this machine only, and its files are there.
+func TestTheObserversListenOnLoopbackOnly(t *testing.T) {
+	var overlay struct {
+		Services map[string]struct{ Ports []string }
+		Configs  map[string]struct{ File string }
+	}
+	data, err := os.ReadFile(observability + "compose.yaml")
+	if err == nil {
+		err = yaml.Unmarshal(data, &overlay)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, service := range overlay.Services {
+		if len(service.Ports) == 0 {
+			t.Errorf("%s is not published", name)
+		}
+		for _, port := range service.Ports {
+			if !strings.HasPrefix(port, "127.0.0.1:") {
+				t.Errorf("%s publishes %s", name, port)
+			}
+		}
+	}
+	if len(overlay.Services) != 2 || len(overlay.Configs) == 0 {
+		t.Errorf("there are %d services and %d configs", len(overlay.Services), len(overlay.Configs))
+	}
+	for name, config := range overlay.Configs {
+		if _, err := os.Stat("../deploy/" + config.File); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
