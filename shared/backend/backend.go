@@ -82,8 +82,12 @@ func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *na
 	return l, r, link.Changed(ctx), err
 }
 
-// away reports whether an error means that NATS did not answer at all.
+// away reports whether an error means that NATS did not answer at all, or that its cluster
+// has too few servers yet.
 func away(err error) bool {
+	if link.Passes(err) {
+		return true
+	}
 	var api *jetstream.APIError
 	return (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable)) && !errors.As(err, &api)
 }
@@ -115,13 +119,17 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 		return nil, err
 	}
 	b := &Backend{Conn: nc}
+	said := ""
 	for {
 		var lost bool
 		b.Log, b.Sessions, lost, err = attempt(ctx, nc, parts)
 		if err == nil || !lost && !away(err) || ctx.Err() != nil {
 			break
 		}
-		log.Info("NATS went away; opening the log again", "reason", err)
+		if said != err.Error() {
+			said = err.Error()
+			log.Info("NATS went away, or has too few servers; opening the log again", "reason", err)
+		}
 		if b.Log != nil {
 			b.Log.Close()
 		}

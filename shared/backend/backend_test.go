@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -87,6 +88,18 @@ func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
 	wait(0, 0)
 	srv.Start()
 	wait(1, 1)
+}
+
+// A log whose replicas need more servers than the cluster has is waited for.
+func TestTheLogWaitsForTheServersThatItNeeds(t *testing.T) {
+	c := natstest.StartCluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	settings := eventlog.Settings{Partitions: 1, Replicas: 5}
+	_, err := backend.Create(ctx, backend.Config{NATSURL: c.URL()}, "test", settings, slog.New(slog.DiscardHandler))
+	if ctx.Err() == nil || !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("it ends with %v", err)
+	}
 }
 
 // A service that was told how to identify itself does not go on without.

@@ -3,7 +3,12 @@ package bucket
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"math"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -22,41 +27,175 @@ type Entry struct {
 // change, all one after the other, until ctx ends or the connection is lost. It returns
 // why it ended: the cause of its context, or what JetStream said.
 //
+// When whole is called, everything was shown that the leader had when Follow was. After
+// that, in a cluster, what is shown may lag by [Lag].
+//
 // The key-value client's own watch waits up to 5 s, when it is stopped, for an answer
 // that a lost connection never brings.
 func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show func(Entry), whole func()) error {
 	ctx, done := link.While(ctx, js.Conn())
 	defer done()
 	prefix := "$KV." + bucket + "."
-	reader, err := link.NewReader(ctx, js, "KV_"+bucket, link.ReaderConfig{Filter: prefix + ">", Latest: true})
+	reader, err := link.NewReader(ctx, js, "KV_"+bucket, link.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = reader.Stop() }() // the server forgets it by itself
-	left := reader.Pending
-	if left == 0 {
-		whole()
-	}
+	f := &follower{whole: whole, drained: make(chan struct{}, 1), left: reader.Pending, alone: !link.Clustered(js.Conn())}
+	f.drain()
 	err = reader.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		show(Entry{
 			Key: strings.TrimPrefix(msg.Subject(), prefix), Value: msg.Data(), Revision: meta.Sequence.Stream,
 			Removed: removed(msg),
 		})
-		if left > 0 {
-			// Keys that changed meanwhile come once, behind the others.
-			if left = min(left-1, meta.NumPending); left == 0 {
-				whole()
-			}
-		}
+		f.shown = meta.Sequence.Stream
+		// Keys that changed meanwhile come once, behind the others.
+		f.left = min(f.left-min(f.left, 1), meta.NumPending)
+		f.drain()
 	})
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case err := <-reader.Broken():
-		return err
+	return f.wait(ctx, js, "KV_"+bucket, prefix+">", reader.Broken())
+}
+
+// Lag is how long a copy may be behind a bucket of a cluster without anybody noticing, when
+// the server that its consumer lies on is lost.
+const Lag = time.Second
+
+const (
+	// wholeWithin is how long the server that a consumer lies on may take to get what the
+	// leader has. Then it is left: another one may be nearer.
+	wholeWithin = 5 * time.Second
+	askEvery    = 20 * time.Millisecond
+)
+
+// errBehind is returned when the consumer's server is far behind the leader.
+var errBehind = errors.New("the consumer is behind the bucket")
+
+// follower knows how much of a bucket was shown. mu orders the reader's calls and whole.
+type follower struct {
+	drained chan struct{} // all that the consumer's server had was shown
+	alone   bool          // that server is the leader
+
+	mu    sync.Mutex
+	left  uint64 // of what the consumer's server had
+	shown uint64 // the newest revision
+	whole func() // nil when it was called
+}
+
+// drain calls whole, or has the leader asked whether there is more. The caller holds the
+// lock, or is the only one.
+func (f *follower) drain() {
+	switch {
+	case f.whole == nil || f.left > 0:
+	case f.alone:
+		f.finish()
+	default:
+		select {
+		case f.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *follower) finish() {
+	f.whole()
+	f.whole = nil
+}
+
+func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) error {
+	var again <-chan time.Time
+	var begun time.Time
+	var upTo uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-broken:
+			return err
+		case <-f.drained:
+		case <-again:
+		}
+		if begun.IsZero() {
+			leader, err := js.Stream(ctx, stream)
+			if err != nil {
+				return err
+			}
+			begun, upTo = time.Now(), leader.CachedInfo().State.LastSeq
+		}
+		done, err := f.ask(ctx, js, stream, subjects, upTo)
+		switch {
+		case err != nil:
+			return err
+		case done:
+			again = nil
+		case time.Since(begun) > wholeWithin:
+			return errBehind
+		default:
+			again = time.After(askEvery)
+		}
+	}
+}
+
+// ask asks the leader for something that was not shown, up to a revision, and calls whole
+// if there is nothing.
+func (f *follower) ask(ctx context.Context, js jetstream.JetStream, stream, subjects string, upTo uint64) (done bool, err error) {
+	f.mu.Lock()
+	shown, done := f.shown, f.whole == nil
+	f.mu.Unlock()
+	if done {
+		return true, nil
+	}
+	if shown < upTo {
+		next, err := nextAt(ctx, js, stream, subjects, shown+1)
+		if err != nil {
+			return false, err
+		}
+		if next <= upTo {
+			return false, nil // it comes
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.whole != nil && f.shown == shown {
+		f.finish()
+	}
+	return f.whole == nil, nil
+}
+
+// nextAt asks the leader of a stream for the first message at or behind a sequence, and
+// returns its own, the largest number when there is none. The client's [jetstream.Stream]
+// asks any server that holds a bucket (direct gets, ADR-31 of NATS).
+func nextAt(ctx context.Context, js jetstream.JetStream, stream, subjects string, sequence uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
+	defer cancel()
+	request, err := json.Marshal(map[string]any{"seq": sequence, "next_by_subj": subjects})
+	if err != nil {
+		return 0, err
+	}
+	msg, err := js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, request)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Sequence uint64 `json:"seq"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(msg.Data, &answer); err != nil {
+		return 0, err
+	}
+	switch {
+	case answer.Error == nil:
+		return answer.Message.Sequence, nil
+	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return math.MaxUint64, nil
+	default:
+		return 0, answer.Error
 	}
 }
 

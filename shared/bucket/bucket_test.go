@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -101,8 +103,9 @@ func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
 	empty := follow(t, js)
 	empty.expect("whole")
 	put("a", "1")
+	empty.expect("a=1@1 removed=false") // before it is replaced
 	put("b", "1")
-	empty.expect("a=1@1 removed=false", "b=1@2 removed=false") // what is replaced before it was read is never shown
+	empty.expect("b=1@2 removed=false")
 	put("a", "2")
 	must(kv.Delete(t.Context(), "b"))
 	empty.expect("a=2@3 removed=false", "b=@4 removed=true")
@@ -147,5 +150,41 @@ func TestFollowingEndsWithTheConnection(t *testing.T) {
 	}
 	if err := bucket.Follow(t.Context(), js, "NONE", func(bucket.Entry) {}, func() {}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a bucket that is not there: %v", err)
+	}
+}
+
+// The consumer lies on any server of a cluster, which may be behind the leader.
+func TestABucketOfAClusterIsWholeWhenItIsSaidToBe(t *testing.T) {
+	c := natstest.StartCluster(t)
+	nc, err := nats.Connect(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", Replicas: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 200 {
+		revision, err := kv.PutString(t.Context(), "key"+strconv.Itoa(n%10), "value")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var shown, whole uint64
+		err = bucket.Follow(ctx, js, "B", func(e bucket.Entry) { shown = e.Revision }, func() {
+			whole = shown
+			cancel()
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if whole != revision {
+			t.Fatalf("revision %d is there, and the bucket is said to be whole at %d", revision, whole)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/link"
 )
 
 // Log is an open log.
@@ -213,7 +214,7 @@ func apiError(err error) error {
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case errors.As(err, &api) && insufficient(api.ErrorCode):
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api):
+	case errors.As(err, &api) && !link.Passes(err):
 		return err
 	default:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -33,12 +34,14 @@ type scan struct {
 	upTo   uint64
 	handle func(Entry) (more bool)
 	pull   int // how many messages are asked for at a time
+	alone  bool
 
 	mu      sync.Mutex // held by the handler, which nats.go calls
 	through uint64
 	err     error
 	over    bool
 	done    chan struct{} // closed when over
+	drained chan struct{} // the consumer has nothing more; does the leader?
 }
 
 // scanIdle is how long the server keeps the consumer of a scan whose process died.
@@ -65,10 +68,15 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 		return 0, err
 	}
 	defer s.log.stopReader(s.p, reader)
-	if reader.Pending == 0 {
+	alone := !s.log.clustered() // then the consumer lies where the leader is
+	if reader.Pending == 0 && alone {
 		return s.upTo, nil
 	}
-	s.done = make(chan struct{})
+	s.done, s.drained = make(chan struct{}), make(chan struct{}, 1)
+	if reader.Pending == 0 {
+		s.drained <- struct{}{}
+	}
+	s.alone = alone
 	if err := reader.Start(s.take); err != nil {
 		return 0, err
 	}
@@ -80,6 +88,12 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 
 // take takes a message, called by nats.go.
 func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+	drained := false
+	defer func() {
+		if drained {
+			s.askLeader()
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -93,10 +107,21 @@ func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 	s.through = e.Sequence
 	more := s.handle(e)
 	switch {
-	case e.Pending == 0:
+	case e.Sequence == s.upTo || e.Pending == 0 && s.alone:
 		s.end(s.upTo, nil)
 	case !more:
 		s.end(e.Sequence, nil)
+	case e.Pending == 0:
+		drained = true
+	}
+}
+
+// askLeader has the leader asked whether there is more: the server where the consumer
+// lies has nothing.
+func (s *scan) askLeader() {
+	select {
+	case s.drained <- struct{}{}:
+	default:
 	}
 }
 
@@ -113,7 +138,9 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	ticker := time.NewTicker(scanPatience)
 	defer ticker.Stop()
 	seen := uint64(0) // anything that has not been looked at yet
+	stood := 0
 	for {
+		ask := false
 		select {
 		case <-s.done:
 			return
@@ -127,6 +154,8 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 			}
 			s.stop(err)
 			return
+		case <-s.drained:
+			ask = true
 		case <-ticker.C:
 		}
 		if !s.mu.TryLock() {
@@ -135,8 +164,10 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 		through := s.through
 		s.mu.Unlock()
 		if through != seen {
-			seen = through
-			continue
+			seen, stood = through, 0
+			if !ask {
+				continue
+			}
 		}
 		through, left, err := s.skipHidden(ctx, through)
 		switch {
@@ -148,9 +179,22 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 		case err != nil:
 			s.stop(err)
 			return
+		case ask || s.alone:
+		case stood == scanStands:
+			s.stop(errStands)
+			return
+		default:
+			stood++
 		}
 	}
 }
+
+// scanStands is how often a scan asks in vain for what is to come: some 2 s.
+const scanStands = 8
+
+// errStands is returned when a consumer does not deliver what the leader has: the server
+// where it lies is far behind, and another one may not be.
+var errStands = fmt.Errorf("%w: the consumer is behind the partition", ErrUnavailable)
 
 func (s *scan) position() uint64 {
 	s.mu.Lock()

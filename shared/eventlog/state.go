@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/link"
 )
 
 // State is what is known of a partition at one moment.
@@ -168,7 +169,7 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 
 // clustered reports whether the server is one of a cluster, where a restart of
 // one server is no new life of a partition.
-func (l *Log) clustered() bool { return l.nc.ConnectedClusterName() != "" }
+func (l *Log) clustered() bool { return link.Clustered(l.nc) }
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or
@@ -251,7 +252,8 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 // settle waits until a partition may be published to or tailed on the server that
 // is connected now, and returns that server's ID. It waits for a generation of the
 // server's own, so that no event is written or shown under an ID that a power cut
-// could have given to another event. The error wraps [ErrUnavailable].
+// could have given to another event. In a cluster nobody waits: partitions whose leader
+// is being elected would hold up the others. The error wraps [ErrUnavailable].
 func (l *Log) settle(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {
@@ -259,7 +261,7 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 		part.mu.Lock()
 		settled, changed := part.settled, part.changed
 		part.mu.Unlock()
-		if server != "" && settled == server {
+		if server != "" && (settled == server || l.clustered()) {
 			return server, nil
 		}
 		if server == "" && l.nc.IsClosed() {

@@ -75,6 +75,7 @@ type attempt struct {
 	last    uint64 // the newest sequence handled
 	reached bool   // Through was called
 	broken  chan error
+	drained chan struct{} // the consumer has nothing more; does the leader?
 	riders  []*attempt
 }
 
@@ -102,9 +103,9 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	}
 	stop := sync.OnceFunc(func() { l.stopReader(p, reader) })
 	defer stop()
-	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1), inbox: newInbox()}
+	a := &attempt{log: l, p: p, cfg: cfg, server: server, state: state, last: after, broken: make(chan error, 1), drained: make(chan struct{}, 1), inbox: newInbox()}
 	if reader.Pending == 0 {
-		a.through()
+		a.drain()
 	}
 	if err := reader.Start(a.handle); err != nil {
 		return apiError(err)
@@ -147,6 +148,11 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 			return err
 		case err := <-a.broken:
 			return err
+		case <-a.drained:
+			if err := a.ask(ctx); err != nil {
+				return err
+			}
+			continue
 		case <-a.inbox.filled:
 			if err := a.takeIn(); err != nil {
 				return err
@@ -224,11 +230,7 @@ func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	case !errors.Is(err, ErrNotFound):
 		return nil // that says nothing; the next look asks again
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.last == last && !a.reached && !a.ended {
-		a.through()
-	}
+	a.throughFrom(last)
 	return nil
 }
 
@@ -257,6 +259,43 @@ func (a *attempt) handle(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 		r.inbox.put(e)
 	}
 	if e.Pending == 0 && !a.reached {
+		a.drain()
+	}
+}
+
+// drain is called when the consumer has nothing more, though it may lack what the leader
+// had when the attempt began: that was removed, or has yet to reach the server where the
+// consumer lies. The caller holds the lock, or is the only one that knows the attempt.
+func (a *attempt) drain() {
+	if a.last >= a.state.Last {
+		a.through()
+		return
+	}
+	select {
+	case a.drained <- struct{}{}:
+	default:
+	}
+}
+
+// ask asks the leader whether anything is to come that it had when the attempt began. If
+// not, the tail has caught up. Else it comes, or the tail is found to stand still.
+func (a *attempt) ask(ctx context.Context) error {
+	last := a.position()
+	msg, err := a.skipHidden(ctx, last)
+	if errors.Is(err, errHidden) {
+		return err
+	}
+	if errors.Is(err, ErrNotFound) || err == nil && msg.Sequence > a.state.Last {
+		a.throughFrom(last)
+	}
+	return nil
+}
+
+// throughFrom says that the tail has caught up, unless it has gone on or has said so.
+func (a *attempt) throughFrom(last uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last == last && !a.reached && !a.ended {
 		a.through()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ErrChanged is the cause of a context that ended with the connection.
@@ -36,6 +37,28 @@ func Until(ctx context.Context, nc *nats.Conn, statuses ...nats.Status) (context
 		cancel(nil)
 		<-watched
 		nc.RemoveStatusListener(changed)
+	}
+}
+
+// Clustered reports whether the server is one of a cluster. A stream and what reads it may
+// then lie on other servers than the one that is connected, and on different ones: they
+// come and go without a word from the connection.
+func Clustered(nc *nats.Conn) bool { return nc.ConnectedClusterName() != "" }
+
+// Passes reports whether an error is JetStream's word that a cluster cannot do now what it
+// can when a leader was elected or a server has come back: no leader (10008, 10009), too
+// few servers for a stream's replicas (10005), a stream or consumer that is offline
+// (10118, 10119).
+func Passes(err error) bool {
+	var api *jetstream.APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	switch api.ErrorCode {
+	case 10005, 10008, 10009, 10118, 10119:
+		return true
+	default:
+		return false
 	}
 }
 

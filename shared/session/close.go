@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 )
 
 // Marker writes markers; [eventlog.Log] is one.
@@ -21,7 +23,8 @@ type Marker interface {
 //
 // The order is what makes the marker the last entry: the state becomes closing,
 // from when on every ingest refuses messages; settle passes, which must be longer
-// than a publish can be under way; then the =close marker is written.
+// than a publish can be under way; then the =close marker is written. In a cluster it
+// waits for longer by what an ingest's copy of the registry may be behind.
 //
 // Errors wrap [ErrNotFound], [ErrConflict], [ErrUnavailable], or those of
 // [eventlog.Log.Mark].
@@ -38,6 +41,9 @@ func Close(ctx context.Context, r *Registry, log Marker, name, stream string, al
 			return err
 		}
 		return r.rememberClear(ctx, rec, stream)
+	}
+	if settle > 0 && link.Clustered(r.nc) {
+		settle += bucket.Lag
 	}
 	select {
 	case <-ctx.Done():

@@ -107,10 +107,17 @@ func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	r.mu.Lock()
 	r.next, r.on = newBucketCopy(), nowhere
 	r.mu.Unlock()
+	defer r.unfollowed() // at once: a copy that nobody feeds is not current
 	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
 		r.swap(connection)
 		copied()
 	})
+}
+
+func (r *Registry) unfollowed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.on = nowhere
 }
 
 // swap makes what the watch has shown the copy.

@@ -1,0 +1,127 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// replicated is a log of one partition on the three servers of a cluster, opened by way
+// of all of them.
+func replicated(t *testing.T, c *natstest.Cluster) *eventlog.Log {
+	t.Helper()
+	settings := one()
+	settings.Replicas = 3
+	nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	l, err := eventlog.Create(patient(t), nc, settings, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// A consumer lies on any of the servers, which may be behind the leader that has
+// acknowledged an event.
+func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
+	l := replicated(t, natstest.StartCluster(t))
+	for n := range 300 {
+		last := publish(t, l, "s", "t", n)
+		page, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 1000, MaxBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Entries) != n+1 || page.Through != last {
+			t.Fatalf("%d of %d events are read, up to %d", len(page.Entries), n+1, page.Through)
+		}
+	}
+}
+
+func TestATailInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
+	l := replicated(t, natstest.StartCluster(t))
+	for n := range 300 {
+		last := publish(t, l, "s", "t", n)
+		f := follow(t, l, 0, last-1)
+		f.waitLast(t, last)
+		f.mu.Lock()
+		if f.broken != "" || f.missed != 0 {
+			t.Fatalf("of %d events %d are missed; %s", n+1, f.missed, f.broken)
+		}
+		f.mu.Unlock()
+		f.stop()
+	}
+}
+
+// Leaders change and servers come and go while events are stored. Who repeats what was
+// not acknowledged, under its key, finds it stored once, where a tail has seen it.
+func TestATailInAClusterLosesAndRepeatsNothing(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	js := newJetStream(t, l)
+	followers := []*follower{follow(t, l, 0, 0), follow(t, l, 0, 0), follow(t, l, 0, 0)}
+	var stored []uint64
+	for round := range 6 {
+		for range 50 {
+			stored = append(stored, publishOnce(t, l, len(stored)))
+		}
+		if round%2 == 0 {
+			srv := c.Servers[rnd.IntN(len(c.Servers))]
+			srv.Stop()
+			for range 50 {
+				stored = append(stored, publishOnce(t, l, len(stored)))
+			}
+			srv.Start()
+			c.WaitCurrent()
+			continue
+		}
+		if _, err := js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, f := range followers {
+		f.waitLast(t, stored[len(stored)-1])
+		f.mu.Lock()
+		if f.missed != 0 || len(f.entries) != len(stored) {
+			t.Errorf("tail %d has %d of %d events and missed %d", i, len(f.entries), len(stored), f.missed)
+		}
+		for n, e := range f.entries {
+			if n < len(stored) && (e.Sequence != stored[n] || !bytes.Equal(e.Data, numbered(n))) {
+				t.Fatalf("tail %d: event %d at %d is %s at %d", i, n, stored[n], e.Data, e.Sequence)
+			}
+		}
+		f.mu.Unlock()
+	}
+}
+
+// publishOnce publishes under a key until that is acknowledged, and returns the sequence.
+func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
+	t.Helper()
+	for t.Context().Err() == nil {
+		ctx, cancel := context.WithTimeout(patient(t), 2*time.Second)
+		ack, err := l.Publish(ctx, eventlog.Event{Session: "s", Stream: "t", Data: numbered(n), Key: fmt.Sprint(n)})
+		cancel()
+		if err == nil {
+			return ack.Sequence
+		}
+		if !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnknown) {
+			t.Fatal(err)
+		}
+	}
+	return 0
+}

@@ -1,0 +1,170 @@
+package natstest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Cluster is a cluster of three NATS servers with JetStream.
+type Cluster struct {
+	// Servers can each be stopped, and started again on the same ports and store.
+	Servers []*Server
+
+	t testing.TB
+}
+
+// clusterPatience is how long a cluster may take for an election and what follows it.
+const clusterPatience = time.Minute
+
+// StartCluster runs three servers that route to each other over the loopback interface,
+// each with a store of its own, and waits until JetStream can hold a stream on all of
+// them. They end with the test.
+func StartCluster(t testing.TB) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	routes := freeAddresses(t, 3)
+	for i, addr := range routes {
+		dir := t.TempDir()
+		s := &Server{t: t, dir: dir, opt: options(dir)}
+		s.opt.ServerName = fmt.Sprintf("natstest-%d", i)
+		s.opt.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: addr.Port}
+		for _, to := range routes {
+			s.opt.Routes = append(s.opt.Routes, &url.URL{Scheme: "nats", Host: to.String()})
+		}
+		c.Servers = append(c.Servers, s)
+		s.Start()
+		t.Cleanup(s.Stop)
+	}
+	c.WaitCurrent()
+	return c
+}
+
+// freeAddresses returns addresses of the loopback interface that nobody listens on.
+func freeAddresses(t testing.TB, n int) []*net.TCPAddr {
+	t.Helper()
+	addrs := make([]*net.TCPAddr, n)
+	for i := range addrs {
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ln.Close() }()   // only its port was wanted
+		addrs[i] = ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
+	}
+	return addrs
+}
+
+// URL is where clients connect: all servers, also those that are stopped.
+func (c *Cluster) URL() string {
+	urls := make([]string, len(c.Servers))
+	for i, s := range c.Servers {
+		urls[i] = fmt.Sprintf("nats://127.0.0.1:%d", s.opt.Port)
+	}
+	return strings.Join(urls, ",")
+}
+
+// Named returns the server with a name, as JetStream says who leads a stream.
+func (c *Cluster) Named(name string) *Server {
+	c.t.Helper()
+	for _, s := range c.Servers {
+		if s.opt.ServerName == name {
+			return s
+		}
+	}
+	c.t.Fatalf("there is no server %q", name)
+	return nil
+}
+
+// Follower returns a server that does not lead the cluster's JetStream.
+func (c *Cluster) Follower() *Server {
+	c.t.Helper()
+	for _, s := range c.Servers {
+		if s.srv != nil && !s.srv.JetStreamIsLeader() {
+			return s
+		}
+	}
+	c.t.Fatal("all servers lead")
+	return nil
+}
+
+// WaitCurrent waits until all servers are there and have all that is stored.
+func (c *Cluster) WaitCurrent() {
+	c.t.Helper()
+	nc, err := nats.Connect(c.URL())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(c.t.Context(), clusterPatience)
+	defer cancel()
+	for {
+		why := c.behind(ctx, nc)
+		if why == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatalf("the cluster is not current: %v", why)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
+	leaders := 0
+	for _, s := range c.Servers {
+		switch {
+		case s.srv == nil:
+			return fmt.Errorf("%s is stopped", s.opt.ServerName)
+		case s.srv.JetStreamIsLeader():
+			leaders++
+			if peers := len(s.srv.JetStreamClusterPeers()); peers != len(c.Servers) {
+				return fmt.Errorf("%d servers", peers)
+			}
+		}
+	}
+	if leaders != 1 {
+		return fmt.Errorf("%d leaders", leaders)
+	}
+	return Behind(ctx, nc)
+}
+
+// behindWithin bounds one look at the streams, which those without a leader do not answer.
+const behindWithin = time.Second
+
+// Behind returns which of the streams that a connection can see has no leader, or a
+// replica that is not current; nil when there is none.
+func Behind(ctx context.Context, nc *nats.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, behindWithin)
+	defer cancel()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	names := js.StreamNames(ctx)
+	for name := range names.Name() {
+		stream, err := js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		info := stream.CachedInfo()
+		if info.Cluster == nil || info.Cluster.Leader == "" || len(info.Cluster.Replicas) != info.Config.Replicas-1 {
+			return fmt.Errorf("%s has no leader, or not all replicas", name)
+		}
+		for _, r := range info.Cluster.Replicas {
+			if !r.Current || r.Offline || r.Lag > 0 {
+				return fmt.Errorf("%s is not current on %s", name, r.Name)
+			}
+		}
+	}
+	return names.Err()
+}
