@@ -12,11 +12,12 @@ import (
 	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/link"
+	"rejoin/shared/rpc"
 )
 
 // CallsBucket is the key-value bucket of open calls, and of how far the streams of
 // sessions have been stored. Its keys are <session token>.<stream token>.
-const CallsBucket = "MCP_CALLS"
+const CallsBucket = rpc.CallsBucket
 
 const (
 	recordEvery = 250 * time.Millisecond // between two looks at what is open

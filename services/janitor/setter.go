@@ -11,6 +11,8 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 )
 
 // setsBacklog is how many requests may wait; more are dropped by the client, which
@@ -74,6 +76,12 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
+	if req.Partition == 0 {
+		if err := s.buckets(ctx, req.To.Replicas); err != nil {
+			s.logger.Warn("cannot change the replicas of a bucket", "error", err)
+			return err
+		}
+	}
 	set := func() error { return s.log.SetLimits(ctx, req.Partition, req.To) }
 	if state.Limits.MaxEventsPerStream == req.To.MaxEventsPerStream {
 		err = set()
@@ -86,6 +94,18 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 	}
 	if req.Partition == 0 {
 		s.logger.Info("the log has new limits", "from", fmt.Sprintf("%+v", req.From), "to", fmt.Sprintf("%+v", req.To))
+	}
+	return nil
+}
+
+// buckets gives all of Rejoin's buckets a number of replicas: the registry, the janitor's
+// own, the edges' attach records and the bridges' calls. Those that are missing are made
+// with the log's number later.
+func (s *setter) buckets(ctx context.Context, replicas int) error {
+	for _, name := range []string{session.Bucket, TrimsBucket, LeaseBucket, rpc.AttachBucket, rpc.CallsBucket} {
+		if err := s.log.SetReplicas(ctx, name, replicas); err != nil {
+			return fmt.Errorf("the bucket %s: %w", name, err)
+		}
 	}
 	return nil
 }

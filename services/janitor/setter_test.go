@@ -99,14 +99,14 @@ func TestWhatCannotBeSetIsRefused(t *testing.T) {
 	other := now
 	other.MaxAge++
 	fixed := now
-	fixed.Replicas = 3
+	fixed.Partitions = 3
 	for name, test := range map[string]struct {
 		req  logset.Request
 		says string
 	}{
 		"no such partition":    {logset.Request{Partition: 2, From: now, To: now}, "there is no partition 2"},
 		"settings of before":   {logset.Request{From: other, To: now}, errChanged.Error()},
-		"what does not change": {logset.Request{From: now, To: fixed}, "only the limits of a log can be changed"},
+		"what does not change": {logset.Request{From: now, To: fixed}, "only the limits and replicas of a log can be changed"},
 	} {
 		if err := logset.Ask(t.Context(), r.b.Conn, test.req); !errors.Is(err, logset.ErrRefused) || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v", name, err)

@@ -14,12 +14,13 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/link"
+	"rejoin/shared/rpc"
 )
 
 const (
 	// attachBucket holds which edge has the newest connection of a stream. It is in the
 	// server's memory: who is connected is nothing to keep.
-	attachBucket = "MCP_ATTACH"
+	attachBucket = rpc.AttachBucket
 	attachTTL    = time.Hour
 	// attachEdges begins the keys of edges; no session's token does.
 	attachEdges = "=edge."

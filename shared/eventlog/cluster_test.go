@@ -15,12 +15,17 @@ import (
 	"rejoin/shared/natstest"
 )
 
-// replicated is a log of one partition on the three servers of a cluster, opened by way
-// of all of them.
 func replicated(t *testing.T, c *natstest.Cluster) *eventlog.Log {
 	t.Helper()
+	return clustered(t, c, 3)
+}
+
+// clustered is a log of one partition on some servers of a cluster, opened by way of all
+// of them.
+func clustered(t *testing.T, c *natstest.Cluster, replicas int) *eventlog.Log {
+	t.Helper()
 	settings := one()
-	settings.Replicas = 3
+	settings.Replicas = replicas
 	nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -113,6 +114,17 @@ func ownMetadata(meta map[string]string) map[string]string {
 		}
 	}
 	return own
+}
+
+// foreignMetadata is [ownMetadata] of a stream that is not a partition: all but the server's.
+func foreignMetadata(meta map[string]string) map[string]string {
+	return maps.Collect(func(yield func(string, string) bool) {
+		for k, v := range meta {
+			if !strings.HasPrefix(k, "_nats.") && !yield(k, v) {
+				return
+			}
+		}
+	})
 }
 
 func newPartitionMetadata(cfg jetstream.StreamConfig, server string) map[string]string {

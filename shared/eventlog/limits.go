@@ -15,8 +15,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Limits are what JetStream enforces by itself in one partition. -1 means none.
+// Limits are what JetStream enforces by itself in one partition, where -1 means none, and
+// on how many servers it keeps it.
 type Limits struct {
+	Replicas           int
 	MaxAge             time.Duration // in whole milliseconds
 	MaxEventsPerStream int64
 	MaxBytes           int64 // of this partition alone
@@ -24,7 +26,7 @@ type Limits struct {
 
 // Limits returns the limits that every partition of a log with these settings has.
 func (s Settings) Limits() Limits {
-	l := Limits{MaxAge: s.MaxAge.Truncate(time.Millisecond), MaxEventsPerStream: s.MaxEventsPerStream, MaxBytes: s.MaxBytes}
+	l := Limits{Replicas: s.Replicas, MaxAge: s.MaxAge.Truncate(time.Millisecond), MaxEventsPerStream: s.MaxEventsPerStream, MaxBytes: s.MaxBytes}
 	if s.MaxAge < 0 {
 		l.MaxAge = -1
 	}
@@ -36,7 +38,7 @@ func (s Settings) Limits() Limits {
 
 // limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
 func limitsOf(cfg jetstream.StreamConfig) Limits {
-	l := Limits{MaxAge: cfg.MaxAge.Truncate(time.Millisecond), MaxEventsPerStream: cfg.MaxMsgsPerSubject, MaxBytes: cfg.MaxBytes}
+	l := Limits{Replicas: max(cfg.Replicas, 1), MaxAge: cfg.MaxAge.Truncate(time.Millisecond), MaxEventsPerStream: cfg.MaxMsgsPerSubject, MaxBytes: cfg.MaxBytes}
 	if l.MaxAge <= 0 {
 		l.MaxAge = -1
 	}
@@ -169,6 +171,11 @@ const updateWithin = time.Minute
 // the old ones until every partition has the new limits. A change that was cut off
 // is then a difference that is still there, to be made, and asked about, again.
 //
+// Another number of replicas is that of this partition alone; buckets are changed by
+// [Log.SetReplicas]. It returns when they are current, while publishing and reading go on:
+// until then the loss of a server may be that of the partition. With more of them than
+// the cluster has servers, the error wraps [ErrUnavailable].
+//
 // A smaller limit removes events at once, with one exception: JetStream looks for
 // events that are older than a new age when as much time has passed.
 //
@@ -197,7 +204,7 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	during := earlierDuring(before, have.MaxEventsPerStream, want.MaxEventsPerStream, info.State.FirstSeq)
 	cfg := settings.configure(info.Config, p, during)
 	if have == want && maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) && !slices.ContainsFunc(during, isOpen) {
-		return nil
+		return l.replicated(ctx, p, have, settings)
 	}
 	if want.MaxAge > 0 && have.MaxAge > want.MaxAge {
 		// nats-server 2.15.2 keeps its timer for the old age, which may be hours off,
@@ -225,7 +232,19 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 			return err
 		}
 	}
+	if err := l.replicated(ctx, p, have, settings); err != nil {
+		return err
+	}
 	return l.refresh(ctx, p)
+}
+
+// replicated waits until the replicas of a partition are current, if their number changes.
+// A change that was cut off shows in the log's settings, which come last.
+func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settings) error {
+	if had.Replicas == settings.Replicas && l.Settings().Replicas == settings.Replicas {
+		return nil
+	}
+	return l.waitCurrent(ctx, streamName(p))
 }
 
 func isOpen(e Earlier) bool { return e.UpTo == math.MaxUint64 }
@@ -243,10 +262,11 @@ func (s Settings) changes(now Settings) error {
 		return err
 	}
 	fixed := now
+	fixed.Replicas = s.Replicas
 	fixed.MaxAge, fixed.MaxEventsPerStream, fixed.MaxBytes = s.MaxAge, s.MaxEventsPerStream, s.MaxBytes
 	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession, fixed.MaxStreamsPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession
 	if s != fixed || s != s.withDefaults() {
-		return fmt.Errorf("%w: only the limits of a log can be changed", ErrInvalidSettings)
+		return fmt.Errorf("%w: only the limits and replicas of a log can be changed", ErrInvalidSettings)
 	}
 	return nil
 }
@@ -254,6 +274,7 @@ func (s Settings) changes(now Settings) error {
 // configure returns a partition's configuration with the limits of settings.
 func (s Settings) configure(cfg jetstream.StreamConfig, p int, earlier []Earlier) jetstream.StreamConfig {
 	want := s.streamConfig(p)
+	cfg.Replicas = want.Replicas
 	cfg.MaxAge, cfg.Duplicates = want.MaxAge, want.Duplicates
 	cfg.MaxMsgsPerSubject, cfg.MaxBytes = want.MaxMsgsPerSubject, want.MaxBytes
 	cfg.Metadata = ownMetadata(cfg.Metadata)

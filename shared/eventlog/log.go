@@ -143,7 +143,7 @@ func (l *Log) Close() {
 }
 
 // Settings returns the log's settings, at most a few seconds old. Its limits may
-// change; partitions, replicas and the like never do.
+// and replicas may change; partitions and the like never do.
 func (l *Log) Settings() Settings { return *l.settings.Load() }
 
 // Partition returns the partition of a session.

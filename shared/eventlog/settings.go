@@ -23,13 +23,15 @@ const (
 // for publishers on NATS, which may send more.
 const headerRoom = 4 << 10
 
-// Settings are the properties of a log, set by whoever creates it; only the limits
-// can be changed later ([Log.SetLimits]). Every service reads them from the log, so
+// Settings are the properties of a log, set by whoever creates it; only the limits and
+// the replicas can be changed later ([Log.SetLimits]). Every service reads them from the log, so
 // that none that starts with other defaults can delete anything. -1 switches a limit off; zero means the default.
 type Settings struct {
 	// Partitions is the number of partitions. Default 16.
 	Partitions int
-	// Replicas is the number of servers that hold each partition. Default 1.
+	// Replicas is the number of servers that hold each partition. Default 1. While most of
+	// them are away, nothing is stored or removed: publishes are refused, or unknown. What
+	// edges have in their windows is still served, and their connections stay.
 	Replicas int
 	// MaxAge is how long an event is retained. Default 1 h.
 	MaxAge time.Duration

@@ -27,6 +27,8 @@ type State struct {
 	First, Last uint64
 	// Events and Bytes are what is retained.
 	Events, Bytes uint64
+	// Current is how many of the servers that hold the partition have all of it.
+	Current int
 	// Limits are those that JetStream enforces, as the partition itself has them.
 	Limits Limits
 	// Earlier are the smaller limits of events per stream that the partition had,
@@ -123,7 +125,9 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 			return err
 		}
 	}
+	held, _ := current(info)
 	state := State{
+		Current:     held,
 		Created:     info.Created,
 		Birth:       info.Config.Metadata[metaBirth],
 		Generations: gens,

@@ -144,7 +144,7 @@ compression              yes
 	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		t.Fatal(err)
 	}
-	if want := (shownPartition{p, 4, 4, 1, state.Bytes, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
+	if want := (shownPartition{p, 4, 4, 1, state.Bytes, 1, 1, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
 		t.Errorf("as JSON: %s", out)
 	}
 }

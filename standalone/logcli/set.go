@@ -23,6 +23,7 @@ type SetFlags struct {
 	MaxEventsPerSession  *int64       `env:"-" help:"Events of one session that are retained; -1 for all." placeholder:"N"`
 	MaxBytesPerSession   *int64       `env:"-" help:"Bytes of one session that are retained; -1 for any number." placeholder:"BYTES"`
 	MaxStreamsPerSession *int64       `env:"-" help:"Open streams of one session; -1 for any number." placeholder:"N"`
+	Replicas             *int         `env:"-" help:"Servers of the cluster that hold each partition." placeholder:"N"`
 	Yes                  bool         `env:"-" short:"y" help:"Do not ask before events are removed."`
 }
 
@@ -32,11 +33,12 @@ func (SetFlags) Help() string {
 
   rejoin log set --max-age=2h
   rejoin log set --max-bytes=-1 --max-events-per-session=50000
-  rejoin log set --max-age=10m --yes`
+  rejoin log set --max-age=10m --yes
+  rejoin log set --replicas=3`
 }
 
 var (
-	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session and --max-streams-per-session")
+	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session, --max-streams-per-session and --replicas")
 	errNotAsked     = errors.New("nothing was changed: smaller limits remove events for good, and there is no terminal to ask on; give --yes to remove them")
 	errNo           = errors.New("nothing was changed")
 )
@@ -62,6 +64,12 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		}
 		if to.MaxAge > 0 {
 			to.MaxAge = to.MaxAge.Truncate(time.Millisecond) // as it is kept
+		}
+	}
+	if f.Replicas != nil {
+		given = true
+		if to.Replicas = *f.Replicas; to.Replicas < 1 {
+			return to, errors.New("--replicas must be at least 1")
 		}
 	}
 	err := errors.Join(

@@ -121,6 +121,9 @@ type shownPartition struct {
 	Events      uint64 `json:"events"`
 	Bytes       uint64 `json:"bytes"`
 	Generations int    `json:"generations"`
+	// Replicas is how many servers hold the partition, and Current how many have all of it.
+	Replicas int `json:"replicas"`
+	Current  int `json:"replicasCurrent"`
 	// Limits is false when a change of the limits did not get to this partition.
 	Limits bool `json:"limitsAsSet"`
 }
@@ -169,6 +172,9 @@ func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) 
 	}
 	_, _ = fmt.Fprintf(table, "all\t\t\t\t%d\t%d\t\n", events, size)
 	_ = table.Flush()
+	if s.Replicas > 1 {
+		_, _ = fmt.Fprintf(&b, "\n%d of %d partitions have all their replicas current.\n", whole(all), len(all))
+	}
 	if n := behind(s, all); n > 0 {
 		_, _ = fmt.Fprintf(&b, "\n%s\n", behindText(n, len(all)))
 	}
@@ -186,12 +192,22 @@ func showJSON(s eventlog.Settings, all []eventlog.State, out io.Writer) error {
 	for p, st := range all {
 		shown.Partitions = append(shown.Partitions, shownPartition{
 			Partition: p, First: st.First, Last: st.Last, Events: st.Events, Bytes: st.Bytes,
-			Generations: len(st.Generations), Limits: st.Limits == s.Limits(),
+			Generations: len(st.Generations), Replicas: st.Limits.Replicas, Current: st.Current, Limits: st.Limits == s.Limits(),
 		})
 	}
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")
 	return enc.Encode(shown)
+}
+
+// whole counts the partitions whose replicas are all current.
+func whole(all []eventlog.State) (n int) {
+	for _, st := range all {
+		if st.Current == st.Limits.Replicas {
+			n++
+		}
+	}
+	return n
 }
 
 // behind counts the partitions that have other limits than the log's settings.

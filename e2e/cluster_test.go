@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	rejoin "rejoin/shared/client"
+	"rejoin/shared/natstest"
+)
+
+var clusterKills = flag.Int("cluster-kills", 2, "how many NATS servers are killed in the test of a cluster")
+
+// What a publisher was told to be stored is in the log once and in order, and comes to
+// each subscriber once, though one server of three after the other is killed.
+func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testing.T) {
+	const streams = 8
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	cluster := newNATSCluster(t)
+	none := "-1"
+	for range 2 {
+		startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", cluster.flag(),
+			"--partitions=4", "--replicas=3", "--max-bytes=1073741824",
+			"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
+	}
+	ingest := startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", cluster.flag())
+	edges := make([]string, 2)
+	for i := range edges {
+		edges[i] = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", cluster.flag())
+	}
+	cluster.waitCurrent()
+	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(*clusterKills)*time.Minute)
+	defer cancel()
+	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored atomic.Int64
+	var stop atomic.Bool
+	var writers []*writer
+	var readers []*reader
+	var writing, reading sync.WaitGroup
+	for i := range streams {
+		w := &writer{publisher: publisher, stream: fmt.Sprint(i), stored: &stored, stop: &stop}
+		writers = append(writers, w)
+		writing.Go(func() { w.run(ctx) })
+		for _, edge := range edges {
+			r := &reader{url: edge, stream: w.stream}
+			readers = append(readers, r)
+			reading.Go(func() { r.run(ctx) })
+		}
+	}
+	more := func(n int64) {
+		t.Helper()
+		target := stored.Load() + n
+		waitUntil(t, "messages are stored", func() bool { return stored.Load() >= target || ctx.Err() != nil })
+	}
+	more(500)
+	for range *clusterKills {
+		n := cluster.servers[rnd.IntN(len(cluster.servers))]
+		n.kill()
+		more(500)
+		n.start()
+		cluster.waitCurrent()
+		more(200)
+	}
+	stop.Store(true)
+	writing.Wait()
+	if err := publisher.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if a := do(t, http.MethodDelete, ingest+"/v1/sessions/outage", ""); a.status != http.StatusNoContent {
+		t.Fatalf("the close is answered %d %s", a.status, a.body)
+	}
+	reading.Wait()
+	for i, w := range writers {
+		if w.err != nil {
+			t.Errorf("stream %d: %v", i, w.err)
+		}
+		for e := range edges {
+			if err := readers[i*len(edges)+e].compare(t, w); err != nil {
+				t.Errorf("stream %d at edge %d: %v", i, e, err)
+			}
+		}
+	}
+	t.Logf("%d messages stored while %d servers were killed", stored.Load(), *clusterKills)
+}
+
+// natsCluster is three NATS servers in processes of their own.
+type natsCluster struct {
+	t       *testing.T
+	servers []*natsProc
+}
+
+func newNATSCluster(t *testing.T) *natsCluster {
+	t.Helper()
+	c := &natsCluster{t: t}
+	routes := make([]string, 3)
+	for i := range routes {
+		c.servers = append(c.servers, newNATS(t))
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		routes[i] = "nats://" + ln.Addr().String()
+		_ = ln.Close() // the port is the server's from now on
+	}
+	for i, n := range c.servers {
+		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 2MB\njetstream { store_dir: %q }\ncluster { name: c, listen: %q, routes: [%s] }\n",
+			i, n.addr, filepath.Join(t.TempDir(), "store"), strings.TrimPrefix(routes[i], "nats://"), `"`+strings.Join(routes, `", "`)+`"`)
+		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range c.servers {
+		n.start()
+	}
+	return c
+}
+
+func (c *natsCluster) urls() string {
+	urls := make([]string, len(c.servers))
+	for i, n := range c.servers {
+		urls[i] = "nats://" + n.addr
+	}
+	return strings.Join(urls, ",")
+}
+
+func (c *natsCluster) flag() string { return "--nats-url=" + c.urls() }
+
+// waitCurrent waits until all streams have a leader and all their replicas.
+func (c *natsCluster) waitCurrent() {
+	c.t.Helper()
+	nc, err := nats.Connect(c.urls())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer nc.Close()
+	waitUntil(c.t, "the cluster is current", func() bool { return natstest.Behind(c.t.Context(), nc) == nil })
+}

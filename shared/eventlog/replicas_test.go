@@ -1,0 +1,65 @@
+package eventlog_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// A log that was made on one server of a cluster gets replicas on the others, and gives
+// them up again, while events are stored and tailed. Nothing is lost or counted as missed.
+func TestReplicasChangeWhileEverythingGoesOn(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := clustered(t, c, 1)
+	f := follow(t, l, 0, 0)
+	var stored atomic.Pointer[[]uint64]
+	var publishing sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer publishing.Wait()
+	defer stop()
+	publishing.Go(func() {
+		var all []uint64
+		for ctx.Err() == nil {
+			all = append(all, publishOnce(t, l, len(all)))
+		}
+		stored.Store(&all)
+	})
+	for _, n := range []int{3, 1, 3} {
+		settings := l.Settings()
+		settings.Replicas = n
+		if err := l.SetLimits(patient(t), 0, settings); err != nil {
+			t.Fatal(err)
+		}
+		state, err := l.Look(patient(t), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.Current != n || state.Limits.Replicas != n || l.Settings().Replicas != n {
+			t.Errorf("%d of %d replicas are current, the settings say %d, want %d", state.Current, state.Limits.Replicas, l.Settings().Replicas, n)
+		}
+		if len(state.Generations) != 1 {
+			t.Errorf("there are %d generations", len(state.Generations))
+		}
+	}
+	stop()
+	publishing.Wait()
+	want := *stored.Load()
+	f.waitLast(t, want[len(want)-1])
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.missed != 0 || len(f.entries) != len(want) {
+		t.Fatalf("the tail has %d of %d events and missed %d", len(f.entries), len(want), f.missed)
+	}
+	for n, e := range f.entries {
+		if e.Sequence != want[n] {
+			t.Fatalf("event %d is at %d, stored at %d", n, e.Sequence, want[n])
+		}
+	}
+	if err := l.SetLimits(patient(t), 0, func() eventlog.Settings { s := l.Settings(); s.Replicas = 5; return s }()); err == nil {
+		t.Error("five replicas on three servers are accepted")
+	}
+}
