@@ -11,6 +11,7 @@ import (
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
 	"rejoin/services/web"
+	"rejoin/services/web/pages"
 	"rejoin/shared/event"
 )
 
@@ -19,7 +20,7 @@ func (s *Service) Routes() []web.Route {
 	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
-		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: file(rejoinjs.Source, "text/javascript; charset=utf-8")},
+		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	routes = append(routes, s.mcpRoutes()...)
 	if s.cfg.Access.On() {
@@ -34,26 +35,15 @@ func (s *Service) Routes() []web.Route {
 		)
 	}
 	if s.cfg.Playground {
-		for _, path := range []string{"/", "/playground/app.js", "/playground/style.css"} {
+		for _, path := range playground.Paths() {
 			body, contentType, ok := playground.Asset(path)
 			if !ok {
 				panic("edge: the playground has no " + path)
 			}
-			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: file(body, contentType)})
+			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: pages.File(body, contentType)})
 		}
 	}
 	return routes
-}
-
-// file serves the playground's files and the JavaScript client.
-func file(body []byte, contentType string) fiber.Handler {
-	return func(c *fiber.Ctx) error {
-		c.Set(fiber.HeaderContentType, contentType)
-		c.Set(fiber.HeaderContentSecurityPolicy, playground.ContentSecurityPolicy)
-		c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
-		c.Set(fiber.HeaderCacheControl, "no-cache")
-		return c.Send(body)
-	}
 }
 
 // request is what a subscriber asks for.

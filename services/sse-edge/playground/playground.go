@@ -5,18 +5,16 @@
 // /v1 API.
 package playground
 
-import "embed"
+import (
+	"embed"
+
+	"rejoin/services/web/pages"
+)
 
 // Files holds the page as it is in this directory.
 //
 //go:embed index.html app.js style.css
 var Files embed.FS
-
-// ContentSecurityPolicy is the Content-Security-Policy header that every
-// asset must be sent with. It allows nothing inline and nothing from another
-// origin; the page shows messages written by others, and this is the second
-// line of defence behind never building HTML from them.
-const ContentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 type asset struct {
 	body        []byte
@@ -26,6 +24,7 @@ type asset struct {
 var assets = map[string]asset{
 	"/":                     load("index.html", "text/html; charset=utf-8"),
 	"/playground/app.js":    load("app.js", "text/javascript; charset=utf-8"),
+	"/playground/base.css":  {pages.Style, "text/css; charset=utf-8"},
 	"/playground/style.css": load("style.css", "text/css; charset=utf-8"),
 }
 
@@ -37,6 +36,11 @@ func load(name, contentType string) asset {
 		panic(err)
 	}
 	return asset{body, contentType}
+}
+
+// Paths are what the page consists of, itself first.
+func Paths() []string {
+	return []string{"/", "/playground/app.js", "/playground/base.css", "/playground/style.css"}
 }
 
 // Asset returns what the URL path serves and its media type; ok is false for

@@ -96,11 +96,6 @@ func TestThePageWorksUnderItsOwnPolicy(t *testing.T) {
 			t.Errorf("style.css contains %q", bad)
 		}
 	}
-	for _, part := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {
-		if !strings.Contains(ContentSecurityPolicy, part) {
-			t.Errorf("the policy lacks %q", part)
-		}
-	}
 }
 
 func TestEveryElementThatTheScriptLooksUpExistsOnce(t *testing.T) {
