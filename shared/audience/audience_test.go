@@ -1,0 +1,150 @@
+package audience_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/audience"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+
+// serve runs an edge that answers.
+func serve(t *testing.T, nc *nats.Conn, answer func(audience.Question) audience.Answer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- audience.Serve(ctx, nc, func(_ context.Context, q audience.Question) audience.Answer { return answer(q) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// ask asks until so many answer.
+func ask(t *testing.T, nc *nats.Conn, q audience.Question, edges int) []audience.Answer {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		answers, err := audience.Ask(t.Context(), nc, q, edges, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answers) == edges {
+			slices.SortFunc(answers, func(a, b audience.Answer) int { return strings.Compare(a.Edge, b.Edge) })
+			return answers
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d edges answer", len(answers))
+		}
+	}
+}
+
+// The longest names, in which every character is one that JSON escapes.
+var long = strings.Repeat(`"\`, 64)
+
+func TestEveryEdgeAnswersInFull(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	q := audience.Question{About: audience.Happenings, Sessions: slices.Repeat([]string{long}, audience.MaxSessions), Limit: audience.MaxItems}
+	if answers, err := audience.Ask(t.Context(), nc, q, 3, time.Hour); err != nil || len(answers) != 0 {
+		t.Errorf("nobody: %v, %v", answers, err)
+	}
+	sure, far := false, time.Date(2026, 12, 31, 23, 59, 59, 999999999, time.UTC)
+	happening := audience.Happening{
+		Time: far, What: audience.Connected, Session: long, Stream: long, Connection: 1 << 63, Address: "ffff:ffff:ffff:ffff::", Came: audience.FromWindow,
+		Reason: "rolled_back", Certain: &sure, Requested: 1 << 63, Cursor: 1 << 63, Events: 1 << 63,
+	}
+	for i := range 2 {
+		serve(t, srv.Connect(), func(q audience.Question) audience.Answer {
+			return audience.Answer{Edge: fmt.Sprint(i), Of: make([]int, len(q.Sessions)), Happenings: slices.Repeat([]audience.Happening{happening}, q.Limit)}
+		})
+	}
+	for i, a := range ask(t, nc, q, 2) {
+		if a.Edge != fmt.Sprint(i) || len(a.Happenings) != audience.MaxItems || a.Happenings[0].Stream != long || *a.Happenings[0].Certain {
+			t.Errorf("edge %s says %v", a.Edge, a.Happenings)
+		}
+	}
+}
+
+func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	for _, data := range []string{"{", "{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`} {
+		sub, err := srv.Connect().Subscribe(audience.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(20 * time.Second); ; {
+			_, err := audience.Ask(t.Context(), nc, audience.Question{About: audience.Clients, Sessions: []string{"s"}}, 1, time.Second)
+			if errors.Is(err, audience.ErrUnknown) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v", data, err)
+			}
+		}
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc.Close()
+	if _, err := audience.Ask(t.Context(), nc, audience.Question{About: audience.Gaps}, 0, time.Second); !errors.Is(err, audience.ErrUnknown) {
+		t.Errorf("no connection: %v", err)
+	}
+}
+
+// An edge that is asked nonsense says nothing, and answers the next question.
+func TestNonsenseIsNotAnswered(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	serve(t, srv.Connect(), func(audience.Question) audience.Answer { return audience.Answer{Edge: "e"} })
+	ask(t, nc, audience.Question{About: audience.Gaps}, 1)
+	for _, data := range []string{"", "[]", "{}", `{"about":"all"}`, `{"about":"gaps","limit":501}`, `{"about":"gaps","limit":-1}`} {
+		if _, err := audience.Parse([]byte(data)); !errors.Is(err, audience.ErrInvalid) {
+			t.Errorf("%s: %v", data, err)
+		}
+		if err := nc.Publish(audience.Subject, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(t, nc, audience.Question{About: audience.Gaps}, 1)
+}
+
+func FuzzParse(f *testing.F) {
+	for _, data := range []string{"", "{}", `{"about":"gaps"}`, `{"about":"connections","session":"s","limit":5}`, `{"about":"clients","sessions":["a","b"]}`} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		q, err := audience.Parse(data)
+		if err != nil {
+			if !errors.Is(err, audience.ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if len(q.Sessions) > audience.MaxSessions || q.Limit < 0 || q.Limit > audience.MaxItems {
+			t.Fatalf("%+v is taken", q)
+		}
+		again, err := json.Marshal(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := audience.Parse(again); err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+	})
+}
