@@ -236,7 +236,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	}
 	switch {
 	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
-		s.count(st.step, len(st.step.items))
+		s.count(st.reader, v, 0, st.step, len(st.step.items))
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 		return postJSON, c.Send(messageOf(st.step.items[0]))
 	case st.step.ended:
@@ -294,7 +294,7 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 func (s *Service) whole(c *fiber.Ctx, st *stream) error {
 	body := st.opening(st.reader.resumesAt(st.step))
 	step := st.settle(st.step)
-	s.count(step, len(step.items))
+	s.count(st.reader, st.visit, 0, step, len(step.items))
 	for i := range step.items {
 		body = append(body, step.items[i].frame...)
 	}

@@ -46,7 +46,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		}
 		return err
 	}
-	s.count(step, len(step.items))
+	s.count(r, v, 0, step, len(step.items))
 	if len(step.gaps) > 0 && req.onGapError {
 		return goneProblem(step.gaps[0])
 	}
@@ -112,12 +112,14 @@ func (s *Service) poll(r *reader, wait time.Duration) (step, error) {
 	}
 }
 
-// count counts what a client was told of a step: its gaps, and some of its events.
-func (s *Service) count(st step, events int) {
+// count counts what a client was told of a step: its gaps, and some of its events. The
+// client has a connection with a number, or polls.
+func (s *Service) count(r *reader, v visit, number uint64, st step, events int) {
 	s.metrics.sent.Add(float64(events))
 	for _, g := range st.gaps {
 		s.metrics.gaps.WithLabelValues(string(g.reason)).Inc()
 	}
+	s.diary.noteGaps(r, v.address, number, st)
 }
 
 // goneProblem is the answer to a client that asked for an error instead of a gap.

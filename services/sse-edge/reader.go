@@ -32,6 +32,7 @@ type reader struct {
 	// fresh means that the client has no cursor: what is gone before the first
 	// event that is still there is nothing that it missed.
 	fresh bool
+	came  arrival // how the client came
 	// rollbacks is how many of the window's roll-backs the reader has heard of.
 	rollbacks int
 	// provenTo is the window's end when evidence last showed that the window lacks

@@ -49,7 +49,7 @@ func (p *partition) tryOpen(ctx context.Context, at place, from start, limit lim
 			return nil, err
 		}
 	case from.now:
-		r.cursor, r.provenTo = a.end, a.end
+		r.cursor, r.provenTo, r.came = a.end, a.end, fromNow
 	default:
 		r.fresh = true
 	}

@@ -196,8 +196,8 @@ func (s *Service) open(req request, limit limits) (*reader, error) {
 	}
 	if req.start.after != "" {
 		from := "window"
-		if r.cursor+1 < r.part.window.stats().floor {
-			from = "log"
+		if r.came = fromWindow; r.cursor+1 < r.part.window.stats().floor {
+			from, r.came = "log", fromLog
 		}
 		s.metrics.resumes.WithLabelValues(from).Inc()
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/web"
+	"rejoin/shared/audience"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -110,6 +111,7 @@ func (c Config) Validate() error {
 //	     │                      watch, marks         generations; marks after a jump
 //	     ├─ attachments: which of several connections of an MCP client gets the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
+//	     ├─ audience.Serve: tells it who they are, and what was sent to them
 //	     ├─ workers, one a processor: the cursor loop of all event streams
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
 //	     │                 └─ for each event stream, once hijacked: a reader that
@@ -128,6 +130,8 @@ type Service struct {
 	parts    []*partition
 	workers  []*worker
 	next     atomic.Uint64 // counts the streams, to share them out
+	numbers  atomic.Uint64 // of those that have begun
+	diary    *diary
 	metrics  *metrics
 
 	base  context.Context // of all streams; ends when they must
@@ -151,7 +155,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
 		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
-		drain: make(chan struct{}), nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
+		drain: make(chan struct{}), nc: b.Conn, diary: newDiary(), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
 	s.admission = newAdmission(cfg, func(name string) bool {
 		_, ok := b.Sessions.Session(name)
@@ -240,6 +244,11 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
+		}
+	})
+	tails.Go(func() {
+		if err := audience.Serve(tailCtx, s.nc, s.audience()); err != nil {
+			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
 		}
 	})
 	s.attached.open(tailCtx)

@@ -65,7 +65,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			return s.later(c, "unavailable")
 		}
 		if len(st.step.gaps) > 0 {
-			s.count(st.step, len(st.step.items))
+			s.count(r, v, 0, st.step, len(st.step.items))
 			return goneProblem(st.step.gaps[0])
 		}
 	}
@@ -158,6 +158,8 @@ type stream struct {
 	cause         string    // why it ends at endAt: the metric's reason
 	expires       time.Time // when the client's token does; zero without access control
 	warnAt        time.Time // when the client is told of that; zero when it was, or need not be
+
+	traffic traffic
 }
 
 // due is when the clock has something for the stream next.
@@ -246,6 +248,7 @@ func (st *stream) open(from beginning) (err error) {
 	if from.fresh {
 		from.position = r.resumesAt(st.step)
 	}
+	st.traffic.stood = from.position
 	if st.mcp != nil {
 		var out outbox
 		out.only(st, st.opening(from.position), false)

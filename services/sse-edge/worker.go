@@ -41,6 +41,7 @@ type worker struct {
 	shared shared    // the read that out holds
 	socket sockets
 	times  times // of deliveries in this round
+	now    int64 // when it woke up, Unix time in milliseconds
 }
 
 // subscription is one worker's interest in one chain.
@@ -68,6 +69,7 @@ type post struct {
 	what   news
 	where  string        // with newsTurn: where to go on, if that is known
 	rested chan<- string // with newsRest: takes where the stream stands; has room
+	asked  *asked        // with newsAsked, which is about no stream
 }
 
 type news uint8
@@ -80,6 +82,7 @@ const (
 	newsRest                // another one gets them
 	newsHeard               // a bridge listens to what is asked about its call
 	newsUnheard             // none does
+	newsAsked               // somebody wants to know of streams
 )
 
 func newWorker(s *Service) *worker {
@@ -130,6 +133,7 @@ func (w *worker) run(stop <-chan struct{}) {
 			over = nil
 			w.endAll()
 		}
+		w.now = time.Now().UnixMilli()
 		w.mu.Lock()
 		dirty, w.dirty = w.dirty, dirty[:0]
 		posts, w.posts = w.posts, posts[:0]
@@ -171,6 +175,8 @@ func (w *worker) hear(p post) {
 		st.mcp.unheard = time.Time{}
 	case newsUnheard:
 		w.unheard(st, time.Now())
+	case newsAsked:
+		w.find(*p.asked)
 	}
 }
 
@@ -187,6 +193,8 @@ func (w *worker) begin(st *stream) {
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
 	cfg, now := w.service.cfg, time.Now()
+	st.traffic.number, st.traffic.opened = w.service.numbers.Add(1), now.UnixMilli()
+	st.noteComing()
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
 	st.cause = "age"
@@ -302,22 +310,29 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 		return false
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.rewritten())
-		w.service.count(s, min(told, len(s.items)))
+		w.wrote(st, s, min(told, len(s.items)))
 		st.reader.goBack(s, told)
 		st.mcp.told(s, told)
 		st.ended = s.ended && told > len(s.items)
 		w.flush(st, rest)
 		return false
-	case s.ended:
-		w.end(st, "ended")
-	default:
-		st.mcp.told(s, len(s.items))
-		if s.more {
-			w.more = append(w.more, st)
-		}
 	}
-	w.service.count(s, len(s.items))
+	w.wrote(st, s, len(s.items))
+	if s.ended {
+		w.end(st, "ended")
+		return true
+	}
+	st.mcp.told(s, len(s.items))
+	if s.more {
+		w.more = append(w.more, st)
+	}
 	return true
+}
+
+// wrote counts what of a step was written.
+func (w *worker) wrote(st *stream, s step, events int) {
+	w.service.count(st.reader, st.visit, st.traffic.number, s, events)
+	st.traffic.wrote(events, w.now)
 }
 
 // write writes a block of the stream's own making.
@@ -331,7 +346,7 @@ func (w *worker) write(st *stream, block []byte) {
 // at the window.
 func (w *worker) read(st *stream) {
 	ctx, cancel := context.WithCancel(w.service.base)
-	st.away, st.waits, st.cancel = true, false, cancel
+	st.away, st.waits, st.cancel, st.traffic.stood = true, false, cancel, st.reader.cursor
 	go func() {
 		defer cancel()
 		st.step, st.err = st.reader.next(ctx)
@@ -421,6 +436,7 @@ func (w *worker) finish(st *stream) {
 		st.tellRested()
 	}
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
+	st.noteEnd()
 	w.service.admission.leave(st.visit)
 }
 

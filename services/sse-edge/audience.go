@@ -1,0 +1,186 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"os"
+	"slices"
+	"time"
+
+	"rejoin/shared/audience"
+)
+
+// traffic is what a worker notes of a stream for those who watch: 40 B.
+type traffic struct {
+	number uint64
+	opened int64 // Unix time in milliseconds
+	events uint64
+	sentAt int64  // when the last event was written, as opened; 0 for never
+	stood  uint64 // where the cursor stood when the client came, or when a read of the log began
+}
+
+// wrote notes that events were written.
+func (t *traffic) wrote(events int, now int64) {
+	if events > 0 {
+		t.events += uint64(events)
+		t.sentAt = now
+	}
+}
+
+// asked is a question to a worker about the streams of a session.
+type asked struct {
+	session string
+	limit   int
+	found   chan<- found // has room
+}
+
+// found is a worker's answer.
+type found struct {
+	newest []audience.Connection
+	total  int
+}
+
+// find answers a question.
+func (w *worker) find(q asked) {
+	var streams []*stream
+	for c, sub := range w.subs {
+		if c.place.session == q.session {
+			streams = append(streams, sub.streams...)
+		}
+	}
+	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(b.traffic.number, a.traffic.number) })
+	f := found{total: len(streams)}
+	for _, st := range streams[:min(q.limit, len(streams))] {
+		f.newest = append(f.newest, st.shown())
+	}
+	q.found <- f
+}
+
+// shown is called by the stream's worker. The reader of one that is away in a read is not
+// the worker's.
+func (st *stream) shown() audience.Connection {
+	t := &st.traffic
+	c := audience.Connection{
+		Number: t.number, Stream: st.reader.place.stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
+		Came: arrivals[st.reader.came], State: audience.Live, Events: t.events,
+	}
+	if st.visit.address.IsValid() {
+		c.Address = st.visit.address.String()
+	}
+	if t.sentAt > 0 {
+		c.Sent = time.UnixMilli(t.sentAt).UTC()
+	}
+	reading := st.away && !st.flushing
+	if c.Cursor = t.stood; !reading {
+		c.Cursor = st.reader.cursor
+	}
+	switch {
+	case st.flushing:
+		c.State = audience.Slow
+	case reading || !st.retryAt.IsZero():
+		c.State = audience.Reading
+	case st.quiet.Load():
+		c.State = audience.Quiet
+	}
+	return c
+}
+
+func (st *stream) protocol() audience.Protocol {
+	switch {
+	case st.mcp == nil:
+		return audience.SSE
+	case st.mcp.legacy:
+		return audience.MCPLegacy
+	case len(st.mcp.call) > 0:
+		return audience.MCPCall
+	default:
+		return audience.MCP
+	}
+}
+
+// usual reports whether a stream answers the POST that made it: its coming is no news,
+// and neither is its end in order.
+func (st *stream) usual() bool {
+	return st.mcp != nil && len(st.mcp.call) > 0 && st.reader.came == fromNow
+}
+
+// noteComing writes down that a stream begins.
+func (st *stream) noteComing() {
+	if st.usual() {
+		return
+	}
+	h := st.happening(audience.Connected)
+	if h.cursor = st.traffic.stood; h.came == fromWindow || h.came == fromLog {
+		h.what = audience.Resumed
+	}
+	st.service.diary.note(h)
+}
+
+// noteEnd writes down that it has ended. Nobody uses it any more.
+func (st *stream) noteEnd() {
+	if st.usual() && st.reason == "ended" {
+		return
+	}
+	h := st.happening(audience.Ended)
+	h.reason, h.cursor, h.count = st.reason, st.reader.cursor, st.traffic.events
+	st.service.diary.note(h)
+}
+
+func (st *stream) happening(what audience.What) happening {
+	return happening{what: what, where: st.reader.place, address: st.visit.address, number: st.traffic.number, came: st.reader.came}
+}
+
+// audience returns how the edge answers the janitor.
+func (s *Service) audience() func(context.Context, audience.Question) audience.Answer {
+	id := rand.Text()
+	host, _ := os.Hostname() // or none is told
+	return func(ctx context.Context, q audience.Question) audience.Answer {
+		a := audience.Answer{Edge: id, Host: host}
+		a.Clients, a.Of = s.admission.clients(q)
+		limit := cmp.Or(q.Limit, audience.MaxItems)
+		switch q.About {
+		case audience.Clients:
+		case audience.Connections:
+			a.Connections, a.Total = s.connections(ctx, q.Session, limit)
+		case audience.Happenings:
+			a.Happenings, a.Total, a.Since = s.diary.of(q.Session, limit)
+		case audience.Gaps:
+			a.Happenings, a.Reasons, a.Total, a.Since = s.diary.lately(limit)
+		}
+		return a
+	}
+}
+
+// connections asks all workers for the newest streams of a session. Workers that have
+// ended do not answer; then ctx ends.
+func (s *Service) connections(ctx context.Context, session string, limit int) (newest []audience.Connection, total int) {
+	answers := make(chan found, len(s.workers))
+	for _, w := range s.workers {
+		w.send(post{what: newsAsked, asked: &asked{session, limit, answers}})
+	}
+	for range s.workers {
+		select {
+		case f := <-answers:
+			newest, total = append(newest, f.newest...), total+f.total
+		case <-ctx.Done():
+			return nil, 0
+		}
+	}
+	slices.SortFunc(newest, func(a, b audience.Connection) int { return cmp.Compare(b.Number, a.Number) })
+	return newest[:min(limit, len(newest))], total
+}
+
+// clients returns how many clients there are, of the question's session if it names one,
+// and how many each of its sessions has.
+func (a *admission) clients(q audience.Question) (all int, of []int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all = a.open; q.Session != "" {
+		all = a.sessions[q.Session]
+	}
+	for _, name := range q.Sessions {
+		of = append(of, a.sessions[name])
+	}
+	return all, of
+}

@@ -1,0 +1,225 @@
+package edge
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/shared/audience"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/marks"
+	"rejoin/shared/rpc"
+)
+
+// audience asks the edges until an answer is as it should be, and returns it.
+func (f *fixture) audience(q audience.Question, what string, ok func(audience.Answer) bool) (got audience.Answer) {
+	f.t.Helper()
+	eventually(f.t, what, func() bool {
+		answers, err := audience.Ask(f.t.Context(), f.b.Conn, q, 1, time.Second)
+		if err != nil || len(answers) != 1 {
+			return false
+		}
+		got = answers[0]
+		return ok(got)
+	})
+	return got
+}
+
+// recounted says what happened, the oldest first.
+func recounted(happenings []audience.Happening) string {
+	var all []string
+	for _, h := range slices.Backward(happenings) {
+		one := string(h.What) + " " + cmp.Or(h.Stream, "*")
+		switch h.What {
+		case audience.Connected, audience.Resumed:
+			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
+		case audience.Gapped:
+			one += fmt.Sprintf(" %s %t, asked for %d, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
+		case audience.Ended:
+			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
+		}
+		all = append(all, one)
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 2, Reason: marks.Trimmed}}))
+	f.publish("a", 5)
+	f.publish("b", 1)
+	f.remove(1, 2)
+	url := f.edge(nil)
+
+	one := subscribe(t, url+streamPath)
+	one.next("connect")
+	id := one.messages(3)
+	connections := audience.Question{About: audience.Connections, Session: "s"}
+	a := f.audience(connections, "a connection has got 3 events", func(a audience.Answer) bool {
+		return a.Total == 1 && a.Connections[0].Events == 3 && a.Connections[0].State == audience.Live
+	})
+	c := a.Connections[0]
+	if a.Clients != 1 || a.Edge == "" || c.Stream != "a" || c.Protocol != audience.SSE || c.Came != audience.FromStart || c.Cursor < 5 || c.Address != "127.0.0.1" || c.Since.IsZero() || c.Sent.Before(c.Since.Add(-time.Second)) {
+		t.Errorf("%+v", a)
+	}
+	one.close()
+	f.audience(connections, "it has gone", func(a audience.Answer) bool { return a.Total == 0 && a.Clients == 0 })
+
+	two := subscribe(t, url+streamPath, "Last-Event-ID", id)
+	two.next("connect")
+	three := subscribe(t, url+flowPath+"?from=now")
+	three.next("connect")
+	back := subscribe(t, url+streamPath, "Last-Event-ID", strings.TrimSuffix(id, "5")+"1")
+	back.trimmed(t)
+	back.messages(3)
+	f.publish("a", 1)
+	two.messages(1)
+	a = f.audience(connections, "all three have got the last event", func(a audience.Answer) bool {
+		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c audience.Connection) bool { return c.Cursor < 7 })
+	})
+	var got []string
+	for _, c := range a.Connections {
+		got = append(got, fmt.Sprint(cmp.Or(c.Stream, "*"), " ", c.Came, " ", c.Events))
+	}
+	if text := strings.Join(got, ", "); text != "a window 4, * now 1, a window 1" {
+		t.Errorf("the connections are %s", text)
+	}
+	if a := f.audience(audience.Question{About: audience.Connections, Session: "s", Limit: 1}, "there is one", func(audience.Answer) bool { return true }); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
+		t.Errorf("of one connection: %+v", a)
+	}
+	two.close()
+	want := `connect a start from 2
+end a gone at 6, sent 3
+resume a window from 5
+connect * now from 6
+resume a window from 1
+gap a trimmed true, asked for 1, on from 2
+end a gone at 7, sent 1`
+	happenings := audience.Question{About: audience.Happenings, Session: "s"}
+	a = f.audience(happenings, "the end is told", func(a audience.Answer) bool { return a.Total == 7 })
+	if got := recounted(a.Happenings); got != want {
+		t.Errorf("it happened\n%s\nwant\n%s", got, want)
+	}
+	if a.Since.IsZero() || a.Happenings[0].Session != "" || a.Happenings[0].Connection == 0 {
+		t.Errorf("%+v", a)
+	}
+	happenings.Limit = 2
+	if a := f.audience(happenings, "there are two", func(audience.Answer) bool { return true }); a.Total != 7 || recounted(a.Happenings) != strings.Join(strings.Split(want, "\n")[5:], "\n") {
+		t.Errorf("the last two are\n%s", recounted(a.Happenings))
+	}
+
+	poll(t, url+streamPath+"?after=nonsense")
+	a = f.audience(audience.Question{About: audience.Gaps}, "there are gaps", func(a audience.Answer) bool { return a.Total == 2 })
+	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for 1, on from 2\ngap a unknown true, asked for 0, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
+		t.Errorf("the gaps are %v\n%s", a.Reasons, got)
+	}
+	a = f.audience(audience.Question{About: audience.Clients, Sessions: []string{"s", "nobody's"}}, "they are counted", func(a audience.Answer) bool { return a.Clients == 2 })
+	if !slices.Equal(a.Of, []int{2, 0}) {
+		t.Errorf("the sessions have %v clients", a.Of)
+	}
+	if a := f.audience(audience.Question{About: audience.Connections, Session: "other"}, "nobody is there", func(audience.Answer) bool { return true }); a.Total != 0 || a.Clients != 0 {
+		t.Errorf("of another session: %+v", a)
+	}
+}
+
+// trimmed reads the connect and the gap of a stream.
+func (c *client) trimmed(t *testing.T) {
+	t.Helper()
+	c.next("connect")
+	if g := c.gap(); g.Reason != ReasonTrimmed {
+		t.Fatalf("%+v", g)
+	}
+}
+
+func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
+	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.conn.Close() }()
+	q := audience.Question{About: audience.Connections, Session: "s"}
+	f.audience(q, "it is there", func(a audience.Answer) bool { return a.Total == 1 })
+	f.publishPadded("a", 100, 200<<10)
+	a := f.audience(q, "it is slow", func(a audience.Answer) bool { return a.Total == 1 && a.Connections[0].State == audience.Slow })
+	if got := a.Connections[0]; got.Events >= 100 || got.Came != audience.FromNow {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Calls that are answered are no news: an installation may make thousands in a second.
+func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	call := b.sent(rpc.Post)[0]
+	q := audience.Question{About: audience.Connections, Session: u.session}
+	a := f.audience(q, "the call is there", func(a audience.Answer) bool { return a.Total == 1 })
+	if got := a.Connections[0]; got.Protocol != audience.MCPCall || got.Stream != call.Stream {
+		t.Errorf("%+v", got)
+	}
+	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.over()
+	f.audience(q, "it has gone", func(a audience.Answer) bool { return a.Total == 0 })
+	standalone := u.get("")
+	standalone.primed()
+	a = f.audience(audience.Question{About: audience.Happenings, Session: u.session}, "a GET is told of", func(a audience.Answer) bool { return a.Total == 1 })
+	if got := recounted(a.Happenings); !strings.HasPrefix(got, "connect standalone now from ") {
+		t.Error(got)
+	}
+}
+
+func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
+	d := newDiary()
+	gap := happening{what: audience.Gapped, where: place{"s", "a"}, reason: "trimmed", certain: true}
+	d.note(gap)
+	for i := range maxComings {
+		d.note(happening{what: audience.Connected, where: place{fmt.Sprint("s", i%2), "a"}, number: uint64(i)})
+	}
+	_, total, since := d.of("s1", 5)
+	if total != maxComings/2 || since.UnixNano() != d.began {
+		t.Fatalf("%d happened since %s", total, since)
+	}
+	first := d.comings.all[0].at
+	d.note(happening{what: audience.Ended, where: place{"s1", "a"}})
+	newest, total, since := d.of("s1", 5)
+	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != audience.Ended || newest[1].Connection != maxComings-1 {
+		t.Errorf("%d happened since %s: %s", total, since, recounted(newest))
+	}
+	if newest, reasons, total, since := d.lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
+		t.Errorf("a storm of connects took a gap: %d, %v since %s", total, reasons, since)
+	}
+	for range maxGaps {
+		d.note(gap)
+	}
+	newest, reasons, total, since := d.lately(10)
+	if total != maxGaps || reasons["trimmed"] != maxGaps || len(newest) != 10 || since.UnixNano() <= d.began {
+		t.Errorf("%d gaps, %v since %s", total, reasons, since)
+	}
+	d.gaps.all[d.gaps.next].at -= int64(2 * audience.Kept) // the oldest
+	if _, _, total, _ := d.lately(10); total != maxGaps-1 {
+		t.Errorf("%d gaps within the hour", total)
+	}
+}
+
+// A gap on a session's flow says of which stream it is, and an ID that cannot be read
+// asked for nothing.
+func TestAGapSaysWhoseItIs(t *testing.T) {
+	d := newDiary()
+	r := &reader{place: place{"s", ""}, cursor: 9}
+	d.noteGaps(r, visit{}.address, 3, step{gaps: []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}}, first: 9})
+	newest, _, _ := d.of("s", 5)
+	if got := recounted(newest); got != "gap a expired false, asked for 7, on from 8\ngap * unknown true, asked for 0, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
+		t.Error(got)
+	}
+}

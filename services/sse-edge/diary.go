@@ -1,0 +1,193 @@
+package edge
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"rejoin/shared/audience"
+	"rejoin/shared/event"
+)
+
+const (
+	// maxComings is how many connects, resumes and ends a diary holds, 120 B each and their
+	// names.
+	maxComings = 8192
+	// maxGaps is how many gaps it holds: a storm of connects must not push these out.
+	maxGaps = 4096
+)
+
+// diary remembers what happened to the clients of the edge last. What does not fit any
+// more is forgotten, the oldest first, and from when on nothing is forgotten is known. It
+// is safe for concurrent use.
+type diary struct {
+	mu            sync.Mutex
+	began         int64 // as in happening
+	comings, gaps latest[happening]
+}
+
+// happening is an entry of a diary.
+type happening struct {
+	at      int64 // Unix time in nanoseconds
+	where   place
+	address netip.Addr
+	number  uint64 // of the connection; 0 for a poll
+	what    audience.What
+	reason  string
+	cursor  uint64
+	// count is, of a gap, the sequence that was asked for, and of an end, how many events
+	// were sent.
+	count   uint64
+	came    arrival
+	certain bool
+}
+
+// arrival is how a client came. Its zero value is from the start.
+type arrival uint8
+
+const (
+	fromStart arrival = iota
+	fromNow
+	fromWindow
+	fromLog
+)
+
+var arrivals = [...]audience.Came{audience.FromStart, audience.FromNow, audience.FromWindow, audience.FromLog}
+
+func newDiary() *diary {
+	return &diary{began: time.Now().UnixNano(), comings: latest[happening]{most: maxComings}, gaps: latest[happening]{most: maxGaps}}
+}
+
+// note writes something down.
+func (d *diary) note(h happening) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h.at = time.Now().UnixNano()
+	if h.what == audience.Gapped {
+		d.gaps.add(h)
+	} else {
+		d.comings.add(h)
+	}
+}
+
+// noteGaps writes down the gaps of a step, of which a reader's client was told.
+func (d *diary) noteGaps(r *reader, address netip.Addr, number uint64, s step) {
+	for _, g := range s.gaps {
+		requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
+		d.note(happening{
+			what: audience.Gapped, where: place{r.place.session, g.stream}, address: address, number: number,
+			reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
+		})
+	}
+}
+
+// of returns what happened to the clients of a session, the newest of it first, how much
+// there is, and from when on that is all.
+func (d *diary) of(session string, limit int) (newest []audience.Happening, total int, since time.Time) {
+	var found []happening
+	d.mu.Lock()
+	for _, book := range []*latest[happening]{&d.comings, &d.gaps} {
+		kept := 0
+		for h := range book.backward() {
+			if h.where.session != session {
+				continue
+			}
+			if total++; kept < limit {
+				kept++
+				found = append(found, h)
+			}
+		}
+	}
+	since = d.whole(&d.comings, &d.gaps)
+	d.mu.Unlock()
+	slices.SortStableFunc(found, func(a, b happening) int { return int(max(min(b.at-a.at, 1), -1)) })
+	for _, h := range found[:min(limit, len(found))] {
+		h.where.session = ""
+		newest = append(newest, h.shown())
+	}
+	return newest, total, since
+}
+
+// lately returns the gaps that were told within [audience.Kept], the newest first, how
+// many there were, by reason, and from when on these are all.
+func (d *diary) lately(limit int) (newest []audience.Happening, reasons map[string]int, total int, since time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	oldest := time.Now().Add(-audience.Kept).UnixNano()
+	reasons = map[string]int{}
+	for h := range d.gaps.backward() {
+		if h.at < oldest {
+			break
+		}
+		reasons[h.reason]++
+		if total++; total <= limit {
+			newest = append(newest, h.shown())
+		}
+	}
+	return newest, reasons, total, d.whole(&d.gaps)
+}
+
+// whole returns from when on books hold everything. The caller holds mu.
+func (d *diary) whole(books ...*latest[happening]) time.Time {
+	since := d.began
+	for _, book := range books {
+		if forgot, ok := book.forgot(); ok {
+			since = max(since, forgot.at)
+		}
+	}
+	return time.Unix(0, since).UTC()
+}
+
+func (h happening) shown() audience.Happening {
+	s := audience.Happening{
+		Time: time.Unix(0, h.at).UTC(), What: h.what, Session: h.where.session, Stream: h.where.stream,
+		Connection: h.number, Reason: h.reason, Cursor: h.cursor,
+	}
+	if h.address.IsValid() {
+		s.Address = h.address.String()
+	}
+	switch h.what {
+	case audience.Connected, audience.Resumed:
+		s.Came = arrivals[h.came]
+	case audience.Gapped:
+		s.Certain, s.Requested = &h.certain, h.count
+	case audience.Ended:
+		s.Events = h.count
+	}
+	return s
+}
+
+// latest keeps the newest of what is added.
+type latest[T any] struct {
+	most  int
+	all   []T
+	next  int // where the next one goes, once all is full
+	lost  T   // the newest that was forgotten
+	loses bool
+}
+
+func (l *latest[T]) add(one T) {
+	if len(l.all) < l.most {
+		l.all = append(l.all, one)
+		return
+	}
+	l.lost, l.loses = l.all[l.next], true
+	l.all[l.next] = one
+	l.next = (l.next + 1) % l.most
+}
+
+// forgot returns the newest of what was forgotten.
+func (l *latest[T]) forgot() (T, bool) { return l.lost, l.loses }
+
+// backward goes through what is kept, the newest first.
+func (l *latest[T]) backward() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for i := range l.all {
+			if !yield(l.all[(l.next-1-i+2*len(l.all))%len(l.all)]) {
+				return
+			}
+		}
+	}
+}
