@@ -16,6 +16,8 @@ type Query struct {
 	After, UpTo uint64
 	// MaxEvents and MaxBytes bound the page; both at least 1.
 	MaxEvents, MaxBytes int
+	// HeadersOnly leaves the messages out. Their sizes still count for MaxBytes.
+	HeadersOnly bool
 }
 
 // Page is what a read found.
@@ -37,7 +39,7 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	}
 	var page Page
 	bytes := 0
-	s := scan{log: l, p: p, filter: filter, upTo: q.UpTo, through: q.After, pull: min(q.MaxEvents, 500), handle: func(e Entry) bool {
+	s := scan{log: l, p: p, filter: filter, upTo: q.UpTo, through: q.After, pull: min(q.MaxEvents, 500), headersOnly: q.HeadersOnly, handle: func(e Entry) bool {
 		if e.Valid {
 			page.Entries = append(page.Entries, e)
 			bytes += e.Size

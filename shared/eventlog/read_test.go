@@ -103,6 +103,22 @@ func TestAFlowIsReadWithItsMarkersAndWithoutWhatIsInvalid(t *testing.T) {
 	}
 }
 
+func TestAReadOfHeadersKnowsTheSizesAndHoldsNoMessages(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 3 {
+		publish(t, l, "s", "t", n)
+	}
+	entries, _ := readAll(t, l, eventlog.Query{Session: "s", Stream: "t", After: 1, UpTo: 3, MaxEvents: 10, MaxBytes: 1 << 20, HeadersOnly: true})
+	if len(entries) != 2 {
+		t.Fatalf("%d entries", len(entries))
+	}
+	for i, e := range entries {
+		if e.Data != nil || e.Size != len(numbered(i+1)) || e.Type != event.DefaultType || e.Time.IsZero() {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 func TestReadLeavesNoConsumerBehind(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 100 {

@@ -35,6 +35,8 @@ type scan struct {
 	handle func(Entry) (more bool)
 	pull   int // how many messages are asked for at a time
 	alone  bool
+	// headersOnly leaves the messages out.
+	headersOnly bool
 
 	mu      sync.Mutex // held by the handler, which nats.go calls
 	through uint64
@@ -63,7 +65,7 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 			err = scanError(outer, err)
 		}
 	}()
-	reader, err := s.log.newReader(ctx, s.p, link.ReaderConfig{Filter: s.filter, After: s.through, Ahead: s.pull, Idle: scanIdle})
+	reader, err := s.log.newReader(ctx, s.p, link.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
 	if err != nil {
 		return 0, err
 	}
@@ -99,7 +101,7 @@ func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 	if s.over {
 		return
 	}
-	e := s.log.entryFrom(msg, meta, s.p, false)
+	e := s.log.entryFrom(msg, meta, s.p, s.headersOnly)
 	if e.Sequence > s.upTo {
 		s.end(s.upTo, nil)
 		return
@@ -205,7 +207,7 @@ func (s *scan) position() uint64 {
 // skipHidden takes the entries behind a sequence that the consumer does not deliver, and
 // returns up to where. left and err are those of [Log.passHidden].
 func (s *scan) skipHidden(ctx context.Context, after uint64) (through uint64, left *jetstream.RawStreamMsg, err error) {
-	left, err = s.log.passHidden(ctx, s.p, s.filter, after, false, func(e Entry) bool {
+	left, err = s.log.passHidden(ctx, s.p, s.filter, after, s.headersOnly, func(e Entry) bool {
 		taken := s.takeHidden(after, e)
 		if taken {
 			after = e.Sequence
