@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
+	"rejoin/shared/audience"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
@@ -29,6 +30,8 @@ type sessionList struct {
 	Sessions []sessionInfo `json:"sessions"`
 	// Next is the value of after for the next page; absent on the last one.
 	Next string `json:"next,omitempty"`
+	// Edges says which edges the numbers of clients are of; absent unless asked for.
+	Edges *edgesInfo `json:"edges,omitempty"`
 }
 
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
@@ -84,7 +87,33 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	if more {
 		list.Next = q.next(page[len(page)-1])
 	}
+	if q.clients {
+		if err := s.countClients(&list); err != nil {
+			return err
+		}
+	}
 	return answerJSON(c, list)
+}
+
+// countClients fills in how many clients the sessions of a page have.
+func (s *Service) countClients(list *sessionList) error {
+	question := audience.Question{About: audience.Clients}
+	for i := range list.Sessions {
+		question.Sessions = append(question.Sessions, list.Sessions[i].Session)
+	}
+	answers, info, err := s.edges.ask(context.Background(), question)
+	if err != nil {
+		return err
+	}
+	list.Edges = &info
+	for i := range list.Sessions {
+		n := 0
+		for _, a := range answers {
+			n += a.Of[i]
+		}
+		list.Sessions[i].Clients = &n
+	}
+	return nil
 }
 
 func (s *Service) getSession(c *fiber.Ctx) error {
@@ -130,18 +159,20 @@ func (s *Service) recordsOf(name string) ([]session.Record, error) {
 // info puts together what registry and ledger have of a session.
 func (s *Service) info(name string, records []session.Record) (info sessionInfo) {
 	rec := recordOf(name, records)
+	lim := s.sweeper.limitsOf(rec)
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) { info = l.infoOf(rec, l.streamsOf(rec, records, p.now())) })
+	p.with(func(l *ledger) { info = l.infoOf(rec, l.streamsOf(rec, records, p.now()), lim) })
 	return info
 }
 
 // detail is info with the streams, and what goes next.
 func (s *Service) detail(name string, records []session.Record) (d sessionDetail) {
-	rec, lim := recordOf(name, records), s.sweeper.limits()
+	rec := recordOf(name, records)
+	lim := s.sweeper.limitsOf(rec)
 	p := s.partitions[s.backend.Log.Partition(name)]
 	p.with(func(l *ledger) {
 		now := p.now()
-		removals := s.sweeper.ofSession(l, name, lim, now)
+		removals := s.sweeper.ofSession(l, name, s.sweeper.limits(), now)
 		d = l.detail(rec, l.streamsOf(rec, records, now), removals, lim)
 	})
 	return d
@@ -221,6 +252,15 @@ func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 			return bad(`The parameter "after" is the "next" of a page in the same order; without "sort", it may be the name of any session.`)
 		}
 		q.after = &at
+	}
+	if q.contains, given, err = web.Query(c, "contains"); err != nil {
+		return listQuery{}, err
+	}
+	if given && (q.contains == "" || len(q.contains) > event.MaxNameLen) {
+		return bad(`The parameter "contains" is a part of a name.`)
+	}
+	if q.clients, err = web.Choice(c, "clients", "true", "false", false); err != nil {
+		return listQuery{}, err
 	}
 	state, given, err := web.Query(c, "state")
 	if err != nil {

@@ -52,7 +52,10 @@ type listQuery struct {
 	limit int
 	state session.State // empty: all
 	order order
-	after *row // nil: from the beginning
+	// contains is a part of the names; clients asks for the numbers of clients.
+	contains string
+	clients  bool
+	after    *row // nil: from the beginning
 }
 
 // rows returns the sessions of a page, those of the registry and those that are only
@@ -62,7 +65,7 @@ func (q listQuery) rows(records []session.Record, inLog map[string]held) (page [
 	f := firsts[row]{n: q.limit, compare: compareRows}
 	add := func(r session.Record, h held) {
 		at := row{q.key(r, h), r.Session}
-		if (q.state == "" || r.State == q.state) && (q.after == nil || compareRows(*q.after, at) < 0) {
+		if (q.state == "" || r.State == q.state) && strings.Contains(r.Session, q.contains) && (q.after == nil || compareRows(*q.after, at) < 0) {
 			f.add(at)
 		}
 	}

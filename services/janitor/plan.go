@@ -81,6 +81,11 @@ func (w *sweeper) ofSession(l *ledger, name string, lim limits, now time.Time) [
 	return policy(l.view(name, a, rec, now), lim, now)
 }
 
+// limitsOf returns the limits of a session.
+func (w *sweeper) limitsOf(rec session.Record) limits {
+	return w.overrides.limits(w.limits(), rec.Retention)
+}
+
 // limits are those of all sessions, now: the log's may change.
 func (w *sweeper) limits() limits {
 	s := w.settings()

@@ -51,6 +51,7 @@ type Service struct {
 	sweeper    *sweeper
 	registrar  *registrar
 	setter     *setter
+	edges      *edges
 	app        *fiber.App
 	ln         net.Listener // nil without a listener of its own
 }
@@ -98,6 +99,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.sweeper.setAlarms()
 	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
+	s.edges = newEdges(b.Conn)
 	s.clerk = &clerk{nc: b.Conn, partitions: s.partitions, metrics: m, logger: env.Log}
 	env.Health.Add("ledger", s.complete)
 	return s, nil
@@ -117,6 +119,10 @@ func (s *Service) Routes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions)},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.guard(s.getSession)},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/connections", Handler: s.guard(s.getConnections)},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/timeline", Handler: s.guard(s.getTimeline)},
+		{Method: fiber.MethodGet, Path: "/v1/gaps", Handler: s.guard(s.getGaps)},
+		{Method: fiber.MethodGet, Path: "/v1/limits", Handler: s.guard(s.getLimits)},
 		{Method: fiber.MethodPost, Path: "/v1/sweep", Handler: s.guard(s.sweep)},
 	}
 }

@@ -20,9 +20,15 @@ type sessionInfo struct {
 	Owner    string          `json:"owner,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 	// Streams counts those with events in the log and those that are closed.
-	Streams int   `json:"streams"`
-	Events  int   `json:"events"`
-	Bytes   int64 `json:"bytes"`
+	Streams int `json:"streams"`
+	// OpenStreams counts those that have events and are not finished.
+	OpenStreams int   `json:"openStreams"`
+	Events      int   `json:"events"`
+	Bytes       int64 `json:"bytes"`
+	// Limits are the session's own, by what its metadata asks for.
+	Limits limitsInfo `json:"limits"`
+	// Clients are the event streams and polls for it; absent unless asked for.
+	Clients *int `json:"clients,omitempty"`
 	// Oldest and Newest are when the retained events were stored.
 	Oldest time.Time `json:"oldest,omitzero"`
 	Newest time.Time `json:"newest,omitzero"`
@@ -38,6 +44,17 @@ type sessionDetail struct {
 	// Upcoming is what goes next, the soonest first.
 	Upcoming []removalInfo `json:"upcoming"`
 	Streams  []streamInfo  `json:"streams"`
+}
+
+// limitsInfo are limits of a session; absent are those that there are not.
+type limitsInfo struct {
+	Events  *int64 `json:"events,omitempty"`
+	Bytes   *int64 `json:"bytes,omitempty"`
+	Streams *int64 `json:"streams,omitempty"`
+}
+
+func (lim limits) info() limitsInfo {
+	return limitsInfo{roomFor(lim.maxEvents, 0), roomFor(lim.maxBytes, 0), roomFor(lim.maxStreams, 0)}
 }
 
 // room is how much there is up to a limit; negative when there is too much, absent
@@ -153,10 +170,10 @@ func (l *ledger) streamInfo(name string, s *stream, closed bool) streamInfo {
 }
 
 // infoOf sums up a session. A session in the log that is not registered is open.
-func (l *ledger) infoOf(rec session.Record, streams []streamInfo) sessionInfo {
+func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) sessionInfo {
 	info := sessionInfo{
 		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
-		Owner: rec.Owner, Metadata: rec.Metadata, Streams: len(streams),
+		Owner: rec.Owner, Metadata: rec.Metadata, Streams: len(streams), Limits: lim.info(),
 	}
 	for _, s := range streams {
 		info.Events += s.Events
@@ -167,8 +184,13 @@ func (l *ledger) infoOf(rec session.Record, streams []streamInfo) sessionInfo {
 		info.Newest = later(info.Newest, s.Newest)
 	}
 	info.Activity = later(later(info.Created, info.Ended), info.Newest)
-	if a := l.accounts[rec.Session]; a != nil && a.last > 0 {
-		info.Activity = later(info.Activity, time.Unix(int64(a.last), 0).UTC())
+	if a := l.accounts[rec.Session]; a != nil {
+		if info.State == session.Open {
+			info.OpenStreams = a.open
+		}
+		if a.last > 0 {
+			info.Activity = later(info.Activity, time.Unix(int64(a.last), 0).UTC())
+		}
 	}
 	return info
 }
@@ -182,7 +204,7 @@ func later(a, b time.Time) time.Time {
 
 // detail is infoOf with what goes next: removals with the next sweep, the rest in time.
 func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Removal, lim limits) sessionDetail {
-	d := sessionDetail{sessionInfo: l.infoOf(rec, streams), Upcoming: []removalInfo{}, Streams: streams}
+	d := sessionDetail{sessionInfo: l.infoOf(rec, streams, lim), Upcoming: []removalInfo{}, Streams: streams}
 	d.Room = room{roomFor(lim.maxEvents, int64(d.Events)), roomFor(lim.maxBytes, d.Bytes)}
 	for _, r := range removals {
 		d.Upcoming = append(d.Upcoming, removalOf(r))

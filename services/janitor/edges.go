@@ -1,0 +1,87 @@
+package janitor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/web"
+	"rejoin/shared/audience"
+)
+
+const (
+	// answerWithin is how long edges have to answer for people who watch.
+	answerWithin = time.Second
+	// edgeMissed is how long an edge that answers no more is said to be silent. One that
+	// was replaced never answers again.
+	edgeMissed = 2 * time.Minute
+	// maxAsking bounds the requests that wait for edges at a time.
+	maxAsking = 32
+)
+
+// edges asks all edges, and knows which of them have answered a moment ago. It is safe
+// for concurrent use.
+type edges struct {
+	nc     *nats.Conn
+	asking chan struct{} // holds a token for each question under way
+
+	mu    sync.Mutex
+	heard map[string]time.Time // when each answered last
+}
+
+func newEdges(nc *nats.Conn) *edges {
+	return &edges{nc: nc, asking: make(chan struct{}, maxAsking), heard: map[string]time.Time{}}
+}
+
+// edgesInfo says which edges an answer is of.
+type edgesInfo struct {
+	Answered int `json:"answered"`
+	// Silent are those that did answer within two minutes, and have not now.
+	Silent int `json:"silent"`
+	// Reachable is false when nobody could be asked, since NATS is away.
+	Reachable bool `json:"reachable"`
+}
+
+// ask asks all edges. An error is a problem: too many ask.
+func (e *edges) ask(ctx context.Context, q audience.Question) ([]audience.Answer, edgesInfo, error) {
+	select {
+	case e.asking <- struct{}{}:
+		defer func() { <-e.asking }()
+	default:
+		return nil, edgesInfo{}, web.New(web.CodeUnavailable, "Too many requests wait for the edges.")
+	}
+	answers, err := audience.Ask(ctx, e.nc, q, e.known(time.Now()), answerWithin)
+	info := e.roll(answers, time.Now())
+	info.Reachable = err == nil
+	return answers, info, nil //nolint:nilerr // it is told in info
+}
+
+// known returns how many edges may answer.
+func (e *edges) known(now time.Time) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forget(now)
+	return len(e.heard)
+}
+
+// roll notes who has answered.
+func (e *edges) roll(answers []audience.Answer, now time.Time) edgesInfo {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, a := range answers {
+		e.heard[a.Edge] = now
+	}
+	e.forget(now)
+	return edgesInfo{Answered: len(answers), Silent: max(len(e.heard)-len(answers), 0)}
+}
+
+// forget forgets edges that have not answered for a while. The caller holds mu.
+func (e *edges) forget(now time.Time) {
+	for id, at := range e.heard {
+		if now.Sub(at) >= edgeMissed {
+			delete(e.heard, id)
+		}
+	}
+}

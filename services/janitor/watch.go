@@ -1,0 +1,257 @@
+package janitor
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+	"rejoin/shared/audience"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// connectionList is the body of GET /v1/sessions/{session}/connections.
+type connectionList struct {
+	Edges edgesInfo `json:"edges"`
+	// Clients are all event streams and polls; Total are the event streams.
+	Clients     int              `json:"clients"`
+	Total       int              `json:"total"`
+	Connections []connectionInfo `json:"connections"`
+}
+
+// connectionInfo is a connection with what the janitor knows of it.
+type connectionInfo struct {
+	Edge string `json:"edge"`
+	Host string `json:"host,omitempty"`
+	audience.Connection
+	// Behind is how many of the retained events the client has yet to get.
+	Behind int `json:"behind"`
+}
+
+// timeline is the body of GET /v1/sessions/{session}/timeline.
+type timeline struct {
+	Edges edgesInfo `json:"edges"`
+	// Since is from when on the edges remember everything; absent when there are none.
+	Since      time.Time       `json:"since,omitzero"`
+	Total      int             `json:"total"` // happenings that the edges remember
+	Happenings []happeningInfo `json:"happenings"`
+	// Published are the newest events and markers of the log.
+	Published []publishedInfo `json:"published"`
+}
+
+// happeningInfo is a happening with where it happened.
+type happeningInfo struct {
+	Edge string `json:"edge"`
+	Host string `json:"host,omitempty"`
+	audience.Happening
+}
+
+// publishedInfo is an event or marker in the log, without its message.
+type publishedInfo struct {
+	// Kind is "event", "close" or "clear".
+	Kind     string    `json:"kind"`
+	Stream   string    `json:"stream,omitempty"` // absent for a session's marker
+	Sequence uint64    `json:"sequence"`
+	Time     time.Time `json:"time"`
+	// Type and Bytes are the event's. Type is absent when only the ledger was asked.
+	Type  string `json:"type,omitempty"`
+	Bytes int    `json:"bytes"`
+	Final bool   `json:"final,omitempty"` // the stream's last one
+}
+
+// gapList is the body of GET /v1/gaps.
+type gapList struct {
+	Edges edgesInfo `json:"edges"`
+	// Since is from when on these are all: an hour ago, or later.
+	Since time.Time `json:"since,omitzero"`
+	// Clients are all event streams and polls of all edges.
+	Clients int             `json:"clients"`
+	Total   int             `json:"total"`
+	Reasons map[string]int  `json:"reasons"`
+	Gaps    []happeningInfo `json:"gaps"`
+}
+
+// defaultItems is how many connections, happenings, events or gaps are answered.
+const defaultItems = 100
+
+// watched reads the parameters of a request for what edges know of a session.
+func (s *Service) watched(c *fiber.Ctx) (session string, limit int, err error) {
+	if session, err = web.Param(c, "session"); err != nil {
+		return "", 0, err
+	}
+	if err = event.CheckSession(session); err != nil {
+		return "", 0, web.Wrap(err, web.CodeInvalidName, err.Error())
+	}
+	if limit, err = web.Number(c, "limit", defaultItems, 1, audience.MaxItems); err != nil {
+		return "", 0, err
+	}
+	return session, limit, s.ready()
+}
+
+func (s *Service) getConnections(c *fiber.Ctx) error {
+	name, limit, err := s.watched(c)
+	if err != nil {
+		return err
+	}
+	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Connections, Session: name, Limit: limit})
+	if err != nil {
+		return err
+	}
+	list := connectionList{Edges: info, Connections: []connectionInfo{}}
+	for _, a := range answers {
+		list.Clients += a.Clients
+		list.Total += a.Total
+		for _, one := range a.Connections {
+			list.Connections = append(list.Connections, connectionInfo{Edge: a.Edge, Host: a.Host, Connection: one})
+		}
+	}
+	slices.SortFunc(list.Connections, func(a, b connectionInfo) int {
+		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Edge, b.Edge), cmp.Compare(b.Number, a.Number))
+	})
+	list.Connections = list.Connections[:min(limit, len(list.Connections))]
+	p := s.partitions[s.backend.Log.Partition(name)]
+	p.with(func(l *ledger) {
+		for i := range list.Connections {
+			one := &list.Connections[i]
+			one.Behind = l.behind(name, one.Stream, one.Cursor)
+		}
+	})
+	return answerJSON(c, list)
+}
+
+// behind returns how many retained events lie behind a cursor in a stream, or in all
+// streams of a session when it has no name.
+func (l *ledger) behind(session, name string, cursor uint64) (n int) {
+	a := l.accounts[session]
+	if a == nil {
+		return 0
+	}
+	after := func(s *stream) int {
+		return len(s.events) - sort.Search(len(s.events), func(i int) bool { return s.events[i].seq > cursor })
+	}
+	if name != "" {
+		if s := a.streams[name]; s != nil {
+			n = after(s)
+		}
+		return n
+	}
+	for _, s := range a.streams {
+		n += after(s)
+	}
+	return n
+}
+
+func (s *Service) getTimeline(c *fiber.Ctx) error {
+	name, limit, err := s.watched(c)
+	if err != nil {
+		return err
+	}
+	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Happenings, Session: name, Limit: limit})
+	if err != nil {
+		return err
+	}
+	t := timeline{Edges: info, Published: s.published(name, limit)}
+	t.Happenings, t.Total, t.Since = merge(answers, limit)
+	return answerJSON(c, t)
+}
+
+// merge returns the newest happenings of all edges, how many there are, and from when on
+// all of the edges remember everything.
+func merge(answers []audience.Answer, limit int) (newest []happeningInfo, total int, since time.Time) {
+	newest = []happeningInfo{}
+	for _, a := range answers {
+		total += a.Total
+		since = later(since, a.Since)
+		for _, h := range a.Happenings {
+			newest = append(newest, happeningInfo{a.Edge, a.Host, h})
+		}
+	}
+	slices.SortStableFunc(newest, func(a, b happeningInfo) int { return b.Time.Compare(a.Time) })
+	return newest[:min(limit, len(newest))], total, since
+}
+
+// published returns the newest events and markers of a session, the newest first. What
+// the log does not say in time, the ledger does, without types and in whole seconds.
+func (s *Service) published(name string, limit int) []publishedInfo {
+	p := s.partitions[s.backend.Log.Partition(name)]
+	var newest []publishedInfo
+	var through uint64
+	p.with(func(l *ledger) { newest, through = l.newestOf(name, limit), l.through })
+	if len(newest) == 0 {
+		return []publishedInfo{}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	defer cancel()
+	page, err := s.backend.Log.Read(ctx, eventlog.Query{
+		Session: name, After: newest[len(newest)-1].Sequence - 1, UpTo: through,
+		MaxEvents: 2*limit + 2, MaxBytes: math.MaxInt, HeadersOnly: true,
+	})
+	if err != nil {
+		s.logger.Debug("a timeline shows what the ledger knows", "error", err)
+		return newest
+	}
+	newest = newest[:0]
+	for _, e := range slices.Backward(page.Entries) {
+		newest = append(newest, shown(e))
+	}
+	return newest[:min(limit, len(newest))]
+}
+
+func shown(e eventlog.Entry) publishedInfo {
+	info := publishedInfo{Kind: "event", Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UTC()}
+	switch e.Subject.Kind {
+	case event.Close:
+		info.Kind = "close"
+	case event.Clear:
+		info.Kind = "clear"
+	case event.Message:
+		info.Type, info.Bytes, info.Final = e.Type, e.Size, e.Final
+	}
+	return info
+}
+
+// newestOf returns the newest retained events of a session, the newest first, as far as
+// the ledger knows them.
+func (l *ledger) newestOf(session string, limit int) []publishedInfo {
+	a := l.accounts[session]
+	if a == nil {
+		return nil
+	}
+	var all []publishedInfo
+	for name, s := range a.streams {
+		for _, e := range s.events[max(len(s.events)-limit, 0):] {
+			all = append(all, publishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)})
+		}
+	}
+	slices.SortFunc(all, func(a, b publishedInfo) int { return cmp.Compare(b.Sequence, a.Sequence) })
+	return all[:min(limit, len(all))]
+}
+
+func (s *Service) getGaps(c *fiber.Ctx) error {
+	limit, err := web.Number(c, "limit", defaultItems, 1, audience.MaxItems)
+	if err != nil {
+		return err
+	}
+	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Gaps, Limit: limit})
+	if err != nil {
+		return err
+	}
+	list := gapList{Edges: info, Reasons: map[string]int{}}
+	for _, a := range answers {
+		list.Clients += a.Clients
+		for reason, n := range a.Reasons {
+			list.Reasons[reason] += n
+		}
+	}
+	list.Gaps, list.Total, list.Since = merge(answers, limit)
+	if hourAgo := time.Now().Add(-audience.Kept).UTC(); len(answers) > 0 {
+		list.Since = later(list.Since, hourAgo)
+	}
+	return answerJSON(c, list)
+}
