@@ -70,7 +70,7 @@ func (c Config) bridge() bridge.Config {
 // Options are the parser's options: what the flags of the services default to
 // here, where somebody tries things out and waits for Ctrl-C to be done.
 func Options() []kong.Option {
-	defaults := map[string]string{"drain": "2s", "playground": "true"}
+	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true"}
 	helps := map[string]string{"max-bytes": "Bytes that a new log may hold; -1 for any number (default: half of the disk's free space)."}
 	return []kong.Option{kong.PostBuild(func(k *kong.Kong) error {
 		for _, f := range k.Model.Flags {

@@ -292,6 +292,9 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	if status, body := request(t, http.MethodGet, url("--edge-addr")+"/", ""); status != http.StatusOK || !strings.Contains(body, "playground") {
 		t.Errorf("the playground is %d", status)
 	}
+	if status, body := request(t, http.MethodGet, url("--edge-addr")+"/admin", ""); status != http.StatusOK || !strings.Contains(body, "<title>Rejoin admin") {
+		t.Errorf("the admin page is %d", status)
+	}
 	status, metrics := request(t, http.MethodGet, url("--admin-addr")+"/metrics", "")
 	for _, service := range []string{"edge", "ingest", "janitor"} {
 		if status != http.StatusOK || !strings.Contains(metrics, "rejoin_"+service+"_") {

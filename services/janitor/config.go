@@ -54,6 +54,9 @@ type Config struct {
 	MaxEventsOverride int64 `default:"0" help:"Events of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"N"`
 	MaxBytesOverride  int64 `default:"0" help:"Bytes of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"BYTES"`
 
+	// AdminPage serves the admin page at /admin.
+	AdminPage bool `name:"admin-page" help:"Serve the admin page at /admin." negatable:""`
+
 	// Streams is how far a session may raise the log's limit of open streams.
 	Streams session.StreamsOverride `kong:"-"`
 

@@ -16,5 +16,5 @@
 //	partition.go, generation.go, trim.go, trimbucket.go                       the ledger's connection to NATS
 //	plan.go, sweep.go, early.go, batch.go, leisure.go, registrar.go           what the policy says is done here
 //	marks.go, http.go, list.go, view.go, ask.go                               what is told to others
-//	edges.go, watch.go, near.go                                    what is told to those who watch
+//	edges.go, watch.go, near.go, adminpage                                    what is told to those who watch
 package janitor

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/adminpage"
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -116,7 +117,7 @@ func (s *Service) Addr() net.Addr {
 // Routes returns what the service answers, for another application to serve as
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
-	return []web.Route{
+	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions)},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.guard(s.getSession)},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/connections", Handler: s.guard(s.getConnections)},
@@ -125,6 +126,10 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/v1/limits", Handler: s.guard(s.getLimits)},
 		{Method: fiber.MethodPost, Path: "/v1/sweep", Handler: s.guard(s.sweep)},
 	}
+	if s.cfg.AdminPage {
+		routes = append(routes, adminpage.Routes()...)
+	}
+	return routes
 }
 
 // complete returns an error until every ledger was complete once. It stays nil

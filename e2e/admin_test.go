@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+)
+
+// hostile is a name that would run as a script if HTML were built from it.
+const hostile = `<img/src=x/onerror=window.hacked=1>`
+
+// admin opens the admin page.
+func (b *browser) admin(at string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(at+"/admin"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.helper()
+}
+
+func (b *browser) click(id string) {
+	b.t.Helper()
+	b.do(chromedp.Click(`[data-testid="` + id + `"]`))
+}
+
+// shows waits until an element's text has a part.
+func (b *browser) shows(id, part string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("byID('%s').textContent.includes(%q)", id, part))
+}
+
+// attach connects to a session's flow and returns when a number of its events were read.
+// gone ends the connection, as a cut network does.
+func attach(t *testing.T, from string, events int, headers ...string) (lastID string, gone func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone = func() {
+		cancel()
+		_ = resp.Body.Close()
+	}
+	t.Cleanup(gone)
+	id := ""
+	for lines := bufio.NewScanner(resp.Body); events > 0; {
+		if !lines.Scan() {
+			t.Fatalf("the stream ended: %v", lines.Err())
+		}
+		if value, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			id = value
+		} else if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), `"count"`) {
+			lastID = id
+			events--
+		}
+	}
+	return lastID, gone
+}
+
+func TestTheAdminPageShowsWhatHappensInASessionAndEndsIt(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	b := openBrowser(t)
+	b.admin(p.api())
+	b.shows("state", "live")
+	b.until("!byID('no-sessions').hidden")
+
+	// Whatever others can write stands there as they wrote it.
+	path := "/v1/sessions/" + url.PathEscape(hostile)
+	made := fmt.Sprintf(`{"session":%q,"metadata":{"note":"<script>window.hacked=1</script>"}}`, hostile)
+	if a := do(t, http.MethodPost, p.api()+"/v1/sessions", made, "Content-Type", "application/json"); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	events := p.api() + path + "/streams/" + url.PathEscape(hostile) + "/events"
+	publish := func(n int) {
+		t.Helper()
+		if a := do(t, http.MethodPost, events, numbered(n), "Content-Type", "application/json", "Event-Type", hostile); a.status != http.StatusCreated {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	for n := 1; n <= 5; n++ {
+		publish(n)
+	}
+	b.shows("sessions", hostile)
+	b.do(chromedp.Click(`[data-testid="sessions"] a`))
+	b.shows("session-title", hostile)
+	b.shows("session-bars", "5 of 10 events")
+	b.shows("metadata", "<script>window.hacked=1</script>")
+	b.shows("timeline", "Published 5 events")
+	b.shows("timeline", hostile)
+
+	id, cut := attach(t, p.api()+path+"/events", 5, "Accept", "text/event-stream")
+	b.shows("connections", "live")
+	b.until("byID('connections').children.length == 1 && byID('connections').rows[0].cells[3].textContent == '5'")
+	b.shows("timeline", "5 events so far")
+	b.shows("timeline", "sent to 1 of 1")
+	b.shows("count-clients", "1")
+	cut()
+	b.shows("timeline", "the client has gone · 5 events sent")
+	b.until("byID('connections').children.length == 0")
+
+	for n := 6; n <= 9; n++ {
+		publish(n)
+	}
+	_, cut = attach(t, p.api()+path+"/events", 4, "Accept", "text/event-stream", "Last-Event-ID", id)
+	b.shows("timeline", "Resumed")
+	b.shows("connections", "resumed")
+	cut()
+	_, cut = attach(t, p.api()+path+"/events?after=no-such-place", 9, "Accept", "text/event-stream")
+	b.shows("timeline", "Gap: unknown")
+
+	// The overview has the gap as well, and that the session is nearly full.
+	b.click("back")
+	b.shows("reasons", "unknown")
+	b.shows("gaps", hostile)
+	b.shows("near", "90 % of its events")
+	b.until("byID('count-gaps').textContent == '1' && byID('count-near').textContent == '1'")
+	b.do(chromedp.Click(`[data-testid="gaps"] a`))
+	b.shows("session-title", hostile)
+
+	// Nothing is ended before somebody has said so.
+	b.click("close")
+	b.shows("confirm-name", hostile)
+	b.click("confirm-no")
+	b.until("!document.querySelector('dialog').open")
+	publish(10)
+	b.shows("session-bars", "10 of 10 events")
+	b.do(chromedp.Click(`[data-testid="streams"] button`))
+	b.shows("confirm-title", "stream")
+	b.click("confirm-yes")
+	b.shows("ended", "The stream is closed.")
+	b.until("byID('streams').querySelector('button').disabled")
+	b.shows("session-facts", "open")
+	b.click("clear")
+	b.click("confirm-yes")
+	b.shows("ended", "The session is closed and cleared.")
+	b.shows("session-facts", "closed")
+	b.shows("session-bars", "0 of 10 events")
+	cut()
+	if a := do(t, http.MethodGet, p.api()+path, ""); !strings.Contains(a.body, `"state":"closed"`) || !strings.Contains(a.body, `"events":0`) {
+		t.Errorf("the session is %s", a.body)
+	}
+	if script[bool](b, "'hacked' in window || document.querySelector('img, script:not([src])') !== null") {
+		t.Error("what others wrote became a part of the page")
+	}
+	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
+		t.Errorf("the page shows a problem: %s", problem)
+	}
+}
+
+func TestTheAdminPageFindsSortsAndTurnsPages(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	for n := range 60 {
+		p.publish(fmt.Sprintf("session-%02d", n), "s", 1, 1+n/59)
+	}
+	b := openBrowser(t)
+	b.admin(p.api())
+	list := func(js string) {
+		b.until("((names) => " + js + ")([...byID('sessions').querySelectorAll('.name')].map((e) => e.textContent))")
+	}
+	list("names.length == 50")
+	b.click("next")
+	list("names.length == 10")
+	b.click("first")
+	list("names.length == 50")
+	script[bool](b, "byID('sort').value = 'events', byID('sort').dispatchEvent(new Event('change'))")
+	list("names[0] == 'session-59'")
+	b.do(chromedp.SendKeys(`[data-testid="filter"]`, "-0"))
+	list("names.length == 10 && names[9] == 'session-09'")
+	b.do(chromedp.SendKeys(`[data-testid="filter"]`, "nothing"))
+	b.shows("no-sessions", "No session is like that.")
+
+	// The janitor's own address has no ingest behind it.
+	b.do(chromedp.Navigate(p.url("--janitor-addr")+"/admin#session=session-07"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.helper()
+	b.shows("session-facts", "open")
+	b.click("close")
+	b.click("confirm-yes")
+	b.shows("problem", "at the address that serves the whole API")
+
+	p.kill()
+	b.shows("state", "no answer")
+	p.start()
+	b.shows("state", "live")
+}
+
+func TestTheAdminPageAsksForAToken(t *testing.T) {
+	t.Parallel()
+	p := startGuarded(t)
+	alice, _ := p.victim("s")
+	b := openBrowser(t)
+	b.admin(p.api())
+	b.shows("state", "token needed")
+	use := func(token string) {
+		b.do(chromedp.SendKeys(`[data-testid="token"]`, token))
+		b.click("token-use")
+	}
+	use(alice)
+	b.shows("state", "not allowed")
+	use(authtest.Token(t, "root", func(token *auth.Token) { token.Admin = true }))
+	b.shows("state", "live")
+	b.shows("sessions", "s")
+	b.until("document.getElementById('token-form').hidden && byID('token').value == ''")
+	b.do(chromedp.Click(`[data-testid="sessions"] a`))
+	b.until("document.getElementById('owner').textContent == 'Owner: alice'")
+}

@@ -1,0 +1,275 @@
+// One session: what it holds, who is connected, what happened, and its end.
+
+import { $, ago, bars, bytes, clock, counted, el, holdings, keyed, number, setAttribute, setText } from './dom.js'
+
+let shown = { detail: null, connections: null, timeline: null }
+let onEnd = () => {}
+
+export function onEnding(handler) {
+  onEnd = handler
+}
+
+// clearSession empties the view for another session.
+export function clearSession(name) {
+  shown = { detail: null, connections: null, timeline: null }
+  setText($('session-title'), name)
+  $('session-title').title = name
+  for (const id of ['session-facts', 'connections-hint', 'timeline-hint', 'streams-hint', 'ended', 'owner', 'metadata']) setText($(id), '')
+  for (const id of ['session-bars', 'connections', 'timeline', 'streams']) $(id).replaceChildren()
+  for (const id of ['no-connections', 'no-timeline', 'no-streams', 'metadata-more', 'connections-table', 'streams-table']) $(id).hidden = true
+  $('by-stream').value = ''
+  keyStreams([])
+}
+
+export function showSession(fresh) {
+  Object.assign(shown, fresh)
+  if (shown.detail) renderDetail(shown.detail)
+  if (shown.connections) renderConnections(shown.connections)
+  if (shown.timeline) renderTimeline()
+}
+
+export function missingSession(detail) {
+  setText($('session-facts'), detail)
+  $('no-streams').hidden = false
+  $('close').disabled = $('clear').disabled = true
+}
+
+// ---- What it holds ------------------------------------------------------------------
+
+function renderDetail(d) {
+  const facts = [d.state]
+  if (d.created) facts.push(`created ${ago(d.created)}`)
+  if (d.ended) facts.push(`ended ${ago(d.ended)}`)
+  if (d.newest) facts.push(`newest event ${ago(d.newest)}`)
+  const next = d.upcoming[0]
+  if (next) facts.push(`next to go: ${counted(next.entries, 'entry', 'entries')} (${next.reason.replaceAll('_', ' ')}), ${next.at ? when(next.at) : 'with the next sweep'}`)
+  setText($('session-facts'), facts.join(' · '))
+  bars($('session-bars'), holdings(d))
+  $('metadata-more').hidden = !d.owner && !d.metadata
+  setText($('owner'), d.owner ? `Owner: ${d.owner}` : 'No owner')
+  setText($('metadata'), d.metadata ? JSON.stringify(d.metadata, null, 2) : '')
+  $('metadata').hidden = !d.metadata
+  $('close').disabled = d.state !== 'open'
+  $('clear').disabled = false
+
+  const streams = d.streams.slice().sort((a, b) => (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
+  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
+  $('no-streams').hidden = streams.length > 0
+  $('streams-table').hidden = streams.length === 0
+  keyed($('streams'), streams.slice(0, 200), (s) => s.stream, buildStream, updateStream)
+  keyStreams(streams.slice(0, 200).map((s) => s.stream))
+}
+
+function when(at) {
+  const seconds = Math.round((Date.parse(at) - Date.now()) / 1000)
+  if (seconds <= 0) return 'now'
+  return seconds < 120 ? `in ${seconds} s` : seconds < 7200 ? `in ${Math.round(seconds / 60)} min` : `in ${Math.round(seconds / 3600)} h`
+}
+
+// keyStreams fills the choice of the timeline's stream, and keeps what is chosen.
+function keyStreams(names) {
+  const chosen = $('by-stream').value
+  if (chosen && !names.includes(chosen)) names = [...names, chosen]
+  keyed($('by-stream'), ['', ...names], (name) => name, (name) => {
+    const option = el('option', '', name || 'All streams')
+    option.value = name
+    return option
+  }, () => {})
+  if ($('by-stream').value !== chosen) $('by-stream').value = chosen
+}
+
+function buildStream(s) {
+  const button = el('button', 'quiet danger', 'Close …')
+  button.type = 'button'
+  button.setAttribute('aria-label', `Close stream ${s.stream}`)
+  button.addEventListener('click', () => onEnd({ stream: s.stream }))
+  const name = el('th', 'name', s.stream)
+  name.scope = 'row'
+  const row = el('tr', '', name, el('td', 'num'), el('td', 'num'), el('td'), el('td', 'num', button))
+  row.button = button
+  return row
+}
+
+function updateStream(row, s) {
+  const cells = row.children
+  setText(cells[1], number(s.events))
+  setText(cells[2], bytes(s.bytes))
+  setText(cells[3], s.newest ? ago(s.newest) : '–')
+  setText(row.button, s.closed ? 'closed' : 'Close …')
+  row.button.disabled = s.closed
+}
+
+// ---- Who is connected ---------------------------------------------------------------
+
+const CAME = { start: 'from the start', now: 'from now', window: 'resumed', log: 'resumed from the log' }
+const STATES = { live: 'live', reading: 'reading the log', slow: 'slow', quiet: 'quiet' }
+
+function renderConnections({ connections, total, clients, edges }) {
+  const hint = [counted(total, 'event stream')]
+  if (clients > total) hint.push(counted(clients - total, 'poll'))
+  if (total > connections.length) hint.push(`the newest ${number(connections.length)} here`)
+  setText($('connections-hint'), silent(edges) || hint.join(' · '))
+  $('no-connections').hidden = connections.length > 0 || edges.answered === 0
+  $('connections-table').hidden = connections.length === 0
+  keyed($('connections'), connections, (c) => c.edge + c.number, buildConnection, updateConnection)
+}
+
+// silent says which edges did not answer.
+export function silent(edges) {
+  if (!edges.reachable) return 'The edges cannot be asked: NATS is away.'
+  if (edges.answered === 0) return 'No edge answers.'
+  return edges.silent > 0 ? `${number(edges.answered)} of ${counted(edges.answered + edges.silent, 'edge')} answered.` : ''
+}
+
+function buildConnection(c) {
+  const client = el('th', 'client', el('span', 'address', c.address ?? 'unknown'), el('span', 'hint', label(c)))
+  client.scope = 'row'
+  client.title = `At ${c.host || 'an edge'} (${c.edge}) since ${new Date(c.since).toLocaleString()}`
+  const state = el('span', 'flag')
+  const row = el('tr', '', client, el('td', 'name', c.stream ?? 'all streams'), el('td', '', CAME[c.came] ?? c.came, el('span', 'hint')), el('td', 'num'), el('td', 'num'), el('td', '', state))
+  if (!c.stream) row.children[1].classList.add('whole')
+  row.state = state
+  return row
+}
+
+const PROTOCOLS = { sse: '', mcp: ' · MCP', mcp_call: ' · MCP call', mcp_sse: ' · MCP 2024' }
+const label = (c) => `#${c.number}${PROTOCOLS[c.protocol] ?? ''}`
+
+function updateConnection(row, c) {
+  const cells = row.children
+  setText(cells[2].lastElementChild, ago(c.since))
+  setText(cells[3], number(c.events))
+  setAttribute(cells[3], 'title', c.sent ? `The last one at ${clock(c.sent)}` : null)
+  setText(cells[4], number(c.behind))
+  setText(row.state, STATES[c.state] ?? c.state)
+  row.state.dataset.level = c.state === 'slow' ? 'bad' : c.state === 'reading' ? 'near' : c.state === 'live' ? 'good' : ''
+}
+
+// ---- The timeline ---------------------------------------------------------------------
+
+const ENDS = {
+  ended: 'it was over', gone: 'the client has gone', age: 'sent away after its time', expired: 'its token has expired',
+  drain: 'the edge stopped', slow: 'it was too slow', failed: 'it could not be served',
+}
+
+export function gapText(h) {
+  const parts = [h.certain === false ? 'not certain' : 'certain']
+  if (h.requested) parts.push(`asked for what follows ${h.requested}`)
+  parts.push(`goes on behind ${h.cursor ?? 0}`)
+  return parts.join(' · ')
+}
+
+function happened(h) {
+  const who = h.connection ? `#${h.connection}` : 'a poll'
+  const from = h.address ? ` from ${h.address}` : ''
+  const row = { kind: h.what, at: h.time, stream: h.stream ?? '', key: ['h', h.edge, h.time, h.what, h.connection, h.stream].join('/') }
+  switch (h.what) {
+    case 'connect':
+      return { ...row, title: 'Connected', text: `${who}${from}, ${h.came === 'now' ? 'for what comes next' : 'for all that is retained'}` }
+    case 'resume':
+      return { ...row, title: 'Resumed', text: `${who}${from}, behind ${h.cursor ?? 0}, ${h.came === 'log' ? 'from the log' : 'from memory'}` }
+    case 'gap':
+      return { ...row, title: `Gap: ${String(h.reason).replaceAll('_', ' ')}`, text: `${who} · ${gapText(h)}` }
+    case 'end':
+      return { ...row, title: 'Ended', text: `${who}: ${ENDS[h.reason] ?? h.reason} · ${counted(h.events ?? 0, 'event')} sent, up to ${h.cursor ?? 0}` }
+    default:
+      return { ...row, title: String(h.what), text: who }
+  }
+}
+
+const MARKS = { close: 'Closed', clear: 'Cleared' }
+
+function stored(p) {
+  const row = { kind: 'publish', at: p.time, stream: p.stream ?? '', first: p.sequence, last: p.sequence, count: 1, bytes: p.bytes, types: new Set(p.type ? [p.type] : []) }
+  if (p.kind !== 'event') return { ...row, kind: 'mark', key: `m/${p.sequence}`, title: MARKS[p.kind] ?? p.kind, text: `${p.stream ? 'the stream' : 'the session'}, at ${p.sequence}` }
+  return row
+}
+
+// together makes one row of events of a stream that nothing stands between, and of clients
+// that were sent the same in the same second.
+function together(rows) {
+  const out = []
+  for (const row of rows) {
+    const before = out.at(-1)
+    if (row.kind === 'publish' && before?.kind === 'publish' && before.stream === row.stream) {
+      before.first = row.first
+      before.count++
+      before.bytes += row.bytes
+      for (const type of row.types) before.types.add(type)
+    } else if (row.kind === 'sent' && before?.kind === 'sent' && before.stream === row.stream && before.second === row.second && before.cursor === row.cursor) {
+      before.to.push(...row.to)
+    } else out.push(row)
+  }
+  return out
+}
+
+function publishedText(row, connections) {
+  row.key = `p/${row.stream}/${row.first}`
+  row.title = row.count === 1 ? 'Published' : `Published ${number(row.count)} events`
+  const parts = [row.count === 1 ? `${row.last}` : `${row.first} to ${row.last}`, bytes(row.bytes)]
+  const types = [...row.types].filter((type) => type !== 'message')
+  if (types.length > 0) parts.push(types.slice(0, 5).join(', '))
+  const readers = connections.filter((c) => !c.stream || c.stream === row.stream)
+  const got = readers.filter((c) => c.cursor >= row.last)
+  if (readers.length > 0) parts.push(`sent to ${number(got.length)} of ${number(readers.length)}`)
+  row.text = parts.join(' · ')
+}
+
+// sentRow is where a connection that is open stands.
+function sentRow(c) {
+  return { kind: 'sent', at: c.sent, stream: c.stream ?? '', key: `s/${c.edge}/${c.number}`, to: [`#${c.number}`], events: c.events, cursor: c.cursor, second: c.sent.slice(0, 19) }
+}
+
+function sentText(row) {
+  row.title = row.to.length === 1 ? 'Sent' : `Sent to ${number(row.to.length)} clients`
+  const who = row.to.slice(0, 6).join(', ') + (row.to.length > 6 ? ' …' : '')
+  row.text = `${who} · ${row.to.length === 1 ? `${counted(row.events, 'event')} so far, ` : ''}up to ${row.cursor}`
+}
+
+export function renderTimeline() {
+  const { published, happenings, since, total, edges } = shown.timeline
+  const connections = shown.connections?.connections ?? []
+  const wanted = $('by-stream').value
+  const rows = [...published.map(stored), ...happenings.map(happened), ...connections.filter((c) => c.sent).map(sentRow)]
+    .filter((row) => !wanted || row.stream === wanted || row.stream === '')
+  // What was sent comes behind what was published, within the same moment too.
+  const rank = { sent: 0, end: 1, gap: 2, resume: 3, connect: 4, mark: 5, publish: 6 }
+  const moment = (text) => text.replace(/(?:\.(\d+))?Z$/, (_, fraction = '') => '.' + fraction.padEnd(9, '0'))
+  for (const row of rows) row.moment = moment(row.at)
+  rows.sort((a, b) => (a.moment < b.moment ? 1 : a.moment > b.moment ? -1 : (rank[a.kind] ?? 7) - (rank[b.kind] ?? 7)))
+  const list = together(rows)
+  for (const row of list) {
+    if (row.kind === 'publish') publishedText(row, connections)
+    if (row.kind === 'sent') sentText(row)
+  }
+  const hint = []
+  if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} happenings`)
+  if (since) hint.push(`edges remember since ${clock(since).slice(0, 8)}`)
+  setText($('timeline-hint'), silent(edges) || hint.join(' · '))
+  $('no-timeline').hidden = list.length > 0
+  $('timeline').hidden = list.length === 0
+  keyed($('timeline'), list, (row) => row.key, buildRow, updateRow)
+}
+
+export function buildRow(row) {
+  const li = el('li', `row ${row.kind}`)
+  li.dataset.kind = row.kind
+  li.title_ = el('b', 'what')
+  li.text_ = el('span', 'text')
+  li.time_ = el('time')
+  li.append(li.title_)
+  if (row.session) {
+    const link = el('a', 'name', row.session)
+    link.href = '#session=' + encodeURIComponent(row.session)
+    li.append(link)
+  }
+  li.append(el('span', 'stream' + (row.stream ? '' : ' whole'), row.stream || 'all streams'), li.text_, li.time_)
+  return li
+}
+
+export function updateRow(li, row) {
+  setText(li.title_, row.title)
+  setText(li.text_, row.text)
+  setText(li.time_, clock(row.at))
+  setAttribute(li.time_, 'datetime', row.at)
+}
