@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -48,7 +49,8 @@ func (s *Service) store(b *batch) (*summary, error) {
 // follows would only overtake it.
 type batch struct {
 	service  *Service
-	template message // session, stream, and what holds for every message
+	ctx      context.Context //nolint:containedctx // of the request's span; it does not end
+	template message         // session, stream, and what holds for every message
 	from     source
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops

@@ -81,7 +81,9 @@ func (c *closes) run(key closeKey, this *closing) {
 	case err != nil:
 		result = resultFailed
 		this.err = fmt.Errorf("%w: %w", errCloseFailed, err)
-		c.log.Warn("a close is not finished", "error", err)
+		c.log.Warn("a close is not finished", "session", key.session, "stream", key.stream, "error", err)
+	default:
+		c.log.Debug("closed", "session", key.session, "stream", key.stream, "clear", key.clear)
 	}
 	if result == resultNotFound {
 		this.err = err

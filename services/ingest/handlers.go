@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/web"
 	"rejoin/shared/event"
+	"rejoin/shared/tracing"
 )
 
 // postEvents answers POST …/events. It returns after the acknowledgement, so that
@@ -23,7 +24,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	req.message.owner, req.message.expires = grants.Subject, grants.Expires
 	req.message.publisher = s.publisher(c, grants)
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
-	b := batch{service: s, template: req.message, stopping: c.Context().Done(), slow: slowOnce}
+	b := batch{service: s, ctx: c.UserContext(), template: req.message, stopping: c.Context().Done(), slow: slowOnce}
 	if req.media == mediaNDJSON {
 		b.from, b.slow = newLines(body, largest, body.Part), slowEach
 		return s.answerBatch(c, &b, req.each)
@@ -35,7 +36,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	}
 	if !isArray(text) {
 		req.message.data = text
-		ack, err := s.publish(context.Background(), req.message)
+		ack, err := s.publish(c.UserContext(), req.message)
 		if err != nil {
 			return problem(err)
 		}
@@ -62,7 +63,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, b *batch, each bool) error {
 	if err := b.template.checkNames(); err != nil {
 		return problem(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	ctx, cancel := context.WithTimeout(c.UserContext(), s.cfg.AckTimeout)
 	defer cancel()
 	if _, err := s.open(ctx, b.template); err != nil {
 		return problem(err)
@@ -99,7 +100,7 @@ func readPublish(c *fiber.Ctx) (req publishRequest, err error) {
 	if m.key, err = keyOf(values(c, headerKey)); err != nil {
 		return req, err
 	}
-	m.trace = traceOf(values(c, headerTrace))
+	m.trace = tracing.Read(func(name string) []string { return values(c, name) })
 	req.each, err = web.Choice(c, "results", "each", "summary", false)
 	return req, err
 }

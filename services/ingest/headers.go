@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	headerKey   = "Idempotency-Key"
-	headerType  = "Event-Type"
-	headerTrace = "traceparent"
+	headerKey  = "Idempotency-Key"
+	headerType = "Event-Type"
 )
 
 // values returns all values of a header of a request.
@@ -59,32 +58,6 @@ func typeOf(values []string) (string, error) {
 		err = web.New(web.CodeInvalidHeader, "Event-Type is empty.")
 	}
 	return t, err
-}
-
-// traceOf returns the trace context of a request (W3C Trace Context, section
-// 3.2), or empty when there is none that is well-formed, as the specification
-// has it: a broken one is no reason to fail.
-func traceOf(values []string) string {
-	t, _, err := single(headerTrace, values)
-	if err != nil || !validTraceparent(t) {
-		return ""
-	}
-	return t
-}
-
-// validTraceparent accepts version-traceid-parentid-flags in lower-case
-// hexadecimal. Of later versions it accepts only what looks the same.
-func validTraceparent(t string) bool {
-	parts := strings.Split(t, "-")
-	if len(parts) != 4 || parts[0] == "ff" {
-		return false
-	}
-	for i, n := range []int{2, 32, 16, 2} {
-		if len(parts[i]) != n || strings.Trim(parts[i], "0123456789abcdef") != "" {
-			return false
-		}
-	}
-	return strings.Trim(parts[1], "0") != "" && strings.Trim(parts[2], "0") != ""
 }
 
 // mediaType is what a body is, as far as ingest tells bodies apart.

@@ -100,30 +100,6 @@ func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
 	})
 }
 
-func TestTraceparent(t *testing.T) {
-	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	for text, want := range map[string]bool{
-		"00-" + trace + "-" + parent + "-01":                   true,
-		"00-" + trace + "-" + parent + "-00":                   true,
-		"cc-" + trace + "-" + parent + "-01":                   true,
-		"cc-" + trace + "-" + parent + "-01-what":              false,
-		"ff-" + trace + "-" + parent + "-01":                   false,
-		"00-" + strings.ToUpper(trace) + "-" + parent + "-01":  false,
-		"00-" + strings.Repeat("0", 32) + "-" + parent + "-01": false,
-		"00-" + trace + "-" + strings.Repeat("0", 16) + "-01":  false,
-		"00-" + trace + "-" + parent + "-1":                    false,
-		"00-" + trace + "-" + parent:                           false,
-		"00-" + trace[1:] + "-" + parent + "-01":               false,
-		"00-" + trace + "-" + parent + "-0g":                   false,
-		" 00-" + trace + "-" + parent + "-01":                  false,
-		"":                                                     false, "-": false, "---": false,
-	} {
-		if got := validTraceparent(text); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-}
-
 func TestASequenceBelongsToTheGenerationItWasGivenIn(t *testing.T) {
 	gens := []event.Generation{{ID: "b", Start: 5}, {ID: "c", Start: 8}, {ID: "d", Start: 8}}
 	for sequence, want := range map[uint64]string{1: "b", 5: "b", 7: "b", 8: "d", 100: "d"} {

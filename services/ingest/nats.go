@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
+	"rejoin/shared/tracing"
 )
 
 const (
@@ -36,7 +38,7 @@ func (s *Service) listen() (micro.Service, error) {
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
 	}
 	err = svc.AddEndpoint("publish", micro.HandlerFunc(s.answer), micro.WithEndpointSubject(natsPrefix+"*.*"),
-		micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{headerKey, headerType, headerTrace}, ", ")}))
+		micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")}))
 	if err != nil {
 		_ = svc.Stop() // the other error says why
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
@@ -62,18 +64,25 @@ func (s *Service) answer(req micro.Request) {
 		refuse(req, err)
 		return
 	}
+	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.NameIngest, trace.SpanKindConsumer)
+	if span.IsRecording() {
+		span.SetAttributes(tracing.Ingest(req.Subject(), m.session, m.stream)...)
+	}
 	if isArray(m.data) {
-		s.answerArray(req, m)
+		defer span.End()
+		s.answerArray(ctx, req, m)
 		return
 	}
-	under, err := s.begin(context.Background(), m)
+	under, err := s.begin(ctx, m)
 	if err != nil {
+		span.End()
 		refuse(req, err)
 		return
 	}
 	left = func() {} // the goroutine leaves
 	go func() {
 		defer s.visits.leave()
+		defer span.End()
 		ack, err := under.wait()
 		if err != nil {
 			refuse(req, err)
@@ -110,14 +119,14 @@ func (v *visits) close() {
 	v.inside.Wait()
 }
 
-func (s *Service) answerArray(req micro.Request, m message) {
+func (s *Service) answerArray(ctx context.Context, req micro.Request, m message) {
 	from, err := newArray(m.data)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		refuse(req, err)
 		return
 	}
-	sum, err := s.store(&batch{service: s, template: m, from: from, slow: slowNever}) // others wait for their turn
+	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, slow: slowNever}) // others wait for their turn
 	if err != nil {
 		refuse(req, err)
 		return
@@ -154,7 +163,7 @@ func readRequest(req micro.Request) (m message, err error) {
 	if m.eventType, err = typeOf(values(headerType)); err != nil {
 		return m, err
 	}
-	m.trace = traceOf(values(headerTrace))
+	m.trace = tracing.Read(values)
 	m.data, m.trusted = req.Data(), true
 	return m, nil
 }

@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -64,12 +63,12 @@ func (b *batch) begin(m message) (under *underWay, err error) {
 	err = b.pace(func() error { return b.service.turn(m) })
 	if err == nil {
 		err = b.pace(func() (err error) {
-			under, err = b.service.attempt(context.Background(), m, b.service.cfg.AckTimeout)
+			under, err = b.service.attempt(b.ctx, m, b.service.cfg.AckTimeout)
 			return err
 		})
 	}
 	if err != nil && !errors.Is(err, errHalted) {
-		b.service.metrics.publishedAs(stored{}, err)
+		b.service.refused(b.ctx, m, err)
 	}
 	return under, err
 }

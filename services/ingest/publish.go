@@ -8,15 +8,16 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // message is one event on its way into the log, whatever brought it here.
 type message struct {
 	session, stream string
-	eventType       string    // the SSE event type, or empty
-	key             string    // the idempotency key, or empty
-	keyIndex        uint64    // of the message among those with the key
-	trace           string    // a well-formed traceparent, or empty
+	eventType       string // the SSE event type, or empty
+	key             string // the idempotency key, or empty
+	keyIndex        uint64 // of the message among those with the key
+	trace           tracing.Context
 	publisher       string    // whom its rate is counted for
 	owner           string    // who publishes it over HTTP; empty without access control
 	expires         time.Time // when its token does; zero without one
@@ -36,7 +37,7 @@ type stored struct {
 // knows; only [eventlog.ErrUnknown] leaves open whether the event was stored.
 func (s *Service) publish(ctx context.Context, m message) (stored, error) {
 	if err := s.turn(m); err != nil {
-		s.metrics.publishedAs(stored{}, err)
+		s.refused(ctx, m, err)
 		return stored{}, err
 	}
 	under, err := s.begin(ctx, m)
@@ -50,8 +51,7 @@ func (s *Service) publish(ctx context.Context, m message) (stored, error) {
 type underWay struct {
 	service    *Service
 	session    session.Record
-	stream     string
-	size       int             // of the message, in bytes
+	message    message
 	ctx        context.Context //nolint:containedctx // bounds the acknowledgement
 	cancel     context.CancelFunc
 	begun      time.Time
@@ -62,7 +62,7 @@ type underWay struct {
 func (s *Service) begin(ctx context.Context, m message) (*underWay, error) {
 	u, err := s.attempt(ctx, m, 0)
 	if err != nil {
-		s.metrics.publishedAs(stored{}, err)
+		s.refused(ctx, m, err)
 	}
 	return u, err
 }
@@ -76,7 +76,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	if err := s.enter(ctx, patience); err != nil {
 		return nil, err
 	}
-	u := &underWay{service: s, stream: m.stream, size: len(m.data)}
+	u := &underWay{service: s, message: m}
 	u.ctx, u.cancel = context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
@@ -108,12 +108,13 @@ func (u *underWay) wait() (ack stored, err error) {
 	at, err := u.publishing.Wait(u.ctx)
 	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
 	if err == nil {
-		ack = stored{ID: s.eventID(u.session, u.stream, at), Duplicate: at.Duplicate}
+		ack = stored{ID: s.eventID(u.session, u.message.stream, at), Duplicate: at.Duplicate}
 		if !at.Duplicate {
-			s.metrics.bytes.Add(float64(u.size))
+			s.metrics.bytes.Add(float64(len(u.message.data)))
 		}
 	}
 	s.metrics.publishedAs(ack, err)
+	s.log.published(u.ctx, u.message, ack, err)
 	return ack, err
 }
 

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // Service is the ingest service. It is safe for concurrent use.
@@ -31,6 +32,8 @@ type Service struct {
 	cfg      Config
 	backend  *backend.Backend
 	metrics  *metrics
+	traces   *tracing.Traces
+	log      publishLog
 	closes   *closes
 	inflight chan struct{} // one token a publish
 	visits   visits        // of requests on NATS
@@ -57,7 +60,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	b.Register("ingest", env.Metrics)
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, backend: b, metrics: m, ln: ln,
+		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
 		closes:   newCloses(cfg, b, env.Log, m),
 		inflight: make(chan struct{}, cfg.MaxInFlight),
 		streams: newOpenStreams(func(rec session.Record) int64 {
@@ -68,10 +71,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
 		app: web.NewApp(web.Config{
-			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Clients: cfg.Clients,
+			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients,
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
 		}),
 	}
+	b.Log.TraceTo(env.Traces)
 	s.app.Use(cfg.Access.HostCheck(cfg.IngestHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)
 	env.Health.Add("nats", b.Connected)

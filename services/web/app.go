@@ -16,6 +16,8 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
+
+	"rejoin/shared/tracing"
 )
 
 // Config configures an application. Zero values mean the defaults.
@@ -31,6 +33,10 @@ type Config struct {
 
 	// Metrics takes the request metrics. Default: none are kept.
 	Metrics prometheus.Registerer
+
+	// Traces takes a span of each request, a child of the one that its header names.
+	// Handlers find it in the request's UserContext. Default: there are none.
+	Traces *tracing.Traces
 
 	// MaxBodyBytes bounds a request's body, except on routes that stream it; a larger
 	// one is answered 413. Only lines of JSON are streamed. Default: 4 MiB.
@@ -150,6 +156,7 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		method := methodLabel(c.Method())
 		body := newBody(c, cfg.ReadBodyTimeout)
 		c.Locals(bodyKey{}, body)
+		defer cfg.trace(c, method)()
 		if err := guarded(c); err != nil {
 			if err := answer(c, cfg.Log, err); err != nil {
 				return err

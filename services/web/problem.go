@@ -129,20 +129,51 @@ func answer(c *fiber.Ctx, log *slog.Logger, err error) error {
 		}
 	}
 	p := AsProblem(err)
-	switch {
-	case p.Code == CodeInternal:
-		attrs := []any{"method", strings.Clone(c.Method()), "error", err.Error()}
-		if crash, ok := errors.AsType[*panicError](err); ok {
-			attrs = append(attrs, "stack", string(crash.stack))
-		}
-		log.Error("request failed", attrs...)
-	case p.Status >= http.StatusInternalServerError:
-		log.Warn("request failed", "method", strings.Clone(c.Method()), "error", err.Error())
-	default:
-		log.Debug("request refused", "method", strings.Clone(c.Method()), "error", err.Error())
-	}
+	report(c, log, p, err)
 	return p.Send(c)
 }
+
+// report tells the log of an error that a client is answered with.
+func report(c *fiber.Ctx, log *slog.Logger, p *Problem, err error) {
+	level, message := slog.LevelDebug, "request refused"
+	switch {
+	case p.Code == CodeInternal:
+		level, message = slog.LevelError, "request failed"
+	case p.Status >= http.StatusInternalServerError:
+		level, message = slog.LevelWarn, "request failed"
+	}
+	ctx := c.UserContext()
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []any{"method", strings.Clone(c.Method()), "error", err.Error()}
+	session, stream := Place(c)
+	if session != "" {
+		attrs = append(attrs, "session", session)
+	}
+	if stream != "" {
+		attrs = append(attrs, "stream", stream)
+	}
+	if crash, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, "stack", string(crash.stack))
+	}
+	log.Log(ctx, level, message, attrs...) //nolint:sloglint // one of two constants
+}
+
+// Place returns the session and stream that a request's path names, if it does.
+func Place(c *fiber.Ctx) (session, stream string) {
+	name := func(param string) string {
+		value, err := Param(c, param)
+		if err != nil || len(value) > maxName {
+			return ""
+		}
+		return value
+	}
+	return name("session"), name("stream")
+}
+
+// maxName is how long a name may be that the log shows.
+const maxName = 128
 
 // allow returns the methods of the resource: Fiber's router has put those
 // that are registered into the response, and OPTIONS is answered for all.

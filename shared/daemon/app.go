@@ -102,13 +102,16 @@ func (a App) Main() int {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_ready", Help: "1 while the program is ready, as /readyz says, else 0.",
 	}, health.metric))
+	traces, closeTraces := openTraces(a.Name, log)
 	env := Env{
-		Log:      log,
-		Metrics:  registry,
-		Gatherer: registry,
-		Health:   health,
-		Command:  command,
-		Stdout:   a.Stdout,
+		Log:       log,
+		LogBodies: cfg.LogBodies,
+		Traces:    traces,
+		Metrics:   registry,
+		Gatherer:  registry,
+		Health:    health,
+		Command:   command,
+		Stdout:    a.Stdout,
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -116,6 +119,7 @@ func (a App) Main() int {
 	defer a.watchSignals(cancel)()
 
 	err = a.Run(ctx, env)
+	closeTraces()
 	if err == nil || (ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return ExitOK
 	}

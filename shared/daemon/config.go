@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"rejoin/shared/tracing"
 )
 
 // DefaultStopTimeout is the StopTimeout of a zero [Config] or [Group].
@@ -29,6 +31,10 @@ type Config struct {
 	// LogFormat is text, json, or auto: text on a terminal, JSON otherwise.
 	// Default: auto.
 	LogFormat string `default:"auto" enum:"auto,text,json" help:"Log format: text, json, or auto: text on a terminal, JSON otherwise."`
+
+	// LogBodies shows messages in the debug lines about publishing. Default: false, no
+	// line of the log has any part of a message.
+	LogBodies bool `help:"Show messages in the debug lines about publishing."`
 
 	// StopTimeout bounds the time from the first signal to the end of the
 	// program. Default, and the meaning of zero: 30 s.
@@ -79,9 +85,9 @@ func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 		return nil, fmt.Errorf("--log-format %q is none of auto, text and json", c.LogFormat)
 	}
 	if text {
-		return slog.New(slog.NewTextHandler(lines, opts)), nil
+		return slog.New(tracing.Handler{Handler: slog.NewTextHandler(lines, opts)}), nil
 	}
-	return slog.New(slog.NewJSONHandler(lines, opts)), nil
+	return slog.New(tracing.Handler{Handler: slog.NewJSONHandler(lines, opts)}), nil
 }
 
 // IsTerminal reports whether a reader or writer is a terminal, for which it takes any

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/shared/tracing"
 )
 
 // Env is what a program gives to the constructor of each of its services.
@@ -12,6 +14,12 @@ import (
 type Env struct {
 	// Log is the program's logger.
 	Log *slog.Logger
+
+	// LogBodies says that debug lines about publishing show messages.
+	LogBodies bool
+
+	// Traces takes spans. Nil: there are none.
+	Traces *tracing.Traces
 
 	// Metrics takes the service's collectors; the admin port serves them.
 	Metrics prometheus.Registerer

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/tracing"
 )
 
 // Headers of an event in the log.
@@ -16,8 +17,6 @@ const (
 	HeaderType = "Rejoin-Type"
 	// HeaderFinal marks a stream's last event.
 	HeaderFinal = "Rejoin-Final"
-	// HeaderTrace is the W3C trace context of the publisher.
-	HeaderTrace = "traceparent"
 	// HeaderIndex holds the publisher's own count of the stream's events.
 	HeaderIndex = "Rejoin-Index"
 )
@@ -42,6 +41,8 @@ type Entry struct {
 	Final bool
 	// Index is the publisher's own count; empty when it has none.
 	Index string
+	// Trace is the trace context of the publish; none when it has none.
+	Trace tracing.Context
 	// Data is the message; nil when the tail is headers-only.
 	Data []byte
 	// Size is the number of bytes of the message, also when the tail is headers-only.
@@ -89,4 +90,5 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 	}
 	e.Final = h.Get(HeaderFinal) != ""
 	e.Index = h.Get(HeaderIndex)
+	e.Trace = tracing.Read(h.Values)
 }

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/link"
+	"rejoin/shared/tracing"
 )
 
 // Log is an open log.
@@ -33,6 +34,7 @@ type Log struct {
 	parts    []*partition
 	life     atomic.Pointer[life]
 	feed     *Feed
+	traces   *tracing.Traces
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

@@ -10,8 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
+	"rejoin/shared/tracing"
 )
 
 // Event is what a publisher gives the log.
@@ -30,8 +32,8 @@ type Event struct {
 	KeyIndex uint64
 	// Final marks the stream's last event.
 	Final bool
-	// Trace is the W3C traceparent of the publisher, or empty.
-	Trace string
+	// Trace is the trace context of the publisher, or none.
+	Trace tracing.Context
 	// Index is where a publisher that counts a stream's events itself keeps its count,
 	// as text of its own; empty means none.
 	Index string
@@ -71,9 +73,7 @@ func (e Event) message(p int) *nats.Msg {
 	if e.Final {
 		msg.Header.Set(HeaderFinal, "1")
 	}
-	if e.Trace != "" {
-		msg.Header.Set(HeaderTrace, e.Trace)
-	}
+	e.Trace.Set(msg.Header.Set)
 	if e.Index != "" {
 		msg.Header.Set(HeaderIndex, e.Index)
 	}
@@ -85,12 +85,14 @@ type Publishing struct {
 	log    *Log
 	p      int
 	future jetstream.PubAckFuture
+	span   trace.Span // nil when the event is in no trace
 }
 
 // Begin hands an event to the log without waiting for the acknowledgement. Events that
 // one goroutine begins one after the other are stored in that order, as far as they
 // are stored, if [Log.Pipelined]: it never tries twice. Data must not change until Wait
-// has returned.
+// has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
+// none; see [Log.TraceTo].
 //
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
 // wraps [ErrUnknown].
@@ -102,11 +104,14 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	if _, err := l.settle(ctx, p); err != nil {
 		return nil, err
 	}
+	span := l.trace(ctx, &e, p)
 	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
 	if err != nil {
-		return nil, publishError(err)
+		err = publishError(err)
+		endSpan(span, Ack{}, err)
+		return nil, err
 	}
-	return &Publishing{log: l, p: p, future: future}, nil
+	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
 // Pipelined reports whether an event may be begun before the one ahead of it in its stream
@@ -116,7 +121,8 @@ func (l *Log) Pipelined() bool { return !l.clustered() }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.
-func (w *Publishing) Wait(ctx context.Context) (Ack, error) {
+func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
+	defer func() { endSpan(w.span, ack, err) }()
 	select {
 	case ack := <-w.future.Ok():
 		return w.log.ack(w.p, w.future.Msg().Subject, ack)

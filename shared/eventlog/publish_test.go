@@ -15,13 +15,14 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/tracing"
 )
 
 func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	e := eventlog.Event{
 		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
-		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Index: "7.w",
+		Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"}, Index: "7.w",
 	}
 	before := time.Now().Add(-time.Minute)
 	ack, err := l.Publish(patient(t), e)
@@ -44,7 +45,7 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	msg, err := raw.GetMsg(patient(t), 1)
-	if err != nil || msg.Header.Get("traceparent") != e.Trace {
+	if err != nil || msg.Header.Get("traceparent") != e.Trace.Parent || msg.Header.Get("tracestate") != e.Trace.State {
 		t.Errorf("headers %v, %v", msg.Header, err)
 	}
 	plain, err := l.Publish(patient(t), eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
@@ -120,7 +121,7 @@ func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
 		e := eventlog.Event{
 			Session: "s", Stream: "t", Data: bytes.Repeat([]byte("x"), size),
 			Type: strings.Repeat("t", event.MaxTypeLen), Key: strings.Repeat("k", 256), Final: true,
-			Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+			Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"},
 		}
 		if _, err := l.Publish(patient(t), e); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
