@@ -220,7 +220,7 @@ func (c *call) put(it item) (uint64, error) { return c.out.put(c.held.service.li
 // drop notes that a message is not stored.
 func (c *call) drop(reason string, err error) {
 	c.held.service.metrics.dropped.WithLabelValues(reason).Inc()
-	c.held.service.log.Warn("a message of the MCP server is left out", "session", c.held.name, "reason", err)
+	c.held.service.log.Warn("a message of the MCP server is left out", "session", c.held.name, "stream", c.stream, "reason", err)
 }
 
 // over ends a call that nothing is waited for any more. why is nil when all is answered.
@@ -240,7 +240,7 @@ func (c *call) over(why error) {
 	case errors.Is(why, errGone), errors.Is(why, errNoStream), errors.Is(why, errCancelled):
 		c.fail(codeInternal, errUnanswered.Error(), failLost)
 	default:
-		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "error", why)
+		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "stream", c.stream, "error", why)
 		c.fail(codeInternal, errUnanswered.Error(), failLost)
 	}
 }
@@ -274,7 +274,7 @@ func (c *call) close() {
 	defer cancel()
 	err := session.Close(ctx, s.backend.Sessions, s.backend.Log, c.held.name, c.stream, false, s.cfg.settle())
 	if err != nil {
-		s.log.Warn("the stream of a cancelled request is not closed", "session", c.held.name, "error", err)
+		s.log.Warn("the stream of a cancelled request is not closed", "session", c.held.name, "stream", c.stream, "error", err)
 	}
 }
 

@@ -141,6 +141,7 @@ func (h *held) cancelled(keys []string) {
 // AcceptAfter has passed.
 func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := newCall(h, c.Stream, ids)
+	made.out.trace = c.Trace
 	if !h.service.enter() {
 		return busy("the bridge has too many requests")
 	}

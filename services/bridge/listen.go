@@ -54,7 +54,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		if ctx.Err() != nil {
 			return
 		}
-		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.held.name, "in", next.String(), "error", err)
+		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.held.name, "stream", c.stream, "in", next.String(), "error", err)
 		select {
 		case <-ctx.Done():
 			return

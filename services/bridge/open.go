@@ -55,6 +55,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	}
 	if c.Stream != "" {
 		w := newWriter(s, c.Session, c.Stream)
+		w.trace = c.Trace
 		if _, err := w.put(ctx, item{data: d.response, final: true}); err != nil {
 			s.log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
 			if h := s.held(c.Session); h != nil {

@@ -35,7 +35,7 @@ func (s *Service) accept(msg *nats.Msg) {
 			err = failure(http.StatusBadGateway, codeInternal, "the answer is larger than NATS takes").Respond(msg)
 		}
 		if err != nil {
-			s.log.Info("an edge is not answered", "session", c.Session, "error", err)
+			s.log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
@@ -50,7 +50,11 @@ func (s *Service) accept(msg *nats.Msg) {
 	}
 	if !s.run(func() {
 		defer func() { <-s.handling }()
-		respond(s.answer(c))
+		ctx, span := s.begin(&c)
+		defer span.End()
+		a := s.answer(c)
+		s.log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
+		respond(a)
 	}) {
 		<-s.handling
 		respond(busy(errStopping.Error()))

@@ -35,7 +35,10 @@ func (r *remote) header(client http.Header) http.Header {
 
 // post posts messages. What is no success is what the client is told.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
-	resp, err := r.endpoint.do(ctx, http.MethodPost, r.header(client), data)
+	header := r.header(client)
+	span := r.service.posts(ctx, client, header)
+	resp, err := r.endpoint.do(ctx, http.MethodPost, header, data)
+	posted(span, resp)
 	if err != nil {
 		a := unreachable(err)
 		return nil, &a

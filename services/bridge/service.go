@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // Service is the bridge. It is safe for concurrent use.
@@ -37,6 +38,8 @@ type Service struct {
 	backend  *backend.Backend
 	log      *slog.Logger
 	metrics  *metrics
+	traces   *tracing.Traces
+	bodies   bool // the debug lines about publishing show messages
 	endpoint *endpoint
 
 	argv []string // of a server that speaks stdio; nil when it speaks HTTP
@@ -86,11 +89,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	b.Register("bridge", env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), endpoint: e, argv: argv, doubtAfter: doubtAfter,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), traces: env.Traces, bodies: env.LogBodies, endpoint: e, argv: argv, doubtAfter: doubtAfter,
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls), running: make(chan struct{}, cfg.MaxProcesses),
 		sessions: map[string]*held{},
 	}
+	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)
 	env.Health.Add("sessions", func() error {
 		if !s.taken.Load() {

@@ -101,7 +101,7 @@ func (c *call) recall(ctx context.Context) bool {
 		if err == nil {
 			return !final
 		}
-		s.log.Debug("a stream cannot be read yet", "session", c.held.name, "error", err)
+		s.log.Debug("a stream cannot be read yet", "session", c.held.name, "stream", c.stream, "error", err)
 		select {
 		case <-ctx.Done():
 			return false

@@ -6,10 +6,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // writer stores the events of one stream, one after the other: the next is begun when
@@ -19,7 +21,8 @@ import (
 type writer struct {
 	service         *Service
 	session, stream string
-	nonce           string // of the keys of what has no ID of its own
+	trace           tracing.Context // of the call
+	nonce           string          // of the keys of what has no ID of its own
 	index           uint64
 	last            uint64          // the sequence that the next event comes behind
 	over            <-chan struct{} // closed when the session ends: nothing needs to be stored any more
@@ -46,7 +49,7 @@ const (
 // put stores an event, and returns its sequence, as long as ctx does not end between two
 // attempts. Errors are [errTooLarge], [errClosed], and ctx's cause.
 func (w *writer) put(ctx context.Context, it item) (uint64, error) {
-	e := eventlog.Event{Session: w.session, Stream: w.stream, Data: it.data, Final: it.final}
+	e := eventlog.Event{Session: w.session, Stream: w.stream, Data: it.data, Final: it.final, Trace: w.trace}
 	if it.id != "" {
 		// A bridge that resumes the upstream's stream gets the same event again. An
 		// upstream that uses an ID twice loses nothing.
@@ -71,10 +74,12 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		switch {
 		case err == nil && ack.Duplicate:
 			w.last = max(w.last, ack.Sequence)
+			w.stored(e, ack)
 			m.messages.WithLabelValues(resultDuplicate).Inc()
 			return ack.Sequence, nil
 		case err == nil:
 			w.last = ack.Sequence
+			w.stored(e, ack)
 			m.messages.WithLabelValues(resultStored).Inc()
 			return ack.Sequence, nil
 		case errors.Is(err, eventlog.ErrTooLarge):
@@ -83,7 +88,7 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 			return 0, errClosed
 		}
 		m.retries.Inc()
-		w.service.log.Debug("a message is not stored yet", "session", w.session, "error", err)
+		w.service.log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
@@ -92,6 +97,20 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// stored writes a debug line.
+func (w *writer) stored(e eventlog.Event, ack eventlog.Ack) {
+	s := w.service
+	if !s.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	ctx := w.trace.Within(context.Background())
+	attrs := []any{"session", w.session, "stream", w.stream, "sequence", ack.Sequence, "bytes", len(e.Data), "duplicate", ack.Duplicate}
+	if s.bodies {
+		attrs = append(attrs, "body", string(e.Data))
+	}
+	s.log.DebugContext(ctx, "a message is stored", attrs...)
 }
 
 // doubtAfter is how long the log surely knows the key of an attempt: less than its

@@ -49,7 +49,8 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 	if web.AsProblem(err).Code != web.CodeUnavailable || form(c.Get(fiber.HeaderAccept)) != formStream {
 		return err
 	}
-	s.logger.Warn("a subscriber is told to come back", "error", err)
+	session, stream := web.Place(c)
+	s.comesBack(c.UserContext(), place{session, stream}, err)
 	return s.later(c, "unavailable")
 }
 

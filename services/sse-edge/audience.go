@@ -28,8 +28,8 @@ func (t *traffic) wrote(events int, now int64) {
 	}
 }
 
-// asked is a question to a worker about the streams of a session.
-type asked struct {
+// inquiry is a question to a worker about the streams of a session.
+type inquiry struct {
 	session string
 	limit   int
 	found   chan<- found // has room
@@ -42,7 +42,7 @@ type found struct {
 }
 
 // find answers a question.
-func (w *worker) find(q asked) {
+func (w *worker) find(q inquiry) {
 	var streams []*stream
 	for c, sub := range w.subs {
 		if c.place.session == q.session {
@@ -157,7 +157,7 @@ func (s *Service) audience() func(context.Context, audience.Question) audience.A
 func (s *Service) connections(ctx context.Context, session string, limit int) (newest []audience.Connection, total int) {
 	answers := make(chan found, len(s.workers))
 	for _, w := range s.workers {
-		w.send(post{what: newsAsked, asked: &asked{session, limit, answers}})
+		w.send(post{what: newsAsked, asked: &inquiry{session, limit, answers}})
 	}
 	for range s.workers {
 		select {

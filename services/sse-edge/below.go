@@ -281,8 +281,12 @@ func (r *reader) itemsOfFlow(ctx context.Context, page eventlog.Page) ([]item, e
 
 func (r *reader) itemOf(e eventlog.Entry) item {
 	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
-	return item{
+	it := item{
 		stream: e.Subject.Stream, sequence: e.Sequence, time: e.Time.UnixNano(),
 		frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ofLog,
 	}
+	if r.part.traced && e.Trace.Sampled() {
+		it.trail = &trail{publish: e.Trace.Span()}
+	}
+	return it
 }

@@ -70,6 +70,7 @@ type item struct {
 	offset   uint64 // of the frame in the window, and of its segment
 	segment  uint64
 	number   uint64 // of its entry in the window; 0 when it is from the log
+	trail    *trail // nil unless the event is sampled
 }
 
 // appendObject appends the event as an object of JSON, as pages and flows show it. The

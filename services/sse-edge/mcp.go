@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -209,11 +210,11 @@ func asRefusal(err error) *refusal {
 // refuse answers with a JSON-RPC error.
 func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	r := asRefusal(err)
+	level := slog.LevelDebug
 	if r.status >= http.StatusInternalServerError {
-		s.logger.Warn("an MCP client is refused", "method", strings.Clone(c.Method()), "error", err)
-	} else {
-		s.logger.Debug("an MCP client is refused", "method", strings.Clone(c.Method()), "error", err)
+		level = slog.LevelWarn
 	}
+	s.logger.Log(c.UserContext(), level, "an MCP client is refused", "method", strings.Clone(c.Method()), "session", sessionNamed(c), "error", err)
 	if r.retryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(int(r.retryAfter/time.Second)))
 	}
@@ -221,6 +222,18 @@ func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	c.Status(r.status)
 	return c.Send(errorMessage(r.id, r.code, r.message, r.data))
+}
+
+// sessionNamed returns the session that a request names, for the log.
+func sessionNamed(c *fiber.Ctx) string {
+	name := c.Get(headerSession)
+	if name == "" {
+		name = c.Query("session")
+	}
+	if event.CheckSession(name) != nil {
+		return ""
+	}
+	return strings.Clone(name)
 }
 
 // errorMessage is a JSON-RPC error; no ID is null.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -43,7 +44,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
+	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
 	st.quiet.Store(true)
 	st.mcp.behind, st.mcp.served = req.start.now, false
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
@@ -84,7 +85,7 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 	case http.StatusTooManyRequests:
 		reason = "address_rate"
 	case http.StatusServiceUnavailable:
-		s.logger.Warn("an MCP client is told to come back", "error", err)
+		s.logger.WarnContext(c.UserContext(), "an MCP client is told to come back", "session", sessionNamed(c), "error", err)
 	default:
 		return err
 	}
@@ -115,7 +116,7 @@ func (s *Service) mcpDelete(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
-	answer, err := s.ask(rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
+	answer, err := s.ask(c.UserContext(), rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
 	switch {
 	case errors.Is(err, errNoSession):
 		return c.SendStatus(http.StatusNoContent)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
@@ -61,7 +62,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return s.comeBack(c, who)
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: form}
+	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: form}
 	st.quiet.Store(!form.served)
 	var err error
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {

@@ -180,12 +180,12 @@ func (s *Service) initialize(c *fiber.Ctx, who mcpClient, call rpc.Call) (rpc.An
 		return rpc.Answer{}, s.cfg.Access.Insufficient(c)
 	}
 	call.Action, call.Owner, call.Header = rpc.Open, who.grants.Subject, forwarded(c)
-	return s.ask(call, bridgeTimeout)
+	return s.ask(c.UserContext(), call, bridgeTimeout)
 }
 
 // mcpHand hands over messages that have no response.
 func (s *Service) mcpHand(c *fiber.Ctx, call rpc.Call) (result string, err error) {
-	answer, err := s.ask(call, bridgeTimeout)
+	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
 	switch {
 	case err != nil:
 		return postRefused, err
@@ -208,7 +208,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return postRefused, web.New(web.CodeUnavailable, "The edge has no room at the moment.")
 	}
-	st := &stream{service: s, visit: v, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
+	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
 	handedOver := false
 	defer func() {
 		if !handedOver {
@@ -218,7 +218,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	if st.reader, err = s.open(request{at: place{call.Session, call.Stream}, start: start{now: true}}, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		return postRefused, err
 	}
-	answer, err := s.ask(call, takenTimeout)
+	answer, err := s.ask(st.asked.ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
@@ -232,11 +232,12 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 		patience = s.cfg.Heartbeat
 	}
 	if st.step, err = s.poll(st.reader, patience); err != nil {
-		s.logger.Warn("an MCP call waits for the log", "error", err)
+		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {
 	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
-		s.count(st.reader, v, 0, st.step, len(st.step.items))
+		s.count(st.reader, v, 0, st.step, 1)
+		s.told(st.reader, st.step, 1, st.asked)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 		return postJSON, c.Send(messageOf(st.step.items[0]))
 	case st.step.ended:
@@ -246,11 +247,15 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	return postStream, s.handOver(c, st)
 }
 
-// ask asks a bridge. Errors wrap [rpc.ErrUnknown], or are what a client is told.
-func (s *Service) ask(call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
+// ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are what a client is told.
+func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.base, timeout)
 	defer cancel()
+	span := s.asks(by, &call)
 	answer, err := call.Do(ctx, s.nc)
+	span.End()
+	s.logger.DebugContext(by, "a bridge was asked", "session", call.Session, "stream", call.Stream,
+		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)
 	switch {
 	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open:
 		return answer, errNoSession
@@ -295,6 +300,7 @@ func (s *Service) whole(c *fiber.Ctx, st *stream) error {
 	body := st.opening(st.reader.resumesAt(st.step))
 	step := st.settle(st.step)
 	s.count(st.reader, st.visit, 0, step, len(step.items))
+	s.told(st.reader, step, len(step.items), st.asked)
 	for i := range step.items {
 		body = append(body, step.items[i].frame...)
 	}

@@ -16,6 +16,7 @@ const pageBytes = 4 << 20
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for.
 func (s *Service) page(c *fiber.Ctx, req request) error {
+	by := asked{c.UserContext(), time.Now()}
 	v := visit{session: req.at.session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
@@ -47,6 +48,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		return err
 	}
 	s.count(r, v, 0, step, len(step.items))
+	s.told(r, step, len(step.items), by)
 	if len(step.gaps) > 0 && req.onGapError {
 		return goneProblem(step.gaps[0])
 	}

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // partition is one partition at the edge: its window, and the tail that fills it.
@@ -30,6 +31,7 @@ type partition struct {
 	turn      bool                           // the tail has one
 	tailed    atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics   *metrics
+	traced    bool // there are traces
 	strangers strangers
 	// jumped asks for the partition's marks: the tail has begun, or has missed something.
 	jumped chan struct{}
@@ -90,6 +92,9 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 	if e.Valid && e.Subject.Kind == event.Message && e.Sequence > p.endIn(rec, e.Subject.Session, e.Subject.Stream) {
 		p.metrics.skipped.WithLabelValues("closed").Inc()
 		e.Valid = false
+	}
+	if !p.traced {
+		e.Trace = tracing.Context{}
 	}
 	p.window.append(e, missed, rec.Incarnation)
 	if missed > 0 {

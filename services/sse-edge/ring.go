@@ -11,6 +11,7 @@ type entry struct {
 	size     uint32 // of the frame
 	chain    uint32 // the number of its stream's chain
 	dead     bool   // cleared: on no stream's chain any more, and to be passed over in the flow
+	traced   bool   // the window has its trail
 	stream   links
 	flow     links
 }

@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/presence"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 // Config configures the edge.
@@ -133,6 +134,7 @@ type Service struct {
 	numbers  atomic.Uint64 // of those that have begun
 	diary    *diary
 	metrics  *metrics
+	traces   *tracing.Traces
 
 	base  context.Context // of all streams; ends when they must
 	end   context.CancelFunc
@@ -153,7 +155,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, health: env.Health,
+		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health,
 		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
 		drain: make(chan struct{}), nc: b.Conn, diary: newDiary(), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
@@ -176,7 +178,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	n := b.Log.Settings().Partitions
 	for number := range n {
 		p := &partition{
-			number: number, log: b.Log, sessions: b.Sessions, ledger: led, logger: env.Log, metrics: s.metrics,
+			number: number, log: b.Log, sessions: b.Sessions, ledger: led, logger: env.Log, metrics: s.metrics, traced: env.Traces.On(),
 			window:    newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
 			strangers: strangers{sessions: b.Sessions},
 			looks:     looks{base: s.base, log: b.Log, ledger: led, number: number},
@@ -208,7 +210,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Clients: cfg.Clients, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	s.app.Use(cfg.Access.HostCheck(cfg.EdgeHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)

@@ -31,6 +31,7 @@ const logRetry = 500 * time.Millisecond
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req request) error {
+	by := asked{c.UserContext(), time.Now()}
 	v := visit{session: req.at.session, address: s.clientAddress(c)}
 	if refused := s.admission.enter(v); refused != "" {
 		return s.later(c, refused)
@@ -43,7 +44,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	}()
 	r, err := s.open(req, limits{events: stepEvents, bytes: stepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.logger.Warn("a subscriber is told to come back", "error", err)
+		s.comesBack(by.ctx, req.at, err)
 		return s.later(c, "unavailable")
 	}
 	if err != nil {
@@ -57,15 +58,16 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := &stream{service: s, reader: r, visit: v, envelope: req.envelope, filter: req.filter, expires: req.expires}
+	st := &stream{service: s, reader: r, visit: v, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(r, 0); err != nil {
-			s.logger.Warn("a subscriber is told to come back", "error", err)
+			s.comesBack(by.ctx, req.at, err)
 			return s.later(c, "unavailable")
 		}
 		if len(st.step.gaps) > 0 {
-			s.count(r, v, 0, st.step, len(st.step.items))
+			s.count(r, v, 0, st.step, 0)
+			s.tellGaps(r, st.step.gaps, by)
 			return goneProblem(st.step.gaps[0])
 		}
 	}
@@ -125,6 +127,7 @@ type stream struct {
 	service  *Service
 	reader   *reader
 	visit    visit
+	asked    asked
 	conn     net.Conn
 	raw      syscall.RawConn // of conn
 	envelope bool
@@ -206,7 +209,7 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 	s.admission.inside.Add(1) // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
-			s.logger.Warn("a subscriber is told to come back", "error", err)
+			s.comesBack(st.asked.ctx, st.reader.place, err)
 			s.metrics.refused.WithLabelValues("unavailable").Inc()
 			var out outbox
 			out.only(st, st.farewell(), true)
@@ -237,18 +240,15 @@ func (st *stream) open(from beginning) (err error) {
 		return err
 	}
 	if (from.fresh || from.resumes) && !from.read {
-		found, ok := r.quick()
-		if !ok {
-			if found, err = r.next(ctx); err != nil {
-				return err
-			}
+		if st.step, err = st.first(ctx, from); err != nil {
+			return err
 		}
-		st.step = found
 	}
 	if from.fresh {
 		from.position = r.resumesAt(st.step)
 	}
 	st.traffic.stood = from.position
+	st.connected(from)
 	if st.mcp != nil {
 		var out outbox
 		out.only(st, st.opening(from.position), false)
@@ -257,6 +257,20 @@ func (st *stream) open(from beginning) (err error) {
 	}
 	st.head = st.connect(ctx, from)
 	return nil
+}
+
+// first reads what follows the client's cursor.
+func (st *stream) first(ctx context.Context, from beginning) (step, error) {
+	read := func() (step, error) {
+		if found, ok := st.reader.quick(); ok {
+			return found, nil
+		}
+		return st.reader.next(ctx)
+	}
+	if !from.resumes {
+		return read()
+	}
+	return st.service.resumed(st.reader, st.asked, read)
 }
 
 func rawOf(conn net.Conn) (syscall.RawConn, error) {

@@ -100,6 +100,9 @@ func (w *window) collect(v *view, r *reader, limit limits) {
 			} else {
 				it.stream = c.place.stream
 			}
+			if en.traced {
+				it.trail = w.trails.of(en.sequence)
+			}
 			v.items = append(v.items, it)
 			bytes += int(en.size)
 			v.last = n

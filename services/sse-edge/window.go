@@ -39,6 +39,8 @@ type window struct {
 	// markers are those behind the floor, oldest first. A chain that has nothing else
 	// is forgotten with its marker.
 	markers []noted
+	// trails are those of the newest events that are sampled.
+	trails trails
 	// floor: every event after floor-1 that the tail received is here.
 	floor uint64
 	// proved: from here on the tail saw every event come in without a jump.
@@ -74,7 +76,7 @@ func newWindow(budget int, skipped func(reason string)) *window {
 func (w *window) reset(state eventlog.State, after, floor uint64) {
 	w.frames.clear()
 	w.ring.clear()
-	w.markers = nil
+	w.markers, w.trails = nil, nil
 	for _, c := range w.chains {
 		c.length, c.entries, c.lost, c.closed, c.clearedAt, c.prefix = 0, 0, 0, 0, 0, nil
 		c.losses = nil
@@ -243,7 +245,12 @@ func (w *window) message(e eventlog.Entry, incarnation string) {
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return appendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
-	n := w.ring.push(entry{sequence: e.Sequence, time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number})
+	en := entry{sequence: e.Sequence, time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number}
+	if e.Trace.Sampled() {
+		w.trails.add(e, stream)
+		en.traced = true
+	}
+	n := w.ring.push(en)
 	stream.entries++
 	w.link(stream, n, streamLinks)
 	w.link(flow, n, flowLinks)

@@ -69,7 +69,7 @@ type post struct {
 	what   news
 	where  string        // with newsTurn: where to go on, if that is known
 	rested chan<- string // with newsRest: takes where the stream stands; has room
-	asked  *asked        // with newsAsked, which is about no stream
+	asked  *inquiry      // with newsAsked, which is about no stream
 }
 
 type news uint8
@@ -310,9 +310,8 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 		return false
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.rewritten())
-		w.wrote(st, s, min(told, len(s.items)))
+		w.wrote(st, s, told)
 		st.reader.goBack(s, told)
-		st.mcp.told(s, told)
 		st.ended = s.ended && told > len(s.items)
 		w.flush(st, rest)
 		return false
@@ -320,19 +319,18 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 	w.wrote(st, s, len(s.items))
 	if s.ended {
 		w.end(st, "ended")
-		return true
-	}
-	st.mcp.told(s, len(s.items))
-	if s.more {
+	} else if s.more {
 		w.more = append(w.more, st)
 	}
 	return true
 }
 
-// wrote counts what of a step was written.
-func (w *worker) wrote(st *stream, s step, events int) {
+// wrote notes how much of a step was written; see [outbox.cut].
+func (w *worker) wrote(st *stream, s step, told int) {
+	events := min(told, len(s.items))
 	w.service.count(st.reader, st.visit, st.traffic.number, s, events)
 	st.traffic.wrote(events, w.now)
+	st.told(s, told)
 }
 
 // write writes a block of the stream's own making.
@@ -389,7 +387,8 @@ func (w *worker) back(st *stream) {
 		w.advance(st)
 	case err != nil:
 		st.tellRested()
-		w.service.logger.Warn("an event stream waits for the log", "error", err)
+		w.service.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
+			"session", st.reader.place.session, "stream", st.reader.place.stream, "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
@@ -428,6 +427,7 @@ func (w *worker) end(st *stream, reason string) {
 
 // finish lets go of what a stream held. Nobody uses it any more.
 func (w *worker) finish(st *stream) {
+	st.disconnected()
 	st.reader.close()
 	w.service.metrics.connections.Dec()
 	if st.mcp != nil {

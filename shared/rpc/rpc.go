@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/event"
+	"rejoin/shared/tracing"
 )
 
 const (
@@ -71,6 +72,8 @@ type Call struct {
 	// Header is the client's, without what belongs to the connection or to the transport.
 	// The bridge chooses what it passes on.
 	Header http.Header `json:"header,omitempty"`
+	// Trace is the trace context that the bridge goes on with; it is none of Header's.
+	Trace tracing.Context `json:"-"`
 	// Data is the body of the client's POST, unchanged.
 	Data []byte `json:"-"`
 }
@@ -100,6 +103,7 @@ func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	c.Trace.Set(msg.Header.Set)
 	reply, err := nc.RequestMsgWithContext(ctx, msg)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -140,7 +144,7 @@ func ParseCall(msg *nats.Msg) (Call, error) {
 			return Call{}, fmt.Errorf("%w: stream: %w", ErrInvalid, err)
 		}
 	}
-	c.Data = msg.Data
+	c.Trace, c.Data = tracing.Read(msg.Header.Values), msg.Data
 	return c, nil
 }
 

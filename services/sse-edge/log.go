@@ -1,0 +1,43 @@
+package edge
+
+import (
+	"context"
+	"log/slog"
+)
+
+// comesBack tells why a subscriber is told to come back.
+func (s *Service) comesBack(ctx context.Context, at place, why error) {
+	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.session, "stream", at.stream, "error", why)
+}
+
+// tellGaps writes a debug line about each gap that a client was told of.
+func (s *Service) tellGaps(r *reader, gaps []gap, by asked) {
+	if !s.logger.Enabled(by.ctx, slog.LevelDebug) {
+		return
+	}
+	for _, g := range gaps {
+		s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.session, "stream", g.stream,
+			"reason", string(g.reason), "certain", g.certain, "requested", g.requested)
+	}
+}
+
+// connected writes a debug line about a stream that begins; cursor is where.
+func (st *stream) connected(from beginning) {
+	s, r := st.service, st.reader
+	if !s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
+		return
+	}
+	message := "a subscriber connects"
+	if from.resumes {
+		message = "a subscriber resumes"
+	}
+	s.logger.DebugContext(st.asked.ctx, message, "session", r.place.session, "stream", r.place.stream, "cursor", from.position) //nolint:sloglint // one of two constants
+}
+
+// disconnected writes a debug line about a stream that has ended.
+func (st *stream) disconnected() {
+	s, r := st.service, st.reader
+	if s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
+		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.place.session, "stream", r.place.stream, "cursor", r.cursor, "reason", st.reason)
+	}
+}
