@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v2"
@@ -93,7 +94,7 @@ func (a *asked) selector(where string, s *parser.VectorSelector) {
 	a.t.Helper()
 	rows := a.rows(where, s)
 	for _, m := range s.LabelMatchers {
-		if m.Name == labels.MetricName || m.Name == "instance" || m.Name == "job" {
+		if m.Name == model.MetricNameLabel || m.Name == "instance" || m.Name == "job" {
 			continue
 		}
 		for name, row := range rows {
@@ -115,7 +116,7 @@ func (a *asked) rows(where string, s *parser.VectorSelector) map[string]document
 	a.t.Helper()
 	rows := map[string]documented{}
 	for _, m := range s.LabelMatchers {
-		if m.Name != labels.MetricName {
+		if m.Name != model.MetricNameLabel {
 			continue
 		}
 		for name, row := range a.table {
