@@ -111,6 +111,7 @@ func startProc(t testing.TB, args ...string) *proc {
 // start starts the program, on the ports that it had before.
 func (p *proc) start() {
 	p.t.Helper()
+	built(p.t, rejoinPackage) // which may take its time
 	deadline := time.Now().Add(patience)
 	for {
 		if err := p.try(deadline); err == nil {

@@ -75,7 +75,7 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	r := readerAt(w, at, 0)
 	r.part = &partition{number: 3}
 	v := w.read(r, limits{10, 1 << 10}, nil)
-	by := asked{context.Background(), time.Now()}
+	by := asked{t.Context(), time.Now()}
 	s.told(r, step{items: v.items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("%d spans of what was not sent", n)
@@ -101,7 +101,7 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	r := readerAt(w, at, 0)
 	r.part = &partition{}
 	v := w.read(r, limits{10, 1 << 10}, nil)
-	s.told(r, step{items: v.items}, 1, asked{context.Background(), time.Now()})
+	s.told(r, step{items: v.items}, 1, asked{t.Context(), time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
 	}
