@@ -28,7 +28,7 @@ var (
 	linkPattern    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	headingPattern = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	notInAnchors   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-	code           = regexp.MustCompile("(?ms)^```.*?^```$|`[^`\n]*`")
+	code           = regexp.MustCompile("(?ms)^```.*?\n```$|`[^`\n]*`")
 )
 
 // anchors are what the headings of a document are linked by.

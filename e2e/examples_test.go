@@ -59,7 +59,7 @@ type run struct {
 func (p *proc) example(program string, args ...string) *run {
 	t := p.t
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("../examples", program))
+	path, err := filepath.Abs(filepath.Join("..", "examples", program))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type block struct {
 	from, to   int // where text stands in the file
 }
 
-var fence = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+var fence = regexp.MustCompile("(?ms)^```(\\w+)\n((?:.*?\n)??)```$")
 
 func document(t *testing.T, file string) (string, []block) {
 	t.Helper()
