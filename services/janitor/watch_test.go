@@ -186,7 +186,7 @@ func TestSessionsThatAreCloseToALimit(t *testing.T) {
 	cfg.Interval, cfg.MaxEventsOverride = time.Hour, 1000
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 10, MaxBytesPerSession: 100 * messageBytes, MaxStreamsPerSession: 2, MaxEventsPerStream: 50, MaxAge: time.Hour}, cfg)
 	r.onlySweeps()
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("roomy", "", json.RawMessage(`{"rejoin":{"maxEvents":100}}`), time.Now())); err != nil {
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("roomy", "", json.RawMessage(`{"retention":{"maxEvents":100}}`), time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	r.publish(t, "far", "a", 7)

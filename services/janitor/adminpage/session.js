@@ -236,7 +236,9 @@ export function renderTimeline() {
   const rank = { sent: 0, end: 1, gap: 2, resume: 3, connect: 4, mark: 5, publish: 6 }
   const moment = (text) => text.replace(/(?:\.(\d+))?Z$/, (_, fraction = '') => '.' + fraction.padEnd(9, '0'))
   for (const row of rows) row.moment = moment(row.at)
-  rows.sort((a, b) => (a.moment < b.moment ? 1 : a.moment > b.moment ? -1 : (rank[a.kind] ?? 7) - (rank[b.kind] ?? 7)))
+  // Edges tell milliseconds of what they sent, the log tells nanoseconds.
+  const later = (a, b, digits) => (a.slice(0, digits) < b.slice(0, digits) ? 1 : a.slice(0, digits) > b.slice(0, digits) ? -1 : 0)
+  rows.sort((a, b) => later(a.moment, b.moment, 23) || (rank[a.kind] ?? 7) - (rank[b.kind] ?? 7) || later(a.moment, b.moment))
   const list = together(rows)
   for (const row of list) {
     if (row.kind === 'publish') publishedText(row, connections)
