@@ -26,8 +26,8 @@ func pages(t *testing.T) *httptest.Server {
 
 const itemsJS = "[...document.querySelectorAll('li')].map((item) => item.textContent.replace(/.*\"n\":([0-9]+).*/, '$1')).join(' ')"
 
-// shows waits until a page shows messages by their numbers.
-func (b *browser) shows(want string) {
+// lists waits until a page lists messages by their numbers.
+func (b *browser) lists(want string) {
 	b.t.Helper()
 	b.until(itemsJS + " == '" + want + "'")
 }
@@ -51,26 +51,26 @@ func TestTheExamplePages(t *testing.T) {
 			}
 			p.publish("demo", "main", 1, 2)
 			load()
-			b.shows("1 2")
+			b.lists("1 2")
 			b.says("live")
 			p.kill()
 			b.says("waiting")
 			p.start()
 			p.publish("demo", "main", 3, 4)
-			b.shows("1 2 3 4")
+			b.lists("1 2 3 4")
 			load()
 			p.publish("demo", "main", 5, 5)
-			b.shows("1 2 3 4 5")
+			b.lists("1 2 3 4 5")
 
 			script[bool](b, `Object.keys(localStorage).forEach((key) => localStorage.setItem(key, JSON.stringify({ place: 'main_0000000_1', messages: ['old'] }))), true`)
 			b.do(chromedp.Navigate("about:blank")) // or it would keep its own place
 			load()
-			b.shows("events are missing: unknown 1 2 3 4 5")
+			b.lists("events are missing: unknown 1 2 3 4 5")
 			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
 			b.says("the end")
 			load()
 			b.says("the end")
-			b.shows("1 2 3 4 5")
+			b.lists("1 2 3 4 5")
 		})
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// documented returns the blocks of a language in docs/operations.md.
-func documented(t *testing.T, language string) []string {
+// operationsBlocks returns the blocks of a language in docs/operations.md.
+func operationsBlocks(t *testing.T, language string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestADocumentedBackupIsRestoredAndWhatCameAfterItIsTold(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", script, err, out)
 		}
 	}
-	scripts := documented(t, "sh")
+	scripts := operationsBlocks(t, "sh")
 	if len(scripts) != 2 || !strings.HasPrefix(scripts[0], "# backup") || !strings.HasPrefix(scripts[1], "# restore") {
 		t.Fatalf("the document has these commands: %q", scripts)
 	}

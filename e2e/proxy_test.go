@@ -27,7 +27,7 @@ func TestEventStreamsLiveBehindTheDocumentedProxies(t *testing.T) {
 	} {
 		t.Run(language, func(t *testing.T) {
 			p := startProc(t, "--heartbeat=100ms")
-			blocks := documented(t, language)
+			blocks := operationsBlocks(t, language)
 			if len(blocks) != 1 {
 				t.Fatalf("the document has %d", len(blocks))
 			}

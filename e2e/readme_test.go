@@ -371,7 +371,7 @@ func TestREADMEAndDocumentsPageSurvivesARestart(t *testing.T) {
 				t.Error("the document does not say which page to open")
 			}
 			b.do(chromedp.Navigate(s.URL + "/client.html?base=" + d.p.api()))
-			b.shows("1 2 3")
+			b.lists("1 2 3")
 		default:
 			return false
 		}
