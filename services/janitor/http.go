@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -228,8 +227,8 @@ func (s *Service) ready() error {
 
 func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 	q := listQuery{limit: defaultLimit}
-	bad := func(format string, args ...any) (listQuery, error) {
-		return listQuery{}, web.New(web.CodeInvalidParameter, fmt.Sprintf(format, args...))
+	bad := func(detail string) (listQuery, error) {
+		return listQuery{}, web.New(web.CodeInvalidParameter, detail)
 	}
 	var err error
 	if q.limit, err = web.Number(c, "limit", q.limit, 1, maxLimit); err != nil {

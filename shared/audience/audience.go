@@ -240,13 +240,17 @@ func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.
 	}
 	wait, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var settled *time.Timer // ends the wait
+	defer func() {
+		if settled != nil {
+			settled.Stop()
+		}
+	}()
 	heard := map[string]bool{}
 	var answers []Answer
 	for len(answers) < maxAnswers {
-		if known > 0 && len(answers) == known {
-			settled, cancel := context.WithTimeout(wait, settle)
-			defer cancel() // once
-			wait = settled
+		if settled == nil && known > 0 && len(answers) >= known {
+			settled = time.AfterFunc(settle, cancel)
 		}
 		msg, err := sub.NextMsgWithContext(wait)
 		switch {
