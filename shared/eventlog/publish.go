@@ -164,6 +164,8 @@ func publishError(err error) error {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.As(err, &api) && api.ErrorCode == 10158: // an event of that key is in process, in a cluster
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	case errors.As(err, &api):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.Is(err, nats.ErrMaxPayload):

@@ -25,6 +25,7 @@ func TestErrorsAreNamed(t *testing.T) {
 		"storage":                {api(10047), ErrFull, ErrFull},
 		"store failed":           {api(10077), ErrFull, ErrFull},
 		"message too large":      {api(10054), ErrTooLarge, nil},
+		"in process":             {api(10158), ErrUnknown, nil},
 		"no leader":              {api(10008), ErrUnavailable, ErrUnavailable},
 		"payload":                {nats.ErrMaxPayload, ErrTooLarge, ErrUnavailable},
 		"no responders":          {jetstream.ErrNoStreamResponse, ErrUnavailable, ErrUnavailable},
