@@ -2,6 +2,8 @@ package credentials_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,5 +142,47 @@ func TestTheKeyOfTokensGoesToWhoNeedsIt(t *testing.T) {
 		if n := len(got); n != 0 && text == "" {
 			t.Errorf("%d files are left", n)
 		}
+	}
+}
+
+func TestAClusterHasCertificatesThatStay(t *testing.T) {
+	dir := t.TempDir()
+	if err := credentials.MakeCertificates(dir); err != nil {
+		t.Fatal(err)
+	}
+	first := read(t, dir)
+	for file, names := range map[string][]string{credentials.RouteFile: credentials.RouteNames, credentials.ProxyFile: credentials.ProxyNames} {
+		pair, err := tls.X509KeyPair([]byte(first[file]), []byte(first[file+".key"]))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		itself := x509.NewCertPool()
+		itself.AddCert(pair.Leaf)
+		for _, name := range names {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: itself, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+				t.Errorf("%s is not good for %s: %v", file, name, err)
+			}
+		}
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: itself, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			t.Errorf("%s is no client's: %v", file, err)
+		}
+	}
+	if first[credentials.RouteFile] == first[credentials.ProxyFile] {
+		t.Error("browsers and routes have the same certificate")
+	}
+
+	// What a crash left half done is made anew.
+	if err := os.Remove(filepath.Join(dir, credentials.RouteFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := credentials.MakeCertificates(dir); err != nil {
+		t.Fatal(err)
+	}
+	again := read(t, dir)
+	if again[credentials.ProxyFile] != first[credentials.ProxyFile] || again[credentials.ProxyFile+".key"] != first[credentials.ProxyFile+".key"] {
+		t.Error("the proxy's certificate was replaced")
+	}
+	if _, err := tls.X509KeyPair([]byte(again[credentials.RouteFile]), []byte(again[credentials.RouteFile+".key"])); err != nil {
+		t.Error(err)
 	}
 }
