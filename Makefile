@@ -25,6 +25,7 @@ MODULES  = $(shell go list -m -f '{{.Dir}}')
 FUZZTIME ?= 10s
 # Where make vuln gets the known vulnerabilities from: a URL, or file:///… of a copy.
 GOVULNDB ?= https://vuln.go.dev
+KILLS    ?= 4
 
 .PHONY: help
 help: ## Show this list.
@@ -48,8 +49,8 @@ race: ## Run the tests of every module with the race detector.
 	go test -race -timeout 20m $(TESTFLAGS) work
 
 .PHONY: e2e-docker
-e2e-docker: ## Bring up deploy/compose.yaml on this machine's Docker engine and test it.
-	go test -tags docker -run '^TestDocker' -count=1 -timeout 20m $(TESTFLAGS) ./e2e
+e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; KILLS=n containers of the cluster are killed.
+	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -kills=$(KILLS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.

@@ -18,13 +18,13 @@ type browser struct {
 	ctx context.Context
 }
 
-func openBrowser(t testing.TB) *browser {
+func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Fatalf("these tests need Debian's chromium: %v", err)
 	}
-	alloc, stop := chromedp.NewExecAllocator(context.Background(),
+	alloc, stop := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(path),
 		chromedp.NoFirstRun,
 		chromedp.NoDefaultBrowserCheck,
@@ -33,7 +33,7 @@ func openBrowser(t testing.TB) *browser {
 		chromedp.DisableGPU,
 		chromedp.Flag("disable-background-networking", true),
 		chromedp.UserDataDir(t.TempDir()),
-	)
+	}, more...)...)
 	ctx, _ := chromedp.NewContext(alloc) // ended by Cancel below
 	t.Cleanup(func() {
 		if err := chromedp.Cancel(ctx); err != nil {
@@ -46,6 +46,16 @@ func openBrowser(t testing.TB) *browser {
 		t.Fatal(err)
 	}
 	return &browser{t: t, ctx: ctx}
+}
+
+// newTab opens another tab of the same browser. It ends with the browser.
+func (b *browser) newTab() *browser {
+	b.t.Helper()
+	ctx, _ := chromedp.NewContext(b.ctx) // ended with b's
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		b.t.Fatal(err)
+	}
+	return &browser{t: b.t, ctx: ctx}
 }
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {

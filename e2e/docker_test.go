@@ -26,13 +26,15 @@ import (
 	rejoin "rejoin/shared/client"
 )
 
-// deployment is deploy/compose.yaml, run by the Docker engine of this machine from what a
-// fresh clone of this tree would hold.
+// deployment is a Compose file of deploy/, run by the Docker engine of this machine from
+// what a fresh clone of this tree would hold.
 type deployment struct {
-	t   *testing.T
-	dir string
-	url string
-	env []string
+	t    *testing.T
+	file string
+	dir  string
+	addr string
+	url  string
+	env  []string
 }
 
 const (
@@ -42,7 +44,7 @@ const (
 	upWithin = 60 * time.Second
 )
 
-func deploy(t *testing.T) *deployment {
+func deploy(t *testing.T, file string) *deployment {
 	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +52,7 @@ func deploy(t *testing.T) *deployment {
 	}
 	addr := ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
 	_ = ln.Close()                   // the port is the proxy's from now on
-	d := &deployment{t: t, dir: t.TempDir(), url: "http://" + addr.String()}
+	d := &deployment{t: t, file: "deploy/" + file, dir: t.TempDir(), addr: addr.String(), url: "http://" + addr.String()}
 	d.env = append(withoutRejoin(os.Environ()), "REJOIN_PORT="+strconv.Itoa(addr.Port), "REJOIN_VERSION=e2e", "DOCKER_BUILDKIT=1")
 	clone := exec.CommandContext(t.Context(), "bash", "-c", `cd .. && git ls-files -z --cached --others --exclude-standard | tar -c --null --files-from=- | tar -x -C "$0"`, d.dir)
 	if out, err := clone.CombinedOutput(); err != nil {
@@ -83,7 +85,7 @@ func (d *deployment) run(name string, args ...string) string {
 
 func (d *deployment) compose(args ...string) string {
 	d.t.Helper()
-	return d.run("docker", append([]string{"compose", "-p", deployProject, "-f", "deploy/compose.yaml"}, args...)...)
+	return d.run("docker", append([]string{"compose", "-p", deployProject, "-f", d.file}, args...)...)
 }
 
 func (d *deployment) up() {
@@ -111,24 +113,32 @@ func (d *deployment) has(kind string) []string {
 var deployed = []string{"nats", "janitor", "ingest", "sse-edge", "proxy"}
 
 func TestDockerADeploymentOnOneMachine(t *testing.T) {
-	d := deploy(t)
+	d := deploy(t, "compose.yaml")
 	d.up()
-	for _, tt := range []struct {
-		name string
-		test func(*testing.T)
-	}{
+	d.is([]claim{
 		{"its containers may do little", d.isHardened},
 		{"the proxy answers for an edge that is away", d.speaksForTheEdge},
 		{"an edge hears that a client behind the proxy has gone", d.noticesWhoGoes},
 		{"a session of curl goes on after down and up", d.outlivesDown},
 		{"a restart of each container loses nothing", d.survivesRestarts},
 		{"access control is a matter of .env", d.letsIn},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			own := d.t
-			defer func() { d.t = own }()
+	})
+}
+
+// claim is a sentence about a deployment, and its test.
+type claim struct {
+	name string
+	test func(*testing.T)
+}
+
+// is runs tests of a deployment, one after the other.
+func (d *deployment) is(claims []claim) {
+	own := d.t
+	defer func() { d.t = own }()
+	for _, c := range claims {
+		own.Run(c.name, func(t *testing.T) {
 			d.t = t
-			tt.test(t)
+			c.test(t)
 		})
 	}
 }

@@ -1,0 +1,269 @@
+//go:build docker
+
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rejoin "rejoin/shared/client"
+)
+
+// The load on a cluster. Each event goes to every subscriber of its session.
+const (
+	loadSessions    = 100
+	loadSubscribers = 1000
+	loadRate        = 1000 // events a second
+	loadStream      = "main"
+	// loadWaiting is how many events may wait for a cluster that does not take them.
+	loadWaiting = 120 * loadRate
+	// loadWrong is how many of the wrong events are told.
+	loadWrong = 20
+)
+
+// load publishes numbered events to the sessions of a cluster at an even rate, and checks
+// that all of them come to each subscriber, once. They may overtake each other: when a
+// partition gets another leader in the middle of a request, the later messages of the
+// request may be stored, and the earlier ones only when the publisher repeats them.
+//
+//	startLoad ──starts──▶ publish: one goroutine, at the given rate
+//	          ├──────────▶ confirm: one, the outcomes of what was published
+//	          └──────────▶ subscribe: one for each subscriber
+//	finish ends publish and waits for confirm and for what is under way, and ends all
+type load struct {
+	t           *testing.T
+	url         string
+	name        string // what the sessions' names begin with
+	transport   *http.Transport
+	publisher   *rejoin.Publisher
+	outcomes    chan *rejoin.Result
+	ctx         context.Context // the subscribers'
+	end         context.CancelFunc
+	stop        context.CancelFunc // ends publish
+	publishing  sync.WaitGroup     // publish and confirm
+	subscribing sync.WaitGroup
+	begun       time.Time
+
+	numbers   [loadSessions]atomic.Int64 // the newest event of each session
+	published atomic.Int64
+	stored    atomic.Int64
+	got       [loadSubscribers]atomic.Int64 // each one's newest event without one missing before
+	delivered atomic.Int64
+	overtaken atomic.Int64 // came behind a later one
+
+	mu    sync.Mutex
+	wrong []string
+	total int // of what is wrong
+}
+
+func (l *load) session(i int) string { return l.name + "-" + strconv.Itoa(i%loadSessions) }
+
+// startLoad returns when every subscriber is connected.
+func startLoad(t *testing.T, name, url string, trust *tls.Config) *load {
+	t.Helper()
+	l := &load{
+		t: t, name: name, url: url, outcomes: make(chan *rejoin.Result, loadWaiting),
+		// Each subscriber has a connection of its own, and a new one whenever it comes back.
+		transport: &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true},
+	}
+	var err error
+	l.publisher, err = rejoin.NewPublisher(rejoin.PublisherConfig{
+		URL: url, MaxRetry: time.Second, MaxRequests: loadSessions, AnswerTimeout: 10 * time.Second,
+		MaxBufferedMessages: loadWaiting, MaxBufferedBytes: 1 << 30,
+		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var publishing context.Context
+	l.ctx, l.end = context.WithCancel(context.Background())
+	publishing, l.stop = context.WithCancel(l.ctx)
+	for i := range loadSubscribers {
+		l.subscribing.Go(func() { l.subscribe(i) })
+	}
+	l.begun = time.Now()
+	l.publishing.Go(func() { l.publish(publishing) })
+	l.publishing.Go(l.confirm)
+	t.Cleanup(func() {
+		l.stop()
+		l.end()
+		l.publishing.Wait()
+		l.subscribing.Wait()
+		_ = l.publisher.Close(l.ctx) // it was flushed before, or the test has failed
+	})
+	l.flows("the start")
+	return l
+}
+
+// publish ends with ctx. What the cluster did not take for a while follows at once, so
+// that the rate is the given one over any longer time.
+func (l *load) publish(ctx context.Context) {
+	defer close(l.outcomes)
+	const pace = 10 * time.Millisecond
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for due := int64(time.Since(l.begun).Seconds() * loadRate); l.published.Load() < due; {
+			i := int(l.published.Load() % loadSessions)
+			n := int(l.numbers[i].Load() + 1)
+			result, err := l.publisher.Publish(ctx, rejoin.Message{Session: l.session(i), Stream: loadStream, Data: []byte(numbered(n))})
+			if err != nil {
+				if ctx.Err() == nil {
+					l.fail("event %d of session %d: %v", n, i, err)
+				}
+				return
+			}
+			l.numbers[i].Add(1)
+			l.published.Add(1)
+			l.outcomes <- result
+		}
+	}
+}
+
+func (l *load) confirm() {
+	for result := range l.outcomes {
+		if _, err := result.Wait(l.ctx); err == nil {
+			l.stored.Add(1)
+		} else if l.ctx.Err() == nil {
+			l.fail("an event was not stored: %v", err)
+		}
+	}
+}
+
+// subscribe checks what comes to a subscriber.
+func (l *load) subscribe(i int) {
+	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{
+		URL: l.url, Session: l.session(i), Stream: loadStream,
+		Retry: 100 * time.Millisecond, MaxRetry: time.Second, HTTPClient: &http.Client{Transport: l.transport},
+	})
+	if err != nil {
+		l.fail("%v", err)
+		return
+	}
+	early := map[int64]bool{} // those that have overtaken
+	for e, err := range subscriber.Events(l.ctx) {
+		if l.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			l.fail("subscriber %d: %v", i, err)
+			return
+		}
+		if e.Gap != nil {
+			l.fail("subscriber %d is told of a gap behind %d: %+v", i, l.got[i].Load(), *e.Gap)
+			continue
+		}
+		l.take(i, e, early)
+	}
+}
+
+func (l *load) take(i int, e rejoin.Event, early map[int64]bool) {
+	var m struct{ Params struct{ N int64 } }
+	if err := json.Unmarshal(e.Message, &m); err != nil {
+		l.fail("subscriber %d: %v", i, err)
+		return
+	}
+	has, n := l.got[i].Load(), m.Params.N
+	if n <= has || early[n] {
+		l.fail("subscriber %d: event %d came again as %s", i, n, e.ID)
+		return
+	}
+	l.delivered.Add(1)
+	if len(early) > 0 && n == has+1 {
+		l.overtaken.Add(1)
+	}
+	early[n] = true
+	for early[has+1] {
+		has++
+		delete(early, has)
+	}
+	l.got[i].Store(has)
+}
+
+func (l *load) fail(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total++; len(l.wrong) < loadWrong {
+		l.wrong = append(l.wrong, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	}
+}
+
+// check fails the test when anything was wrong so far.
+func (l *load) check(when string) {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total > 0 {
+		l.t.Fatalf("after %s %d things are wrong: %q", when, l.total, l.wrong)
+	}
+}
+
+// flows waits until all that has been published by now has come to every subscriber, and
+// returns how long that took.
+func (l *load) flows(when string) time.Duration {
+	l.t.Helper()
+	begun := time.Now()
+	var want [loadSessions]int64
+	for i := range want {
+		want[i] = l.numbers[i].Load() + 1
+	}
+	for !l.have(&want) {
+		l.check(when)
+		if time.Since(begun) > patience {
+			l.t.Fatalf("after %s, of %d published events %d are stored, and %d were delivered", when, l.published.Load(), l.stored.Load(), l.delivered.Load())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	l.check(when)
+	return time.Since(begun).Round(10 * time.Millisecond)
+}
+
+func (l *load) have(want *[loadSessions]int64) bool {
+	for i := range l.got {
+		if l.got[i].Load() < want[i%loadSessions] {
+			return false
+		}
+	}
+	return true
+}
+
+// finish publishes nothing more and checks that everybody has everything.
+func (l *load) finish() {
+	l.t.Helper()
+	l.stop()
+	l.publishing.Wait()
+	took := time.Since(l.begun)
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	defer cancel()
+	if err := l.publisher.Close(ctx); err != nil && !errors.Is(err, rejoin.ErrClosed) {
+		l.t.Error(err)
+	}
+	var want [loadSessions]int64
+	delivered := int64(0)
+	for i := range want {
+		want[i] = l.numbers[i].Load()
+		delivered += want[i] * loadSubscribers / loadSessions
+	}
+	waitUntil(l.t, "everybody has everything", func() bool { return l.have(&want) })
+	l.end()
+	l.subscribing.Wait()
+	l.check("all")
+	if l.stored.Load() != l.published.Load() || l.delivered.Load() != delivered {
+		l.t.Errorf("of %d events %d are stored; of %d deliveries there were %d", l.published.Load(), l.stored.Load(), delivered, l.delivered.Load())
+	}
+	l.t.Logf("%d events in %s, %d deliveries, none lost and none twice, %d overtaken", l.published.Load(), took.Round(time.Second), l.delivered.Load(), l.overtaken.Load())
+}

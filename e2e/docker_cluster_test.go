@@ -1,0 +1,226 @@
+//go:build docker
+
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+var (
+	kills    = flag.Int("kills", 4, "how many containers of the cluster are killed, one after the other")
+	killSeed = flag.Uint64("kill-seed", 0, "which ones; 0: at random")
+)
+
+// clustered are the services of deploy/compose.cluster.yaml.
+var clustered = []string{
+	"nats-1", "nats-2", "nats-3", "janitor-1", "janitor-2", "ingest-1", "ingest-2",
+	"sse-edge-1", "sse-edge-2", "sse-edge-3", "proxy",
+}
+
+func TestDockerACluster(t *testing.T) {
+	d := deploy(t, "compose.cluster.yaml")
+	d.url = "https://" + d.addr
+	d.up()
+	d.is([]claim{
+		{"each partition is on three servers, which trust each other alone", d.isReplicated},
+		{"eight tabs of a browser stream at once", d.streamsToTabs},
+		{"the requests of a session come to one edge", d.sticks},
+		{"a restart of each container loses nothing", d.rolls},
+		{"the end of any container loses nothing", d.survivesKills},
+		{"nobody was refused by NATS", d.wasAllowed},
+	})
+}
+
+// trust is what the proxy's own certificate is checked with.
+func (d *deployment) trust() *tls.Config {
+	d.t.Helper()
+	file := filepath.Join(d.t.TempDir(), "tls.pem")
+	d.compose("cp", "proxy:/run/tls/tls.pem", file)
+	certificate, err := os.ReadFile(file)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(certificate) {
+		d.t.Fatalf("%s is no certificate", certificate)
+	}
+	return &tls.Config{RootCAs: pool, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
+}
+
+func (d *deployment) isReplicated(t *testing.T) {
+	const streams = 20 // 16 partitions, sessions, lease, trim marks, attach records
+	for _, server := range clustered[:3] {
+		streamsOf := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz?streams=1&config=1")
+		if n := strings.Count(streamsOf, `"num_replicas": 3`); n != streams {
+			t.Errorf("%s has %d streams with three replicas", server, n)
+		}
+		routes := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/routez")
+		for _, other := range clustered[:3] {
+			if has := strings.Contains(routes, `"remote_name": "`+other+`"`); has != (other != server) {
+				t.Errorf("%s has routes %s", server, routes)
+			}
+		}
+	}
+	d.keepsOut(t)
+}
+
+// Who has no key of the cluster is no server of it.
+func (d *deployment) keepsOut(t *testing.T) {
+	stranger := strings.TrimSpace(d.run("docker", "run", "--detach", "--network", deployProject+"_nats", "--entrypoint", "/usr/local/bin/nats-server",
+		"nats:2.15-alpine", "--name", "stranger", "--cluster_name", "rejoin", "--cluster", "nats://0.0.0.0:6222", "--routes", "nats://nats-1:6222"))
+	defer d.run("docker", "rm", "--force", stranger)
+	waitUntil(t, "a stranger is refused", func() bool {
+		return strings.Contains(d.compose("logs", "--no-color", "nats-1"), "TLS route handshake error")
+	})
+	if routes := d.compose("exec", "-T", "nats-1", "wget", "-q", "-O", "-", "http://127.0.0.1:8222/routez"); strings.Contains(routes, "stranger") {
+		t.Errorf("a stranger has a route: %s", routes)
+	}
+}
+
+// A browser has six connections to an origin with HTTP/1.1, and one with HTTP/2.
+func (d *deployment) streamsToTabs(t *testing.T) {
+	const tabs = 8
+	b := openBrowser(t, chromedp.Flag("ignore-certificate-errors", true))
+	all := []*browser{b}
+	for len(all) < tabs {
+		all = append(all, b.newTab())
+	}
+	for _, tab := range all {
+		tab.do(chromedp.Navigate(d.url + "/v1/sessions"))
+		tab.listen(streamPath("tabs", "main"))
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
+	for n := 1; n <= 5; n++ {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusCreated {
+			t.Fatal(resp.Status)
+		}
+		for _, tab := range all {
+			tab.until(fmt.Sprintf("got.length === %d && got.at(-1) === %d", n, n))
+		}
+	}
+	for i, tab := range all {
+		if protocol := script[string](tab, "performance.getEntriesByType('navigation')[0].nextHopProtocol"); protocol != "h2" {
+			t.Errorf("tab %d speaks %s", i, protocol)
+		}
+		if !script[bool](tab, "opened === 1 && failed === 0 && gaps === 0 && es.readyState === EventSource.OPEN") {
+			t.Errorf("tab %d has %s", i, script[string](tab, "[opened, failed, gaps, es.readyState].join()"))
+		}
+	}
+}
+
+// connections returns how many event streams each edge has.
+func (d *deployment) connections() (each []string) {
+	d.t.Helper()
+	for _, edge := range edges {
+		metrics := d.compose("exec", "-T", "proxy", "wget", "-q", "-O", "-", "http://"+edge+":9080/metrics")
+		_, rest, _ := strings.Cut(metrics, "\nrejoin_edge_connections ")
+		number, _, _ := strings.Cut(rest, "\n")
+		each = append(each, number)
+	}
+	return each
+}
+
+var edges = []string{"sse-edge-1", "sse-edge-2", "sse-edge-3"}
+
+// Else an edge would keep less of what others ask for again.
+func (d *deployment) sticks(t *testing.T) {
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
+	waitUntil(t, "nobody is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	const streams = 6
+	for i := range streams {
+		path := streamPath("sticky", fmt.Sprint(i))
+		if i%2 == 0 {
+			path = "/v1/sessions/sticky/events"
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+	}
+	waitUntil(t, "one edge has all", func() bool {
+		each := d.connections()
+		slices.Sort(each)
+		return slices.Equal(each, []string{"0", "0", fmt.Sprint(streams)})
+	})
+}
+
+// healthy waits until a container says that it is.
+func (d *deployment) healthy(service string) {
+	d.t.Helper()
+	id := d.container(service)
+	waitUntil(d.t, service+" is healthy", func() bool {
+		return strings.TrimSpace(d.run("docker", "inspect", "--format", "{{.State.Health.Status}}", id)) == "healthy"
+	})
+}
+
+// rolls restarts what the cluster consists of as an upgrade does.
+func (d *deployment) rolls(t *testing.T) {
+	l := startLoad(t, "rolling", d.url, d.trust())
+	for _, service := range clustered {
+		begun := time.Now()
+		d.compose("restart", service)
+		d.healthy(service)
+		took := time.Since(begun).Round(100 * time.Millisecond)
+		t.Logf("%s was restarted in %s; everybody had everything %s later", service, took, l.flows("a restart of "+service))
+	}
+	l.finish()
+}
+
+func (d *deployment) survivesKills(t *testing.T) {
+	seed := *killSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-kill-seed=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // it is to be repeatable
+	l := startLoad(t, "killed", d.url, d.trust())
+	for n := 1; n <= *kills; n++ {
+		service := clustered[rng.IntN(len(clustered))]
+		id := d.container(service)
+		d.run("docker", "kill", "--signal", "KILL", id)
+		away := time.Duration(0)
+		if service != "proxy" { // there is one, and nobody comes past it
+			away = l.flows("the end of " + service)
+		}
+		d.run("docker", "start", id)
+		d.healthy(service)
+		t.Logf("%d. %s was killed: without it everybody had everything after %s, and with it again %s after it was healthy", n, service, away, l.flows("the return of "+service))
+	}
+	l.finish()
+}
+
+func (d *deployment) wasAllowed(t *testing.T) {
+	if logs := d.compose("logs", "--no-color"); strings.Contains(strings.ToLower(logs), "permissions violation") {
+		t.Errorf("NATS has refused something:\n%s", logs)
+	}
+}
