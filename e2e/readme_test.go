@@ -378,7 +378,7 @@ func TestREADMEAndDocumentsPageSurvivesARestart(t *testing.T) {
 		return true
 	}
 	d.run()
-	b.shows("1 2 3 4 5")
+	b.lists("1 2 3 4 5")
 }
 
 // programs are those of the configuration table, in the order of its columns.
