@@ -48,16 +48,6 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 	return &browser{t: t, ctx: ctx}
 }
 
-// newTab opens another tab of the same browser. It ends with the browser.
-func (b *browser) newTab() *browser {
-	b.t.Helper()
-	ctx, _ := chromedp.NewContext(b.ctx) // ended with b's
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.t.Fatal(err)
-	}
-	return &browser{t: b.t, ctx: ctx}
-}
-
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)

@@ -224,3 +224,13 @@ func (d *deployment) wasAllowed(t *testing.T) {
 		t.Errorf("NATS has refused something:\n%s", logs)
 	}
 }
+
+// newTab opens another tab of the same browser. It ends with the browser.
+func (b *browser) newTab() *browser {
+	b.t.Helper()
+	ctx, _ := chromedp.NewContext(b.ctx) // ended with b's
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		b.t.Fatal(err)
+	}
+	return &browser{t: b.t, ctx: ctx}
+}
