@@ -166,7 +166,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 		before := event.ID{}
 		if id, err := event.ParseID(last); err == nil {
 			before = id
-			before.Sequence -= 1
+			before.Sequence--
 		}
 		a := do(t, http.MethodGet, s.edge+path, "", "Accept", "application/json", "Last-Event-ID", before.String(), "traceparent", again)
 		if a.status != http.StatusOK {
