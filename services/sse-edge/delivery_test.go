@@ -131,7 +131,7 @@ func BenchmarkDelivery(b *testing.B) {
 		}
 	})
 	b.Run("write", func(b *testing.B) {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		ln, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func BenchmarkDelivery(b *testing.B) {
 				_, err = conn.Read(buffer)
 			}
 		}()
-		conn, err := net.Dial("tcp", ln.Addr().String())
+		conn, err := (&net.Dialer{}).DialContext(b.Context(), "tcp", ln.Addr().String())
 		if err != nil {
 			b.Fatal(err)
 		}

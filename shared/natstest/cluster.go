@@ -51,14 +51,18 @@ func StartCluster(t testing.TB) *Cluster {
 // freeAddresses returns addresses of the loopback interface that nobody listens on.
 func freeAddresses(t testing.TB, n int) []*net.TCPAddr {
 	t.Helper()
-	addrs := make([]*net.TCPAddr, n)
-	for i := range addrs {
+	listeners := make([]net.Listener, n)
+	for i := range listeners {
 		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = ln.Close() }()   // only its port was wanted
+		listeners[i] = ln
+	}
+	addrs := make([]*net.TCPAddr, n)
+	for i, ln := range listeners {
 		addrs[i] = ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
+		_ = ln.Close()                      // only its port was wanted
 	}
 	return addrs
 }
