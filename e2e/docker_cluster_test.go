@@ -32,7 +32,7 @@ var clustered = []string{
 }
 
 func TestDockerACluster(t *testing.T) {
-	d := deploy(t, "compose.cluster.yaml")
+	d := deploy(t, "compose.cluster.yaml", "rejoin-e2e-cluster")
 	d.url = "https://" + d.addr
 	d.up()
 	d.is([]claim{
@@ -80,7 +80,7 @@ func (d *deployment) isReplicated(t *testing.T) {
 
 // Who has no key of the cluster is no server of it.
 func (d *deployment) keepsOut(t *testing.T) {
-	stranger := strings.TrimSpace(d.run("docker", "run", "--detach", "--network", deployProject+"_nats", "--entrypoint", "/usr/local/bin/nats-server",
+	stranger := strings.TrimSpace(d.run("docker", "run", "--detach", "--network", d.project+"_nats", "--entrypoint", "/usr/local/bin/nats-server",
 		"nats:2.15-alpine", "--name", "stranger", "--cluster_name", "rejoin", "--cluster", "nats://0.0.0.0:6222", "--routes", "nats://nats-1:6222"))
 	defer d.run("docker", "rm", "--force", stranger)
 	waitUntil(t, "a stranger is refused", func() bool {
@@ -109,6 +109,7 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		req.Header.Set("Content-Type", "application/json")
 		resp, err := c.Do(req)
 		if err != nil {
 			t.Fatal(err)

@@ -29,22 +29,19 @@ import (
 // deployment is a Compose file of deploy/, run by the Docker engine of this machine from
 // what a fresh clone of this tree would hold.
 type deployment struct {
-	t    *testing.T
-	file string
-	dir  string
-	addr string
-	url  string
-	env  []string
+	t       *testing.T
+	file    string
+	project string // what Docker knows its containers by
+	dir     string
+	addr    string
+	url     string
+	env     []string
 }
 
-const (
-	// deployProject is what Docker knows the deployment's containers by.
-	deployProject = "rejoin-e2e"
-	// upWithin bounds the start, once the images are there.
-	upWithin = 60 * time.Second
-)
+// upWithin bounds the start, once the images are there.
+const upWithin = 60 * time.Second
 
-func deploy(t *testing.T, file string) *deployment {
+func deploy(t *testing.T, file, project string) *deployment {
 	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,7 +49,7 @@ func deploy(t *testing.T, file string) *deployment {
 	}
 	addr := ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
 	_ = ln.Close()                   // the port is the proxy's from now on
-	d := &deployment{t: t, file: "deploy/" + file, dir: t.TempDir(), addr: addr.String(), url: "http://" + addr.String()}
+	d := &deployment{t: t, file: "deploy/" + file, project: project, dir: t.TempDir(), addr: addr.String(), url: "http://" + addr.String()}
 	d.env = append(withoutRejoin(os.Environ()), "REJOIN_PORT="+strconv.Itoa(addr.Port), "REJOIN_VERSION=e2e", "DOCKER_BUILDKIT=1")
 	clone := exec.CommandContext(t.Context(), "bash", "-c", `cd .. && git ls-files -z --cached --others --exclude-standard | tar -c --null --files-from=- | tar -x -C "$0"`, d.dir)
 	if out, err := clone.CombinedOutput(); err != nil {
@@ -85,7 +82,7 @@ func (d *deployment) run(name string, args ...string) string {
 
 func (d *deployment) compose(args ...string) string {
 	d.t.Helper()
-	return d.run("docker", append([]string{"compose", "-p", deployProject, "-f", d.file}, args...)...)
+	return d.run("docker", append([]string{"compose", "-p", d.project, "-f", d.file}, args...)...)
 }
 
 func (d *deployment) up() {
@@ -103,7 +100,7 @@ func (d *deployment) container(service string) string {
 // has lists what Docker has of the deployment: container, network or volume.
 func (d *deployment) has(kind string) []string {
 	d.t.Helper()
-	args := []string{kind, "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + deployProject}
+	args := []string{kind, "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + d.project}
 	if kind == "container" {
 		args = append(args, "--all")
 	}
@@ -113,7 +110,7 @@ func (d *deployment) has(kind string) []string {
 var deployed = []string{"nats", "janitor", "ingest", "sse-edge", "proxy"}
 
 func TestDockerADeploymentOnOneMachine(t *testing.T) {
-	d := deploy(t, "compose.yaml")
+	d := deploy(t, "compose.yaml", "rejoin-e2e")
 	d.up()
 	d.is([]claim{
 		{"its containers may do little", d.isHardened},
