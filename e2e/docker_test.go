@@ -428,3 +428,23 @@ func (d *deployment) letsIn(t *testing.T) {
 		}
 	}
 }
+
+func TestDockerTakesTheDocumentedCombinations(t *testing.T) {
+	t.Parallel()
+	for _, files := range [][]string{
+		{"compose.yaml"},
+		{"compose.yaml", "compose.nats.yaml"},
+		{"compose.yaml", "observability/compose.yaml"},
+		{"compose.cluster.yaml"},
+		{"compose.cluster.yaml", "compose.machines.yaml"},
+		{"compose.cluster.yaml", "observability/compose.yaml"},
+	} {
+		args := []string{"compose"}
+		for _, file := range files {
+			args = append(args, "-f", "../deploy/"+file)
+		}
+		if out, err := exec.CommandContext(t.Context(), "docker", append(args, "config", "--quiet")...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", files, err, out)
+		}
+	}
+}
