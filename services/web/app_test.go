@@ -343,3 +343,24 @@ func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
 		t.Errorf("%d durations, %v", n, err)
 	}
 }
+
+// What is not valid UTF-8 would cost a trace's exporter all spans that it goes out with.
+func TestOnlyNamesAreShownAsThePlaceOfARequest(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	Mount(app, Route{Method: "GET", Path: "/v1/sessions/:session/streams/:stream", Handler: func(c *fiber.Ctx) error {
+		session, stream := Place(c)
+		return c.SendString(session + " " + stream)
+	}})
+	addr := serve(t, app)
+	for target, want := range map[string]string{
+		"/v1/sessions/a%2Fb/streams/*":                             "a/b *",
+		"/v1/sessions/%FF/streams/a":                               " a",
+		"/v1/sessions/a/streams/%0A%1B":                            "a ",
+		"/v1/sessions/a/streams/%C3%A9":                            "a ",
+		"/v1/sessions/a/streams/" + strings.Repeat("x", 128) + "x": "a ",
+	} {
+		if r := do(t, addr, "GET", target, ""); r.body != want {
+			t.Errorf("%s is at %q, want %q", target, r.body, want)
+		}
+	}
+}

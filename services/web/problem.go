@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/event"
 )
 
 // MIMEProblem is the media type of a [Problem] (RFC 9457).
@@ -160,20 +162,18 @@ func report(c *fiber.Ctx, log *slog.Logger, p *Problem, err error) {
 	log.Log(ctx, level, message, attrs...) //nolint:sloglint // one of two constants
 }
 
-// Place returns the session and stream that a request's path names, if it does.
+// Place returns the session and stream that a request's path names, if it does. What is
+// no valid name is left out: spans must be UTF-8.
 func Place(c *fiber.Ctx) (session, stream string) {
 	name := func(param string) string {
 		value, err := Param(c, param)
-		if err != nil || len(value) > maxName {
+		if err != nil || event.CheckStream(value) != nil {
 			return ""
 		}
 		return value
 	}
 	return name("session"), name("stream")
 }
-
-// maxName is how long a name may be that the log shows.
-const maxName = 128
 
 // allow returns the methods of the resource: Fiber's router has put those
 // that are registered into the response, and OPTIONS is answered for all.
