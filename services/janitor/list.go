@@ -137,6 +137,9 @@ func (f *firsts[T]) cut() {
 	}
 }
 
+// beyond reports whether it is known that one would not be kept.
+func (f *firsts[T]) beyond(one T) bool { return f.more && f.compare(f.kept[f.n-1], one) < 0 }
+
 // all returns what is kept, in order, and whether there was more.
 func (f *firsts[T]) all() (kept []T, more bool) {
 	f.cut()

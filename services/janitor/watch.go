@@ -116,12 +116,11 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 	})
 	list.Connections = list.Connections[:min(limit, len(list.Connections))]
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) {
-		for i := range list.Connections {
-			one := &list.Connections[i]
-			one.Behind = l.behind(name, one.Stream, one.Cursor)
-		}
-	})
+	for i := range list.Connections {
+		one := &list.Connections[i]
+		// A session may have many streams, and the ledger has others to answer in between.
+		p.with(func(l *ledger) { one.Behind = l.behind(name, one.Stream, one.Cursor) })
+	}
 	return answerJSON(c, list)
 }
 
@@ -186,21 +185,34 @@ func (s *Service) published(name string, limit int) []publishedInfo {
 	if len(newest) == 0 {
 		return []publishedInfo{}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
-	defer cancel()
-	page, err := s.backend.Log.Read(ctx, eventlog.Query{
-		Session: name, After: newest[len(newest)-1].Sequence - 1, UpTo: through,
-		MaxEvents: 2*limit + 2, MaxBytes: math.MaxInt, HeadersOnly: true,
-	})
+	entries, err := s.last(name, newest[len(newest)-1].Sequence-1, through, limit)
 	if err != nil {
 		s.logger.Debug("a timeline shows what the ledger knows", "error", err)
 		return newest
 	}
 	newest = newest[:0]
-	for _, e := range slices.Backward(page.Entries) {
+	for _, e := range slices.Backward(entries) {
 		newest = append(newest, shown(e))
 	}
-	return newest[:min(limit, len(newest))]
+	return newest
+}
+
+// last reads the last entries of a session behind a sequence, without their messages.
+func (s *Service) last(name string, after, through uint64, limit int) (entries []eventlog.Entry, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	defer cancel()
+	for after < through { // between as many events there may be any number of markers
+		page, err := s.backend.Log.Read(ctx, eventlog.Query{
+			Session: name, After: after, UpTo: through, MaxEvents: 2*limit + 2, MaxBytes: math.MaxInt, HeadersOnly: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, page.Entries...)
+		entries = slices.Clone(entries[max(len(entries)-limit, 0):])
+		after = page.Through
+	}
+	return entries, nil
 }
 
 func shown(e eventlog.Entry) publishedInfo {
@@ -223,14 +235,18 @@ func (l *ledger) newestOf(session string, limit int) []publishedInfo {
 	if a == nil {
 		return nil
 	}
-	var all []publishedInfo
+	newest := firsts[publishedInfo]{n: limit, compare: func(a, b publishedInfo) int { return cmp.Compare(b.Sequence, a.Sequence) }}
 	for name, s := range a.streams {
-		for _, e := range s.events[max(len(s.events)-limit, 0):] {
-			all = append(all, publishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)})
+		for _, e := range slices.Backward(s.events) {
+			one := publishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)}
+			if newest.beyond(one) {
+				break // and so are the older ones
+			}
+			newest.add(one)
 		}
 	}
-	slices.SortFunc(all, func(a, b publishedInfo) int { return cmp.Compare(b.Sequence, a.Sequence) })
-	return all[:min(limit, len(all))]
+	all, _ := newest.all()
+	return all
 }
 
 func (s *Service) getGaps(c *fiber.Ctx) error {

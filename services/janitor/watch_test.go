@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"rejoin/shared/audience"
 	"rejoin/shared/event"
@@ -155,6 +156,45 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 		t.Errorf("without NATS: %d %s", status, body)
 	}
 	srv.Start()
+}
+
+// Between the newest events there may be more markers than a page has room for.
+func TestATimelineEndsWithTheLastMarker(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
+	r.publish(t, "s", "a", 1)
+	for i := range 9 {
+		r.mark(t, event.Close, "s", fmt.Sprint(i))
+	}
+	seen(t, r, "/v1/sessions/s/timeline?limit=2", func(l timeline) bool {
+		return len(l.Published) == 2 && l.Published[0].Stream == "8" && l.Published[1].Stream == "7"
+	})
+}
+
+func TestTheNewestEventsOfManyStreams(t *testing.T) {
+	l := newLedger()
+	const streams, events, limit = 100, 30, 7
+	fill(l, streams, events)
+	newest := l.newestOf("s", limit)
+	if len(newest) != limit {
+		t.Fatalf("%d of %d", len(newest), limit)
+	}
+	for i, p := range newest {
+		if want := uint64(streams*events - i); p.Sequence != want || p.Stream != fmt.Sprint((want-1)%streams) {
+			t.Errorf("number %d is %+v", i, p)
+		}
+	}
+	if all := l.newestOf("s", streams*events+1); len(all) != streams*events {
+		t.Errorf("there are %d", len(all))
+	}
+	took := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			l.newestOf("s", limit)
+		}
+	})
+	if size := int(unsafe.Sizeof(publishedInfo{})); took.AllocedBytesPerOp() > int64(8*limit*size) {
+		t.Errorf("%d B for %d of %d B", took.AllocedBytesPerOp(), limit, size)
+	}
 }
 
 func TestGapsOfAllEdges(t *testing.T) {
