@@ -2,6 +2,7 @@ package edge
 
 import (
 	"net"
+	"net/http"
 	"testing"
 	"time"
 
@@ -88,6 +89,35 @@ func TestABlockedClientIsCounted(t *testing.T) {
 	}
 	if testutil.ToFloat64(s.metrics.blockedWrites) == 0 {
 		t.Error("no blocked write is counted")
+	}
+}
+
+// Behind a gap that is answered as an error there are events that nobody gets.
+func TestAnErrorSendsNoEvents(t *testing.T) {
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
+	s, stop := f.startService(nil)
+	t.Cleanup(stop)
+	f.publish("a", 3)
+	eventually(t, "the window has them", func() bool { return s.parts[0].window.stats().events == 3 })
+	url := "http://" + s.Addr().String() + streamPath + "?after=nonsense"
+	for _, accept := range []string{"application/json", "text/event-stream"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", accept)
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if sent := testutil.ToFloat64(s.metrics.sent); resp.StatusCode != http.StatusGone || sent != 0 {
+			t.Errorf("%s: %d, and %v events are counted as sent", accept, resp.StatusCode, sent)
+		}
+	}
+	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.metrics.sent) != 3 {
+		t.Errorf("%v of %d events are counted as sent", testutil.ToFloat64(s.metrics.sent), n)
 	}
 }
 

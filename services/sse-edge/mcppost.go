@@ -15,6 +15,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
 
 const (
@@ -253,6 +254,9 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 	defer cancel()
 	span := s.asks(by, &call)
 	answer, err := call.Do(ctx, s.nc)
+	if err != nil {
+		tracing.Fail(span)
+	}
 	span.End()
 	s.logger.DebugContext(by, "a bridge was asked", "session", call.Session, "stream", call.Stream,
 		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)

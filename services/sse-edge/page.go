@@ -47,11 +47,13 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		}
 		return err
 	}
-	s.count(r, v, 0, step, len(step.items))
-	s.told(r, step, len(step.items), by)
 	if len(step.gaps) > 0 && req.onGapError {
+		s.count(r, v, 0, step, 0) // of its events the client gets none
+		s.told(r, step, 0, by)
 		return goneProblem(step.gaps[0])
 	}
+	s.count(r, v, 0, step, len(step.items))
+	s.told(r, step, len(step.items), by)
 	var g *gapData
 	if len(step.gaps) > 0 {
 		one := merged(step.gaps)

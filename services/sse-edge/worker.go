@@ -354,7 +354,7 @@ func (w *worker) read(st *stream) {
 
 // flush has a goroutine write the rest of a frame to a socket that is full.
 func (w *worker) flush(st *stream, rest net.Buffers) {
-	st.away, st.flushing = true, true
+	st.away, st.flushing, st.waits = true, true, false
 	size := 0
 	for _, b := range rest {
 		size += len(b)
