@@ -224,7 +224,8 @@ const (
 
 // Ask asks all edges and returns the answers that come within a time, or until as many
 // edges as are known of have answered, and a moment longer. It returns none at once when
-// NATS knows of no edge. The error wraps [ErrUnknown].
+// NATS knows of no edge. An answer that makes no sense is none; when there are no others, the
+// error wraps [ErrUnknown], as all errors do.
 func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.Duration) ([]Answer, error) {
 	data, err := encode(q)
 	if err != nil {
@@ -248,6 +249,7 @@ func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.
 	}()
 	heard := map[string]bool{}
 	var answers []Answer
+	var invalid error
 	for len(answers) < maxAnswers {
 		if settled == nil && known > 0 && len(answers) >= known {
 			settled = time.AfterFunc(settle, cancel)
@@ -256,14 +258,17 @@ func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
 			return nil, nil
-		case err != nil && ctx.Err() == nil && wait.Err() != nil:
+		case err != nil && ctx.Err() == nil && wait.Err() != nil && len(answers) > 0:
 			return answers, nil
+		case err != nil && ctx.Err() == nil && wait.Err() != nil:
+			return nil, invalid
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
 		a, err := read(msg.Data, q)
 		if err != nil {
-			return nil, err
+			invalid = err // as if the edge were silent: the others have answered
+			continue
 		}
 		if !heard[a.Edge] { // an edge has two connections for a moment when it reconnects
 			heard[a.Edge] = true

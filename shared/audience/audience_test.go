@@ -107,6 +107,21 @@ func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatMakesNoSenseHidesNoOther(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	serve(t, srv.Connect(), func(audience.Question) audience.Answer { return audience.Answer{Edge: "e"} })
+	ask(t, nc, audience.Question{About: audience.Gaps}, 1)
+	confused := srv.Connect()
+	if _, err := confused.Subscribe(audience.Subject, func(m *nats.Msg) { _ = m.Respond([]byte("{")) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := confused.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, nc, audience.Question{About: audience.Gaps}, 1)
+}
+
 // An edge that is asked nonsense says nothing, and answers the next question.
 func TestNonsenseIsNotAnswered(t *testing.T) {
 	srv := natstest.Start(t)
