@@ -24,7 +24,10 @@ export function setAttribute(at, name, value) {
 export function keyed(parent, items, keyOf, build, update) {
   const focused = document.activeElement
   const there = new Map()
-  for (const child of parent.children) there.set(child.key, child)
+  for (const child of [...parent.children]) {
+    if (there.has(child.key)) child.remove() // two items had one key
+    else there.set(child.key, child)
+  }
   let at = parent.firstElementChild
   for (const item of items) {
     const key = keyOf(item)
