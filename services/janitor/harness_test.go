@@ -141,13 +141,19 @@ func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 
 			t.Fatal(err)
 		}
 		all = append(all, ack.Sequence)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		if !r.partitions[ack.Partition].await(ctx, func(l *ledger) bool { return l.through >= ack.Sequence }) {
-			t.Fatalf("the ledger does not get to %d", ack.Sequence)
-		}
-		cancel()
+		r.followed(t, ack)
 	}
 	return all
+}
+
+// followed waits until the ledger has an event.
+func (r *running) followed(t *testing.T, ack eventlog.Ack) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if !r.partitions[ack.Partition].await(ctx, func(l *ledger) bool { return l.through >= ack.Sequence }) {
+		t.Fatalf("the ledger does not get to %d", ack.Sequence)
+	}
 }
 
 func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) uint64 {

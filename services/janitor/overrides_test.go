@@ -76,6 +76,7 @@ func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {
 	cfg := quick()
 	cfg.ClosedGrace, cfg.MaxEventsOverride, cfg.Interval = 0, 5, time.Hour
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}, cfg)
+	r.onlySweeps()
 	r.register(t, "more", `{"maxEvents":9}`)
 	r.register(t, "less", `{"maxEvents":2}`)
 	r.register(t, "small", fmt.Sprintf(`{"maxBytes":%d}`, messageBytes))
@@ -84,9 +85,11 @@ func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {
 	for name := range wants {
 		r.publish(t, name, "open", 3)
 		r.publish(t, name, "finished", 2)
-		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "finished", Data: []byte(`{}`), Final: true}); err != nil {
+		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "finished", Data: []byte(`{}`), Final: true})
+		if err != nil {
 			t.Fatal(err)
 		}
+		r.followed(t, ack)
 	}
 	r.sweeper.cleared()
 	for name, want := range wants {
