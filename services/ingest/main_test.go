@@ -31,7 +31,8 @@ const patience = 60 * time.Second
 
 // system is a NATS server, a log, and the ingests of a test.
 type system struct {
-	srv *natstest.Server
+	url string
+	srv *natstest.Server // nil in a cluster
 	b   *backend.Backend // the creator's; no ingest uses it
 }
 
@@ -55,12 +56,19 @@ func patient(t *testing.T) context.Context {
 func newSystem(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	s := newSystemAt(t, srv.URL(), settings)
+	s.srv = srv
+	return s
+}
+
+func newSystemAt(t *testing.T, url string, settings eventlog.Settings) *system {
+	t.Helper()
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: url}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return &system{srv: srv, b: b}
+	return &system{url: url, b: b}
 }
 
 func fast() []nats.Option {
@@ -75,7 +83,7 @@ func testConfig() ingest.Config {
 func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *instance {
 	t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
+	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.url}, "ingest", env.Log, append(fast(), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
