@@ -66,7 +66,7 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 		t.Error("the log has the settings before all partitions have the limits")
 	}
 	setLimits(t, l, to)
-	want := eventlog.Limits{MaxAge: -1, MaxEventsPerStream: 3, MaxBytes: -1}
+	want := eventlog.Limits{Replicas: 1, MaxAge: -1, MaxEventsPerStream: 3, MaxBytes: -1}
 	for name, of := range map[string]*eventlog.Log{"its own": l, "another's": other} {
 		for p := range 2 {
 			untilState(t, of, p, func(s eventlog.State) bool { return s.Limits == want && s.Earlier == nil })
@@ -106,7 +106,6 @@ func TestWhatIsFixedCannotBeChanged(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for name, change := range map[string]func(*eventlog.Settings){
 		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
-		"replicas":    func(s *eventlog.Settings) { s.Replicas = 3 },
 		"messages":    func(s *eventlog.Settings) { s.MaxMessageBytes = 1 << 21 },
 		"compression": func(s *eventlog.Settings) { s.Compression = !s.Compression },
 		"a default":   func(s *eventlog.Settings) { s.MaxAge = 0 },
