@@ -130,3 +130,19 @@ func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 	}
 	return 0
 }
+
+// A connection that is lost says nothing of a cluster, and what is begun meanwhile goes to
+// one.
+func TestALogOfAClusterIsOneWithoutAConnectionToo(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	for _, srv := range c.Servers {
+		srv.Stop()
+	}
+	for l.Conn().IsConnected() {
+		time.Sleep(time.Millisecond) // a condition that nothing announces
+	}
+	if l.Pipelined() {
+		t.Error("an event may be begun before the one ahead of it is acknowledged")
+	}
+}

@@ -34,6 +34,7 @@ type Log struct {
 	parts    []*partition
 	life     atomic.Pointer[life]
 	feed     *Feed
+	cluster  atomic.Bool // see clustered
 	traces   *tracing.Traces
 
 	stop    context.CancelFunc

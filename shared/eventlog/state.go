@@ -149,7 +149,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		return nil // a look that was begun later is back already, and knows more
 	}
 	part.shown = number
-	if server != "" && (state.server == server || l.clustered()) {
+	if clustered := l.clustered(); server != "" && (state.server == server || clustered) {
 		part.settled = server
 	}
 	part.state, part.stream = state, stream
@@ -172,8 +172,15 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 }
 
 // clustered reports whether the server is one of a cluster, where a restart of
-// one server is no new life of a partition.
-func (l *Log) clustered() bool { return link.Clustered(l.nc) }
+// one server is no new life of a partition. Without a connection it is what it was with
+// the last one.
+func (l *Log) clustered() bool {
+	server := l.nc.ConnectedServerId()
+	if now := link.Clustered(l.nc); server != "" && server == l.nc.ConnectedServerId() {
+		l.cluster.Store(now)
+	}
+	return l.cluster.Load()
+}
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or
