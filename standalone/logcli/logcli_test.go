@@ -31,15 +31,20 @@ const patience = 60 * time.Second
 // system is a log with a janitor.
 type system struct {
 	t   *testing.T
-	srv *natstest.Server
+	url string
 	b   *backend.Backend
 }
 
 func begin(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
-	srv := natstest.Start(t)
+	return beginAt(t, natstest.Start(t).URL(), settings)
+}
+
+// beginAt is begin on servers that run already.
+func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
+	t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", settings, env.Log)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: natsURL}, "janitor", settings, env.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +62,7 @@ func begin(t *testing.T, settings eventlog.Settings) *system {
 		}
 		b.Close()
 	})
-	s := &system{t, srv, b}
+	s := &system{t, natsURL, b}
 	s.until("the janitor is there", func() bool { return env.Health.Readiness().Ready })
 	return s
 }
@@ -89,7 +94,7 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func (s *system) want(code int, out, sentence string, args ...string) {
 	s.t.Helper()
-	gotCode, gotOut, gotErr := run(s.t, append(args, "--nats-url="+s.srv.URL())...)
+	gotCode, gotOut, gotErr := run(s.t, append(args, "--nats-url="+s.url)...)
 	if sentence != "" {
 		sentence = "rejoin log: " + sentence + "\n"
 	}
@@ -139,7 +144,7 @@ compression              yes
 
   partition  generations  first  last  events  bytes
           `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 1  %5d\n", state.Bytes), "", "show")
-	_, out, _ := run(t, "show", "--json", "--nats-url="+s.srv.URL())
+	_, out, _ := run(t, "show", "--json", "--nats-url="+s.url)
 	var shown shownLog
 	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		t.Fatal(err)
@@ -188,7 +193,7 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 	}
 	const others = "1 of 3 partitions have other limits, since a change was cut off; they get these as well.\n"
 	cutOff(10)
-	_, out, _ := run(t, "show", "--nats-url="+s.srv.URL())
+	_, out, _ := run(t, "show", "--nats-url="+s.url)
 	if !strings.Contains(out, "max-events-per-stream    5\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
 		t.Errorf("it shows\n%s", out)
 	}
@@ -225,7 +230,7 @@ func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	alone := &system{t, srv, b}
+	alone := &system{t, srv.URL(), b}
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers, which is what changes a log; start one, and repeat it to be sure that it is done", "set", "--max-age=2h")
 }
 

@@ -1,0 +1,73 @@
+package logcli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/janitor"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// A log that was made on one server of a cluster, and the buckets beside it, are on all
+// of them after the command, while events are stored.
+func TestALogGetsReplicasWhileItIsPublishedTo(t *testing.T) {
+	c := natstest.StartCluster(t)
+	s := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2})
+	js, err := jetstream.New(s.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var stored uint64
+	var publishing sync.WaitGroup
+	defer publishing.Wait()
+	defer stop()
+	publishing.Go(func() {
+		for ctx.Err() == nil {
+			stored += s.publishOnce(stored)
+		}
+	})
+	s.want(0, "replicas: 1 → 3\nAll 2 partitions are set.\n", "", "set", "--replicas=3")
+	stop()
+	publishing.Wait()
+	state, err := s.b.Log.Look(t.Context(), s.b.Log.Partition("s"))
+	if err != nil || stored == 0 || state.Last != stored {
+		t.Errorf("%d events are acknowledged, %d are stored, %v", stored, state.Last, err)
+	}
+	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + janitor.TrimsBucket, "KV_" + janitor.LeaseBucket} {
+		stream, err := js.Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info := stream.CachedInfo(); info.Config.Replicas != 3 || len(info.Cluster.Replicas) != 2 {
+			t.Errorf("%s has %d replicas, and %d servers beside its leader", name, info.Config.Replicas, len(info.Cluster.Replicas))
+		}
+	}
+	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--replicas=3")
+}
+
+// publishOnce stores event n, under its key until that is acknowledged, and returns 1; 0
+// at the test's end.
+func (s *system) publishOnce(n uint64) uint64 {
+	for s.t.Context().Err() == nil {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
+		_, err := s.b.Log.Publish(ctx, eventlog.Event{Session: "s", Stream: "t", Key: fmt.Sprint(n), Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
+		cancel()
+		if err == nil {
+			return 1
+		}
+		if !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnknown) {
+			s.t.Error(err)
+			return 0
+		}
+	}
+	return 0
+}
