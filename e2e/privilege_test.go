@@ -335,10 +335,11 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	srv := startPrivileged(t)
 	services := map[string]*program{}
-	for user, says := range map[string]string{"janitor": "janitor listens", "ingest": "ingest listens", "sse-edge": "edge open"} {
-		flag, _, _ := strings.Cut(strings.TrimPrefix(user, "sse-"), " ")
-		services[user] = startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says,
-			"--"+flag+"-addr=127.0.0.1:0", "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
+	for _, s := range []struct{ user, flag, says string }{ // the janitor makes the log
+		{"janitor", "janitor", "janitor listens"}, {"ingest", "ingest", "ingest listens"}, {"sse-edge", "edge", "edge open"},
+	} {
+		services[s.user] = startProgram(t, "rejoin/services/"+s.user+"/cmd/"+s.user, s.says,
+			"--"+s.flag+"-addr=127.0.0.1:0", "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(s.user))
 	}
 	reply, err := srv.as(t, "publisher").Request("mcp.ingest.outside.main", []byte(numbered(1)), patience)
 	if err != nil || stringIn(t, string(reply.Data), "id") == "" {

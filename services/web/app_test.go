@@ -1,9 +1,11 @@
 package web
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"syscall"
@@ -362,5 +364,21 @@ func TestOnlyNamesAreShownAsThePlaceOfARequest(t *testing.T) {
 		if r := do(t, addr, "GET", target, ""); r.body != want {
 			t.Errorf("%s is at %q, want %q", target, r.body, want)
 		}
+	}
+}
+
+// Such a request has no route.
+func TestARequestThatIsNotReadIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	addr, stop := start(t, app, patience)
+	if r := do(t, addr, "POST", "/", "Content-Length: 99999999\r\n"); r.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("it was answered %d", r.status)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "request refused") {
+		t.Errorf("the log is %q", out.String())
 	}
 }

@@ -163,8 +163,12 @@ func report(c *fiber.Ctx, log *slog.Logger, p *Problem, err error) {
 }
 
 // Place returns the session and stream that a request's path names, if it does. What is
-// no valid name is left out: spans must be UTF-8.
+// no valid name is left out: spans must be UTF-8. A request that could not be read has no
+// route, and Fiber's Params needs one.
 func Place(c *fiber.Ctx) (session, stream string) {
+	if len(c.Route().Params) == 0 {
+		return "", ""
+	}
 	name := func(param string) string {
 		value, err := Param(c, param)
 		if err != nil || event.CheckStream(value) != nil {
