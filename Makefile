@@ -25,7 +25,7 @@ MODULES  = $(shell go list -m -f '{{.Dir}}')
 FUZZTIME ?= 10s
 # Where make vuln gets the known vulnerabilities from: a URL, or file:///… of a copy.
 GOVULNDB ?= https://vuln.go.dev
-KILLS    ?= 4
+KILLS    ?= 2
 
 .PHONY: help
 help: ## Show this list.

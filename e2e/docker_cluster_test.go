@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	kills    = flag.Int("kills", 4, "how many containers of the cluster are killed, one after the other")
+	kills    = flag.Int("kills", 2, "how many containers of the cluster are killed, one after the other")
 	killSeed = flag.Uint64("kill-seed", 0, "which ones; 0: at random")
 )
 

@@ -281,7 +281,7 @@ func (d *deployment) outlivesDown(t *testing.T) {
 	if left := slices.Concat(d.has("container"), d.has("network")); len(left) > 0 {
 		t.Errorf("down leaves %s", left)
 	}
-	if left := d.has("volume"); !slices.Equal(left, volumes) || len(left) != 6 {
+	if left := d.has("volume"); !slices.Equal(left, volumes) || len(left) != 7 { // the log, and the keys of six
 		t.Errorf("the volumes were %s and are %s", volumes, left)
 	}
 	d.up()
