@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rejoin/services/web"
+	"rejoin/shared/eventlog"
 )
 
 const (
@@ -60,6 +61,7 @@ type batch struct {
 
 	pending chan pendingMessage
 	ahead   budget
+	on      uint64        // the connection that messages are begun on
 	trouble chan struct{} // closed when nothing more is to be begun
 }
 
@@ -158,13 +160,8 @@ func (b *batch) read() *stop {
 		if e.key != "" {
 			m.key, m.keyIndex = e.key, 0
 		}
-		b.ahead.take(len(m.data), b.mayBeAhead())
-		if end := b.ended(index); end != nil {
-			return end
-		}
-		under, err := b.begin(m)
+		under, err := b.next(m)
 		if err != nil {
-			b.ahead.give(len(m.data))
 			if errors.Is(err, errHalted) {
 				return b.ended(index)
 			}
@@ -178,13 +175,36 @@ func (b *batch) read() *stop {
 	}
 }
 
-// mayBeAhead returns how many bytes may wait for their acknowledgement when another
-// message is begun.
-func (b *batch) mayBeAhead() int {
-	if b.service.backend.Log.Pipelined() {
-		return batchAheadBytes
+// next begins a message as soon as it would overtake nothing. The error is errHalted when
+// nothing more is to be begun.
+func (b *batch) next(m message) (*underWay, error) {
+	for {
+		b.ahead.take(len(m.data), b.mayBeAhead())
+		if b.ended(0) != nil {
+			b.ahead.give(len(m.data))
+			return nil, errHalted
+		}
+		m.connection = b.on
+		under, err := b.begin(m)
+		if err == nil {
+			return under, nil
+		}
+		b.ahead.give(len(m.data))
+		if !errors.Is(err, eventlog.ErrMoved) {
+			return nil, err
+		}
 	}
-	return 0
+}
+
+// mayBeAhead returns how many bytes may wait for their acknowledgement when another
+// message is begun: none where that may be lost and this one stored.
+func (b *batch) mayBeAhead() int {
+	log := b.service.backend.Log
+	if on := log.Connection(); on != b.on || !log.Pipelined() {
+		b.on = on
+		return 0
+	}
+	return batchAheadBytes
 }
 
 // ended returns the end of a batch that does not go on, with index as the first message

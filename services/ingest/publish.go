@@ -22,6 +22,7 @@ type message struct {
 	owner           string    // who publishes it over HTTP; empty without access control
 	expires         time.Time // when its token does; zero without one
 	trusted         bool      // it came on NATS, whose access control is its own
+	connection      uint64    // that it is begun on; 0 for any
 	data            []byte
 }
 
@@ -92,7 +93,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	}
 	u.begun = time.Now()
 	u.publishing, err = s.backend.Log.Begin(u.ctx, eventlog.Event{
-		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
+		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace, Connection: m.connection,
 	})
 	if err != nil {
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())

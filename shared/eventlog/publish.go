@@ -34,6 +34,9 @@ type Event struct {
 	Final bool
 	// Trace is the trace context of the publisher, or none.
 	Trace tracing.Context
+	// Connection is the only one that the event may be begun on; see [Log.Connection].
+	// 0 means any.
+	Connection uint64
 	// Index is where a publisher that counts a stream's events itself keeps its count,
 	// as text of its own; empty means none.
 	Index string
@@ -94,8 +97,8 @@ type Publishing struct {
 // has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
 // none; see [Log.TraceTo].
 //
-// Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
-// wraps [ErrUnknown].
+// Errors are those of [Log.Publish], and [ErrMoved]: what is not begun is not stored,
+// unless the error wraps [ErrUnknown].
 func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	p := l.Partition(e.Session)
 	if len(e.Data) > l.Settings().MaxMessageBytes {
@@ -103,6 +106,9 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	}
 	if _, err := l.settle(ctx, p); err != nil {
 		return nil, err
+	}
+	if e.Connection != 0 && e.Connection != l.Connection() {
+		return nil, ErrMoved
 	}
 	span := l.trace(ctx, &e, p)
 	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
@@ -113,6 +119,10 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	}
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
+
+// Connection returns the number of the connection to NATS, from 1. What was begun on an
+// earlier one, and is not acknowledged, may be lost: what is begun now would overtake it.
+func (l *Log) Connection() uint64 { return l.nc.Stats().Reconnects + 1 }
 
 // Pipelined reports whether an event may be begun before the one ahead of it in its stream
 // is acknowledged. Not so in a cluster: when a partition's leader changes, what was on its
