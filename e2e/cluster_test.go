@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -112,12 +111,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	routes := make([]string, 3)
 	for i := range routes {
 		c.servers = append(c.servers, newNATS(t))
-		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		routes[i] = "nats://" + ln.Addr().String()
-		_ = ln.Close() // the port is the server's from now on
+		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePort(t))
 	}
 	for i, n := range c.servers {
 		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 2MB\njetstream { store_dir: %q }\ncluster { name: c, listen: %q, routes: [%s] }\n",

@@ -79,7 +79,7 @@ func TestTheExamplePages(t *testing.T) {
 func TestTheExampleOfManyTabs(t *testing.T) {
 	t.Parallel()
 	s := pages(t)
-	p := startProc(t, "--retry=100ms", "--ack-timeout=30s", "--cors-origins="+s.URL)
+	p := startProc(t, "--retry=100ms", "--ack-timeout=9s", "--cors-origins="+s.URL)
 	b := openBrowser(t)
 	p.publish("demo", "main", 1, 1)
 	b.do(chromedp.Navigate(s.URL + "/frames?base=" + url.QueryEscape(p.api())))

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+
+	"rejoin/shared/natstest"
 )
 
 var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in the test of its being killed")
@@ -253,12 +255,7 @@ type natsProc struct {
 
 func newNATS(t *testing.T) *natsProc {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &natsProc{t: t, addr: ln.Addr().String(), config: filepath.Join(t.TempDir(), "nats.conf")}
-	_ = ln.Close() // the port is the server's from now on
+	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(t.TempDir(), "nats.conf")}
 	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream { store_dir: %q }\n", n.addr, t.TempDir())
 	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

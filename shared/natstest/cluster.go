@@ -3,7 +3,6 @@ package natstest
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -31,14 +30,14 @@ const clusterPatience = time.Minute
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
-	routes := freeAddresses(t, 3)
-	for i, addr := range routes {
+	routes := []int{FreePort(t), FreePort(t), FreePort(t)}
+	for i, port := range routes {
 		dir := t.TempDir()
 		s := &Server{t: t, dir: dir, opt: options(dir)}
 		s.opt.ServerName = fmt.Sprintf("natstest-%d", i)
-		s.opt.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: addr.Port}
+		s.opt.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: port}
 		for _, to := range routes {
-			s.opt.Routes = append(s.opt.Routes, &url.URL{Scheme: "nats", Host: to.String()})
+			s.opt.Routes = append(s.opt.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", to)})
 		}
 		c.Servers = append(c.Servers, s)
 		s.Start()
@@ -46,25 +45,6 @@ func StartCluster(t testing.TB) *Cluster {
 	}
 	c.WaitCurrent()
 	return c
-}
-
-// freeAddresses returns addresses of the loopback interface that nobody listens on.
-func freeAddresses(t testing.TB, n int) []*net.TCPAddr {
-	t.Helper()
-	listeners := make([]net.Listener, n)
-	for i := range listeners {
-		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners[i] = ln
-	}
-	addrs := make([]*net.TCPAddr, n)
-	for i, ln := range listeners {
-		addrs[i] = ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
-		_ = ln.Close()                      // only its port was wanted
-	}
-	return addrs
 }
 
 // URL is where clients connect: all servers, also those that are stopped.

@@ -2,8 +2,10 @@
 package natstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"testing"
 	"time"
@@ -59,12 +61,14 @@ func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *S
 // server to its clients: it has a new ID.
 func (s *Server) Start() {
 	s.t.Helper()
+	if s.opt.Port == server.RANDOM_PORT {
+		s.opt.Port = FreePort(s.t)
+	}
 	opt := s.opt
 	srv, err := run(&opt)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.opt.Port = srv.Addr().(*net.TCPAddr).Port //nolint:errcheck,forcetypeassert // the server listens on TCP
 	s.srv = srv
 }
 
@@ -78,6 +82,22 @@ func run(opt *server.Options) (*server.Server, error) {
 		return nil, errors.New("the NATS server did not start")
 	}
 	return srv, nil
+}
+
+// FreePort returns a port of the loopback interface that nobody listens on. It is none of
+// those that the system gives to who connects: a client that tries again and again to reach
+// a stopped server there connects to itself some time, and the port is taken.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	const from, to = 10_000, 32_000 // Linux gives those from 32,768 on
+	for {
+		port := from + rand.IntN(to-from) //nolint:gosec // no secret
+		ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = ln.Close() // only its port was wanted
+			return port
+		}
+	}
 }
 
 // Stop ends the server and waits for it. Stopping a stopped server does nothing.
