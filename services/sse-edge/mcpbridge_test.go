@@ -62,6 +62,7 @@ func (b *bridge) leave() {
 	for _, sub := range b.subs {
 		_ = sub.Unsubscribe()
 	}
+	_ = b.f.b.Conn.Flush() // fails on a connection that is closed; who asks on another one must find nobody
 	b.subs = nil
 }
 

@@ -174,7 +174,7 @@ func TestServeDoesNotWaitForConnectionsThatAreSilent(t *testing.T) {
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 	addr, stop := start(t, app, patience)
 	silent := dial(t, addr)
-	for app.Server().GetOpenConnectionsCount() == 0 { // it is accepted by itself
+	for app.Server().GetOpenConnectionsCount() <= 0 { // it is accepted by itself; less than none before the server runs
 		time.Sleep(time.Millisecond)
 	}
 	if err := stop(); err != nil {
