@@ -45,7 +45,7 @@ test: ## Run the tests of every module. TESTFLAGS are go test's.
 	go test -timeout 20m $(TESTFLAGS) work
 
 # What documents and examples say is carried out by programs of others; `make test` does it.
-NORACE := ^(TestTheExample|TestDocument|TestREADME|TestADocumentedBackup|TestEventStreamsLiveBehind|TestTheGoClientIsUsedFrom|TestConformance)
+NORACE := ^(TestTheExample|TestDocument|TestREADME|TestADocumentedBackup|TestEventStreamsLiveBehind|TestTheGoClientIsUsedFrom|TestConformance|TestARelease)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents and examples.

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", scheduleCount(), "random schedules of the property test; default: REJOIN_SCHEDULES, or 100, a fifth of it with the race detector")
+	schedules = flag.Int("schedules", scheduleCount(), "random schedules of the property test; default: REJOIN_SCHEDULES, or 60, a fifth of it with the race detector")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule, the next one's is one more; 0: from the clock")
 	lanes     = flag.Int("lanes", 8/min(slowdown, 2), "schedules of the property test that run at a time")
 	keep      = flag.String("keep", "", "folder for what the services of failed schedules logged")
@@ -25,7 +25,7 @@ func scheduleCount() int {
 	if n, err := strconv.Atoi(os.Getenv("REJOIN_SCHEDULES")); err == nil {
 		return n
 	}
-	return 100 / slowdown
+	return 60 / slowdown
 }
 
 // TestEverySubscriberGetsEverythingOnceOrIsTold runs random schedules over the real

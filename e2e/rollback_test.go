@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-var rollBacks = flag.Int("rollbacks", 30/slowdown, "random schedules with roll-backs of the log's files")
+var rollBacks = flag.Int("rollbacks", 20/slowdown, "random schedules with roll-backs of the log's files")
 
 // TestARollBackIsToldAndTheNewLifeComesWhole runs random schedules in which the
 // server is stopped, an older copy of its files put back, and the log written on,
