@@ -23,7 +23,11 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 	server = mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		progress := func(n int) error {
-			return req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(n)})
+			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(n)})
+			if opts.JSONResponse {
+				return nil // only the session's own stream takes it, which may not be open yet
+			}
+			return err
 		}
 		for n := range 3 {
 			if err := progress(n); err != nil {
