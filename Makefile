@@ -25,6 +25,7 @@ MODULES  = $(shell go list -m -f '{{.Dir}}')
 FUZZTIME ?= 10s
 # Where make vuln gets the known vulnerabilities from: a URL, or file:///… of a copy.
 GOVULNDB ?= https://vuln.go.dev
+RESTARTS ?= all
 KILLS    ?= 2
 
 .PHONY: help
@@ -52,8 +53,8 @@ race: ## Run the tests of every module with the race detector, but for those of 
 	go test -race -timeout 20m -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: e2e-docker
-e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; KILLS=n containers of the cluster are killed.
-	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -kills=$(KILLS)
+e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; RESTARTS=all or first of each kind, KILLS=n.
+	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -restarts=$(RESTARTS) -kills=$(KILLS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
