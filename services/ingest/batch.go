@@ -41,8 +41,8 @@ func (s *Service) store(b *batch) (*summary, error) {
 	return sum, nil
 }
 
-// batch stores the messages of one request in their order. Acknowledgements are
-// pipelined, where that keeps the order ([eventlog.Log.Pipelined]):
+// batch stores the messages of one request in their order, as a series of the log.
+// Acknowledgements are pipelined:
 //
 //	source ──▶ read: check, begin ──▶ pending ──▶ settle: wait, report, in order
 //
@@ -118,6 +118,7 @@ func (b *batch) run() *stop {
 	b.pending = make(chan pendingMessage, batchAhead)
 	b.trouble = make(chan struct{})
 	b.ahead.freed.L = &b.ahead.mu
+	b.template.series = b.service.backend.Log.Series()
 	settled := make(chan struct{})
 	var first *web.Problem
 	go func() {
@@ -199,8 +200,7 @@ func (b *batch) next(m message) (*underWay, error) {
 // mayBeAhead returns how many bytes may wait for their acknowledgement when another
 // message is begun: none where that may be lost and this one stored.
 func (b *batch) mayBeAhead() int {
-	log := b.service.backend.Log
-	if on := log.Connection(); on != b.on || !log.Pipelined() {
+	if on := b.service.backend.Log.Connection(); on != b.on {
 		b.on = on
 		return 0
 	}

@@ -18,11 +18,12 @@ type message struct {
 	key             string // the idempotency key, or empty
 	keyIndex        uint64 // of the message among those with the key
 	trace           tracing.Context
-	publisher       string    // whom its rate is counted for
-	owner           string    // who publishes it over HTTP; empty without access control
-	expires         time.Time // when its token does; zero without one
-	trusted         bool      // it came on NATS, whose access control is its own
-	connection      uint64    // that it is begun on; 0 for any
+	publisher       string           // whom its rate is counted for
+	owner           string           // who publishes it over HTTP; empty without access control
+	expires         time.Time        // when its token does; zero without one
+	trusted         bool             // it came on NATS, whose access control is its own
+	connection      uint64           // that it is begun on; 0 for any
+	series          *eventlog.Series // that it is one of, or nil
 	data            []byte
 }
 
@@ -92,7 +93,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 		return nil, &rateError{"session", wait}
 	}
 	u.begun = time.Now()
-	u.publishing, err = s.backend.Log.Begin(u.ctx, eventlog.Event{
+	u.publishing, err = s.hand(u.ctx, m.series, eventlog.Event{
 		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace, Connection: m.connection,
 	})
 	if err != nil {
@@ -100,6 +101,14 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 		return nil, err
 	}
 	return u, nil
+}
+
+// hand gives the log an event, in its series if it is of one.
+func (s *Service) hand(ctx context.Context, series *eventlog.Series, e eventlog.Event) (*eventlog.Publishing, error) {
+	if series == nil {
+		return s.backend.Log.Begin(ctx, e)
+	}
+	return series.Begin(ctx, e)
 }
 
 // wait is the second half of publish.

@@ -15,14 +15,14 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func replicated(t *testing.T, c *natstest.Cluster) *eventlog.Log {
+func replicated(t testing.TB, c *natstest.Cluster) *eventlog.Log {
 	t.Helper()
 	return clustered(t, c, 3)
 }
 
 // clustered is a log of one partition on some servers of a cluster, opened by way of all
 // of them.
-func clustered(t *testing.T, c *natstest.Cluster, replicas int) *eventlog.Log {
+func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 	t.Helper()
 	settings := one()
 	settings.Replicas = replicas

@@ -277,6 +277,7 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int, earlier []Earlier
 	cfg.Replicas = want.Replicas
 	cfg.MaxAge, cfg.Duplicates = want.MaxAge, want.Duplicates
 	cfg.MaxMsgsPerSubject, cfg.MaxBytes = want.MaxMsgsPerSubject, want.MaxBytes
+	cfg.AllowAtomicPublish = want.AllowAtomicPublish
 	cfg.Metadata = ownMetadata(cfg.Metadata)
 	if delete(cfg.Metadata, metaEarlier); len(earlier) > 0 {
 		cfg.Metadata[metaEarlier] = formatEarlier(earlier)

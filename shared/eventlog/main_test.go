@@ -23,14 +23,14 @@ const patience = 60 * time.Second
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func patient(t *testing.T) context.Context {
+func patient(t testing.TB) context.Context {
 	t.Helper()
 	return within(t, patience)
 }

@@ -88,6 +88,7 @@ type Publishing struct {
 	log    *Log
 	p      int
 	future jetstream.PubAckFuture
+	in     *inSeries  // instead of future, when a series sends it
 	span   trace.Span // nil when the event is in no trace
 }
 
@@ -100,11 +101,8 @@ type Publishing struct {
 // Errors are those of [Log.Publish], and [ErrMoved]: what is not begun is not stored,
 // unless the error wraps [ErrUnknown].
 func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
-	p := l.Partition(e.Session)
-	if len(e.Data) > l.Settings().MaxMessageBytes {
-		return nil, ErrTooLarge
-	}
-	if _, err := l.settle(ctx, p); err != nil {
+	p, err := l.admit(ctx, e)
+	if err != nil {
 		return nil, err
 	}
 	if e.Connection != 0 && e.Connection != l.Connection() {
@@ -120,19 +118,31 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
+// admit returns an event's partition when events may be published there.
+func (l *Log) admit(ctx context.Context, e Event) (p int, err error) {
+	p = l.Partition(e.Session)
+	if len(e.Data) > l.Settings().MaxMessageBytes {
+		return 0, ErrTooLarge
+	}
+	_, err = l.settle(ctx, p)
+	return p, err
+}
+
 // Connection returns the number of the connection to NATS, from 1. What was begun on an
 // earlier one, and is not acknowledged, may be lost: what is begun now would overtake it.
 func (l *Log) Connection() uint64 { return l.nc.Stats().Reconnects + 1 }
 
 // Pipelined reports whether an event may be begun before the one ahead of it in its stream
-// is acknowledged. Not so in a cluster: when a partition's leader changes, what was on its
-// way to the old one is lost, and what is sent next may be stored by the new one.
+// is acknowledged. Not so in a cluster, where a [Series] keeps the order.
 func (l *Log) Pipelined() bool { return !l.clustered() }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
+	if w.in != nil {
+		return w.in.wait(ctx)
+	}
 	select {
 	case ack := <-w.future.Ok():
 		return w.log.ack(w.p, w.future.Msg().Subject, ack)
@@ -158,11 +168,7 @@ func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string)
 	if _, err := l.settle(ctx, p); err != nil {
 		return Ack{}, err
 	}
-	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return Ack{}, publishError(err)
-	}
-	return l.ack(p, msg.Subject, ack)
+	return l.publish(ctx, p, msg)
 }
 
 // publishError tells what is known of an event whose publish failed. Only what

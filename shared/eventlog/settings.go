@@ -183,20 +183,21 @@ func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".*.*" }
 // streamConfig returns the JetStream stream of a partition.
 func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
-		Name:              streamName(p),
-		Description:       "Rejoin event log, partition " + strconv.Itoa(p),
-		Subjects:          []string{streamSubject(p)},
-		Retention:         jetstream.LimitsPolicy,
-		Storage:           jetstream.FileStorage,
-		Discard:           jetstream.DiscardOld,
-		Replicas:          s.Replicas,
-		MaxMsgs:           -1,
-		MaxMsgsPerSubject: s.MaxEventsPerStream,
-		MaxBytes:          s.Limits().MaxBytes,
-		MaxMsgSize:        int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
-		MaxConsumers:      maxConsumers,
-		Duplicates:        2 * time.Minute,
-		Metadata:          map[string]string{metaVersion: Version},
+		Name:               streamName(p),
+		Description:        "Rejoin event log, partition " + strconv.Itoa(p),
+		Subjects:           []string{streamSubject(p)},
+		Retention:          jetstream.LimitsPolicy,
+		Storage:            jetstream.FileStorage,
+		Discard:            jetstream.DiscardOld,
+		Replicas:           s.Replicas,
+		MaxMsgs:            -1,
+		MaxMsgsPerSubject:  s.MaxEventsPerStream,
+		MaxBytes:           s.Limits().MaxBytes,
+		MaxMsgSize:         int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
+		MaxConsumers:       maxConsumers,
+		Duplicates:         2 * time.Minute,
+		AllowAtomicPublish: true,
+		Metadata:           map[string]string{metaVersion: Version},
 	}
 	if s.MaxAge > 0 {
 		cfg.MaxAge = s.MaxAge

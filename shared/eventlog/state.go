@@ -35,6 +35,7 @@ type State struct {
 	// the smallest, which is the oldest, first.
 	Earlier []Earlier
 
+	atomic bool   // it takes atomic batches; see [Series]
 	server string // the server that the newest generation was begun for
 	seenOn string // the server that this client was connected to when it looked
 }
@@ -137,6 +138,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
 		Earlier:     earlier,
+		atomic:      info.Config.AllowAtomicPublish,
 		server:      info.Config.Metadata[metaServer],
 		seenOn:      server,
 	}

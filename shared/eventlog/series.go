@@ -1,0 +1,271 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+const (
+	// maxTogether is how many events of a series are stored at once, and
+	// maxTogetherBytes how many bytes of theirs; one may always. nats-server takes
+	// 1,000 events.
+	maxTogether      = 500
+	maxTogetherBytes = 1 << 20
+	// maxTries is how often what is left of them is tried at once.
+	maxTries = 3
+)
+
+// Series is events of one session whose order is kept also where partitions have
+// replicas. When the leader of a partition changes, what is on its way to the old one is
+// lost, and what is sent next may be stored by the new one: so nothing is sent there
+// before all that was sent earlier is acknowledged, and what waits meanwhile follows
+// together, in an atomic batch (nats-server's ADR-50), of which all is stored or nothing.
+//
+// After an event of which it is not known that it is stored, what waits behind it is not
+// stored and fails with [ErrUnavailable]; so does what is begun later.
+//
+// A Series belongs to one goroutine, which begins its events.
+type Series struct {
+	log *Log
+
+	mu      sync.Mutex
+	waiting []*Publishing
+	sending bool
+	failed  error // what ended the series
+}
+
+// Series begins a series.
+func (l *Log) Series() *Series { return &Series{log: l} }
+
+// inSeries is what a [Publishing] has when its series sends it.
+type inSeries struct {
+	series *Series
+	ctx    context.Context //nolint:containedctx // of Begin: it bounds the acknowledgement
+	event  Event
+	done   chan struct{} // closed when ack and err are set
+	ack    Ack
+	err    error
+}
+
+// Begin hands over the next event, as [Log.Begin] does, whose errors it has. ctx bounds
+// the acknowledgement, and must not end before Wait is called.
+func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
+	l := s.log
+	if l.Pipelined() {
+		return l.Begin(ctx, e)
+	}
+	p, err := l.admit(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		return nil, s.failed
+	}
+	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
+	w.in = &inSeries{series: s, ctx: ctx, event: e, done: make(chan struct{})}
+	s.waiting = append(s.waiting, w)
+	if !s.sending {
+		s.sending = true
+		go s.send()
+	}
+	return w, nil
+}
+
+// send ends when nothing waits.
+func (s *Series) send() {
+	for all := s.next(); all != nil; all = s.next() {
+		s.log.store(all)
+		for _, w := range all {
+			if err := w.in.err; err != nil && !errors.Is(err, ErrTooLarge) {
+				s.fail(err)
+			}
+			close(w.in.done)
+		}
+	}
+}
+
+// next returns what is to be sent together, or nil when nothing waits any more.
+func (s *Series) next() []*Publishing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		s.sending, s.waiting = false, nil
+		return nil
+	}
+	n, bytes := 1, len(s.waiting[0].in.event.Data)
+	for ; n < min(len(s.waiting), maxTogether); n++ {
+		if bytes += len(s.waiting[n].in.event.Data); bytes > maxTogetherBytes {
+			break
+		}
+	}
+	all := s.waiting[:n:n]
+	s.waiting = s.waiting[n:]
+	return all
+}
+
+// fail ends the series: whatever waits is not stored.
+func (s *Series) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		return
+	}
+	s.failed = notSent(err)
+	for _, w := range s.waiting {
+		w.in.err = s.failed
+		close(w.in.done)
+	}
+	s.waiting = nil
+}
+
+// notSent is what becomes of an event behind one that failed. It is known not to be
+// stored, whatever is known of the other.
+func notSent(err error) error {
+	return fmt.Errorf("%w: an event before it failed: %s", ErrUnavailable, err.Error())
+}
+
+// wait is [Publishing.Wait] for what a series sends.
+func (in *inSeries) wait(ctx context.Context) (Ack, error) {
+	select {
+	case <-in.done:
+		return in.ack, in.err
+	case <-ctx.Done():
+	}
+	in.series.fail(ctx.Err()) // if it waits yet, it is not sent any more
+	select {
+	case <-in.done:
+		return in.ack, in.err
+	default:
+		return Ack{}, publishError(ctx.Err())
+	}
+}
+
+// store stores events of one partition in their order, and sets what became of each. It
+// goes on behind those alone that are too large.
+func (l *Log) store(all []*Publishing) {
+	together := len(all) > 1
+	for tries := 0; len(all) > 0; tries++ {
+		if together && tries < maxTries {
+			settled, repeated := l.storeTogether(all)
+			if settled {
+				return
+			}
+			// Whoever repeats a request repeats what was stored of it first.
+			together = repeated
+		}
+		all = l.storeSingly(all, together && tries < maxTries)
+	}
+}
+
+// storeSingly stores events one after the other, while they are duplicates or to the end.
+// It returns what is left.
+func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
+	for i, w := range all {
+		w.in.ack, w.in.err = l.publish(w.in.ctx, w.p, w.in.event.message(w.p))
+		if err := w.in.err; err != nil && !errors.Is(err, ErrTooLarge) {
+			for _, later := range all[i+1:] {
+				later.in.err = notSent(err)
+			}
+			return nil
+		}
+		if duplicates && !w.in.ack.Duplicate {
+			return all[i+1:]
+		}
+	}
+	return nil
+}
+
+// publish stores one event and waits for its acknowledgement.
+func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
+	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return Ack{}, publishError(err)
+	}
+	return l.ack(p, msg.Subject, ack)
+}
+
+// The headers of an atomic batch (nats-server's ADR-50).
+const (
+	headerBatch       = "Nats-Batch-Id"
+	headerBatchIndex  = "Nats-Batch-Sequence" // from 1
+	headerBatchCommit = "Nats-Batch-Commit"
+)
+
+// errorRepeated is JetStream's error for an atomic batch with an event that it has.
+const errorRepeated jetstream.ErrorCode = 10201
+
+// storeTogether stores events as an atomic batch. Unless settled, JetStream has refused
+// it as a whole, and none is stored; repeated says that it has some of them already.
+func (l *Log) storeTogether(all []*Publishing) (settled, repeated bool) {
+	p := all[0].p
+	if state, _ := l.State(p); !state.atomic || state.Limits.Replicas == 1 {
+		return false, false // without replicas, a batch is written twice
+	}
+	ctx, cancel := l.request(all[0].in.ctx)
+	defer cancel()
+	ack, err := l.publishTogether(ctx, all)
+	if api, refused := errors.AsType[*jetstream.APIError](err); refused || errors.Is(err, nats.ErrMaxPayload) {
+		return false, refused && api.ErrorCode == errorRepeated
+	}
+	for i, w := range all {
+		if err != nil {
+			w.in.err = publishError(err)
+			continue
+		}
+		w.in.ack = Ack{Partition: p, Sequence: ack.Sequence - uint64(len(all)-1-i)} //nolint:gosec // not negative
+	}
+	return true, false
+}
+
+// batchAck is JetStream's answer to the last event of an atomic batch.
+type batchAck struct {
+	Stream   string              `json:"stream"`
+	Sequence uint64              `json:"seq"` // the last event's; the others come right before it
+	Batch    string              `json:"batch"`
+	Count    int                 `json:"count"`
+	Error    *jetstream.APIError `json:"error"`
+}
+
+func (l *Log) publishTogether(ctx context.Context, all []*Publishing) (ack batchAck, err error) {
+	id := nuid.Next()
+	last := len(all) - 1
+	for i, w := range all {
+		msg := w.in.event.message(w.p)
+		msg.Header.Set(headerBatch, id)
+		msg.Header.Set(headerBatchIndex, strconv.Itoa(i+1))
+		if i < last {
+			if err := l.nc.PublishMsg(msg); err != nil {
+				return ack, err
+			}
+			continue
+		}
+		msg.Header.Set(headerBatchCommit, "1")
+		answer, err := l.nc.RequestMsgWithContext(ctx, msg)
+		if errors.Is(err, nats.ErrNoResponders) {
+			return ack, jetstream.ErrNoStreamResponse
+		}
+		if err != nil {
+			return ack, err
+		}
+		if err := json.Unmarshal(answer.Data, &ack); err != nil {
+			return ack, err
+		}
+	}
+	if ack.Error != nil {
+		return ack, ack.Error
+	}
+	if ack.Stream != streamName(all[0].p) || ack.Batch != id || ack.Count != len(all) {
+		return ack, fmt.Errorf("%d events are acknowledged as %+v", len(all), ack)
+	}
+	return ack, nil
+}

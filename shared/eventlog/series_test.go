@@ -1,0 +1,279 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// begun is an event that a series was given.
+type begun struct {
+	event eventlog.Event
+	on    *eventlog.Publishing
+	err   error
+	ack   eventlog.Ack
+}
+
+// runSeries gives events to one series, as fast as it takes them, and waits for all.
+func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration) []begun {
+	t.Helper()
+	s := l.Series()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	all := make([]begun, len(events))
+	for i, e := range events {
+		on, err := s.Begin(ctx, e)
+		all[i] = begun{event: e, on: on, err: err}
+	}
+	for i := range all {
+		if b := &all[i]; b.on != nil {
+			b.ack, b.err = b.on.Wait(ctx)
+		}
+	}
+	return all
+}
+
+func seriesOf(stream string, n int) []eventlog.Event {
+	events := make([]eventlog.Event, n)
+	for i := range events {
+		events[i] = eventlog.Event{Session: "s", Stream: stream, Data: numbered(i), Key: "k", KeyIndex: uint64(i)} //nolint:gosec // counts up from 0
+	}
+	return events
+}
+
+// entriesOf reads a whole stream.
+func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Entry) {
+	t.Helper()
+	state, err := l.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := uint64(0)
+	for after < state.Last {
+		page, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: stream, After: after, UpTo: state.Last, MaxEvents: 1000, MaxBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, page.Entries...)
+		after = page.Through
+	}
+	return all
+}
+
+// Series of several streams and single events come to one partition at once. What a series
+// is told of its events is what the log has, also of those that it had before, and one
+// that the log does not take fails alone.
+func TestSeriesInAClusterAreStoredInOrder(t *testing.T) {
+	const n, large = 1200, 700
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	before := runSeries(t, l, seriesOf("0", n)[300:600], patience)
+	var running sync.WaitGroup
+	results := make([][]begun, 3)
+	for i := range results {
+		events := seriesOf(fmt.Sprint(i), n)
+		events[large].Data = make([]byte, l.Settings().MaxMessageBytes+1)
+		running.Go(func() { results[i] = runSeries(t, l, events, patience) })
+	}
+	running.Go(func() {
+		for i := range 100 {
+			publish(t, l, "s", "single", i)
+		}
+	})
+	running.Wait()
+	for i, all := range results {
+		entries := map[uint64]eventlog.Entry{}
+		for _, e := range entriesOf(t, l, fmt.Sprint(i)) {
+			entries[e.Sequence] = e
+		}
+		if len(entries) != n-1 {
+			t.Errorf("stream %d has %d events", i, len(entries))
+		}
+		last := uint64(0)
+		for at, b := range all {
+			if at == large {
+				if !errors.Is(b.err, eventlog.ErrTooLarge) {
+					t.Errorf("the event that is too large: %v", b.err)
+				}
+				continue
+			}
+			known := i == 0 && at >= 300 && at < 600
+			if b.err != nil || b.ack.Duplicate != known || !bytes.Equal(entries[b.ack.Sequence].Data, b.event.Data) {
+				t.Fatalf("event %d of stream %d: %+v, %v; there is %s", at, i, b.ack, b.err, entries[b.ack.Sequence].Data)
+			}
+			if known {
+				if b.ack.Sequence != before[at-300].ack.Sequence {
+					t.Errorf("event %d is said to be at %d", at, b.ack.Sequence)
+				}
+				continue
+			}
+			if b.ack.Sequence <= last {
+				t.Fatalf("event %d of stream %d is at %d, one before it at %d", at, i, b.ack.Sequence, last)
+			}
+			last = b.ack.Sequence
+		}
+	}
+	if n := together(t, l); n == 0 {
+		t.Error("no events were stored together")
+	}
+}
+
+// together counts the events that were stored in an atomic batch.
+func together(t *testing.T, l *eventlog.Log) (n int) {
+	t.Helper()
+	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq += 7 {
+		msg, err := stream.GetMsg(patient(t), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if msg.Header.Get("Nats-Batch-Id") != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// While leaders change and servers go, what is stored of a series is its beginning, without
+// a hole and in order, with all that was acknowledged.
+func TestOfASeriesThatFailsTheBeginningIsStored(t *testing.T) {
+	const rounds, n = 8, 3000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	failed := 0
+	for round := range rounds {
+		var upsetting sync.WaitGroup
+		pause := time.Duration(rnd.IntN(60)) * time.Millisecond
+		upsetting.Go(func() {
+			time.Sleep(pause) // anywhere in the series
+			if round%4 == 3 {
+				srv := c.Servers[rnd.IntN(len(c.Servers))]
+				srv.Stop()
+				srv.Start()
+				return
+			}
+			// Not answered when there is no leader at the moment, which does as well.
+			_, _ = newJetStream(t, l).Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, time.Second)
+		})
+		stream := fmt.Sprint(round)
+		all := runSeries(t, l, seriesOf(stream, n), 3*time.Second)
+		upsetting.Wait()
+		c.WaitCurrent()
+		entries := entriesOf(t, l, stream)
+		for i, e := range entries {
+			if !bytes.Equal(e.Data, numbered(i)) {
+				t.Fatalf("round %d: event %d is %s", round, i, e.Data)
+			}
+		}
+		for i, b := range all {
+			stored := i < len(entries)
+			switch {
+			case b.err == nil && (!stored || entries[i].Sequence != b.ack.Sequence):
+				t.Fatalf("round %d: event %d of %d is acknowledged at %d", round, i, len(entries), b.ack.Sequence)
+			case b.err != nil && stored && !errors.Is(b.err, eventlog.ErrUnknown):
+				t.Fatalf("round %d: event %d is stored: %v", round, i, b.err)
+			}
+		}
+		if all[n-1].err != nil {
+			failed++
+		}
+	}
+	t.Logf("%d of %d series failed", failed, rounds)
+}
+
+// Who gives up while an event waits finds it not stored, then and later.
+func TestWhatWaitsInASeriesIsGivenUp(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	publish(t, l, "s", "t", 0)
+	c.Servers[1].Stop()
+	c.Servers[2].Stop() // a majority is away
+	events := seriesOf("t", 100)
+	for i := range events {
+		// Not all of them go together.
+		events[i].Data = append(events[i].Data, bytes.Repeat([]byte(" "), 64<<10)...)
+	}
+	all := runSeries(t, l, events, time.Second)
+	for i, b := range all {
+		if b.err == nil {
+			t.Errorf("event %d is acknowledged", i)
+		}
+	}
+	if err := all[len(all)-1].err; !errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) {
+		t.Errorf("the last event: %v", err)
+	}
+	c.Servers[1].Start()
+	c.Servers[2].Start()
+	c.WaitCurrent()
+	publishOnce(t, l, 1000)
+	for _, e := range entriesOf(t, l, "t") {
+		for i, b := range all {
+			if bytes.Equal(e.Data, b.event.Data) && !errors.Is(b.err, eventlog.ErrUnknown) {
+				t.Errorf("event %d is stored: %v", i, b.err)
+			}
+		}
+	}
+}
+
+// BenchmarkSeries stores 1,000 short events with three replicas, by one publisher or by
+// eight at once: as a series, one after the other, and pipelined, which does not keep
+// their order when a leader changes.
+func BenchmarkSeries(b *testing.B) {
+	const n = 1000
+	l := replicated(b, natstest.StartCluster(b))
+	streams := atomic.Int64{}
+	store := func(begin func(context.Context, eventlog.Event) (*eventlog.Publishing, error), wait bool) {
+		var under []*eventlog.Publishing
+		stream := fmt.Sprint(streams.Add(1))
+		for i := range n {
+			w, err := begin(b.Context(), eventlog.Event{Session: "s", Stream: stream, Data: numbered(i)})
+			if err == nil && wait {
+				_, err = w.Wait(b.Context())
+			} else if err == nil {
+				under = append(under, w)
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+		for _, w := range under {
+			if _, err := w.Wait(b.Context()); err != nil {
+				b.Error(err)
+			}
+		}
+	}
+	for _, publishers := range []int{1, 8} {
+		for name, publish := range map[string]func(){
+			"series":     func() { store(l.Series().Begin, false) },
+			"one by one": func() { store(l.Begin, true) },
+			"pipelined":  func() { store(l.Begin, false) },
+		} {
+			b.Run(fmt.Sprintf("%s/%d", name, publishers), func(b *testing.B) {
+				for b.Loop() {
+					var publishing sync.WaitGroup
+					for range publishers {
+						publishing.Go(publish)
+					}
+					publishing.Wait()
+				}
+				b.ReportMetric(float64(b.N*n*publishers)/b.Elapsed().Seconds(), "events/s")
+			})
+		}
+	}
+}
