@@ -27,6 +27,7 @@ FUZZTIME ?= 10s
 GOVULNDB ?= https://vuln.go.dev
 RESTARTS ?= all
 KILLS    ?= 2
+RATE     ?= 1000
 
 .PHONY: help
 help: ## Show this list.
@@ -53,8 +54,8 @@ race: ## Run the tests of every module with the race detector, but for those of 
 	go test -race -timeout 20m -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: e2e-docker
-e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; RESTARTS=all or first of each kind, KILLS=n.
-	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -restarts=$(RESTARTS) -kills=$(KILLS)
+e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; RESTARTS=all or first of each kind, KILLS=n, RATE=events a second.
+	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -restarts=$(RESTARTS) -kills=$(KILLS) -rate=$(RATE)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.

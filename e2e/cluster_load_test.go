@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -22,13 +23,14 @@ import (
 const (
 	loadSessions    = 100
 	loadSubscribers = 1000
-	loadRate        = 1000 // events a second
 	loadStream      = "main"
 	// loadWaiting is how many events may wait for a cluster that does not take them.
-	loadWaiting = 120 * loadRate
+	loadWaiting = 120_000
 	// loadWrong is how many of the wrong events are told.
 	loadWrong = 20
 )
+
+var loadRate = flag.Float64("rate", 1000, "how many events a second are published to the cluster")
 
 // load publishes numbered events to the sessions of a cluster at an even rate, and checks
 // that all of them come to each subscriber, once and in order.
@@ -114,7 +116,7 @@ func (l *load) publish(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		for due := int64(time.Since(l.begun).Seconds() * loadRate); l.published.Load() < due; {
+		for due := int64(time.Since(l.begun).Seconds() * *loadRate); l.published.Load() < due; {
 			i := int(l.published.Load() % loadSessions)
 			n := int(l.numbers[i].Load() + 1)
 			result, err := l.publisher.Publish(ctx, rejoin.Message{Session: l.session(i), Stream: loadStream, Data: []byte(numbered(n))})
