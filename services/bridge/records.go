@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -56,13 +55,10 @@ func (s *Service) openRecords(ctx context.Context) (*records, error) {
 		return nil, err
 	}
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		kv, err := bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
 			Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on",
-			Storage: jetstream.FileStorage, Replicas: max(s.backend.Log.Settings().Replicas, 1), LimitMarkerTTL: recordMarkerTTL,
+			Replicas: s.backend.Log.Settings().Replicas, LimitMarkerTTL: recordMarkerTTL,
 		})
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			kv, err = js.KeyValue(ctx, CallsBucket)
-		}
 		if err == nil {
 			return &records{service: s, js: js, kv: kv, written: map[string]record{}}, nil
 		}

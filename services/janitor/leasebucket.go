@@ -28,12 +28,12 @@ func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 func (l *lease) open(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.state.lease/renewShare)
 	defer cancel()
-	kv, err := l.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	kv, err := bucket.Ensure(ctx, l.js, jetstream.KeyValueConfig{
 		Bucket: LeaseBucket, Description: "Rejoin: which janitor acts",
 		TTL: l.state.lease, Storage: jetstream.MemoryStorage, Replicas: l.replicas,
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
-		kv, err = l.adopt(ctx)
+	if err == nil {
+		err = l.adopt(ctx, kv)
 	}
 	if err != nil {
 		l.complain(ctx, "cannot open the bucket of the lease", err)
@@ -52,18 +52,14 @@ func (l *lease) complain(ctx context.Context, what string, err error) {
 }
 
 // adopt takes the lease's length from the bucket.
-func (l *lease) adopt(ctx context.Context) (jetstream.KeyValue, error) {
-	kv, err := l.js.KeyValue(ctx, LeaseBucket)
-	if err != nil {
-		return nil, err
-	}
+func (l *lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
 	status, err := kv.Status(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ttl := status.TTL()
 	if ttl <= 0 {
-		return nil, fmt.Errorf("the bucket %s keeps leases for ever", LeaseBucket)
+		return fmt.Errorf("the bucket %s keeps leases for ever", LeaseBucket)
 	}
 	if ttl != l.state.lease {
 		l.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", l.state.lease.String(), "lease", ttl.String())
@@ -71,7 +67,7 @@ func (l *lease) adopt(ctx context.Context) (jetstream.KeyValue, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.lease = ttl
-	return kv, nil
+	return nil
 }
 
 // try does a write.
@@ -92,17 +88,11 @@ func (l *lease) try(ctx context.Context, w write) outcome {
 	if err == nil {
 		return outcome{result: written, revision: revision}
 	}
-	if !conflict(err) {
+	if !bucket.Conflict(err) {
 		l.complain(ctx, "cannot write the lease", err)
 		return outcome{result: unknown}
 	}
 	return l.read(ctx)
-}
-
-// conflict reports whether a write was refused because of another revision.
-func conflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && (api.ErrorCode == 10071 || api.ErrorCode == 10164)
 }
 
 // read says who has the lease.

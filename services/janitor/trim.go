@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/marks"
 )
@@ -177,7 +178,7 @@ func (t *trims) put(ctx context.Context, name string, mark trim) error {
 	old := t.all[name]
 	t.mu.Unlock()
 	revision, err := t.over(ctx, name, mark, old.revision)
-	if conflict(err) {
+	if bucket.Conflict(err) {
 		// Somebody else has written, or the server has lost what it had.
 		var is kept
 		if is, err = t.get(ctx, name); err == nil {

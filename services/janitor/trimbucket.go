@@ -25,13 +25,10 @@ func (t *trims) tryOpen(ctx context.Context) error {
 		return err
 	}
 	t.js = js
-	t.kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	t.kv, err = bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
 		Bucket: TrimsBucket, Description: "Rejoin: how far the janitor has trimmed each session",
 		Replicas: t.log.Settings().Replicas, LimitMarkerTTL: trimTTL,
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
-		t.kv, err = js.KeyValue(ctx, TrimsBucket)
-	}
 	if err != nil {
 		return fmt.Errorf("the bucket %s: %w", TrimsBucket, err)
 	}
@@ -154,7 +151,7 @@ func (t *trims) tidy(ctx context.Context, p int, birth string, first uint64) err
 		t.mu.Unlock()
 		err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
 		var is kept
-		if conflict(err) { // another janitor has written it, or removed it
+		if bucket.Conflict(err) { // another janitor has written it, or removed it
 			is, err = t.get(ctx, name)
 		}
 		if err != nil {

@@ -61,16 +61,10 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 func (a *attachRecords) open(ctx context.Context) error {
 	ctx, done := link.While(ctx, a.js.Conn())
 	defer done()
-	kv, err := a.js.KeyValue(ctx, attachBucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = a.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: attachBucket, Description: "Which edge has the newest connection of a stream of MCP",
-			TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: max(a.replicas, 1),
-		})
-		if errors.Is(err, jetstream.ErrBucketExists) { // another edge was faster
-			kv, err = a.js.KeyValue(ctx, attachBucket)
-		}
-	}
+	kv, err := bucket.Ensure(ctx, a.js, jetstream.KeyValueConfig{
+		Bucket: attachBucket, Description: "Which edge has the newest connection of a stream of MCP",
+		TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: a.replicas,
+	})
 	if err == nil {
 		a.kv.Store(&kv)
 	}
@@ -103,7 +97,7 @@ func (a *attachRecords) claim(ctx context.Context, key, edge string) (before att
 				_ = json.Unmarshal(entry.Value(), &before) // what cannot be read is nobody's
 				revision, err = kv.Update(ctx, key, value, entry.Revision())
 			}
-			if err == nil || !conflicts(err) {
+			if err == nil || !bucket.Conflict(err) {
 				return err
 			}
 		}
@@ -138,18 +132,11 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 			if !ok {
 				return nil
 			}
-			if _, err = kv.Update(ctx, key, marshal(next), entry.Revision()); !conflicts(err) {
+			if _, err = kv.Update(ctx, key, marshal(next), entry.Revision()); !bucket.Conflict(err) {
 				return err
 			}
 		}
 	})
-}
-
-// conflicts reports whether somebody else has written a record meanwhile.
-func conflicts(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // update replaces the record of a revision.

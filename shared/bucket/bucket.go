@@ -1,4 +1,4 @@
-// Package bucket follows a JetStream key-value bucket.
+// Package bucket opens and follows JetStream key-value buckets.
 package bucket
 
 import (

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/link"
 )
 
@@ -267,12 +268,10 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
 
 func casError(err error) error {
-	var api *jetstream.APIError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant): // the latter with replicas
+	case bucket.Conflict(err):
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	default:
 		return unavailable(err)

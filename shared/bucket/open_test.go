@@ -1,0 +1,78 @@
+package bucket_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/bucket"
+	"rejoin/shared/natstest"
+)
+
+func TestManyMakeABucketAndAllOpenOne(t *testing.T) {
+	js := connect(t, natstest.Start(t))
+	var wg sync.WaitGroup
+	for history := uint8(1); history <= 8; history++ {
+		wg.Go(func() {
+			kv, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: history})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := kv.PutString(t.Context(), fmt.Sprint(history), "1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	kv, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := kv.Status(t.Context())
+	if err != nil || status.Values() != 8 || status.History() == 9 {
+		t.Errorf("the bucket is %+v, %v", status, err)
+	}
+}
+
+func TestABucketThatCannotBeMadeIsNone(t *testing.T) {
+	js := connect(t, natstest.Start(t))
+	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}); err == nil {
+		t.Error("one server holds three replicas")
+	}
+	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "a bucket"}); !errors.Is(err, jetstream.ErrInvalidBucketName) {
+		t.Errorf("a name with a space: %v", err)
+	}
+}
+
+func TestARefusedRevisionIsAConflict(t *testing.T) {
+	kv := create(t, connect(t, natstest.Start(t)))
+	if _, err := kv.PutString(t.Context(), "k", "1"); err != nil {
+		t.Fatal(err)
+	}
+	_, created := kv.Create(t.Context(), "k", nil)
+	_, updated := kv.Update(t.Context(), "k", nil, 7)
+	_, missing := kv.Get(t.Context(), "none")
+	for name, tt := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"create":       {created, true},
+		"update":       {updated, true},
+		"delete":       {kv.Delete(t.Context(), "k", jetstream.LastRevision(7)), true},
+		"purge":        {kv.Purge(t.Context(), "k", jetstream.LastRevision(7)), true},
+		"replicas":     {&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequenceConstant}, true},
+		"missing":      {missing, false},
+		"other answer": {&jetstream.APIError{ErrorCode: 10008}, false},
+		"no answer":    {io.EOF, false},
+		"none":         {nil, false},
+	} {
+		if got := bucket.Conflict(tt.err); got != tt.want {
+			t.Errorf("%s: %t, %v", name, got, tt.err)
+		}
+	}
+}
