@@ -204,7 +204,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	defer done()
 	k := key(rec.Session, rec.Stream)
 	rec.Revision, err = r.kv.Create(ctx, k, data)
-	if errors.Is(err, jetstream.ErrKeyExists) {
+	if bucket.Conflict(err) {
 		return Record{}, ErrExists
 	}
 	if err != nil {

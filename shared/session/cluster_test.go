@@ -1,0 +1,55 @@
+package session_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// In a bucket with replicas, who loses the race over a marker is refused in other words.
+func TestASessionThatWasRemovedIsMadeOnceInACluster(t *testing.T) {
+	nc, err := nats.Connect(natstest.StartCluster(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	r, err := session.Create(patient(t), nc, 3, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	for n := range 50 {
+		name := fmt.Sprint(n)
+		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+		if err == nil {
+			err = r.Remove(patient(t), rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var made atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				_, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+				if err == nil {
+					made.Add(1)
+				} else if !errors.Is(err, session.ErrExists) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if made.Load() != 1 {
+			t.Fatalf("it was made %d times", made.Load())
+		}
+	}
+}
