@@ -9,6 +9,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/presence"
+	"rejoin/shared/rpc"
 )
 
 // never returns what hangs until the test is over.
@@ -22,7 +23,7 @@ func never(t *testing.T) func() {
 func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
-	up.handle("hang", func(w *writing, _ *http.Request, _ message) {
+	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		hang()
 	})
@@ -42,7 +43,7 @@ func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
 func TestOneBridgeOfANameIsOpenAtATime(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
-	up.handle("hang", func(w *writing, _ *http.Request, _ message) {
+	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		hang()
 	})

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
 
@@ -23,7 +25,7 @@ type body struct {
 // incoming is what came at once: the messages of an event, or of a JSON text. An event
 // without a message only has an ID.
 type incoming struct {
-	messages [][]byte
+	messages []json.RawMessage
 	id       string // of the event; empty when it has none of its own
 }
 
@@ -78,9 +80,9 @@ func (b *body) next() (incoming, error) {
 		if e.Type != event.DefaultType {
 			continue
 		}
-		all, _, err := elements(e.Data)
+		all, _, err := rpc.Messages(e.Data)
 		if err != nil {
-			all = [][]byte{e.Data} // it is dropped, and the stream goes on
+			all = []json.RawMessage{e.Data} // it is dropped, and the stream goes on
 		}
 		in := incoming{messages: all}
 		if e.HasID {
@@ -103,7 +105,7 @@ func (b *body) text() (incoming, error) {
 	case len(data) > b.max:
 		return incoming{}, fmt.Errorf("%w: more than %d bytes", errTooLarge, b.max)
 	}
-	all, _, err := elements(data)
+	all, _, err := rpc.Messages(data)
 	return incoming{messages: all}, err
 }
 

@@ -177,7 +177,7 @@ func usable(id string) bool {
 // take stores a message of the upstream. Errors are those of [writer.put], but not
 // errTooLarge.
 func (c *call) take(it item) error {
-	m, err := parse(it.data)
+	m, err := rpc.ParseMessage(it.data)
 	if err != nil {
 		c.drop(dropInvalid, err)
 		return nil
@@ -186,25 +186,25 @@ func (c *call) take(it item) error {
 		c.held.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
 	}
-	if m.response() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
+	if m.IsResponse() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
 		c.drop(dropLate, errUnknownRequest)
 		return nil
 	}
-	it.final = m.response() && c.last(m.ID)
+	it.final = m.IsResponse() && c.last(m.ID)
 	sequence, err := c.put(it)
 	if errors.Is(err, errTooLarge) {
-		if !m.response() {
+		if !m.IsResponse() {
 			c.drop(dropTooLarge, err)
 			return nil
 		}
-		it.data = errorMessage(json.RawMessage(m.ID), codeInternal, errTooLarge.Error())
+		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, errTooLarge.Error(), nil)
 		c.held.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
 		sequence, err = c.put(it)
 	}
 	if err != nil {
 		return err
 	}
-	if m.response() {
+	if m.IsResponse() {
 		c.answered(m.ID)
 	}
 	c.mu.Lock()
@@ -234,14 +234,14 @@ func (c *call) over(why error) {
 	case errors.Is(why, errTimeout):
 		c.fail(codeTimeout, errTimeout.Error(), failTimeout)
 	case errors.Is(why, errTooLarge):
-		c.fail(codeInternal, errTooLarge.Error(), failTooLarge)
+		c.fail(rpc.CodeInternal, errTooLarge.Error(), failTooLarge)
 	case errors.Is(why, errExited):
-		c.fail(codeInternal, errExited.Error(), failLost)
+		c.fail(rpc.CodeInternal, errExited.Error(), failLost)
 	case errors.Is(why, errGone), errors.Is(why, errNoStream), errors.Is(why, errCancelled):
-		c.fail(codeInternal, errUnanswered.Error(), failLost)
+		c.fail(rpc.CodeInternal, errUnanswered.Error(), failLost)
 	default:
 		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "stream", c.stream, "error", why)
-		c.fail(codeInternal, errUnanswered.Error(), failLost)
+		c.fail(rpc.CodeInternal, errUnanswered.Error(), failLost)
 	}
 }
 
@@ -259,7 +259,7 @@ func (c *call) fail(code int, text, reason string) {
 	}
 	c.held.service.metrics.failures.WithLabelValues(reason).Inc()
 	for _, id := range open {
-		data := errorMessage(id, code, text)
+		data := rpc.ErrorMessage(id, code, text, nil)
 		if _, err := c.put(item{data: data, final: c.last(id)}); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
@@ -285,13 +285,13 @@ func (c *call) refuse(a rpc.Answer) {
 	if c.tell(about(a, open)) {
 		return
 	}
-	code, text := codeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
-	if m, err := parse(a.Data); err == nil && m.Error != nil {
+	code, text := rpc.CodeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
+	if m, err := rpc.ParseMessage(a.Data); err == nil && m.Error != nil {
 		var e struct {
 			Code    int    `json:"code"`
 			Message string `json:"message"`
 		}
-		if unmarshal(m.Error, &e) == nil {
+		if rpc.Unmarshal(m.Error, &e) == nil {
 			code, text = e.Code, e.Message
 		}
 	}

@@ -48,7 +48,7 @@ func (h *held) check(c rpc.Call) rpc.Answer {
 	}
 	// Checks of two edges may come at once.
 	lost.out.nonce = "check"
-	lost.fail(codeInternal, "the request was lost", failUnknown)
+	lost.fail(rpc.CodeInternal, "the request was lost", failUnknown)
 	return accepted
 }
 

@@ -142,14 +142,14 @@ func refusal(resp *http.Response) rpc.Answer {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
 	timer.Stop()
 	_ = resp.Body.Close()
-	if m, bad := parse(data); err == nil && bad == nil && m.Error != nil {
+	if m, bad := rpc.ParseMessage(data); err == nil && bad == nil && m.Error != nil {
 		a.Data = data
 	}
 	if a.Status < http.StatusBadRequest {
 		a.Status = http.StatusBadGateway
 	}
 	if a.Data == nil {
-		a.Data = errorMessage(nil, codeInternal, fmt.Sprintf("the MCP server answered %d %s", resp.StatusCode, http.StatusText(resp.StatusCode)))
+		a.Data = rpc.ErrorMessage(nil, rpc.CodeInternal, fmt.Sprintf("the MCP server answered %d %s", resp.StatusCode, http.StatusText(resp.StatusCode)), nil)
 	}
 	return a
 }
@@ -162,6 +162,6 @@ func unreachable(err error) rpc.Answer {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTimeout):
 		return failure(http.StatusGatewayTimeout, codeTimeout, "the MCP server did not answer in time")
 	default:
-		return failure(http.StatusBadGateway, codeInternal, "the MCP server cannot be reached")
+		return failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
 	}
 }

@@ -2,7 +2,10 @@ package bridge
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+
+	"rejoin/shared/rpc"
 )
 
 // read stores what the process writes, until its output ends.
@@ -19,7 +22,7 @@ func (u *stdio) read() {
 			if id == nil {
 				continue
 			}
-			line, err = errorMessage(id, codeInternal, errTooLarge.Error()), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, errTooLarge.Error(), nil), nil
 		}
 		if err != nil {
 			return
@@ -27,9 +30,9 @@ func (u *stdio) read() {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		all, _, err := elements(bytes.Clone(line))
+		all, _, err := rpc.Messages(bytes.Clone(line))
 		if err != nil {
-			all = [][]byte{bytes.Clone(line)}
+			all = []json.RawMessage{bytes.Clone(line)}
 		}
 		for _, data := range all {
 			if u.isFirst(data) {
@@ -55,8 +58,8 @@ func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
 	u.mu.Unlock()
-	m, err := parse(data)
-	if opening == "" || err != nil || !m.response() || idKey(m.ID) != opening {
+	m, err := rpc.ParseMessage(data)
+	if opening == "" || err != nil || !m.IsResponse() || idKey(m.ID) != opening {
 		return false
 	}
 	u.mu.Lock()
@@ -68,14 +71,14 @@ func (u *stdio) isFirst(data []byte) bool {
 
 // store stores a message on the stream that it belongs to. An error ends the reading.
 func (u *stdio) store(data []byte, own *call) error {
-	m, err := parse(data)
+	m, err := rpc.ParseMessage(data)
 	if err != nil {
 		own.drop(dropInvalid, err)
 		return nil
 	}
 	s := u.route(m)
 	if s == nil {
-		if m.response() {
+		if m.IsResponse() {
 			own.drop(dropLate, errUnknownRequest)
 			return nil
 		}
@@ -106,10 +109,10 @@ func goOnAfter(err error) error {
 
 // route returns the call that a message belongs to; nil when it is about none, or about
 // one that is over.
-func (u *stdio) route(m message) *spoken {
+func (u *stdio) route(m rpc.Message) *spoken {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if m.response() {
+	if m.IsResponse() {
 		for _, s := range u.calls {
 			if s.keys[idKey(m.ID)] {
 				return s
@@ -117,7 +120,7 @@ func (u *stdio) route(m message) *spoken {
 		}
 		return nil
 	}
-	if token := m.param("progressToken"); token != nil {
+	if token := m.Param("progressToken"); token != nil {
 		for _, s := range u.calls {
 			if s.tokens[idKey(token)] {
 				return s

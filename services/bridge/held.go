@@ -95,23 +95,23 @@ func (h *held) run(work func()) bool {
 
 // post hands over what a client posted.
 func (h *held) post(c rpc.Call) rpc.Answer {
-	all, batch, err := elements(c.Data)
+	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
-		return failure(http.StatusBadRequest, codeParse, "the body is not JSON-RPC")
+		return failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
 	}
 	var ids []json.RawMessage
 	var cancel []string
 	initialized := false
 	for _, data := range all {
-		m, err := parse(data)
+		m, err := rpc.ParseMessage(data)
 		switch {
 		case err != nil:
-			return failure(http.StatusBadRequest, codeInvalid, err.Error())
-		case m.request():
-			ids = append(ids, json.RawMessage(m.ID))
-		case m.is(methodCancelled):
-			cancel = append(cancel, idKey(m.param("requestId")))
-		case m.is(methodInitialized):
+			return failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
+		case m.IsRequest():
+			ids = append(ids, m.ID)
+		case m.Is(methodCancelled):
+			cancel = append(cancel, idKey(m.Param("requestId")))
+		case m.Is(methodInitialized):
 			initialized = true
 		}
 	}
@@ -121,7 +121,7 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 		return h.notify(c, initialized)
 	}
 	if c.Stream == "" || c.Stream == rpc.Standalone {
-		return failure(http.StatusBadRequest, codeInvalid, "there is no stream for the responses")
+		return failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
 	}
 	return h.request(c, ids)
 }
@@ -153,7 +153,7 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	h.mu.Unlock()
 	if twice {
 		h.service.leave()
-		return failure(http.StatusConflict, codeInvalid, "the stream has requests already")
+		return failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
 	if !h.run(func() {
 		defer h.forget(made, h.service.leave)

@@ -29,7 +29,7 @@ func TestASessionEndsAlthoughTheServerHangs(t *testing.T) {
 
 func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("prime", func(w *writing, r *http.Request, _ message) {
+	up.handle("prime", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("primed", "")
 		<-r.Context().Done()
@@ -59,7 +59,7 @@ func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
 func TestAnEventIDThatCannotBeSentIsNone(t *testing.T) {
 	for _, id := range []string{strings.Repeat("x", 1<<20), "a\x01b", "a\x7f"} {
 		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-		up.handle("bad", func(w *writing, _ *http.Request, _ message) {
+		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
 			w.stream()
 			w.send(id, note(1))
 		})
@@ -73,7 +73,7 @@ func TestAnEventIDThatCannotBeSentIsNone(t *testing.T) {
 
 func TestAResponseToAnotherRequestIsLeftOut(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("other", func(w *writing, _ *http.Request, _ message) {
+	up.handle("other", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", response("77"))
 		w.send("", response("1"))
@@ -106,7 +106,7 @@ func TestACheckLeavesWhatIsAnsweredAlone(t *testing.T) {
 
 func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("moved", func(w *writing, r *http.Request, _ message) {
+	up.handle("moved", func(w *writing, r *http.Request, _ rpc.Message) {
 		http.Redirect(w, r, "/elsewhere", http.StatusFound)
 	})
 	s.start(t, testConfig(up.URL))
@@ -119,7 +119,7 @@ func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
 
 func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle(methodInitialize, func(w *writing, r *http.Request, _ message) {
+	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.Header().Set(headerSession, "left-behind")
 		w.stream()
 		<-r.Context().Done()
@@ -150,7 +150,7 @@ func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
 func TestASessionIDThatCannotBeKeptIsRefused(t *testing.T) {
 	for _, id := range []string{"\xff", strings.Repeat("x", 100_000)} {
 		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-		up.handle(methodInitialize, func(w *writing, _ *http.Request, m message) {
+		up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.Header().Set(headerSession, id)
 			w.json(response(string(m.ID)))
 		})

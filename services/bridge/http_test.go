@@ -15,7 +15,7 @@ import (
 
 func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("slow", func(w *writing, _ *http.Request, m message) {
+	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		for n := range 5 {
 			w.send("", note(n))
@@ -90,7 +90,7 @@ func TestASessionIsRegisteredAndEnds(t *testing.T) {
 
 func TestARefusalGoesBackAsItIs(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("secret", func(w *writing, _ *http.Request, _ message) {
+	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="x"`)
 		w.Header().Set("X-Internal", "1")
 		w.WriteHeader(http.StatusUnauthorized)
@@ -101,7 +101,7 @@ func TestARefusalGoesBackAsItIs(t *testing.T) {
 	if a.Status != http.StatusUnauthorized || len(a.Header) != 1 || a.Header.Get("WWW-Authenticate") != `Bearer resource_metadata="x"` {
 		t.Errorf("it was answered %+v", a)
 	}
-	if m, err := parse(a.Data); err != nil || m.Error == nil || string(m.ID) != "1" {
+	if m, err := rpc.ParseMessage(a.Data); err != nil || m.Error == nil || string(m.ID) != "1" {
 		t.Errorf("the error is %s", a.Data)
 	}
 	if all, _ := s.read(t, name, stream); len(all) > 0 {
@@ -111,7 +111,7 @@ func TestARefusalGoesBackAsItIs(t *testing.T) {
 
 func TestAnAnswerThatNATSDoesNotTakeIsSaidSo(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("secret", func(w *writing, _ *http.Request, _ message) {
+	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("WWW-Authenticate", "Bearer realm="+strings.Repeat("x", 2<<20))
 		w.WriteHeader(http.StatusUnauthorized)
 	})

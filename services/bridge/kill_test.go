@@ -66,7 +66,7 @@ type killable struct {
 func newKillable(t *testing.T, notes int) *killable {
 	t.Helper()
 	k := &killable{server: newServer(t), notes: notes}
-	k.handle("count", func(w *writing, r *http.Request, m message) {
+	k.handle("count", func(w *writing, r *http.Request, m rpc.Message) {
 		w.stream()
 		k.count(w, r, string(m.ID), 0)
 	})

@@ -17,17 +17,17 @@ import (
 
 func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("array", func(w *writing, _ *http.Request, _ message) {
+	up.handle("array", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.json("[" + response("2") + " , " + response("1") + "]")
 	})
-	up.handle("stream", func(w *writing, _ *http.Request, _ message) {
+	up.handle("stream", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", response(`"1"`)) // another ID, which is left out
 		w.send("", response("1"))
 		w.send("", note(1))
 		w.send("", "["+note(2)+","+response("2.0")+"]")
 	})
-	up.handle("half", func(w *writing, _ *http.Request, _ message) { w.json("[" + response("2") + "]") })
+	up.handle("half", func(w *writing, _ *http.Request, _ rpc.Message) { w.json("[" + response("2") + "]") })
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	for method, want := range map[string][]string{
@@ -49,16 +49,16 @@ func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
 func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	large := strings.Repeat("x", 11_000)
-	up.handle("json", func(w *writing, _ *http.Request, m message) {
+	up.handle("json", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"x":"` + large + `"}}`)
 	})
-	up.handle("stream", func(w *writing, _ *http.Request, m message) {
+	up.handle("stream", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		w.send("", "rubbish")
 		w.send("", `{"jsonrpc":"2.0","method":"n","params":{"x":"`+large+`"}}`)
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"x":"`+large+`"}}`)
 	})
-	up.handle("endless", func(w *writing, _ *http.Request, _ message) {
+	up.handle("endless", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", strings.Repeat(large, 20))
 	})
@@ -140,7 +140,7 @@ func TestHeadersOnTheListReachTheServer(t *testing.T) {
 
 func TestManyCallsAtOnce(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("some", func(w *writing, _ *http.Request, m message) {
+	up.handle("some", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		for n := range 10 {
 			w.send(fmt.Sprintf("%s-%d", m.ID, n), note(n))
@@ -174,7 +174,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 
 func TestMoreCallsThanAllowedAreRefused(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ message) {
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		<-r.Context().Done()
 	})

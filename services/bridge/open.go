@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -30,11 +28,11 @@ type metadata struct {
 // openSession hands over an initialize request, and makes the session when the upstream
 // has accepted it.
 func (s *Service) openSession(c rpc.Call) rpc.Answer {
-	m, err := parse(c.Data)
-	if err != nil || !m.request() || !m.is(methodInitialize) {
-		return failure(http.StatusBadRequest, codeInvalid, "this is not an initialize request")
+	m, err := rpc.ParseMessage(c.Data)
+	if err != nil || !m.IsRequest() || !m.Is(rpc.MethodInitialize) {
+		return failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
 	}
-	id := json.RawMessage(m.ID)
+	id := m.ID
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
 	dial := s.dialHTTP
@@ -77,7 +75,7 @@ type dialled struct {
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
-func (d *dialled) readVersion(m message) error {
+func (d *dialled) readVersion(m rpc.Message) error {
 	if m.Error != nil {
 		d.up = nil
 		return nil
@@ -85,7 +83,7 @@ func (d *dialled) readVersion(m message) error {
 	var result struct {
 		ProtocolVersion string `json:"protocolVersion"`
 	}
-	err := unmarshal(m.Result, &result)
+	err := rpc.Unmarshal(m.Result, &result)
 	d.version = result.ProtocolVersion
 	return err
 }
@@ -127,9 +125,9 @@ func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage)
 		return dialled{}, s.undialled(err)
 	}
 	d := dialled{up: u, attach: u.attach}
-	var m message
+	var m rpc.Message
 	if d.response, err = u.initialize(ctx, id, c.Data); err == nil {
-		if m, err = parse(d.response); err == nil {
+		if m, err = rpc.ParseMessage(d.response); err == nil {
 			err = d.readVersion(m)
 		}
 	}
@@ -151,21 +149,21 @@ func (s *Service) undialled(err error) *rpc.Answer {
 
 // response reads an answer up to the response to a request. What comes before it has no
 // session to belong to, and is left out.
-func (s *Service) response(resp *http.Response, id json.RawMessage) (message, []byte, error) {
+func (s *Service) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
 	b := newBody(resp.Header, resp.Body, s.maxBytes())
 	if b == nil {
-		return message{}, nil, fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
+		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
 	}
 	for {
 		in, err := b.next()
 		if errors.Is(err, io.EOF) {
-			return message{}, nil, errUnanswered
+			return rpc.Message{}, nil, errUnanswered
 		}
 		if err != nil {
-			return message{}, nil, err
+			return rpc.Message{}, nil, err
 		}
 		for _, data := range in.messages {
-			if m, err := parse(data); err == nil && m.response() && idKey(m.ID) == idKey(jsontext.Value(id)) {
+			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && idKey(m.ID) == idKey(id) {
 				return m, data, nil
 			}
 		}

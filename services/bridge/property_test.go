@@ -90,7 +90,7 @@ func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	s.begin(t)
 	p := &play{}
-	up.handle("play", func(w *writing, r *http.Request, m message) { p.send(w, r, string(m.ID), 0) })
+	up.handle("play", func(w *writing, r *http.Request, m rpc.Message) { p.send(w, r, string(m.ID), 0) })
 	up.onGet(func(w *writing, r *http.Request) {
 		key, n := "s", 0
 		if last := r.Header.Get("Last-Event-ID"); last != "" {
@@ -159,7 +159,7 @@ func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
 				continue
 			}
 			n := len(all) - 1
-			if m, err := parse([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
+			if m, err := rpc.ParseMessage([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
 				rt.Fatalf("the stream of %s has %v, want %v", key, all, want[key])
 			}
 			// What has IDs goes on, unless there was none yet; what has none must have been cut.
@@ -194,8 +194,8 @@ func FuzzBody(f *testing.F) {
 				if len(data) > mostMessages*most+blockOverhead {
 					t.Errorf("a message has %d bytes", len(data))
 				}
-				if m, err := parse(data); err == nil {
-					_ = m.param("_meta", "progressToken")
+				if m, err := rpc.ParseMessage(data); err == nil {
+					_ = m.Param("_meta", "progressToken")
 					_ = idKey(m.ID)
 				}
 			}

@@ -32,14 +32,14 @@ func (s *Service) accept(msg *nats.Msg) {
 		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
 		err := a.Respond(msg)
 		if errors.Is(err, nats.ErrMaxPayload) {
-			err = failure(http.StatusBadGateway, codeInternal, "the answer is larger than NATS takes").Respond(msg)
+			err = failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
 		}
 		if err != nil {
 			s.log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
-		respond(failure(http.StatusBadRequest, codeInvalid, err.Error()))
+		respond(failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
 		return
 	}
 	select {
@@ -78,6 +78,6 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case rpc.Check:
 		return h.check(c)
 	default:
-		return failure(http.StatusBadRequest, codeInvalid, "the bridge does not know what to do")
+		return failure(http.StatusBadRequest, rpc.CodeInvalid, "the bridge does not know what to do")
 	}
 }

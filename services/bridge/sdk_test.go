@@ -109,8 +109,8 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 			close(goOn)
 			eventually(t, "the server asks", func() bool {
 				all, _ := s.read(t, name, stream)
-				m, err := parse([]byte(all[len(all)-1]))
-				if err != nil || !m.is("elicitation/create") {
+				m, err := rpc.ParseMessage([]byte(all[len(all)-1]))
+				if err != nil || !m.Is("elicitation/create") {
 					return false
 				}
 				a := s.post(t, name, "", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"action":"decline"}}`)

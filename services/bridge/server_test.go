@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"rejoin/shared/rpc"
 )
 
 // server is an MCP server that does what a test says.
@@ -18,7 +20,7 @@ type server struct {
 	t testing.TB
 
 	mu       sync.Mutex
-	on       map[string]func(w *writing, r *http.Request, m message) // by JSON-RPC method
+	on       map[string]func(w *writing, r *http.Request, m rpc.Message) // by JSON-RPC method
 	get      func(w *writing, r *http.Request)
 	onDelete func() // nil: DELETE is answered at once
 	deleted  []string
@@ -61,11 +63,11 @@ func note(n int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","method":"note","
 
 func newServer(t testing.TB) *server {
 	t.Helper()
-	s := &server{t: t, on: map[string]func(*writing, *http.Request, message){}, session: "up-"}
+	s := &server{t: t, on: map[string]func(*writing, *http.Request, rpc.Message){}, session: "up-"}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	t.Cleanup(s.CloseClientConnections)
-	s.on[methodInitialize] = func(w *writing, _ *http.Request, m message) {
+	s.on[rpc.MethodInitialize] = func(w *writing, _ *http.Request, m rpc.Message) {
 		s.mu.Lock()
 		if s.session != "" {
 			w.Header().Set(headerSession, s.session+uuid.NewString())
@@ -77,7 +79,7 @@ func newServer(t testing.TB) *server {
 }
 
 // handle says how a method is answered.
-func (s *server) handle(method string, f func(w *writing, r *http.Request, m message)) {
+func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on[method] = f
@@ -129,15 +131,15 @@ func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	all, _, err := elements(data)
+	all, _, err := rpc.Messages(data)
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	m, _ := parse(all[0])
+	m, _ := rpc.ParseMessage(all[0])
 	s.mu.Lock()
 	s.seen = append(s.seen, string(data))
-	var f func(*writing, *http.Request, message)
+	var f func(*writing, *http.Request, rpc.Message)
 	if m.Method != nil {
 		f = s.on[*m.Method]
 	}
@@ -145,7 +147,7 @@ func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case f != nil:
 		f(w, r, m)
-	case m.request():
+	case m.IsRequest():
 		w.json(response(m.ID))
 	default:
 		w.WriteHeader(http.StatusAccepted)

@@ -164,7 +164,7 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	c.waits(p)
 	call, ok := u.begin(c, p, data)
 	if !ok {
-		c.refuse(failure(http.StatusBadRequest, codeInvalid, "a request with this ID is open"))
+		c.refuse(failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
 		return
 	}
 	why := u.write(ctx, data)
@@ -208,15 +208,15 @@ func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
 		call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
 	}
-	all, _, err := elements(data)
+	all, _, err := rpc.Messages(data)
 	if err != nil {
 		return nil, false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, data := range all {
-		m, err := parse(data)
-		if err != nil || !m.request() {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsRequest() {
 			continue
 		}
 		key := idKey(m.ID)
@@ -224,7 +224,7 @@ func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
 			return nil, false
 		}
 		s.keys[key] = true
-		if token := m.param("_meta", "progressToken"); token != nil {
+		if token := m.Param("_meta", "progressToken"); token != nil {
 			s.tokens[idKey(token)] = true
 		}
 	}

@@ -34,18 +34,18 @@ func stdioServer() {
 	in.Buffer(nil, 4<<20)
 	say := func(format string, a ...any) { fmt.Printf(format+"\n", a...) }
 	for in.Scan() {
-		m, err := parse(in.Bytes())
+		m, err := rpc.ParseMessage(in.Bytes())
 		if err != nil || m.Method == nil {
 			say(`{"jsonrpc":"2.0","method":"heard","params":{"id":%s}}`, m.ID)
 			continue
 		}
 		id := string(m.ID)
 		switch *m.Method {
-		case methodInitialize:
+		case rpc.MethodInitialize:
 			say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, id)
 		case "progress":
 			for n := range 3 {
-				say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, m.param("_meta", "progressToken"), n)
+				say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, m.Param("_meta", "progressToken"), n)
 			}
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 		case "note":
@@ -53,11 +53,11 @@ func stdioServer() {
 		case "ask":
 			say(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
 		case "answer":
-			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.param("id"))
+			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.Param("id"))
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 		case "hang", "notifications/initialized":
 		case "cancelled", methodCancelled:
-			say(`{"jsonrpc":"2.0","method":"cancelled","params":{"id":%s}}`, m.param("requestId"))
+			say(`{"jsonrpc":"2.0","method":"cancelled","params":{"id":%s}}`, m.Param("requestId"))
 		case "huge":
 			say(`{"result":{"id":7,"x":"%s"},"jsonrpc":"2.0","id":%s}`, strings.Repeat("x", 3<<20), id)
 		case "rubbish":
@@ -218,7 +218,7 @@ func TestACommandThatIsNoServerIsSaidSo(t *testing.T) {
 		cfg.UpstreamCommand = command
 		in := s.start(t, cfg)
 		a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)})
-		if m, err := parse(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "0" {
+		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "0" {
 			t.Errorf("%s was answered %d %s", command, a.Status, a.Data)
 		}
 		in.stop()
@@ -272,12 +272,12 @@ func FuzzSkimmer(f *testing.F) {
 		s.add(data[:at])
 		s.add(data[at:])
 		got := s.response()
-		m, err := parse(data)
+		m, err := rpc.ParseMessage(data)
 		if err != nil || strings.Contains(string(data), `\u`) || len(m.ID) > skimBytes {
 			return // it only must not fail
 		}
 		want := ""
-		if m.response() && string(m.ID) != "null" {
+		if m.IsResponse() && string(m.ID) != "null" {
 			want = idKey(m.ID)
 		}
 		if got == nil && want != "" || got != nil && idKey(got) != want {

@@ -137,7 +137,7 @@ func (c *call) recallOnce(ctx context.Context) (final bool, err error) {
 			if e.Sequence > c.at.Sequence {
 				again = append(again, e.Data)
 			}
-			if m, err := parse(e.Data); err == nil && m.response() {
+			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
 				c.answered(m.ID)
 			}
 			final = e.Final

@@ -33,7 +33,7 @@ func newResumable(t *testing.T, notes int) *resumable {
 		}
 		w.send("end", response(id))
 	}
-	r.handle("long", func(w *writing, req *http.Request, m message) {
+	r.handle("long", func(w *writing, req *http.Request, m rpc.Message) {
 		id = string(m.ID)
 		w.stream()
 		serve(w, req, 0)
@@ -127,7 +127,7 @@ func TestWhatTheLogHasAlreadyIsNotStoredTwiceByTheNextBridge(t *testing.T) {
 
 func TestACallThatCannotBeResumedEndsWithAnErrorWhenTheBridgeIsStartedAnew(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ message) {
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 		<-r.Context().Done()
@@ -147,7 +147,7 @@ func wantError(t *testing.T, all []string, n int, id string) {
 	if len(all) != n {
 		t.Fatalf("there are %d messages: %v", len(all), all)
 	}
-	if m, err := parse([]byte(all[n-1])); err != nil || m.Error == nil || string(m.ID) != id {
+	if m, err := rpc.ParseMessage([]byte(all[n-1])); err != nil || m.Error == nil || string(m.ID) != id {
 		t.Errorf("it ends with %s", all[n-1])
 	}
 }

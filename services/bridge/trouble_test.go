@@ -19,7 +19,7 @@ func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
 	s.begin(t)
 	const notes = 200
 	half, more := make(chan struct{}), make(chan struct{})
-	up.handle("slow", func(w *writing, _ *http.Request, m message) {
+	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		for n := range notes {
 			if n == notes/2 {
@@ -49,20 +49,20 @@ func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
 
 func TestAServerThatDiesInTheMiddleOfACallIsAnError(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("die", func(w *writing, _ *http.Request, _ message) {
+	up.handle("die", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 		panic(http.ErrAbortHandler)
 	})
-	up.handle("end", func(w *writing, _ *http.Request, _ message) {
+	up.handle("end", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 	})
-	up.handle("text", func(w *writing, _ *http.Request, _ message) {
+	up.handle("text", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write([]byte("x"))
 	})
-	up.handle("nothing", func(w *writing, _ *http.Request, _ message) { w.WriteHeader(http.StatusAccepted) })
+	up.handle("nothing", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	for method, messages := range map[string]int{"die": 2, "end": 2, "text": 1, "nothing": 1} {
@@ -78,14 +78,14 @@ func TestAServerThatDiesInTheMiddleOfACallIsAnError(t *testing.T) {
 	up.CloseClientConnections()
 	up.Close()
 	_, a := s.request(t, name, "1", "any")
-	if m, err := parse(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "1" {
+	if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "1" {
 		t.Errorf("without a server it was answered %d %s", a.Status, a.Data)
 	}
 }
 
 func TestAStreamThatBreaksIsResumedWhereTheServerOffersThat(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("poll", func(w *writing, _ *http.Request, _ message) {
+	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("a", "") // primed
 		_, _ = fmt.Fprint(w, "retry: 10\n\n")
@@ -122,12 +122,12 @@ func TestAStreamThatBreaksIsResumedWhereTheServerOffersThat(t *testing.T) {
 func TestAServerThatDoesNotKnowTheSessionAnyMoreEndsIt(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hanging := make(chan struct{})
-	up.handle("hang", func(w *writing, r *http.Request, _ message) {
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		close(hanging)
 		<-r.Context().Done()
 	})
-	gone := func(w *writing, _ *http.Request, _ message) { w.WriteHeader(http.StatusNotFound) }
+	gone := func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) }
 	up.handle("gone", gone)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -147,7 +147,7 @@ func TestAServerThatDoesNotKnowTheSessionAnyMoreEndsIt(t *testing.T) {
 func TestAServerWithoutSessionsWorks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.session = ""
-	up.handle("gone", func(w *writing, _ *http.Request, _ message) { w.WriteHeader(http.StatusNotFound) })
+	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) })
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	if _, a := s.request(t, name, "2", "gone"); a.Status != http.StatusBadGateway {
@@ -168,12 +168,12 @@ func TestAServerWithoutSessionsWorks(t *testing.T) {
 func TestACancelledRequestEndsWithoutAMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	cancelled := make(chan struct{})
-	up.handle("hang", func(w *writing, _ *http.Request, _ message) {
+	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 		<-cancelled
 	})
-	up.handle(methodCancelled, func(w *writing, _ *http.Request, _ message) {
+	up.handle(methodCancelled, func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.WriteHeader(http.StatusAccepted)
 		close(cancelled)
 	})
@@ -194,7 +194,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })
-	up.handle("hang", func(w *writing, _ *http.Request, _ message) {
+	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 		<-over
@@ -224,7 +224,7 @@ func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
 		w.send("a", "")
 		_, _ = fmt.Fprint(w, "retry: 5\n\n")
 	}
-	up.handle("poll", func(w *writing, _ *http.Request, _ message) { poll(w) })
+	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) { poll(w) })
 	up.onGet(func(w *writing, _ *http.Request) { poll(w) })
 	cfg := testConfig(up.URL)
 	cfg.CallTimeout = Timeout(300 * time.Millisecond)
@@ -237,7 +237,7 @@ func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
 func TestARefusalThatComesLateIsAnErrorInTheStream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	late := make(chan struct{})
-	up.handle("late", func(w *writing, _ *http.Request, _ message) {
+	up.handle("late", func(w *writing, _ *http.Request, _ rpc.Message) {
 		<-late
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)

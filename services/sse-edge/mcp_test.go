@@ -60,7 +60,7 @@ func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
 	b := f.bridge()
 	u := join(t, f.mcpEdge(nil), "2025-11-25")
 	b.post = func(c rpc.Call) rpc.Answer {
-		m, _ := readMembers(c.Data)
+		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
@@ -294,7 +294,7 @@ func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
 	b := f.bridge()
 	u := join(t, f.mcpEdge(nil), "2025-11-25")
 	b.post = func(c rpc.Call) rpc.Answer {
-		m, _ := readMembers(c.Data)
+		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
 		return rpc.Answer{Status: http.StatusAccepted}
 	}

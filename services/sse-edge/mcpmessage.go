@@ -4,13 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
-	"unicode/utf8"
-
-	jsonv2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"slices"
 
 	"rejoin/shared/event"
+	"rejoin/shared/rpc"
 )
 
 // posted is the body of a POST to /mcp: one JSON-RPC message, or an array of them.
@@ -21,30 +18,18 @@ type posted struct {
 	methods []string
 }
 
-// members are those of a JSON-RPC message that the edge looks at. Names count as they
-// are written, which encoding/json does not see to.
-type members struct {
-	ID     jsontext.Value `json:"id"`
-	Method *string        `json:"method"`
-	Error  jsontext.Value `json:"error"`
-}
-
-// readMembers reads a message that is valid.
-func readMembers(message []byte) (m members, err error) {
-	err = jsonv2.Unmarshal(message, &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	return m, err
-}
-
 // isResponse reports whether a message is a result or an error.
 func isResponse(message []byte) bool {
-	m, err := readMembers(message)
-	return err == nil && m.Method == nil
+	var m struct { // an rpc.Message would hold a copy of the result
+		Method *string `json:"method"`
+	}
+	return rpc.Unmarshal(message, &m) == nil && m.Method == nil
 }
 
 // isError reports whether a message is an error.
 func isError(message []byte) bool {
-	m, err := readMembers(message)
-	return err == nil && m.Error != nil
+	var m rpc.Message
+	return rpc.Unmarshal(message, &m) == nil && m.Error != nil
 }
 
 // messageOf returns an event's message.
@@ -55,40 +40,25 @@ func messageOf(it item) []byte {
 
 // parsePosted reads a body. The result holds no part of it.
 func parsePosted(body []byte) (p posted, err error) {
-	messages := []jsontext.Value{body}
-	if p.batch = strings.HasPrefix(strings.TrimLeft(string(body[:min(len(body), 64)]), " \t\r\n"), "["); p.batch {
-		if messages, err = elements(body); err != nil {
-			return p, err
-		}
+	messages, batch, err := rpc.Messages(body)
+	p.batch = batch
+	switch {
+	case err != nil:
+		return p, refuseMessage(err)
+	case len(messages) == 0:
+		return p, refuseInvalid("A batch must not be empty.")
 	}
 	for _, message := range messages {
-		if err := event.CheckMessage(message); err != nil {
-			return p, refuseMessage(err)
-		}
-		m, err := readMembers(message)
+		m, err := rpc.ParseMessage(message)
 		if err != nil {
 			return p, refuseMessage(err)
 		}
-		if m.Method != nil && m.ID != nil {
-			p.ids = append(p.ids, json.RawMessage(m.ID.Clone()))
+		if m.IsRequest() {
+			p.ids = append(p.ids, m.ID)
 			p.methods = append(p.methods, *m.Method)
 		}
 	}
 	return p, nil
-}
-
-// elements returns the elements of an array, of which there must be some.
-func elements(body []byte) (all []jsontext.Value, err error) {
-	if !utf8.Valid(body) || !event.ValidJSON(body) {
-		return nil, refuseMessage(event.ErrInvalidJSON)
-	}
-	if err := jsonv2.Unmarshal(body, &all, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
-		return nil, refuseMessage(err)
-	}
-	if len(all) == 0 {
-		return nil, refuseInvalid("A batch must not be empty.")
-	}
-	return all, nil
 }
 
 func refuseMessage(err error) error {
@@ -107,20 +77,15 @@ func (p posted) check(version string) error {
 	if version != revisionAssumed {
 		return refuseInvalid("Only revision " + revisionAssumed + " has batches.")
 	}
-	for _, method := range p.methods {
-		if method == methodInitialize {
-			return refuseInvalid("initialize must not be in a batch.")
-		}
+	if slices.Contains(p.methods, rpc.MethodInitialize) {
+		return refuseInvalid("initialize must not be in a batch.")
 	}
 	return nil
 }
 
-// methodInitialize begins a session.
-const methodInitialize = "initialize"
-
 // opens reports whether a client begins a session.
 func (p posted) opens() bool {
-	return !p.batch && len(p.methods) == 1 && p.methods[0] == methodInitialize
+	return !p.batch && len(p.methods) == 1 && p.methods[0] == rpc.MethodInitialize
 }
 
 // only returns the ID of the one request, or nothing.

@@ -198,7 +198,7 @@ func TestADrainLosesNoCall(t *testing.T) {
 	listed := <-list
 	place := listed.primed()
 	for _, call := range b.sent(rpc.Post) {
-		m, _ := readMembers(call.Data)
+		m, _ := rpc.ParseMessage(call.Data)
 		b.say(u.session, call.Stream, true, result(string(m.ID)))
 	}
 	for id, at := range map[string]string{`"a"`: last, "7": place} {

@@ -1,5 +1,6 @@
 // Package rpc is what edges and bridges say to each other on NATS: what an MCP client
-// sent, and what the bridge says at once. What the MCP server answers goes to the log.
+// sent, and what the bridge says at once; and how both read JSON-RPC. What the MCP server
+// answers goes to the log.
 package rpc
 
 import (

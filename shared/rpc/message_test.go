@@ -1,0 +1,122 @@
+package rpc_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/rpc"
+)
+
+func TestWhatAMessageIs(t *testing.T) {
+	for text, want := range map[string]struct {
+		request, response bool
+		id, token         string
+	}{
+		`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"token":"t"}}}`:                   {request: true, id: "1", token: `"t"`},
+		`{"jsonrpc":"2.0","id":"x","ID":2,"Method":"b","method":"\u0061","params":{"_META":{}}}`:   {request: true, id: `"x"`},
+		`{"jsonrpc":"2.0","method":"a","params":{"_meta":{"token":1,"Token":2,"token":[ 3 ]}}}`:    {token: "[ 3 ]"},
+		`{"jsonrpc":"2.0","method":"a","params":[]}`:                                               {},
+		`{"jsonrpc":"2.0","method":"a","params":{"_meta":"token"}}`:                                {},
+		`{"jsonrpc":"2.0","id":1e2,"result":null}`:                                                 {response: true, id: "1e2"},
+		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"\ud800"}}`:                        {response: true, id: "null"},
+		`{"jsonrpc":"2.0","error":{"code":1,"message":""},"params":{"_meta":{"token":{"a":"b"}}}}`: {token: `{"a":"b"}`},
+	} {
+		m, err := rpc.ParseMessage([]byte(text))
+		if err != nil || m.IsRequest() != want.request || m.IsResponse() != want.response || string(m.ID) != want.id || string(m.Param("_meta", "token")) != want.token {
+			t.Errorf("%s: %+v, %v", text, m, err)
+		}
+		if want.request && !m.Is("a") || m.Is("") {
+			t.Errorf("%s has the method %v", text, m.Method)
+		}
+	}
+}
+
+func TestTheMessagesOfABody(t *testing.T) {
+	for body, want := range map[string]struct {
+		all   []string
+		batch bool
+		err   error
+	}{
+		" {}\r\n":        {all: []string{"{}"}},
+		"rubbish":        {all: []string{"rubbish"}},
+		"":               {all: []string{""}},
+		"\t[ {} , 1 ]\n": {all: []string{"{}", "1"}, batch: true},
+		"[]":             {batch: true},
+		"[{}":            {batch: true, err: event.ErrInvalidJSON},
+		"[{}] x":         {batch: true, err: event.ErrInvalidJSON},
+	} {
+		all, batch, err := rpc.Messages([]byte(body))
+		if len(all) != len(want.all) || batch != want.batch || !errors.Is(err, want.err) {
+			t.Errorf("%q: %s, %t, %v", body, all, batch, err)
+		}
+		for i := range all {
+			if string(all[i]) != want.all[i] {
+				t.Errorf("%q: message %d is %q", body, i, all[i])
+			}
+		}
+	}
+}
+
+func TestAnErrorIsWritten(t *testing.T) {
+	for _, tt := range []struct {
+		id   string
+		data any
+		want string
+	}{
+		{"", nil, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}`},
+		{`"a"`, []int{1}, `{"jsonrpc":"2.0","id":"a","error":{"code":-32600,"message":"no","data":[1]}}`},
+	} {
+		var id json.RawMessage
+		if tt.id != "" {
+			id = json.RawMessage(tt.id)
+		}
+		got := rpc.ErrorMessage(id, rpc.CodeInvalid, "no", tt.data)
+		if string(got) != tt.want || event.CheckMessage(got) != nil {
+			t.Errorf("the error is %s", got)
+		}
+	}
+}
+
+// What is taken is JSON-RPC, of which nothing is kept; an array's messages are its elements.
+func FuzzMessages(f *testing.F) {
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{"c":1}}}`, `[{"jsonrpc":"2.0","method":"a"},1]`, "[]", "[[]]", "{", " [", "\xff", "\u0085[1]",
+		`{"jsonrpc":"2.0","id":1e400,"method":"\ud800"}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		all, batch, err := rpc.Messages(bytes.Clone(body))
+		if err != nil {
+			if !batch || json.Valid(body) || !errors.Is(err, event.ErrInvalidJSON) {
+				t.Fatalf("%q: %t, %v", body, batch, err)
+			}
+			return
+		}
+		var elements []json.RawMessage
+		if batch != (json.Unmarshal(body, &elements) == nil && elements != nil) || batch && len(all) != len(elements) || !batch && len(all) != 1 {
+			t.Fatalf("%q has %d messages", body, len(all))
+		}
+		for i, data := range all {
+			if batch && !bytes.Equal(data, elements[i]) {
+				t.Fatalf("message %d of %q is %q", i, body, data)
+			}
+			m, err := rpc.ParseMessage(data)
+			if (err == nil) != (event.CheckMessage(data) == nil) {
+				t.Fatalf("%q is read with %v", data, err)
+			}
+			if err != nil {
+				continue
+			}
+			clear(data)
+			for _, member := range []json.RawMessage{m.ID, m.Params, m.Result, m.Error, m.Param("b", "c")} {
+				if member != nil && !json.Valid(member) {
+					t.Fatalf("%q holds %q", body, member)
+				}
+			}
+		}
+	})
+}
