@@ -16,6 +16,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
+	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
 
@@ -35,12 +36,9 @@ const (
 // revisions are those that the edge speaks, newest first.
 var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// The codes of JSON-RPC errors that the edge makes: those of JSON-RPC 2.0, section 5.1;
-// one that MCP's SDKs use for a session that is not there; and one of revision 2026-07-28.
+// The codes of JSON-RPC errors that the edge makes besides those of JSON-RPC: one that
+// MCP's SDKs use for a session that is not there, and one of revision 2026-07-28.
 const (
-	codeParse       = -32700
-	codeInvalid     = -32600
-	codeInternal    = -32603
 	codeNoSession   = -32001
 	codeUnsupported = -32022
 )
@@ -187,7 +185,7 @@ func (r *refusal) Error() string {
 func (r *refusal) Unwrap() error { return r.cause }
 
 func refuseInvalid(message string) *refusal {
-	return &refusal{status: http.StatusBadRequest, code: codeInvalid, message: message}
+	return &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalid, message: message}
 }
 
 // errNoSession is told without the request's ID: go-sdk 1.8 takes a 404 for the end of
@@ -200,9 +198,9 @@ func asRefusal(err error) *refusal {
 		return r
 	}
 	p := web.AsProblem(err)
-	r := &refusal{status: p.Status, code: codeInvalid, message: strings.TrimSpace(p.Title + " " + p.Detail), retryAfter: web.Codes[p.Code].RetryAfter}
+	r := &refusal{status: p.Status, code: rpc.CodeInvalid, message: strings.TrimSpace(p.Title + " " + p.Detail), retryAfter: web.Codes[p.Code].RetryAfter}
 	if p.Status >= http.StatusInternalServerError {
-		r.code = codeInternal
+		r.code = rpc.CodeInternal
 	}
 	return r
 }
@@ -221,7 +219,7 @@ func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	s.challenge(c, r.status)
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	c.Status(r.status)
-	return c.Send(errorMessage(r.id, r.code, r.message, r.data))
+	return c.Send(rpc.ErrorMessage(r.id, r.code, r.message, r.data))
 }
 
 // sessionNamed returns the session that a request names, for the log.
@@ -234,18 +232,4 @@ func sessionNamed(c *fiber.Ctx) string {
 		return ""
 	}
 	return strings.Clone(name)
-}
-
-// errorMessage is a JSON-RPC error; no ID is null.
-func errorMessage(id json.RawMessage, code int, message string, data any) []byte {
-	type rpcError struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-		Data    any    `json:"data,omitempty"`
-	}
-	return marshal(struct {
-		Version string          `json:"jsonrpc"`
-		ID      json.RawMessage `json:"id"`
-		Error   rpcError        `json:"error"`
-	}{"2.0", id, rpcError{code, message, data}})
 }

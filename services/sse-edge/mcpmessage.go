@@ -62,9 +62,9 @@ func parsePosted(body []byte) (p posted, err error) {
 }
 
 func refuseMessage(err error) error {
-	r := &refusal{status: http.StatusBadRequest, code: codeInvalid, message: "Invalid request: " + err.Error()}
+	r := &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalid, message: "Invalid request: " + err.Error()}
 	if errors.Is(err, event.ErrInvalidJSON) {
-		r.code, r.message = codeParse, "Parse error: "+err.Error()
+		r.code, r.message = rpc.CodeParse, "Parse error: "+err.Error()
 	}
 	return r
 }

@@ -269,10 +269,10 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
 	case errors.Is(err, rpc.ErrNobody), errors.Is(err, rpc.ErrAway):
 		return answer, &refusal{
-			status: http.StatusServiceUnavailable, code: codeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
+			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
 		}
 	case errors.Is(err, rpc.ErrUnknown):
-		return answer, &refusal{status: http.StatusGatewayTimeout, code: codeInternal, message: "The MCP server did not answer in time.", cause: err}
+		return answer, &refusal{status: http.StatusGatewayTimeout, code: rpc.CodeInternal, message: "The MCP server did not answer in time.", cause: err}
 	}
 	return answer, err
 }

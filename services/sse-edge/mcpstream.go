@@ -154,7 +154,7 @@ func whyGap(g gap) string { return "The answer cannot be continued: " + string(g
 
 func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 	for _, id := range ids {
-		b = append(sse.AppendData(b, errorMessage(id, codeInternal, why, nil)), '\n')
+		b = append(sse.AppendData(b, rpc.ErrorMessage(id, rpc.CodeInternal, why, nil)), '\n')
 	}
 	return b
 }
