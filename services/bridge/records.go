@@ -14,10 +14,6 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// CallsBucket is the key-value bucket of open calls, and of how far the streams of
-// sessions have been stored. Its keys are <session token>.<stream token>.
-const CallsBucket = rpc.CallsBucket
-
 const (
 	recordEvery = 250 * time.Millisecond // between two looks at what is open
 	recordAfter = 500 * time.Millisecond // is how long a call lasts before it is written down
@@ -27,7 +23,8 @@ const (
 	recordMarkerTTL = time.Hour
 )
 
-// record is what the bucket holds of a stream: what the next bridge goes on from.
+// record is what the bucket of calls holds of a stream, under <session token>.<stream
+// token>: what the next bridge goes on from.
 type record struct {
 	// ID is the upstream's last event ID that is stored; empty when it gives none.
 	ID string `json:"id,omitempty"`
@@ -56,7 +53,7 @@ func (s *Service) openRecords(ctx context.Context) (*records, error) {
 	}
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		kv, err := bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
-			Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on",
+			Bucket: rpc.CallsBucket, Description: "Rejoin: calls that bridges work on",
 			Replicas: s.backend.Log.Settings().Replicas, LimitMarkerTTL: recordMarkerTTL,
 		})
 		if err == nil {
@@ -76,7 +73,7 @@ func (r *records) load(ctx context.Context) (map[string]record, error) {
 	for {
 		all := map[string]record{}
 		whole, done := context.WithCancel(ctx)
-		err := bucket.Follow(whole, r.js, CallsBucket, func(e bucket.Entry) {
+		err := bucket.Follow(whole, r.js, rpc.CallsBucket, func(e bucket.Entry) {
 			var rec record
 			if !e.Removed && json.Unmarshal(e.Value, &rec) == nil {
 				all[e.Key] = rec

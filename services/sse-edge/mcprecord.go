@@ -18,10 +18,8 @@ import (
 )
 
 const (
-	// attachBucket holds which edge has the newest connection of a stream. It is in the
-	// server's memory: who is connected is nothing to keep.
-	attachBucket = rpc.AttachBucket
-	attachTTL    = time.Hour
+	// attachTTL is how long a record is kept.
+	attachTTL = time.Hour
 	// attachEdges begins the keys of edges; no session's token does.
 	attachEdges = "=edge."
 	// attachAgain is when to follow the bucket again after it could not be.
@@ -38,7 +36,8 @@ type attachRecord struct {
 	Released bool `json:"released,omitempty"`
 }
 
-// attachRecords is the bucket. It is safe for concurrent use.
+// attachRecords is the bucket. It is in the server's memory: who is connected is nothing
+// to keep. It is safe for concurrent use.
 type attachRecords struct {
 	js       jetstream.JetStream
 	replicas int
@@ -62,7 +61,7 @@ func (a *attachRecords) open(ctx context.Context) error {
 	ctx, done := link.While(ctx, a.js.Conn())
 	defer done()
 	kv, err := bucket.Ensure(ctx, a.js, jetstream.KeyValueConfig{
-		Bucket: attachBucket, Description: "Which edge has the newest connection of a stream of MCP",
+		Bucket: rpc.AttachBucket, Description: "Which edge has the newest connection of a stream of MCP",
 		TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: a.replicas,
 	})
 	if err == nil {
@@ -165,7 +164,7 @@ func (a *attachRecords) follow(ctx context.Context, to *attachments) {
 		if err == nil {
 			to.forget()
 			a.beat(ctx, to.edge)
-			err = bucket.Follow(ctx, a.js, attachBucket, func(e bucket.Entry) {
+			err = bucket.Follow(ctx, a.js, rpc.AttachBucket, func(e bucket.Entry) {
 				if edge, ok := strings.CutPrefix(e.Key, attachEdges); ok {
 					to.hear(edge)
 					return
