@@ -142,7 +142,7 @@ func (h *held) cancelled(keys []string) {
 func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := newCall(h, c.Stream, ids)
 	made.out.trace = c.Trace
-	if !h.service.enter() {
+	if !h.service.open.enter() {
 		return busy("the bridge has too many requests")
 	}
 	h.mu.Lock()
@@ -152,14 +152,14 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	}
 	h.mu.Unlock()
 	if twice {
-		h.service.leave()
+		h.service.open.leave()
 		return failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
 	if !h.run(func() {
-		defer h.forget(made, h.service.leave)
+		defer h.forget(made, h.service.open.leave)
 		h.up.serve(h.ctx, made, c.Header, c.Data)
 	}) {
-		h.forget(made, h.service.leave)
+		h.forget(made, h.service.open.leave)
 		return ended()
 	}
 	timer := time.NewTimer(h.service.cfg.AcceptAfter)

@@ -1,33 +1,30 @@
 package bridge
 
-// enter takes a place among the open calls of the upstream; leave gives it back.
-func (s *Service) enter() bool {
+import "github.com/prometheus/client_golang/prometheus"
+
+// places bounds how many there are at once of what a gauge counts. It is safe for
+// concurrent use.
+type places struct {
+	taken chan struct{}
+	count prometheus.Gauge
+}
+
+func newPlaces(n int, count prometheus.Gauge) places {
+	return places{taken: make(chan struct{}, n), count: count}
+}
+
+// enter takes a place, if there is one; leave gives it back.
+func (p places) enter() bool {
 	select {
-	case s.open <- struct{}{}:
-		s.metrics.calls.Inc()
+	case p.taken <- struct{}{}:
+		p.count.Inc()
 		return true
 	default:
 		return false
 	}
 }
 
-func (s *Service) leave() {
-	<-s.open
-	s.metrics.calls.Dec()
-}
-
-// enterProcess takes a place among the processes; leaveProcess gives it back.
-func (s *Service) enterProcess() bool {
-	select {
-	case s.running <- struct{}{}:
-		s.metrics.processes.Inc()
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Service) leaveProcess() {
-	<-s.running
-	s.metrics.processes.Dec()
+func (p places) leave() {
+	<-p.taken
+	p.count.Dec()
 }

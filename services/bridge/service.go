@@ -48,8 +48,8 @@ type Service struct {
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
-	open     chan struct{}  // one token for a call of the upstream
-	running  chan struct{}  // one token for a process
+	open     places         // calls of the upstream
+	running  places         // processes
 
 	life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
@@ -88,10 +88,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	b.Register("bridge", env.Metrics)
+	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: newMetrics(env.Metrics), traces: env.Traces, bodies: env.LogBodies, endpoint: e, argv: argv, doubtAfter: doubtAfter,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: e, argv: argv, doubtAfter: doubtAfter,
 		inbox:    make(chan *nats.Msg, inboxSize),
-		handling: make(chan struct{}, cfg.MaxCalls), open: make(chan struct{}, cfg.MaxCalls), running: make(chan struct{}, cfg.MaxProcesses),
+		handling: make(chan struct{}, cfg.MaxCalls), open: newPlaces(cfg.MaxCalls, m.calls), running: newPlaces(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*held{},
 	}
 	b.Log.TraceTo(env.Traces)

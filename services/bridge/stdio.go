@@ -49,12 +49,12 @@ type spoken struct {
 
 // startStdio starts a process and its session, without telling it anything.
 func startStdio(s *Service, session string) (*stdio, error) {
-	if !s.enterProcess() {
+	if !s.running.enter() {
 		return nil, errBusy
 	}
 	p, err := startProcess(s.argv, s.log.With("session", session))
 	if err != nil {
-		s.leaveProcess()
+		s.running.leave()
 		return nil, err
 	}
 	u := &stdio{
@@ -62,12 +62,12 @@ func startStdio(s *Service, session string) (*stdio, error) {
 		ready: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.run(func() {
-		defer s.leaveProcess()
+		defer s.running.leave()
 		u.mind()
 	}) {
 		p.stop()
 		p.closeAll()
-		s.leaveProcess()
+		s.running.leave()
 		return nil, errStopping
 	}
 	return u, nil
