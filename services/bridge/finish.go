@@ -36,18 +36,14 @@ func (h *held) finish(cause error) {
 
 // close closes a session in the registry and in the log, however long that takes.
 func (s *Service) close(h *held) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	_ = keepTrying(s.life, func() error { // what the service does not, the next bridge does
 		err := s.closeOnce(h)
 		if err == nil || errors.Is(err, session.ErrNotFound) {
-			return
+			return nil
 		}
 		s.log.Info("a session is not closed yet", "session", h.name, "error", err)
-		select {
-		case <-s.life.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+		return err
+	})
 }
 
 func (s *Service) closeOnce(h *held) error {

@@ -51,49 +51,38 @@ func (s *Service) openRecords(ctx context.Context) (*records, error) {
 	if err != nil {
 		return nil, err
 	}
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		kv, err := bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
+	r := &records{service: s, js: js, written: map[string]record{}}
+	return r, keepTrying(ctx, func() (err error) {
+		r.kv, err = bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
 			Bucket: rpc.CallsBucket, Description: "Rejoin: calls that bridges work on",
 			Replicas: s.backend.Log.Settings().Replicas, LimitMarkerTTL: recordMarkerTTL,
 		})
-		if err == nil {
-			return &records{service: s, js: js, kv: kv, written: map[string]record{}}, nil
+		if err != nil {
+			s.log.Info("the bucket of open calls cannot be opened yet", "error", err)
 		}
-		s.log.Info("the bucket of open calls cannot be opened yet", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+		return err
+	})
 }
 
 // load returns all records of all bridges. It tries until ctx ends.
-func (r *records) load(ctx context.Context) (map[string]record, error) {
-	for {
-		all := map[string]record{}
+func (r *records) load(ctx context.Context) (all map[string]record, err error) {
+	err = keepTrying(ctx, func() error {
+		all = map[string]record{}
 		whole, done := context.WithCancel(ctx)
+		defer done()
 		err := bucket.Follow(whole, r.js, rpc.CallsBucket, func(e bucket.Entry) {
 			var rec record
 			if !e.Removed && json.Unmarshal(e.Value, &rec) == nil {
 				all[e.Key] = rec
 			}
 		}, done)
-		loaded := whole.Err() != nil
-		done()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if loaded {
-			return all, nil //nolint:nilerr // it was ended because it was whole
+		if whole.Err() != nil {
+			return ctx.Err() // none: it was ended because it was whole
 		}
 		r.service.log.Info("the records of open calls cannot be read yet", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(firstPause):
-		}
-	}
+		return err
+	})
+	return all, err
 }
 
 // run writes until the service stops.

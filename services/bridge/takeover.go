@@ -96,18 +96,14 @@ func (h *held) goOn(c *call) {
 // upstream may send once more. It reports whether the stream can go on.
 func (c *call) recall(ctx context.Context) bool {
 	s := c.held.service
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		final, err := c.recallOnce(ctx)
-		if err == nil {
-			return !final
+	final := false
+	err := keepTrying(ctx, func() (err error) {
+		if final, err = c.recallOnce(ctx); err != nil {
+			s.log.Debug("a stream cannot be read yet", "session", c.held.name, "stream", c.stream, "error", err)
 		}
-		s.log.Debug("a stream cannot be read yet", "session", c.held.name, "stream", c.stream, "error", err)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
-		}
-	}
+		return err
+	})
+	return err == nil && !final
 }
 
 // recallBytes bounds a page of what is read.

@@ -40,12 +40,6 @@ type item struct {
 	final bool
 }
 
-// The pauses between two attempts.
-const (
-	firstPause = 50 * time.Millisecond
-	lastPause  = time.Second
-)
-
 // put stores an event, and returns its sequence, as long as ctx does not end between two
 // attempts. Errors are [errTooLarge], [errClosed], and ctx's cause.
 func (w *writer) put(ctx context.Context, it item) (uint64, error) {
