@@ -298,9 +298,11 @@ func (c *call) refuse(a rpc.Answer) {
 	c.fail(code, text, failRefused)
 }
 
-// waits says that the upstream is waited for with a patience.
-func (c *call) waits(p *patience) {
+// wait begins to wait for the upstream, for CallTimeout; see [newPatience].
+func (c *call) wait(ctx context.Context) (context.Context, *patience) {
+	ctx, p := newPatience(ctx, time.Duration(c.held.service.cfg.CallTimeout))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p
+	return ctx, p
 }

@@ -162,12 +162,10 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		h.forget(made, h.service.open.leave)
 		return ended()
 	}
-	timer := time.NewTimer(h.service.cfg.AcceptAfter)
-	defer timer.Stop()
 	select {
 	case a := <-made.reply:
 		return a
-	case <-timer.C:
+	case <-time.After(h.service.cfg.AcceptAfter):
 		made.accept()
 		return <-made.reply
 	}
@@ -213,12 +211,10 @@ func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
 	}) {
 		return ended()
 	}
-	timer := time.NewTimer(notifyWithin)
-	defer timer.Stop()
 	select {
 	case a := <-reply:
 		return a
-	case <-timer.C:
+	case <-time.After(notifyWithin):
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 }

@@ -65,9 +65,8 @@ func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.
 
 // serve hands over requests, and stores what the upstream sends for them, to the end.
 func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []byte) {
-	ctx, p := newPatience(ctx, time.Duration(r.service.cfg.CallTimeout))
+	ctx, p := c.wait(ctx)
 	defer p.over()
-	c.waits(p)
 	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
 	case refused == nil:

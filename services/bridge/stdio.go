@@ -159,9 +159,8 @@ func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 
 // serve hands over requests, and waits until they are answered.
 func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) {
-	ctx, p := newPatience(ctx, time.Duration(u.service.cfg.CallTimeout))
+	ctx, p := c.wait(ctx)
 	defer p.over()
-	c.waits(p)
 	call, ok := u.begin(c, p, data)
 	if !ok {
 		c.refuse(failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -168,9 +167,8 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 		c.over(errUnanswered)
 		return
 	}
-	ctx, p := newPatience(ctx, time.Duration(r.service.cfg.CallTimeout))
+	ctx, p := c.wait(ctx)
 	defer p.over()
-	c.waits(p)
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {
 		err = r.follow(ctx, p, c, client, resp)
