@@ -35,13 +35,7 @@ func (s *Service) Routes() []web.Route {
 		)
 	}
 	if s.cfg.Playground {
-		for _, path := range playground.Paths() {
-			body, contentType, ok := playground.Asset(path)
-			if !ok {
-				panic("edge: the playground has no " + path)
-			}
-			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: path, Handler: pages.File(body, contentType)})
-		}
+		routes = append(routes, playground.Routes()...)
 	}
 	return routes
 }

@@ -1,7 +1,8 @@
 // The admin page: it asks the janitor every two seconds, and shows what changed. What it
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
-import { $, ago, bars, bytes, counted, el, holdings, keyed, number, setAttribute, setText, short } from './dom.js'
+import { $, el, hideProblem, number, setText, showProblem } from './base.js'
+import { ago, bars, bytes, counted, holdings, keyed, setAttribute, short } from './dom.js'
 import { buildRow, clearSession, gapText, missingSession, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
@@ -64,18 +65,6 @@ function failed({ status, code, message }) {
   }
   if (code === 'unavailable' || status === 502 || status === 504) return setState('waiting', 'not ready', message)
   setState('cut', 'no answer', `${message} What is shown is from before.`)
-}
-
-function showProblem(code, detail) {
-  setText($('problem-code'), code)
-  setText($('problem-detail'), detail)
-  $('problem-line').dataset.shown = 'true'
-}
-
-function hideProblem() {
-  setText($('problem-code'), '')
-  setText($('problem-detail'), '')
-  $('problem-line').dataset.shown = 'false'
 }
 
 // ---- Asking ---------------------------------------------------------------------------
@@ -270,8 +259,8 @@ async function end({ stream = '', clear = false }) {
     hideProblem()
     setText($('ended'), `The ${what} is closed${clear ? ' and cleared' : ''}.`)
   } catch (e) {
-    showProblem(e.code, e.code === 'method_not_allowed' || e.status === 404
-      ? `${e.message} Close and clear are for the session's owner, at the address that serves the whole API.` : e.message)
+    const owners = e.code === 'method_not_allowed' || e.status === 404
+    showProblem({ code: e.code, detail: e.message + (owners ? " Close and clear are for the session's owner, at the address that serves the whole API." : '') })
   }
   refresh()
 }
@@ -314,7 +303,6 @@ $('token-form').addEventListener('submit', (e) => {
 })
 $('close').addEventListener('click', () => end({}))
 $('clear').addEventListener('click', () => end({ clear: true }))
-$('problem-dismiss').addEventListener('click', hideProblem)
 onEnding(end)
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden && !paused) refresh()

@@ -1,18 +1,6 @@
-// What the page is built with. Everything that comes from the network is shown with
-// textContent; no HTML is ever built from it.
+// What the admin page is built with.
 
-export const $ = (id) => document.getElementById(id)
-
-export function el(tag, className = '', ...children) {
-  const made = document.createElement(tag)
-  if (className) made.className = className
-  made.append(...children)
-  return made
-}
-
-export function setText(at, text) {
-  if (at.textContent !== text) at.textContent = text
-}
+import { el, number, setText } from './base.js'
 
 export function setAttribute(at, name, value) {
   if (value === null) at.removeAttribute(name)
@@ -47,8 +35,6 @@ export function keyed(parent, items, keyOf, build, update) {
 
 // ---- Numbers and times -----------------------------------------------------------
 
-export const number = (n) => n.toLocaleString('en')
-
 export function short(n) {
   if (n < 10000) return number(n)
   for (const [unit, size] of [['M', 1e6], ['k', 1e3]]) {
@@ -67,12 +53,6 @@ export function bytes(n) {
 }
 
 export const counted = (n, one, many = one + 's') => `${number(n)} ${n === 1 ? one : many}`
-
-export function clock(text) {
-  const d = new Date(text)
-  const two = (n) => String(n).padStart(2, '0')
-  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`
-}
 
 export function ago(text) {
   const seconds = Math.max(0, Math.round((Date.now() - Date.parse(text)) / 1000))

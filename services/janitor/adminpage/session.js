@@ -1,6 +1,7 @@
 // One session: what it holds, who is connected, what happened, and its end.
 
-import { $, ago, bars, bytes, clock, counted, el, holdings, keyed, number, setAttribute, setText } from './dom.js'
+import { $, clock, el, number, setText } from './base.js'
+import { ago, bars, bytes, counted, holdings, keyed, setAttribute } from './dom.js'
 
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}

@@ -1,15 +1,13 @@
 // The playground: one subscription of the JavaScript client, one cursor, and a
-// check that nothing is lost, sent twice or out of order. Everything that comes
-// from the network is shown with textContent; no HTML is ever built from it.
+// check that nothing is lost, sent twice or out of order.
 
+import { $, clock, el, hideProblem, number, setText, showProblem } from './base.js'
 import { publish as store, subscribe } from '/rejoin.js'
 
 const VIEW_ROWS = 500 // rows kept in the list
 const REMEMBERED = 20000 // sequences kept to tell a duplicate from a late event
 const SHOWN_CHARS = 20000 // of one message; a message may have 1 MiB
 const AUTO_PERIOD = 100 // ms
-
-const $ = (id) => document.getElementById(id)
 
 // ---- Event IDs: <stream>_<tag>_<sequence>[.<n>], read from the right --------
 
@@ -91,12 +89,7 @@ function parseJSON(text) {
   return value()
 }
 
-function span(className, text) {
-  const el = document.createElement('span')
-  el.className = className
-  el.textContent = text
-  return el
-}
+const span = (className, text) => el('span', className, text)
 
 // layJSON appends a node; what fits on a line stays on one.
 function layJSON(parent, node, line = 64, indent = 0) {
@@ -213,10 +206,6 @@ function push(row) {
   schedule()
 }
 
-function setText(el, text) {
-  if (el.textContent !== text) el.textContent = text
-}
-
 function render() {
   cancelAnimationFrame(frame)
   clearTimeout(frameTimer)
@@ -240,7 +229,7 @@ function render() {
     while (list.childElementCount > VIEW_ROWS) list.lastElementChild.remove()
   }
   const dropped = pushed - list.childElementCount
-  setText($('dropped'), dropped > 0 ? `newest ${list.childElementCount}; ${dropped.toLocaleString('en')} older dropped from view` : '')
+  setText($('dropped'), dropped > 0 ? `newest ${list.childElementCount}; ${number(dropped)} older dropped from view` : '')
   $('nothing').hidden = list.childElementCount > 0
 }
 
@@ -252,43 +241,26 @@ function renderCursor() {
   else $('cursor').replaceChildren(span('head', id.head), strong(id.sequence), id.tail)
 }
 
-function strong(text) {
-  const el = document.createElement('b')
-  el.textContent = text
-  return el
-}
+const strong = (text) => el('b', '', text)
 
 function buildRow(row) {
-  const li = document.createElement('li')
-  li.className = 'row ' + row.kind
+  const time = el('time', '', clock(row.at))
+  time.dateTime = row.at.toISOString()
+  const head = el('div', 'row-head')
+  const li = el('li', 'row ' + row.kind, head)
   li.dataset.kind = row.kind
-  const head = document.createElement('div')
-  head.className = 'row-head'
   if (row.id !== undefined) {
     li.dataset.id = row.id
-    const code = document.createElement('code')
-    code.className = 'id'
     const id = parseID(row.id)
-    if (id) code.append(id.head, strong(id.sequence), id.tail)
-    else code.textContent = row.id || '(no id)'
-    head.append(code)
+    head.append(el('code', 'id', ...(id ? [id.head, strong(id.sequence), id.tail] : [row.id || '(no id)'])))
   } else {
     head.append(span('note-text', row.text))
   }
-  if (row.type) head.append(span('type', row.type))
-  if (row.stream) head.append(span('stream', row.stream))
-  if (row.flag) head.append(span('flag', row.flag))
-  const time = document.createElement('time')
-  time.dateTime = row.at.toISOString()
-  time.textContent = clock(row.at)
-  head.append(time)
-  li.append(head)
-  if (row.kind === 'gap') {
-    const p = document.createElement('p')
-    p.className = 'gap-text'
-    p.append(strong(row.title), ' ' + row.text)
-    li.append(p)
+  for (const name of ['type', 'stream', 'flag']) {
+    if (row[name]) head.append(span(name, row[name]))
   }
+  head.append(time)
+  if (row.kind === 'gap') li.append(el('p', 'gap-text', strong(row.title), ' ' + row.text))
   if (row.kind === 'message') li.append(buildMessage(row))
   return li
 }
@@ -296,10 +268,10 @@ function buildRow(row) {
 const narrow = matchMedia('(max-width: 560px)')
 
 function buildMessage(row) {
-  const pre = document.createElement('pre')
+  const pre = el('pre')
   if (row.body.length > SHOWN_CHARS) {
     pre.textContent = row.body.slice(0, SHOWN_CHARS)
-    pre.append(span('more-text', ` … ${(row.body.length - SHOWN_CHARS).toLocaleString('en')} more characters`))
+    pre.append(span('more-text', ` … ${number(row.body.length - SHOWN_CHARS)} more characters`))
     return pre
   }
   try {
@@ -308,11 +280,6 @@ function buildMessage(row) {
     pre.textContent = row.body // not JSON, or nested too deep to lay out
   }
   return pre
-}
-
-function clock(d) {
-  const two = (n) => String(n).padStart(2, '0')
-  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`
 }
 
 // ---- The connection --------------------------------------------------------------
@@ -550,18 +517,6 @@ async function request(method, path, body, headers = {}) {
   }
 }
 
-function showProblem({ code, detail }) {
-  setText($('problem-code'), code)
-  setText($('problem-detail'), detail)
-  $('problem-line').dataset.shown = 'true'
-}
-
-function hideProblem() {
-  setText($('problem-code'), '')
-  setText($('problem-detail'), '')
-  $('problem-line').dataset.shown = 'false'
-}
-
 // ---- Publishing ----------------------------------------------------------------------
 
 const publisher = 'page-' + randomText(4)
@@ -631,7 +586,7 @@ async function auto() {
     for (;;) {
       const { data, problem } = await publish(to, body, key)
       if (!problem) {
-        setText($('auto-outcome'), `${n.toLocaleString('en')} stored, the last as ${data.id}`)
+        setText($('auto-outcome'), `${number(n)} stored, the last as ${data.id}`)
         break
       }
       if (problem.final || autoRun !== run) {
@@ -639,7 +594,7 @@ async function auto() {
         if (autoRun === run) stopAuto()
         return
       }
-      setText($('auto-outcome'), `No. ${n.toLocaleString('en')} is not stored yet (${problem.code}); trying again.`)
+      setText($('auto-outcome'), `No. ${number(n)} is not stored yet (${problem.code}); trying again.`)
       await sleep(700 + Math.random() * 600)
     }
     due = Math.max(due + AUTO_PERIOD, performance.now() - 10 * AUTO_PERIOD)
@@ -657,7 +612,7 @@ function sleep(ms) {
 }
 
 function showExample() {
-  const pre = document.createElement('pre')
+  const pre = el('pre')
   layJSON(pre, parseJSON(JSON.stringify(EXAMPLES[$('example').value])), 40)
   $('message').value = pre.textContent
 }
@@ -772,6 +727,5 @@ $('close-stream').addEventListener('click', () => {
 $('close-session').addEventListener('click', () => {
   if (named('session')) end('Session', readTarget().path)
 })
-$('problem-dismiss').addEventListener('click', hideProblem)
 
 start()

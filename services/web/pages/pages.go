@@ -1,22 +1,53 @@
 // Package pages is what the pages that services serve to people have in common: a style
-// sheet, and how their files are served.
+// sheet, a script, and how their files are served.
 package pages
 
 import (
-	_ "embed"
+	"embed"
+	"io/fs"
+	"path"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
 )
 
-// Style is the style sheet that comes before a page's own.
+// base is what lies beside the files of every page.
 //
-//go:embed base.css
-var Style []byte
+//go:embed base.css base.js
+var base embed.FS
 
 // ContentSecurityPolicy is the Content-Security-Policy header of every file. It allows
 // nothing inline and nothing from another origin; the pages show what was written by
 // others, and this is the second line of defence behind never building HTML from it.
 const ContentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// mediaTypes are those of the files, by the ends of their names.
+var mediaTypes = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+}
+
+// Routes serve a page: its index.html at a path, and its other files, with those that all
+// pages share, below a folder. It panics when a file cannot be read.
+func Routes(at, folder string, files fs.FS) (routes []web.Route) {
+	for _, from := range []fs.FS{files, base} {
+		names, _ := fs.Glob(from, "*") // the pattern is good
+		for _, name := range names {
+			body, err := fs.ReadFile(from, name)
+			if err != nil {
+				panic(err)
+			}
+			where := path.Join(folder, name)
+			if name == "index.html" {
+				where = at
+			}
+			routes = append(routes, web.Route{Method: fiber.MethodGet, Path: where, Handler: File(body, mediaTypes[path.Ext(name)])})
+		}
+	}
+	return routes
+}
 
 // File returns a handler that serves one of a page's files. The body must not change.
 func File(body []byte, contentType string) fiber.Handler {
