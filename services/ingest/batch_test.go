@@ -60,16 +60,11 @@ const batchPath = "/v1/sessions/s/streams/t/events"
 
 func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
 	const n = 3000
-	var lines, array []string
-	for i := range n {
-		m := string(ping(fmt.Sprint(i)))
-		lines = append(lines, m)
-		array = append(array, " "+m+"\n")
-	}
+	lines, want := pings(n)
 	for name, tt := range map[string]struct{ kind, body string }{
 		"NDJSON":                       {asNDJSON, strings.Join(lines, "\n") + "\n"},
 		"NDJSON, last line has no end": {"application/jsonl; charset=utf-8", strings.Join(lines, "\r\n\n \n")},
-		"array":                        {asJSON, "[" + strings.Join(array, ",") + "]"},
+		"array":                        {asJSON, "[ " + strings.Join(lines, "\n, ") + "\n]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{Partitions: 1})
@@ -78,11 +73,7 @@ func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
 			if got.Accepted != n || got.Duplicates+got.Refused+got.Unknown+len(got.Errors) != 0 || got.Stopped != nil {
 				t.Errorf("got %+v", got)
 			}
-			all := s.messages(t)
-			for i := range lines {
-				lines[i] = "message " + strings.TrimPrefix(lines[i], "message ")
-			}
-			if diff := cmp.Diff(lines, all); diff != "" {
+			if diff := cmp.Diff(want, s.messages(t)); diff != "" {
 				t.Error(diff)
 			}
 			id, err := event.ParseID(*got.LastID)

@@ -1,7 +1,6 @@
 package ingest_test
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -24,13 +23,7 @@ func TestABatchInAClusterKeepsItsOrder(t *testing.T) {
 	cfg := testConfig()
 	cfg.AckTimeout = 500 * time.Millisecond
 	in := s.start(t, cfg)
-	var want []string
-	var body strings.Builder
-	for i := range n {
-		m := string(ping(fmt.Sprint(i)))
-		want = append(want, "message "+m)
-		body.WriteString(m + "\n")
-	}
+	lines, want := pings(n)
 
 	var upsetting sync.WaitGroup
 	defer upsetting.Wait()
@@ -44,7 +37,7 @@ func TestABatchInAClusterKeepsItsOrder(t *testing.T) {
 		}
 	})
 	eventually(t, "all of it is stored", func() bool {
-		got := in.postBatch(t, asNDJSON, batchPath, body.String(), "Idempotency-Key", "k")
+		got := in.postBatch(t, asNDJSON, batchPath, strings.Join(lines, "\n"), "Idempotency-Key", "k")
 		return got.Accepted == n // duplicates too
 	})
 	upsetting.Wait()

@@ -1,7 +1,6 @@
 package ingest_test
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -18,13 +17,7 @@ func TestABatchKeepsItsOrderWhileItsConnectionIsCut(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var l link
 	in := s.start(t, testConfig(), nats.SetCustomDialer(&l))
-	var want []string
-	var body strings.Builder
-	for i := range n {
-		m := string(ping(fmt.Sprint(i)))
-		want = append(want, "message "+m)
-		body.WriteString(m + "\n")
-	}
+	lines, want := pings(n)
 	var cutting sync.WaitGroup
 	defer cutting.Wait()
 	cutting.Go(func() {
@@ -35,7 +28,7 @@ func TestABatchKeepsItsOrderWhileItsConnectionIsCut(t *testing.T) {
 		}
 	})
 	eventually(t, "all of it is stored", func() bool {
-		return in.postBatch(t, asNDJSON, batchPath, body.String(), "Idempotency-Key", "k").Accepted == n
+		return in.postBatch(t, asNDJSON, batchPath, strings.Join(lines, "\n"), "Idempotency-Key", "k").Accepted == n
 	})
 	cutting.Wait()
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {

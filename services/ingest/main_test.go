@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -179,6 +180,15 @@ func (in *instance) close(t *testing.T, path string) answer {
 }
 
 func ping(id string) []byte { return []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"ping"}`) }
+
+// pings returns n messages, and how [system.messages] shows them.
+func pings(n int) (all, shown []string) {
+	for i := range n {
+		m := string(ping(strconv.Itoa(i)))
+		all, shown = append(all, m), append(shown, "message "+m)
+	}
+	return all, shown
+}
 
 // expect checks a problem document and its status.
 func (a answer) expect(t *testing.T, status int, code string) {

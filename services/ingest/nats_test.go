@@ -130,10 +130,9 @@ func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []string
-	for i := range n {
-		want = append(want, "message "+string(ping(fmt.Sprint(i))))
-		if err := nc.PublishRequest("mcp.ingest.s.t", inbox, ping(fmt.Sprint(i))); err != nil {
+	all, want := pings(n)
+	for _, m := range all {
+		if err := nc.PublishRequest("mcp.ingest.s.t", inbox, []byte(m)); err != nil {
 			t.Fatal(err)
 		}
 	}
