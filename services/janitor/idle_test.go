@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
+	"rejoin/shared/rollcall/rollcalltest"
 	"rejoin/shared/session"
 )
 
@@ -159,13 +160,11 @@ func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 	}
 }
 
-// play answers as an edge does that knows of these sessions.
-func (r *running) play(t *testing.T, id string, here func(session string) bool) (stop func()) {
+// play answers as an edge does that knows of these sessions, until the test ends.
+func (r *running) play(t *testing.T, id string, here func(session string) bool) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() {
-		ended <- who.Serve(ctx, r.b.Conn, func(q who.Question) who.Answer {
+	rollcalltest.Serve(t, func(ctx context.Context) error {
+		return who.Serve(ctx, r.b.Conn, func(q who.Question) who.Answer {
 			a := who.Answer{Edge: id}
 			for i, s := range q.Sessions {
 				if here(s.Name) {
@@ -174,13 +173,7 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 			}
 			return a
 		})
-	}()
-	return func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
+	})
 }
 
 func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
@@ -188,8 +181,7 @@ func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
 	cfg := quick()
 	cfg.IdleAfter, cfg.CloseAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 100*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
 	r := begin(t, srv, eventlog.Settings{Partitions: 1}, cfg)
-	stop := r.play(t, "e", func(name string) bool { return name == "visited" })
-	defer stop()
+	r.play(t, "e", func(name string) bool { return name == "visited" })
 	r.publish(t, "busy", "t", 1)
 	for _, name := range []string{"alone", "visited"} {
 		if _, err := r.b.Sessions.Register(t.Context(), name, ""); err != nil {

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/rollcall/rollcalltest"
 	"rejoin/shared/session"
 )
 
@@ -23,20 +24,7 @@ import (
 func edge(t *testing.T, srv *natstest.Server, answer func(audience.Question) audience.Answer) (end func()) {
 	t.Helper()
 	nc := srv.Connect()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() {
-		ended <- audience.Serve(ctx, nc, func(_ context.Context, q audience.Question) audience.Answer { return answer(q) })
-	}()
-	stop := func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		ended <- nil // for the second call
-	}
-	t.Cleanup(stop)
-	return stop
+	return rollcalltest.Serve(t, func(ctx context.Context) error { return audience.Serve(ctx, nc, answer) })
 }
 
 // seen asks until the answer is as it should be.

@@ -131,11 +131,11 @@ func (st *stream) happening(what audience.What) happening {
 	return happening{what: what, where: st.reader.place, address: st.visit.address, number: st.traffic.number, came: st.reader.came}
 }
 
-// audience returns how the edge answers the janitor.
-func (s *Service) audience() func(context.Context, audience.Question) audience.Answer {
+// audience returns how the edge answers the janitor until ctx ends.
+func (s *Service) audience(ctx context.Context) func(audience.Question) audience.Answer {
 	id := rand.Text()
 	host, _ := os.Hostname() // or none is told
-	return func(ctx context.Context, q audience.Question) audience.Answer {
+	return func(q audience.Question) audience.Answer {
 		a := audience.Answer{Edge: id, Host: host}
 		a.Clients, a.Of = s.admission.clients(q)
 		limit := cmp.Or(q.Limit, audience.MaxItems)

@@ -249,7 +249,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	tails.Go(func() {
-		if err := audience.Serve(tailCtx, s.nc, s.audience()); err != nil {
+		if err := audience.Serve(tailCtx, s.nc, s.audience(tailCtx)); err != nil {
 			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
 		}
 	})

@@ -4,7 +4,6 @@
 package audience
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/rollcall"
 )
 
 // Subject is where every edge listens, in no queue group.
@@ -27,12 +28,8 @@ const (
 	Kept = time.Hour
 )
 
-var (
-	// ErrUnknown is returned when the edges could not be asked.
-	ErrUnknown = errors.New("it is not known who is connected")
-	// ErrInvalid is returned for what is not a question.
-	ErrInvalid = errors.New("not a question about the audience")
-)
+// ErrInvalid is returned for what is not a question.
+var ErrInvalid = errors.New("not a question about the audience")
 
 // About is what a question is about.
 type About string
@@ -187,114 +184,27 @@ type Happening struct {
 	Events uint64 `json:"events,omitempty"`
 }
 
-// questionsBacklog is how many questions may wait; more are dropped by the client, and
-// who asked misses the edge's answer.
-const questionsBacklog = 64
-
-// Serve answers questions until ctx ends, one after the other. answer gets ctx.
-func Serve(ctx context.Context, nc *nats.Conn, answer func(context.Context, Question) Answer) error {
-	questions := make(chan *nats.Msg, questionsBacklog)
-	sub, err := nc.ChanSubscribe(Subject, questions)
-	if err != nil {
-		return fmt.Errorf("cannot subscribe to %s: %w", Subject, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case msg := <-questions:
-			q, err := Parse(msg.Data)
-			if err != nil {
-				continue // who asked hears of no answer
-			}
-			if data, err := encode(answer(ctx, q)); err == nil {
-				_ = msg.Respond(data) // what does not arrive is no answer either
-			}
-		}
-	}
+// Serve answers questions until ctx ends, one after the other.
+func Serve(ctx context.Context, nc *nats.Conn, answer func(Question) Answer) error {
+	return rollcall.Serve(ctx, nc, Subject, Parse, answer)
 }
-
-const (
-	// settle is how long an edge that was not known of may take longer than those that were.
-	settle = 50 * time.Millisecond
-	// maxAnswers bounds the edges that are listened to.
-	maxAnswers = 1000
-)
 
 // Ask asks all edges and returns the answers that come within a time, or until as many
 // edges as are known of have answered, and a moment longer. It returns none at once when
 // NATS knows of no edge. An answer that makes no sense is none; when there are no others, the
-// error wraps [ErrUnknown], as all errors do.
+// error wraps [rollcall.ErrUnknown], as all errors do.
 func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.Duration) ([]Answer, error) {
-	data, err := encode(q)
-	if err != nil {
-		return nil, err
+	answers, err := rollcall.Ask(ctx, nc, Subject, q, q.from, known, within)
+	if len(answers) > 0 {
+		return answers, nil
 	}
-	sub, err := nc.SubscribeSync(nc.NewRespInbox())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
-	if err := nc.PublishRequest(Subject, sub.Subject, data); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-	wait, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	var settled *time.Timer // ends the wait
-	defer func() {
-		if settled != nil {
-			settled.Stop()
-		}
-	}()
-	heard := map[string]bool{}
-	var answers []Answer
-	var invalid error
-	for len(answers) < maxAnswers {
-		if settled == nil && known > 0 && len(answers) >= known {
-			settled = time.AfterFunc(settle, cancel)
-		}
-		msg, err := sub.NextMsgWithContext(wait)
-		switch {
-		case errors.Is(err, nats.ErrNoResponders):
-			return nil, nil
-		case err != nil && ctx.Err() == nil && wait.Err() != nil && len(answers) > 0:
-			return answers, nil
-		case err != nil && ctx.Err() == nil && wait.Err() != nil:
-			return nil, invalid
-		case err != nil:
-			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
-		a, err := read(msg.Data, q)
-		if err != nil {
-			invalid = err // as if the edge were silent: the others have answered
-			continue
-		}
-		if !heard[a.Edge] { // an edge has two connections for a moment when it reconnects
-			heard[a.Edge] = true
-			answers = append(answers, a)
-		}
-	}
-	return answers, nil
+	return nil, err
 }
 
-// read reads the answer to a question. The error wraps [ErrUnknown].
-func read(data []byte, q Question) (Answer, error) {
-	var a Answer
-	if err := json.Unmarshal(data, &a); err != nil || a.Edge == "" {
-		return Answer{}, fmt.Errorf("%w: an answer cannot be read", ErrUnknown)
-	}
+// from returns whose an answer to the question is.
+func (q Question) from(a Answer) (edge string) {
 	if len(a.Of) != len(q.Sessions) || len(a.Connections) > MaxItems || len(a.Happenings) > MaxItems {
-		return Answer{}, fmt.Errorf("%w: an answer is to another question", ErrUnknown)
+		return ""
 	}
-	return a, nil
-}
-
-// encode encodes without HTML's escapes, which make six bytes of one.
-func encode(v any) ([]byte, error) {
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return data.Bytes(), err
+	return a.Edge
 }

@@ -15,6 +15,8 @@ import (
 
 	"rejoin/shared/audience"
 	"rejoin/shared/natstest"
+	"rejoin/shared/rollcall"
+	"rejoin/shared/rollcall/rollcalltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
@@ -22,35 +24,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...
 // serve runs an edge that answers.
 func serve(t *testing.T, nc *nats.Conn, answer func(audience.Question) audience.Answer) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() {
-		ended <- audience.Serve(ctx, nc, func(_ context.Context, q audience.Question) audience.Answer { return answer(q) })
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	rollcalltest.Serve(t, func(ctx context.Context) error { return audience.Serve(ctx, nc, answer) })
 }
 
 // ask asks until so many answer.
 func ask(t *testing.T, nc *nats.Conn, q audience.Question, edges int) []audience.Answer {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		answers, err := audience.Ask(t.Context(), nc, q, edges, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(answers) == edges {
-			slices.SortFunc(answers, func(a, b audience.Answer) int { return strings.Compare(a.Edge, b.Edge) })
-			return answers
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d edges answer", len(answers))
-		}
-	}
+	answers := until(t, nc, q, edges, func(answers []audience.Answer, _ error) bool { return len(answers) == edges })
+	slices.SortFunc(answers, func(a, b audience.Answer) int { return strings.Compare(a.Edge, b.Edge) })
+	return answers
+}
+
+// until asks until the answers, or an error, are as they should be.
+func until(t *testing.T, nc *nats.Conn, q audience.Question, known int, ok func([]audience.Answer, error) bool) []audience.Answer {
+	t.Helper()
+	return rollcalltest.Until(t, func() ([]audience.Answer, error) {
+		return audience.Ask(t.Context(), nc, q, known, time.Second)
+	}, ok)
 }
 
 // The longest names, in which every character is one that JSON escapes.
@@ -60,9 +50,6 @@ func TestEveryEdgeAnswersInFull(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	q := audience.Question{About: audience.Happenings, Sessions: slices.Repeat([]string{long}, audience.MaxSessions), Limit: audience.MaxItems}
-	if answers, err := audience.Ask(t.Context(), nc, q, 3, time.Hour); err != nil || len(answers) != 0 {
-		t.Errorf("nobody: %v, %v", answers, err)
-	}
 	sure, far := false, time.Date(2026, 12, 31, 23, 59, 59, 999999999, time.UTC)
 	happening := audience.Happening{
 		Time: far, What: audience.Connected, Session: long, Stream: long, Connection: 1 << 63, Address: "ffff:ffff:ffff:ffff::", Came: audience.FromWindow,
@@ -88,22 +75,12 @@ func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(20 * time.Second); ; {
-			_, err := audience.Ask(t.Context(), nc, audience.Question{About: audience.Clients, Sessions: []string{"s"}}, 1, time.Second)
-			if errors.Is(err, audience.ErrUnknown) {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %v", data, err)
-			}
-		}
+		until(t, nc, audience.Question{About: audience.Clients, Sessions: []string{"s"}}, 1, func(_ []audience.Answer, err error) bool {
+			return errors.Is(err, rollcall.ErrUnknown)
+		})
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	nc.Close()
-	if _, err := audience.Ask(t.Context(), nc, audience.Question{About: audience.Gaps}, 0, time.Second); !errors.Is(err, audience.ErrUnknown) {
-		t.Errorf("no connection: %v", err)
 	}
 }
 

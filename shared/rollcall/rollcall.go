@@ -1,0 +1,121 @@
+// Package rollcall asks everybody who listens on a subject of NATS, in no queue group,
+// and hears each answer. So the janitor asks all edges. Questions and answers are JSON.
+package rollcall
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ErrUnknown is returned when nobody can say who has answered.
+var ErrUnknown = errors.New("it is not known who is connected")
+
+// backlog is how many questions may wait; more are dropped by the client, and who asked
+// misses the answer.
+const backlog = 64
+
+// Serve answers the questions on a subject until ctx ends, one after the other. Who asks
+// what parse takes for no question hears of no answer. The error says that the
+// connection is closed.
+func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse func([]byte) (Q, error), answer func(Q) A) error {
+	questions := make(chan *nats.Msg, backlog)
+	sub, err := nc.ChanSubscribe(subject, questions)
+	if err != nil {
+		return fmt.Errorf("cannot subscribe to %s: %w", subject, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case msg := <-questions:
+			q, err := parse(msg.Data)
+			if err != nil {
+				continue
+			}
+			if data, err := encode(answer(q)); err == nil {
+				_ = msg.Respond(data) // what does not arrive is no answer either
+			}
+		}
+	}
+}
+
+const (
+	// settle is how long those who were not known of may take longer than those who were.
+	settle = 50 * time.Millisecond
+	// maxAnswers bounds those who are listened to.
+	maxAnswers = 10_000
+)
+
+// Ask asks a question and returns the answers that come within a time, or, when it is
+// known how many may answer, until as many have, and a moment longer; 0 is unknown. It
+// returns none at once when NATS knows of nobody who listens. from says whose an answer
+// is: nobody's makes no sense, and of each there is one.
+//
+// Errors wrap [ErrUnknown]. Beside one about an answer that makes no sense, or about too
+// many, there are the others.
+func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, known int, within time.Duration) (answers []A, err error) {
+	sub, err := ask(nc, subject, question)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	wait, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var nonsense error
+	heard := map[string]bool{}
+	for len(answers) < maxAnswers {
+		msg, err := sub.NextMsgWithContext(wait)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			return nil, nil
+		case err != nil && ctx.Err() == nil && wait.Err() != nil:
+			return answers, nonsense
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+		var a A
+		switch err := json.Unmarshal(msg.Data, &a); {
+		case err != nil || from(a) == "":
+			nonsense = fmt.Errorf("%w: an answer makes no sense", ErrUnknown)
+		case !heard[from(a)]: // who reconnects has two connections for a moment
+			heard[from(a)] = true
+			if answers = append(answers, a); len(answers) == known {
+				time.AfterFunc(settle, cancel)
+			}
+		}
+	}
+	return answers, fmt.Errorf("%w: %d have answered, and perhaps others", ErrUnknown, maxAnswers)
+}
+
+// ask sends a question, and returns where the answers come.
+func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error) {
+	data, err := encode(question)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := nc.SubscribeSync(nc.NewRespInbox())
+	if err != nil {
+		return nil, err
+	}
+	if err := nc.PublishRequest(subject, sub.Subject, data); err != nil {
+		_ = sub.Unsubscribe() // the connection may be closed already
+		return nil, err
+	}
+	return sub, nil
+}
+
+// encode encodes without HTML's escapes, which make six bytes of one.
+func encode(v any) ([]byte, error) {
+	var data bytes.Buffer
+	enc := json.NewEncoder(&data)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return data.Bytes(), err
+}

@@ -1,0 +1,109 @@
+package rollcall_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/rollcall"
+	"rejoin/shared/rollcall/rollcalltest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+
+const subject = "who"
+
+func parse(data []byte) (name string, err error) {
+	err = json.Unmarshal(data, &name)
+	return name, err
+}
+
+// listen answers with a name, or nothing, and the question.
+func listen(t *testing.T, nc *nats.Conn, name string) (end func()) {
+	t.Helper()
+	return rollcalltest.Serve(t, func(ctx context.Context) error {
+		return rollcall.Serve(ctx, nc, subject, parse, func(q string) []string { return []string{name, q} })
+	})
+}
+
+func from(answer []string) string { return answer[0] }
+
+func ask(ctx context.Context, nc *nats.Conn, known int) (names []string, err error) {
+	within := 100 * time.Millisecond
+	if known > 0 {
+		within = time.Hour
+	}
+	answers, err := rollcall.Ask(ctx, nc, subject, "<", from, known, within)
+	for _, a := range answers {
+		names = append(names, a[0]+a[1])
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// heard waits until these answer, and an error is one or none.
+func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
+	t.Helper()
+	rollcalltest.Until(t,
+		func() ([]string, error) { return ask(t.Context(), nc, 0) },
+		func(got []string, err error) bool { return errors.Is(err, want) && slices.Equal(got, names) })
+}
+
+func TestWhoeverListensIsHeard(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	if names, err := ask(t.Context(), nc, 1); err != nil || len(names) > 0 {
+		t.Errorf("nobody answers: %v, %v", names, err)
+	}
+	listen(t, srv.Connect(), "one")
+	listen(t, srv.Connect(), "one") // reconnects
+	end := listen(t, srv.Connect(), "two")
+	heard(t, nc, nil, "one<", "two<")
+	if names, err := ask(t.Context(), nc, 2); err != nil || len(names) != 2 {
+		t.Errorf("two are known of: %v, %v", names, err)
+	}
+	end()
+	heard(t, nc, nil, "one<")
+}
+
+func TestWhatMakesNoSenseIsNotAnsweredAndNoAnswer(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	end := listen(t, srv.Connect(), "")
+	heard(t, nc, rollcall.ErrUnknown)
+	listen(t, srv.Connect(), "one")
+	heard(t, nc, rollcall.ErrUnknown, "one<")
+	end()
+	for _, data := range []string{"", "{", "1"} {
+		if err := nc.Publish(subject, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard(t, nc, nil, "one<")
+}
+
+func TestNobodyKnowsWithoutAConnectionOrTime(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	listen(t, srv.Connect(), "one")
+	heard(t, nc, nil, "one<")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ask(ctx, nc, 1); !errors.Is(err, rollcall.ErrUnknown) || !errors.Is(err, context.Canceled) {
+		t.Errorf("no time: %v", err)
+	}
+	nc.Close()
+	if _, err := ask(t.Context(), nc, 1); !errors.Is(err, rollcall.ErrUnknown) {
+		t.Errorf("asked: %v", err)
+	}
+	if err := rollcall.Serve(t.Context(), nc, subject, parse, func(string) string { return "" }); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("served: %v", err)
+	}
+}
