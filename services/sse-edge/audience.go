@@ -11,9 +11,8 @@ import (
 	"rejoin/shared/audience"
 )
 
-// traffic is what a worker notes of a stream for those who watch: 40 B.
+// traffic is what a worker notes of a stream for those who watch: 40 B with its number.
 type traffic struct {
-	number uint64
 	opened int64 // Unix time in milliseconds
 	events uint64
 	sentAt int64  // when the last event was written, as opened; 0 for never
@@ -49,7 +48,7 @@ func (w *worker) find(q inquiry) {
 			streams = append(streams, sub.streams...)
 		}
 	}
-	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(b.traffic.number, a.traffic.number) })
+	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(b.asked.number, a.asked.number) })
 	f := found{total: len(streams)}
 	for _, st := range streams[:min(q.limit, len(streams))] {
 		f.newest = append(f.newest, st.shown())
@@ -62,11 +61,11 @@ func (w *worker) find(q inquiry) {
 func (st *stream) shown() audience.Connection {
 	t := &st.traffic
 	c := audience.Connection{
-		Number: t.number, Stream: st.reader.place.stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
+		Number: st.asked.number, Stream: st.reader.place.stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
 		Came: arrivals[st.reader.came], State: audience.Live, Events: t.events,
 	}
-	if st.visit.address.IsValid() {
-		c.Address = st.visit.address.String()
+	if st.asked.address.IsValid() {
+		c.Address = st.asked.address.String()
 	}
 	if t.sentAt > 0 {
 		c.Sent = time.UnixMilli(t.sentAt).UTC()
@@ -128,7 +127,7 @@ func (st *stream) noteEnd() {
 }
 
 func (st *stream) happening(what audience.What) happening {
-	return happening{what: what, where: st.reader.place, address: st.visit.address, number: st.traffic.number, came: st.reader.came}
+	return happening{what: what, where: st.reader.place, address: st.asked.address, number: st.asked.number, came: st.reader.came}
 }
 
 // audience returns how the edge answers the janitor until ctx ends.

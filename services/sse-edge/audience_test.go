@@ -217,7 +217,9 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 func TestAGapSaysWhoseItIs(t *testing.T) {
 	d := newDiary()
 	r := &reader{place: place{"s", ""}, cursor: 9}
-	d.noteGaps(r, visit{}.address, 3, step{gaps: []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}}, first: 9})
+	for _, g := range []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}} {
+		d.noteGap(r, step{gaps: []gap{g}, first: 9}, g, asked{number: 3})
+	}
 	newest, _, _ := d.of("s", 5)
 	if got := recounted(newest); got != "gap a expired false, asked for 7, on from 8\ngap * unknown true, asked for 0, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
 		t.Error(got)

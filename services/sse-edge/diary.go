@@ -72,15 +72,13 @@ func (d *diary) note(h happening) {
 	}
 }
 
-// noteGaps writes down the gaps of a step, of which a reader's client was told.
-func (d *diary) noteGaps(r *reader, address netip.Addr, number uint64, s step) {
-	for _, g := range s.gaps {
-		requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
-		d.note(happening{
-			what: audience.Gapped, where: place{r.place.session, g.stream}, address: address, number: number,
-			reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
-		})
-	}
+// noteGap writes down a gap of a step, of which a reader's client was told.
+func (d *diary) noteGap(r *reader, s step, g gap, by asked) {
+	requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
+	d.note(happening{
+		what: audience.Gapped, where: place{r.place.session, g.stream}, address: by.address, number: by.number,
+		reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
+	})
 }
 
 // of returns what happened to the clients of a session, the newest of it first, how much

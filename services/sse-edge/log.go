@@ -10,15 +10,10 @@ func (s *Service) comesBack(ctx context.Context, at place, why error) {
 	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.session, "stream", at.stream, "error", why)
 }
 
-// tellGaps writes a debug line about each gap that a client was told of.
-func (s *Service) tellGaps(r *reader, gaps []gap, by asked) {
-	if !s.logger.Enabled(by.ctx, slog.LevelDebug) {
-		return
-	}
-	for _, g := range gaps {
-		s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.session, "stream", g.stream,
-			"reason", string(g.reason), "certain", g.certain, "requested", g.requested)
-	}
+// logGap writes a debug line about a gap that a client was told of.
+func (s *Service) logGap(r *reader, g gap, by asked) {
+	s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.session, "stream", g.stream,
+		"reason", string(g.reason), "certain", g.certain, "requested", g.requested)
 }
 
 // connected writes a debug line about a stream that begins; cursor is where.

@@ -67,8 +67,7 @@ func (m mcpClient) primed() bool { return m.version >= revisionPrimed }
 // is wrong as a JSON-RPC error.
 func (s *Service) mcp(h func(*fiber.Ctx, mcpClient) error) fiber.Handler {
 	return func(c *fiber.Ctx) error {
-		c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
-		c.Set(fiber.HeaderVary, "Accept, Origin")
+		uncached(c)
 		who, err := s.mcpAdmit(c)
 		if err == nil {
 			err = h(c, who)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -22,7 +21,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err := who.unsupported(nil); err != nil {
 		return err
 	}
-	if !accepts(c, "text/event-stream") {
+	if !accepts(c.Get(fiber.HeaderAccept), mediaStream) {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
 	}
 	last := strings.Clone(c.Get(headerLastID))
@@ -35,16 +34,15 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
-	v := visit{session: rec.Session, address: s.clientAddress(c)}
-	if refused := s.admission.enter(v); refused != "" {
-		s.metrics.refused.WithLabelValues(refused).Inc()
+	by, err := s.letIn(c, rec.Session)
+	if err != nil {
 		return s.comeBack(c, who)
 	}
 	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
 	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
 	}
-	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
+	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
 	st.quiet.Store(true)
 	st.mcp.behind, st.mcp.served = req.start.now, false
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
@@ -101,10 +99,7 @@ func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 	} else {
 		b = append(b, '\n')
 	}
-	c.Set(fiber.HeaderContentType, "text/event-stream")
-	c.Set("X-Accel-Buffering", "no")
-	c.Context().SetConnectionClose()
-	return c.Send(b)
+	return sendBriefly(c, b)
 }
 
 // mcpDelete ends a session, here and at its server.

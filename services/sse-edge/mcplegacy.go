@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
@@ -57,14 +56,12 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 	} else if !who.grants.MaySubscribe(req.at.session) {
 		return s.cfg.Access.Insufficient(c)
 	}
-	v := visit{session: req.at.session, address: s.clientAddress(c)}
-	if refused := s.admission.enter(v); refused != "" {
-		s.metrics.refused.WithLabelValues(refused).Inc()
+	by, err := s.letIn(c, req.at.session)
+	if err != nil {
 		return s.comeBack(c, who)
 	}
-	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: form}
+	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: form}
 	st.quiet.Store(!form.served)
-	var err error
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		st.drop()
 		return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -101,46 +100,14 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 	if unsupported := who.unsupported(p.only()); unsupported != nil {
 		return p, nil, unsupported
 	}
+	accept := c.Get(fiber.HeaderAccept)
 	switch {
 	case err != nil:
 		return p, nil, err
-	case answered && (!accepts(c, fiber.MIMEApplicationJSON) || !accepts(c, "text/event-stream")):
+	case answered && (!accepts(accept, fiber.MIMEApplicationJSON) || !accepts(accept, mediaStream)):
 		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
 	}
 	return p, body, p.check(who.version)
-}
-
-// accepts reports whether the Accept header lists a media type (RFC 9110, 12.5.1).
-func accepts(c *fiber.Ctx, media string) bool {
-	class, _, _ := strings.Cut(media, "/")
-	for item := range strings.SplitSeq(c.Get(fiber.HeaderAccept), ",") {
-		name, params, _ := strings.Cut(item, ";")
-		name = strings.ToLower(strings.TrimSpace(name))
-		if (name == media || name == class+"/*" || name == "*/*") && strings.Trim(params, " ") != "q=0" {
-			return true
-		}
-	}
-	return false
-}
-
-// prefersStream reports whether the Accept header prefers an event stream to JSON: by its
-// weights (RFC 9110, 12.5.1), and, when these are the same, by which comes first.
-func prefersStream(c *fiber.Ctx) bool {
-	stream, plain, first := 0.0, 0.0, false
-	for item := range strings.SplitSeq(c.Get(fiber.HeaderAccept), ",") {
-		name, params, _ := strings.Cut(item, ";")
-		weight := 1.0
-		if q, ok := strings.CutPrefix(strings.TrimSpace(params), "q="); ok {
-			weight, _ = strconv.ParseFloat(q, 64) // 0: what cannot be read is not preferred
-		}
-		switch strings.ToLower(strings.TrimSpace(name)) {
-		case "text/event-stream":
-			stream, first = weight, plain == 0
-		case fiber.MIMEApplicationJSON:
-			plain = weight
-		}
-	}
-	return stream > plain || stream == plain && stream > 0 && first
 }
 
 // kept are the headers that belong to the connection, to the transport, or to Rejoin: a
@@ -204,12 +171,11 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	v := visit{session: call.Session, address: s.clientAddress(c)}
-	if refused := s.admission.enter(v); refused != "" {
-		s.metrics.refused.WithLabelValues(refused).Inc()
-		return postRefused, web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	by, err := s.letIn(c, call.Session)
+	if err != nil {
+		return postRefused, err
 	}
-	st := &stream{service: s, visit: v, asked: asked{c.UserContext(), time.Now()}, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
+	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
 	handedOver := false
 	defer func() {
 		if !handedOver {
@@ -219,7 +185,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	if st.reader, err = s.open(request{at: place{call.Session, call.Stream}, start: start{now: true}}, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		return postRefused, err
 	}
-	answer, err := s.ask(st.asked.ctx, call, takenTimeout)
+	answer, err := s.ask(by.ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
@@ -227,18 +193,17 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	case answer.Status != http.StatusAccepted:
 		return postRefused, pass(c, answer)
 	}
-	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0]) && !prefersStream(c)
+	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0]) && !prefersStream(c.Get(fiber.HeaderAccept))
 	patience := atOnce
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
 	if st.step, err = s.poll(st.reader, patience); err != nil {
-		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
+		s.logger.WarnContext(by.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {
 	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
-		s.count(st.reader, v, 0, st.step, 1)
-		s.told(st.reader, st.step, 1, st.asked)
+		s.told(st.reader, st.step, 1, by)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 		return postJSON, c.Send(messageOf(st.step.items[0]))
 	case st.step.ended:
@@ -303,13 +268,11 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 func (s *Service) whole(c *fiber.Ctx, st *stream) error {
 	body := st.opening(st.reader.resumesAt(st.step))
 	step := st.settle(st.step)
-	s.count(st.reader, st.visit, 0, step, len(step.items))
 	s.told(st.reader, step, len(step.items), st.asked)
 	for i := range step.items {
 		body = append(body, step.items[i].frame...)
 	}
 	body = append(body, st.closing(step)...)
-	c.Set(fiber.HeaderContentType, "text/event-stream")
-	c.Set("X-Accel-Buffering", "no")
+	eventStream(&c.Response().Header)
 	return c.Send(body)
 }

@@ -65,7 +65,7 @@ func (st *stream) drop() {
 	if st.reader != nil {
 		st.reader.close()
 	}
-	st.service.admission.leave(st.visit)
+	st.service.admission.leave(st.asked.visit)
 }
 
 // opening is the first block: a place to come back to, before there is any event.

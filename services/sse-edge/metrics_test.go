@@ -7,9 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
+// noMetrics are metrics that nobody reads.
+func noMetrics() *metrics {
+	return newMetrics(prometheus.NewRegistry(), 1, func() []*partition { return nil })
+}
+
 // A series that appears with its first event hides that event from every rate.
 func TestEveryReasonIsCountedFromTheStart(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), 1, func() []*partition { return nil })
+	m := noMetrics()
 	for _, c := range []struct {
 		of   string
 		vec  *prometheus.CounterVec

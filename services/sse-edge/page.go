@@ -16,13 +16,11 @@ const pageBytes = 4 << 20
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for.
 func (s *Service) page(c *fiber.Ctx, req request) error {
-	by := asked{c.UserContext(), time.Now()}
-	v := visit{session: req.at.session, address: s.clientAddress(c)}
-	if refused := s.admission.enter(v); refused != "" {
-		s.metrics.refused.WithLabelValues(refused).Inc()
-		return web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	by, err := s.letIn(c, req.at.session)
+	if err != nil {
+		return err
 	}
-	defer s.admission.leave(v)
+	defer s.admission.leave(by.visit)
 	limit := limits{events: req.limit, bytes: pageBytes}
 	if req.filter != nil {
 		limit.events = maxLimit // most of them may be hidden
@@ -48,11 +46,9 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		return err
 	}
 	if len(step.gaps) > 0 && req.onGapError {
-		s.count(r, v, 0, step, 0) // of its events the client gets none
-		s.told(r, step, 0, by)
+		s.told(r, step, 0, by) // of its events the client gets none
 		return goneProblem(step.gaps[0])
 	}
-	s.count(r, v, 0, step, len(step.items))
 	s.told(r, step, len(step.items), by)
 	var g *gapData
 	if len(step.gaps) > 0 {
@@ -114,16 +110,6 @@ func (s *Service) poll(r *reader, wait time.Duration) (step, error) {
 			return step, ctx.Err()
 		}
 	}
-}
-
-// count counts what a client was told of a step: its gaps, and some of its events. The
-// client has a connection with a number, or polls.
-func (s *Service) count(r *reader, v visit, number uint64, st step, events int) {
-	s.metrics.sent.Add(float64(events))
-	for _, g := range st.gaps {
-		s.metrics.gaps.WithLabelValues(string(g.reason)).Inc()
-	}
-	s.diary.noteGaps(r, v.address, number, st)
 }
 
 // goneProblem is the answer to a client that asked for an error instead of a gap.

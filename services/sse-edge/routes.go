@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,8 +75,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
-	c.Set(fiber.HeaderVary, "Accept, Origin")
+	uncached(c)
 	if err := s.admit(c, req.at.session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
@@ -90,38 +88,6 @@ func (s *Service) events(c *fiber.Ctx) error {
 	default:
 		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
 	}
-}
-
-type responseForm uint8
-
-const (
-	formNone responseForm = iota
-	formStream
-	formPage
-)
-
-// form chooses between stream and page: what the Accept header names first, unless
-// its quality is 0. No header, and */*, mean the stream (RFC 9110, 12.5.1, as far
-// as two forms need it).
-func form(accept string) responseForm {
-	if strings.TrimSpace(accept) == "" {
-		return formStream
-	}
-	for item := range strings.SplitSeq(accept, ",") {
-		media, params, _ := strings.Cut(item, ";")
-		if q, ok := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q="); ok {
-			if value, err := strconv.ParseFloat(q, 64); err == nil && value == 0 {
-				continue
-			}
-		}
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case "text/event-stream", "text/*", "*/*":
-			return formStream
-		case "application/json", "application/*":
-			return formPage
-		}
-	}
-	return formNone
 }
 
 func parse(c *fiber.Ctx) (request, error) {

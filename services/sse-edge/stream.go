@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
-	"github.com/valyala/fasthttp"
 
 	"rejoin/services/web"
 	"rejoin/shared/sse"
@@ -31,15 +29,14 @@ const logRetry = 500 * time.Millisecond
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req request) error {
-	by := asked{c.UserContext(), time.Now()}
-	v := visit{session: req.at.session, address: s.clientAddress(c)}
-	if refused := s.admission.enter(v); refused != "" {
-		return s.later(c, refused)
+	by, err := s.letIn(c, req.at.session)
+	if err != nil {
+		return s.sendLater(c)
 	}
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			s.admission.leave(v)
+			s.admission.leave(by.visit)
 		}
 	}()
 	r, err := s.open(req, limits{events: stepEvents, bytes: stepBytes})
@@ -58,7 +55,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := &stream{service: s, reader: r, visit: v, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires}
+	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(r, 0); err != nil {
@@ -66,8 +63,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			return s.later(c, "unavailable")
 		}
 		if len(st.step.gaps) > 0 {
-			s.count(r, v, 0, st.step, 0)
-			s.tellGaps(r, st.step.gaps, by)
+			s.told(r, st.step, 0, by)
 			return goneProblem(st.step.gaps[0])
 		}
 	}
@@ -83,50 +79,12 @@ func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
 	return web.Counted(s.cfg.Clients.Address(c))
 }
 
-// later tells an EventSource to come back.
-func (s *Service) later(c *fiber.Ctx, reason string) error {
-	s.metrics.refused.WithLabelValues(reason).Inc()
-	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
-	c.Set(fiber.HeaderVary, "Accept, Origin")
-	c.Set(fiber.HeaderContentType, "text/event-stream")
-	c.Set("X-Accel-Buffering", "no")
-	c.Context().SetConnectionClose()
-	return c.Send(s.farewell())
-}
-
-// farewell tells a client when to come back.
-func (s *Service) farewell() []byte {
-	return append(sse.AppendRetry(nil, jitter(s.cfg.Retry)), '\n')
-}
-
-// jitter returns d give or take a third, so that clients do not come back together.
-func jitter(d time.Duration) time.Duration {
-	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
-}
-
-// responseHead returns the head of a response whose body ends with the connection, or
-// with its last chunk, with the headers that were set so far.
-func responseHead(c *fiber.Ctx, chunked bool) []byte {
-	var h fasthttp.ResponseHeader
-	c.Response().Header.CopyTo(&h)
-	h.SetStatusCode(fiber.StatusOK)
-	h.SetContentType("text/event-stream")
-	h.Set("X-Accel-Buffering", "no")
-	h.SetConnectionClose()
-	if h.SetContentLength(-1); !chunked { // by chunks
-		h.SetContentLength(-2) // neither a length nor chunks
-		h.Del(fiber.HeaderTransferEncoding)
-	}
-	return h.AppendBytes(nil)
-}
-
 // stream is one event stream: a reader's cursor and the connection that it is sent
 // to. It belongs to its worker, and while it is away, step and err and the reader
 // belong to the goroutine that it is away in.
 type stream struct {
 	service  *Service
 	reader   *reader
-	visit    visit
 	asked    asked
 	conn     net.Conn
 	raw      syscall.RawConn // of conn

@@ -63,29 +63,8 @@ func (t trails) of(sequence uint64) *trail {
 	return t[i].trail
 }
 
-// asked is a client's request for events, as traces and the log see it.
-type asked struct {
-	ctx   context.Context //nolint:containedctx // has the request's span, and does not end
-	begun time.Time
-}
-
-// told notes that a client was sent the gaps of a step and the first n of its items: each
-// of these that is sampled becomes a span, a child of the publish, with a link to the
-// request.
-func (s *Service) told(r *reader, st step, n int, by asked) {
-	if len(st.gaps) > 0 {
-		s.tellGaps(r, st.gaps, by)
-	}
-	if !s.traces.On() {
-		return
-	}
-	for i := range min(n, len(st.items)) {
-		if it := &st.items[i]; it.trail != nil {
-			s.deliver(r, it, by)
-		}
-	}
-}
-
+// deliver makes a span of the delivery of a sampled event: a child of the publish, with a
+// link to the request.
 func (s *Service) deliver(r *reader, it *item, by asked) {
 	number := it.trail.deliveries.Add(1)
 	if number > maxDeliveries {
@@ -135,12 +114,6 @@ func (s *Service) resumed(r *reader, by asked, read func() (step, error)) (step,
 		tracing.Fail(span)
 	}
 	return found, err
-}
-
-// told notes how much of a step the client has got; see [outbox.cut].
-func (st *stream) told(s step, n int) {
-	st.mcp.told(s, n)
-	st.service.told(st.reader, s, n, st.asked)
 }
 
 // asks begins the span of what a bridge is asked, which it goes on with. When it is not

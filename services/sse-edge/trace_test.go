@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -64,7 +63,7 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Service, *tracetest.InMemory
 			t.Error(err)
 		}
 	})
-	return &Service{traces: tracing.New(p), logger: slog.New(slog.DiscardHandler)}, spans
+	return &Service{traces: tracing.New(p), metrics: noMetrics()}, spans
 }
 
 func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
@@ -75,7 +74,7 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	r := readerAt(w, at, 0)
 	r.part = &partition{number: 3}
 	v := w.read(r, limits{10, 1 << 10}, nil)
-	by := asked{t.Context(), time.Now()}
+	by := asked{ctx: t.Context(), begun: time.Now()}
 	s.told(r, step{items: v.items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("%d spans of what was not sent", n)
@@ -101,7 +100,7 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	r := readerAt(w, at, 0)
 	r.part = &partition{}
 	v := w.read(r, limits{10, 1 << 10}, nil)
-	s.told(r, step{items: v.items}, 1, asked{t.Context(), time.Now()})
+	s.told(r, step{items: v.items}, 1, asked{ctx: t.Context(), begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
 	}
@@ -114,7 +113,7 @@ func BenchmarkTold(b *testing.B) {
 	r := readerAt(w, at, 0)
 	st := step{items: w.read(r, limits{10, 1 << 10}, nil).items}
 	on, _ := newTraced(b, sdk.NeverSample())
-	for name, s := range map[string]*Service{"off": {}, "unsampled": on} {
+	for name, s := range map[string]*Service{"off": {metrics: noMetrics()}, "unsampled": on} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

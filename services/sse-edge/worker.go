@@ -193,7 +193,7 @@ func (w *worker) begin(st *stream) {
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
 	cfg, now := w.service.cfg, time.Now()
-	st.traffic.number, st.traffic.opened = w.service.numbers.Add(1), now.UnixMilli()
+	st.asked.number, st.traffic.opened = w.service.numbers.Add(1), now.UnixMilli()
 	st.noteComing()
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
@@ -327,10 +327,9 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 
 // wrote notes how much of a step was written; see [outbox.cut].
 func (w *worker) wrote(st *stream, s step, told int) {
-	events := min(told, len(s.items))
-	w.service.count(st.reader, st.visit, st.traffic.number, s, events)
-	st.traffic.wrote(events, w.now)
-	st.told(s, told)
+	st.traffic.wrote(min(told, len(s.items)), w.now)
+	st.mcp.told(s, told)
+	w.service.told(st.reader, s, told, st.asked)
 }
 
 // write writes a block of the stream's own making.
@@ -437,7 +436,7 @@ func (w *worker) finish(st *stream) {
 	}
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
 	st.noteEnd()
-	w.service.admission.leave(st.visit)
+	w.service.admission.leave(st.asked.visit)
 }
 
 func (w *worker) endAll() {

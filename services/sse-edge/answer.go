@@ -1,0 +1,67 @@
+package edge
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"rejoin/shared/sse"
+)
+
+// uncached sets the headers of all answers to who asks for events.
+func uncached(c *fiber.Ctx) {
+	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
+	c.Set(fiber.HeaderVary, "Accept, Origin")
+}
+
+// eventStream sets the headers of an event stream.
+func eventStream(h *fasthttp.ResponseHeader) {
+	h.SetContentType(mediaStream)
+	h.Set("X-Accel-Buffering", "no")
+}
+
+// responseHead returns the head of a response whose body ends with the connection, or
+// with its last chunk, with the headers that were set so far.
+func responseHead(c *fiber.Ctx, chunked bool) []byte {
+	var h fasthttp.ResponseHeader
+	c.Response().Header.CopyTo(&h)
+	h.SetStatusCode(fiber.StatusOK)
+	eventStream(&h)
+	h.SetConnectionClose()
+	if h.SetContentLength(-1); !chunked { // by chunks
+		h.SetContentLength(-2) // neither a length nor chunks
+		h.Del(fiber.HeaderTransferEncoding)
+	}
+	return h.AppendBytes(nil)
+}
+
+// sendBriefly answers with an event stream of one block, and the end of the connection.
+func sendBriefly(c *fiber.Ctx, block []byte) error {
+	eventStream(&c.Response().Header)
+	c.Context().SetConnectionClose()
+	return c.Send(block)
+}
+
+// later tells an EventSource to come back; reason is the metric's.
+func (s *Service) later(c *fiber.Ctx, reason string) error {
+	s.metrics.refused.WithLabelValues(reason).Inc()
+	return s.sendLater(c)
+}
+
+// sendLater is later for what was counted.
+func (s *Service) sendLater(c *fiber.Ctx) error {
+	uncached(c)
+	return sendBriefly(c, s.farewell())
+}
+
+// farewell tells a client when to come back.
+func (s *Service) farewell() []byte {
+	return append(sse.AppendRetry(nil, jitter(s.cfg.Retry)), '\n')
+}
+
+// jitter returns d give or take a third, so that clients do not come back together.
+func jitter(d time.Duration) time.Duration {
+	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
+}

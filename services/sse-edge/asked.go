@@ -1,0 +1,49 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/web"
+)
+
+// asked is a client's request for events, as admission, the diary, traces and the log see it.
+type asked struct {
+	visit
+	number uint64          // of the connection that it became; 0 for none
+	ctx    context.Context //nolint:containedctx // has the request's span, and does not end
+	begun  time.Time
+}
+
+// letIn admits a request for events of a session. Whoever is let in has to leave
+// admission. The error is a problem, and was counted.
+func (s *Service) letIn(c *fiber.Ctx, session string) (asked, error) {
+	by := asked{visit: visit{session, s.clientAddress(c)}, ctx: c.UserContext(), begun: time.Now()}
+	if refused := s.admission.enter(by.visit); refused != "" {
+		s.metrics.refused.WithLabelValues(refused).Inc()
+		return by, web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	}
+	return by, nil
+}
+
+// told notes that a client was sent the gaps of a step and the first n of its items. More
+// than there are is all of them; see [outbox.cut].
+func (s *Service) told(r *reader, st step, n int, by asked) {
+	n = min(n, len(st.items))
+	s.metrics.sent.Add(float64(n))
+	for _, g := range st.gaps {
+		s.metrics.gaps.WithLabelValues(string(g.reason)).Inc()
+		s.diary.noteGap(r, st, g, by)
+		s.logGap(r, g, by)
+	}
+	if !s.traces.On() {
+		return
+	}
+	for i := range n {
+		if it := &st.items[i]; it.trail != nil {
+			s.deliver(r, it, by)
+		}
+	}
+}
