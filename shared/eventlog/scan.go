@@ -33,8 +33,8 @@ type scan struct {
 	filter string
 	upTo   uint64
 	handle func(Entry) (more bool)
-	pull   int // how many messages are asked for at a time
-	alone  bool
+	pull   int  // how many messages are asked for at a time
+	alone  bool // the consumer lies where the leader is
 	// headersOnly leaves the messages out.
 	headersOnly bool
 
@@ -70,15 +70,14 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 		return 0, err
 	}
 	defer s.log.stopReader(s.p, reader)
-	alone := !s.log.clustered() // then the consumer lies where the leader is
-	if reader.Pending == 0 && alone {
+	s.alone = !s.log.clustered()
+	if reader.Pending == 0 && s.alone {
 		return s.upTo, nil
 	}
 	s.done, s.drained = make(chan struct{}), make(chan struct{}, 1)
 	if reader.Pending == 0 {
 		s.drained <- struct{}{}
 	}
-	s.alone = alone
 	if err := reader.Start(s.take); err != nil {
 		return 0, err
 	}
