@@ -41,7 +41,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 		return err
 	}
 	defer func() { _ = reader.Stop() }() // the server forgets it by itself
-	f := &follower{whole: whole, drained: make(chan struct{}, 1), left: reader.Pending, alone: !link.Clustered(js.Conn())}
+	f := &follower{whole: whole, drained: make(chan struct{}, 1), left: reader.Pending, alone: !reader.Clustered()}
 	f.drain()
 	err = reader.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
 		f.mu.Lock()

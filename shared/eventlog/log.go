@@ -34,7 +34,7 @@ type Log struct {
 	parts    []*partition
 	life     atomic.Pointer[life]
 	feed     *Feed
-	cluster  atomic.Bool // see clustered
+	server   *link.Server
 	traces   *tracing.Traces
 
 	stop    context.CancelFunc
@@ -120,7 +120,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, log: log, creator: creator}, nil
+	return &Log{nc: nc, js: js, server: link.NewServer(nc), log: log, creator: creator}, nil
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {

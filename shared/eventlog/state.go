@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
-	"rejoin/shared/link"
 )
 
 // State is what is known of a partition at one moment.
@@ -174,15 +173,8 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 }
 
 // clustered reports whether the server is one of a cluster, where a restart of
-// one server is no new life of a partition. Without a connection it is what it was with
-// the last one.
-func (l *Log) clustered() bool {
-	server := l.nc.ConnectedServerId()
-	if now := link.Clustered(l.nc); server != "" && server == l.nc.ConnectedServerId() {
-		l.cluster.Store(now)
-	}
-	return l.cluster.Load()
-}
+// one server is no new life of a partition.
+func (l *Log) clustered() bool { return l.server.Clustered() }
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or

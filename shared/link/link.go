@@ -6,6 +6,7 @@ package link
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -40,10 +41,31 @@ func Until(ctx context.Context, nc *nats.Conn, statuses ...nats.Status) (context
 	}
 }
 
+// Server is what is known of the server that a connection is to, or was to last. It is
+// safe for concurrent use.
+type Server struct {
+	nc        *nats.Conn
+	clustered atomic.Bool
+}
+
+// NewServer looks at a connection for the first time.
+func NewServer(nc *nats.Conn) *Server {
+	s := &Server{nc: nc}
+	s.Clustered()
+	return s
+}
+
 // Clustered reports whether the server is one of a cluster. A stream and what reads it may
 // then lie on other servers than the one that is connected, and on different ones: they
-// come and go without a word from the connection.
-func Clustered(nc *nats.Conn) bool { return nc.ConnectedClusterName() != "" }
+// come and go without a word from the connection. Without a connection it is what it was
+// when it was last asked with one.
+func (s *Server) Clustered() bool {
+	id := s.nc.ConnectedServerId()
+	if now := s.nc.ConnectedClusterName() != ""; id != "" && id == s.nc.ConnectedServerId() {
+		s.clustered.Store(now)
+	}
+	return s.clustered.Load()
+}
 
 // Passes reports whether an error is JetStream's word that a cluster cannot do now what it
 // can when a leader was elected or a server has come back: no leader (10008, 10009), too

@@ -59,6 +59,27 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 	}
 }
 
+func TestAServerIsOneOfAClusterWithoutAConnectionToo(t *testing.T) {
+	c := natstest.StartCluster(t)
+	nc := c.Servers[0].Connect()
+	known := link.NewServer(nc)
+	for _, srv := range c.Servers {
+		srv.Stop()
+	}
+	for nc.IsConnected() {
+		time.Sleep(time.Millisecond) // it may be to another server by now: nothing announces the last loss
+	}
+	if !known.Clustered() {
+		t.Error("it was forgotten")
+	}
+	if link.NewServer(nc).Clustered() {
+		t.Error("who did not look while there was a connection cannot know")
+	}
+	if link.NewServer(natstest.Start(t).Connect()).Clustered() {
+		t.Error("a server alone is none of a cluster")
+	}
+}
+
 // stream makes a JetStream stream of n messages.
 func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 	t.Helper()

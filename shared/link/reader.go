@@ -41,12 +41,13 @@ type ReaderConfig struct {
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
 // That server may be behind the leader: that it has nothing more ([Reader.Pending], and
-// NumPending of a message) does not say that the leader has nothing more. See [Clustered].
+// NumPending of a message) does not say that the leader has nothing more. See [Server.Clustered].
 type Reader struct {
 	// Pending is how many messages there were to read when the consumer was made.
 	Pending uint64
 
 	js        jetstream.JetStream
+	server    *Server
 	stream    string
 	consumer  jetstream.Consumer
 	ahead     int
@@ -77,19 +78,23 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 	if cfg.Idle == 0 {
 		c.InactiveThreshold = time.Minute
 	}
+	server := NewServer(js.Conn())
 	consumer, err := js.CreateConsumer(ctx, stream, c)
 	if err != nil {
 		return nil, err
 	}
 	r := &Reader{
 		Pending: consumer.CachedInfo().NumPending,
-		js:      js, stream: stream, consumer: consumer, ahead: cfg.Ahead, silence: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
+		js:      js, server: server, stream: stream, consumer: consumer, ahead: cfg.Ahead, silence: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
 	}
 	if r.ahead == 0 {
 		r.ahead = jetstream.DefaultMaxMessages
 	}
 	return r, nil
 }
+
+// Clustered is that of the server by way of which the consumer was made.
+func (r *Reader) Clustered() bool { return r.server.Clustered() }
 
 // Start begins to call handle for every message, one after the other. While handle does
 // not return, no more than what is on its way is read.
@@ -106,7 +111,7 @@ func (r *Reader) consume() (err error) {
 		jetstream.PullMaxMessages(r.ahead),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.trouble(err) }),
 	}
-	if Clustered(r.js.Conn()) {
+	if r.Clustered() {
 		// The default is half a minute: a single server goes with the connection.
 		opts = append(opts, jetstream.PullHeartbeat(r.silence/2))
 	}
@@ -137,7 +142,7 @@ const (
 
 // trouble is called by nats.go.
 func (r *Reader) trouble(err error) {
-	if errors.Is(err, nats.ErrNoResponders) && !r.heard.Load() && Clustered(r.js.Conn()) && r.beginAgain() {
+	if errors.Is(err, nats.ErrNoResponders) && !r.heard.Load() && r.Clustered() && r.beginAgain() {
 		return
 	}
 	r.fail(err)

@@ -29,6 +29,7 @@ type Marker interface {
 // Errors wrap [ErrNotFound], [ErrConflict], [ErrUnavailable], or those of
 // [eventlog.Log.Mark].
 func Close(ctx context.Context, r *Registry, log Marker, name, stream string, alsoClear bool, settle time.Duration) error {
+	server := link.NewServer(r.nc)
 	rec, err := r.beginClose(ctx, name, stream, alsoClear)
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func Close(ctx context.Context, r *Registry, log Marker, name, stream string, al
 		}
 		return r.rememberClear(ctx, rec, stream)
 	}
-	if settle > 0 && link.Clustered(r.nc) {
+	if settle > 0 && server.Clustered() {
 		settle += bucket.Lag
 	}
 	select {
