@@ -88,8 +88,7 @@ func follow(t *testing.T, url string, headers ...string) *client {
 }
 
 func TestOnlyTheOwnerReadsASession(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
 	f.create("other", "carol")
@@ -150,8 +149,7 @@ func TestOnlyTheOwnerReadsASession(t *testing.T) {
 // What a token may read is decided when it comes, also when the edge has not heard of
 // the session yet.
 func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
 	for _, name := range []string{"1", "2", "3"} {
@@ -165,12 +163,10 @@ func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	change := guarded(t)
-	s, stop := f.startService(change)
-	t.Cleanup(stop)
-	url := "http://" + s.Addr().String()
+	s, _ := f.startService(change)
+	url := s.url()
 	f.create("s", "alice")
 	f.publish("a", 1)
 	first := follow(t, url+streamPath, bearer(authtest.Of(t, "alice", "s"))...)
@@ -229,8 +225,7 @@ func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
 }
 
 func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
 	f.publish("a", 1)

@@ -29,6 +29,8 @@ func (f *fixture) audience(q audience.Question, what string, ok func(audience.An
 	return got
 }
 
+func always(audience.Answer) bool { return true }
+
 // recounted says what happened, the oldest first.
 func recounted(happenings []audience.Happening) string {
 	var all []string
@@ -88,7 +90,7 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "a window 4, * now 1, a window 1" {
 		t.Errorf("the connections are %s", text)
 	}
-	if a := f.audience(audience.Question{About: audience.Connections, Session: "s", Limit: 1}, "there is one", func(audience.Answer) bool { return true }); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
+	if a := f.audience(audience.Question{About: audience.Connections, Session: "s", Limit: 1}, "there is one", always); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
 		t.Errorf("of one connection: %+v", a)
 	}
 	two.close()
@@ -108,7 +110,7 @@ end a gone at 7, sent 1`
 		t.Errorf("%+v", a)
 	}
 	happenings.Limit = 2
-	if a := f.audience(happenings, "there are two", func(audience.Answer) bool { return true }); a.Total != 7 || recounted(a.Happenings) != strings.Join(strings.Split(want, "\n")[5:], "\n") {
+	if a := f.audience(happenings, "there are two", always); a.Total != 7 || recounted(a.Happenings) != strings.Join(strings.Split(want, "\n")[5:], "\n") {
 		t.Errorf("the last two are\n%s", recounted(a.Happenings))
 	}
 
@@ -121,7 +123,7 @@ end a gone at 7, sent 1`
 	if !slices.Equal(a.Of, []int{2, 0}) {
 		t.Errorf("the sessions have %v clients", a.Of)
 	}
-	if a := f.audience(audience.Question{About: audience.Connections, Session: "other"}, "nobody is there", func(audience.Answer) bool { return true }); a.Total != 0 || a.Clients != 0 {
+	if a := f.audience(audience.Question{About: audience.Connections, Session: "other"}, "nobody is there", always); a.Total != 0 || a.Clients != 0 {
 		t.Errorf("of another session: %+v", a)
 	}
 }
@@ -136,8 +138,7 @@ func (c *client) trimmed(t *testing.T) {
 }
 
 func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
 	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
 	if err != nil {
@@ -155,25 +156,22 @@ func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
 
 // Calls that are answered are no news: an installation may make thousands in a second.
 func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	call := b.sent(rpc.Post)[0]
 	q := audience.Question{About: audience.Connections, Session: u.session}
-	a := f.audience(q, "the call is there", func(a audience.Answer) bool { return a.Total == 1 })
+	a := b.f.audience(q, "the call is there", func(a audience.Answer) bool { return a.Total == 1 })
 	if got := a.Connections[0]; got.Protocol != audience.MCPCall || got.Stream != call.Stream {
 		t.Errorf("%+v", got)
 	}
 	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
 	c.over()
-	f.audience(q, "it has gone", func(a audience.Answer) bool { return a.Total == 0 })
+	b.f.audience(q, "it has gone", func(a audience.Answer) bool { return a.Total == 0 })
 	standalone := u.get("")
 	standalone.primed()
-	a = f.audience(audience.Question{About: audience.Happenings, Session: u.session}, "a GET is told of", func(a audience.Answer) bool { return a.Total == 1 })
+	a = b.f.audience(audience.Question{About: audience.Happenings, Session: u.session}, "a GET is told of", func(a audience.Answer) bool { return a.Total == 1 })
 	if got := recounted(a.Happenings); !strings.HasPrefix(got, "connect standalone now from ") {
 		t.Error(got)
 	}

@@ -9,8 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
-
-	"rejoin/shared/eventlog"
 )
 
 func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
@@ -26,11 +24,9 @@ func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
 
 // What was published before a client came is no delivery, however late it comes.
 func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	s, stop := f.startService(nil)
-	t.Cleanup(stop)
-	url := "http://" + s.Addr().String() + "/v1/sessions/s/streams/a/events"
+	f := newIntact(t)
+	s, _ := f.startService(nil)
+	url := s.url() + "/v1/sessions/s/streams/a/events"
 	waits := func() { // for the worker that has the stream; its second answer comes in a round of its own
 		t.Helper()
 		eventually(t, "the stream waits", func() bool {
@@ -77,10 +73,8 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 // A client that does not read is seen while it does not, and what waits for it is not
 // counted as sent, nor twice.
 func TestABlockedClientIsCounted(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	s, stop := f.startService(crowded)
-	t.Cleanup(stop)
+	f := newIntact(t)
+	s, _ := f.startService(crowded)
 	c, err := attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true)
 	if err != nil {
 		t.Fatal(err)
@@ -109,13 +103,11 @@ func TestABlockedClientIsCounted(t *testing.T) {
 
 // Behind a gap that is answered as an error there are events that nobody gets.
 func TestAnErrorSendsNoEvents(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	s, stop := f.startService(nil)
-	t.Cleanup(stop)
+	f := newIntact(t)
+	s, _ := f.startService(nil)
 	f.publish("a", 3)
 	eventually(t, "the window has them", func() bool { return s.parts[0].window.stats().events == 3 })
-	url := "http://" + s.Addr().String() + streamPath + "?after=nonsense"
+	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)
 		if err != nil {

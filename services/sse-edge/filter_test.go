@@ -59,8 +59,7 @@ func TestAFilterShowsWhatItNames(t *testing.T) {
 }
 
 func TestAFilterThatCannotBeReadIsRefused(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	edge := f.edge(nil)
 	many := strings.Repeat("m,", maxMethods) + "m"
 	for query, want := range map[string]int{
@@ -111,8 +110,7 @@ const (
 )
 
 func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	c := subscribe(t, url+streamPath+"?method=shown")
 	c.next("connect")
@@ -126,8 +124,7 @@ func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
 }
 
 func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	got := make(chan page, 1)
 	cursor := poll(t, url+streamPath).Cursor
@@ -202,8 +199,7 @@ func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
 }
 
 func TestClientsWithAndWithoutFiltersFollowOneStream(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	queries := []string{"", "?method=shown", "?method=hidden", "?method=shown", "?level=error", "?method=none", ""}
 	var clients []*client
@@ -258,8 +254,7 @@ func wanted(message []byte, methods []string, level string) bool {
 // With a filter, a client is told what it would be told without, but for what is hidden:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
 func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	edges := []string{f.edge(nil), f.edge(func(c *Config) { c.WindowBytes = 2 << 10 })}
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -115,8 +115,7 @@ func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
 }
 
 func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	after := ""
@@ -150,8 +149,7 @@ func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
 }
 
 func TestEventsBehindTheEndAreNotSentFromTheLogEither(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	f.publish("a", 3)
 	f.mark(event.Close, "a")
 	f.publish("a", 2) // by somebody who does not ask ingest
@@ -169,8 +167,7 @@ func TestEventsBehindTheEndAreNotSentFromTheLogEither(t *testing.T) {
 
 // The window forgets where a stream ended, and the log knows.
 func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	f.publish("a", 2)
 	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
 		t.Fatal(err)
@@ -192,8 +189,7 @@ func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 // Whoever connects before a session is registered gets IDs of that session once it
 // is: those without an incarnation would be good for a later one of the same name.
 func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+"/v1/sessions/s/streams/b/events")
 	c.next("connect")
@@ -294,8 +290,7 @@ func TestClientsDoNotQueueForAJanitorThatHangs(t *testing.T) {
 }
 
 func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	c := subscribe(t, url+streamPath+"?after=rubbish")

@@ -51,9 +51,8 @@ func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFixture(t, eventlog.Settings{})
-	s, stop := f.startService(func(c *Config) { c.MaxAddressConnectRate, c.Clients = 1, proxy })
-	t.Cleanup(stop)
-	url := "http://" + s.Addr().String() + streamPath
+	s, _ := f.startService(func(c *Config) { c.MaxAddressConnectRate, c.Clients = 1, proxy })
+	url := s.url() + streamPath
 	ask := func(accept, from string) (status int, header http.Header, body string) {
 		t.Helper()
 		c := subscribe(t, url, "Accept", accept, "X-Forwarded-For", from)

@@ -17,10 +17,10 @@ const (
 	toolList = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
 )
 
-// mcpEdge starts an edge that clients of MCP use.
-func (f *fixture) mcpEdge(change func(*Config)) string {
+// mcpService starts an edge that clients of MCP use.
+func (f *fixture) mcpService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
-	return f.edge(func(c *Config) {
+	return f.startService(func(c *Config) {
 		c.MCPStreamMethods = []string{"tools/call", "resources/read"}
 		if change != nil {
 			change(c)
@@ -28,11 +28,23 @@ func (f *fixture) mcpEdge(change func(*Config)) string {
 	})
 }
 
-func TestACallIsAnsweredWithItsStream(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+// mcpEdge is mcpService for those who need its URL alone.
+func (f *fixture) mcpEdge(change func(*Config)) string {
+	f.t.Helper()
+	s, _ := f.mcpService(change)
+	return s.url()
+}
+
+// newMCP returns a bridge, and a client that has begun a session at an edge.
+func newMCP(t *testing.T, change func(*Config)) (*bridge, *mcpUser) {
+	t.Helper()
+	f := newIntact(t)
 	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	return b, join(t, f.mcpEdge(change), "2025-11-25")
+}
+
+func TestACallIsAnsweredWithItsStream(t *testing.T) {
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	call := b.sent(rpc.Post)[0]
@@ -55,10 +67,7 @@ func TestACallIsAnsweredWithItsStream(t *testing.T) {
 }
 
 func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	b.post = func(c rpc.Call) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
@@ -106,10 +115,7 @@ func TestWhatHasNoResponseIsAccepted(t *testing.T) {
 }
 
 func TestTheStandaloneStream(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond }), "2025-11-25")
+	b, u := newMCP(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	eventually(t, "the edge has it", func() bool {
 		return len(poll(t, u.url+"/v1/sessions/"+u.session+"/events").Events) == 1
@@ -130,10 +136,7 @@ func TestTheStandaloneStream(t *testing.T) {
 }
 
 func TestASessionEnds(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.get("")
 	c.primed()
 	call := u.follow(u.post(toolCall))
@@ -215,9 +218,7 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	b.leave()
 	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
@@ -228,8 +229,7 @@ func TestNobodyListens(t *testing.T) {
 
 // The SDKs give a call up after anything but a 200, and one of them its session.
 func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	f.bridge()
 	for name, change := range map[string]func(*Config){
 		"no room":   func(c *Config) { c.MaxConnections = 1 },
@@ -259,10 +259,7 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 // A client that asks for what is behind the last event of a call has everything: any
 // stream would have it ask again, for ever.
 func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"no such tool"}}`
@@ -277,10 +274,7 @@ func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
 }
 
 func TestAnEventIDThatIsNoneIsRefused(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	_, u := newMCP(t, nil)
 	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {
 		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.body, `"code":-32600`) {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
@@ -289,10 +283,7 @@ func TestAnEventIDThatIsNoneIsRefused(t *testing.T) {
 }
 
 func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	b.post = func(c rpc.Call) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
@@ -316,10 +307,7 @@ func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
 
 // A client can tell a stream that ended from a connection that broke.
 func TestAnAnswerThatBreaksIsNoEnd(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(func(c *Config) { c.Heartbeat = 10 * time.Millisecond }), "2025-11-25")
+	b, u := newMCP(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
 	c := u.follow(u.post(toolCall))
 	if !slices.Equal(c.resp.TransferEncoding, []string{"chunked"}) {
 		t.Errorf("the encoding is %q", c.resp.TransferEncoding)

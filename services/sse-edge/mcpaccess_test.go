@@ -12,8 +12,7 @@ import (
 )
 
 func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
 	guard := guarded(t)
 	url := f.mcpEdge(func(c *Config) {

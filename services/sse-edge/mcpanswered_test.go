@@ -13,10 +13,7 @@ import (
 
 // A client that reads slowly gets the response in parts, and no error behind it.
 func TestASlowClientIsAnsweredOnce(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(func(c *Config) { c.WindowBytes = 64 << 20 }), "2025-11-25")
+	b, u := newMCP(t, func(c *Config) { c.WindowBytes = 64 << 20 })
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	var messages []string
@@ -31,17 +28,14 @@ func TestASlowClientIsAnsweredOnce(t *testing.T) {
 
 // The response may lie below the window, which has nothing of the call.
 func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
 	last := c.says(progress(1), result(`"a"`))
 	c.over()
-	f.publish("b", 300)
-	small := u.at(f.mcpEdge(func(c *Config) { c.WindowBytes = 4 << 10 }))
+	b.f.publish("b", 300)
+	small := u.at(b.f.mcpEdge(func(c *Config) { c.WindowBytes = 4 << 10 }))
 	again := small.get(first)
 	again.primed()
 	again.says(progress(1), result(`"a"`))
@@ -55,8 +49,8 @@ func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
 func TestACallWaitsForTheLedger(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	b := f.bridge()
-	one, stop := f.startEdge(func(c *Config) { c.MCPStreamMethods = []string{"tools/call"} })
-	u := join(t, one, "2025-11-25")
+	one, stop := f.mcpService(nil)
+	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	f.publish("b", 3)

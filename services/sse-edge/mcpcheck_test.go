@@ -7,22 +7,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
 func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
 	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
 		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	f.tune = func(s *Service) { s.checkEvery = 20 * time.Millisecond }
-	_, url, stop := f.mcpService()
-	defer stop()
-	u := join(t, url, "2025-11-25")
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	c.fails(`"a"`)
@@ -33,13 +29,11 @@ func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
 }
 
 func TestACallIsGivenUpWhenNoBridgeListensForLong(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
 	f.tune = func(s *Service) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
-	s, url, stop := f.mcpService()
-	defer stop()
-	u := join(t, url, "2025-11-25")
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	id := c.primed()
 	other := u.get("")

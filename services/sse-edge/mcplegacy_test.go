@@ -35,12 +35,10 @@ func postLegacy(t *testing.T, url, body string) answered {
 }
 
 func TestTheOldTransport(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
-	_, one, stopOne := f.mcpService()
-	_, two, stopTwo := f.mcpService()
-	defer stopTwo()
+	first, stop := f.mcpService(nil)
+	one, two := first.url(), f.mcpEdge(nil)
 	c, endpoint := legacy(t, one, "")
 	name := strings.TrimPrefix(endpoint, "/messages?session=")
 	if a := postLegacy(t, one+endpoint, toolList); a.StatusCode != http.StatusNotFound {
@@ -59,7 +57,7 @@ func TestTheOldTransport(t *testing.T) {
 	b.say(name, rpc.Standalone, false, progress(1))
 	b.say(name, stream, false, progress(2))
 	id := c.says(progress(1), progress(2))
-	stopOne()
+	stop()
 	b.say(name, stream, true, result(`"a"`))
 	c, again := legacy(t, two, id)
 	if again != endpoint {

@@ -6,15 +6,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
 // A client that is cut off anywhere, and comes back anywhere, gets every message of its
 // call once and in order, and no other; also when connections of before are still open.
 func TestACallSurvivesCutsAtAnyPlace(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
 	var urls []string
 	for _, change := range []func(*Config){nil, func(c *Config) { c.WindowBytes = 4 << 10 }, func(c *Config) { c.WindowBackfill = -1 }} {

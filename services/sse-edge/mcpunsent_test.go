@@ -4,18 +4,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"rejoin/shared/eventlog"
 )
 
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
 func TestWhatIsNotSentIsRefused(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	f.bridge()
-	s, url, stop := f.mcpService()
-	defer stop()
-	u := join(t, url, "2025-11-25")
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
 	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
 	large := head + strings.Repeat("x", f.b.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
 	if a := u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))); a.StatusCode != http.StatusRequestEntityTooLarge {

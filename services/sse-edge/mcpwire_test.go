@@ -90,11 +90,10 @@ Connection: close
 
 // What clients get, byte for byte but for what is new each time.
 func TestTheWire(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
-	edge, url, stop := f.mcpService()
-	defer stop()
+	edge, _ := f.mcpService(nil)
+	url := edge.url()
 	u := join(t, url, "2025-11-25")
 	old := *u
 	old.version = "2025-06-18"
@@ -143,11 +142,7 @@ func TestTheWire(t *testing.T) {
 
 // Only who understands it is sent away when the connection is old.
 func TestAnOldConnectionIsSentAway(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	b := f.bridge()
-	url := f.mcpEdge(func(c *Config) { c.MaxAge, c.Heartbeat = time.Second, 100*time.Millisecond })
-	u := join(t, url, "2025-11-25")
+	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = time.Second, 100*time.Millisecond })
 	old := *u
 	old.version = "2025-06-18"
 	patient := old.follow(old.post(toolCall))
@@ -181,12 +176,11 @@ func TestAnOldConnectionIsSentAway(t *testing.T) {
 }
 
 func TestADrainLosesNoCall(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
-	one, stop := f.startEdge(func(c *Config) { c.MCPStreamMethods, c.Drain = []string{"tools/call"}, 50*time.Millisecond })
+	one, stop := f.mcpService(func(c *Config) { c.Drain = 50 * time.Millisecond })
 	two := f.mcpEdge(nil)
-	u := join(t, one, "2025-11-25")
+	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	list := make(chan *client, 1)
@@ -213,8 +207,8 @@ func TestADrainLosesNoCall(t *testing.T) {
 func TestAGapEndsACall(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
 	b := f.bridge()
-	one, stop := f.startEdge(func(c *Config) { c.MCPStreamMethods = []string{"tools/call"} })
-	u := join(t, one, "2025-11-25")
+	one, stop := f.mcpService(nil)
+	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
@@ -239,8 +233,7 @@ func TestAGapEndsACall(t *testing.T) {
 
 // What a server asks its client travels with the call, and the answer finds its way back.
 func TestAServerAsksItsClient(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	b := f.bridge()
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`
 	b.post = func(c rpc.Call) rpc.Answer {

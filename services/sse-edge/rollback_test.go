@@ -5,16 +5,13 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 )
 
 // After a roll-back the log is of the new life at once, and the window when its tail
 // has begun anew. What is read of both in between must not be taken for one.
 func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	s, stop := f.startService(nil)
-	defer stop()
+	f := newIntact(t)
+	s, _ := f.startService(nil)
 	last := f.publish("a", 5)
 	p, at := s.partition("s"), place{"s", "a"}
 	eventually(t, "the window has it", func() bool { return p.window.stats().end >= last })

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +46,14 @@ func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
 	}
 	t.Cleanup(b.Close)
 	f.b = b
+	return f
+}
+
+// newIntact is newFixture with a log from which nothing was removed, as the ledger says.
+func newIntact(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t, eventlog.Settings{})
+	f.ledger(nothingRemoved)
 	return f
 }
 
@@ -86,17 +95,19 @@ func nothingRemoved(marks.Request) marks.Reply { return marks.Reply{} }
 // edge starts an edge and returns its URL.
 func (f *fixture) edge(change func(*Config)) string {
 	f.t.Helper()
-	url, stop := f.startEdge(change)
-	f.t.Cleanup(stop)
+	url, _ := f.startEdge(change)
 	return url
 }
 
 func (f *fixture) startEdge(change func(*Config)) (url string, stop func()) {
 	f.t.Helper()
 	s, stop := f.startService(change)
-	return "http://" + s.Addr().String(), stop
+	return s.url(), stop
 }
 
+func (s *Service) url() string { return "http://" + s.Addr().String() }
+
+// startService starts an edge, until the test or stop ends it.
 func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
@@ -120,14 +131,16 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	eventually(f.t, "the edge is ready", func() bool { return s.ready() == nil })
-	return s, func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			f.t.Errorf("the edge ended with %v", err)
 		}
 		b.Close()
-	}
+	})
+	f.t.Cleanup(stop)
+	eventually(f.t, "the edge is ready", func() bool { return s.ready() == nil })
+	return s, stop
 }
 
 // eventually waits for a condition, with a deadline.
@@ -268,8 +281,7 @@ func poll(t *testing.T, url string) (p page) {
 const streamPath = "/v1/sessions/s/streams/a/events"
 
 func TestReplayThenTailThenResume(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 3)
 	c := subscribe(t, url+streamPath)
@@ -290,8 +302,7 @@ func TestReplayThenTailThenResume(t *testing.T) {
 
 // The cursor of an idle client moves with the window, so that it stays fresh.
 func TestCursorMovesOnAQuietStream(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.publish("a", 1)
 	c := subscribe(t, url+streamPath)
@@ -304,8 +315,7 @@ func TestCursorMovesOnAQuietStream(t *testing.T) {
 func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 	for _, flow := range []bool{false, true} {
 		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
-			f := newFixture(t, eventlog.Settings{})
-			f.ledger(nothingRemoved)
+			f := newIntact(t)
 			url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
 			path := streamPath
 			if flow {
@@ -418,8 +428,7 @@ func seq(from, to uint64) (all []uint64) {
 }
 
 func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
@@ -436,8 +445,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 
 // No sequence is so large that its client is told of a gap and then hears nothing.
 func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	var c *client
@@ -454,8 +462,7 @@ func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 }
 
 func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
@@ -486,8 +493,7 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 }
 
 func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 3)
 	c := subscribe(t, url+streamPath)
@@ -618,8 +624,7 @@ func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
 }
 
 func TestPagesAndLongPoll(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	get := func(query string) page { return poll(t, url+streamPath+query) }
 	f.publish("a", 5)
@@ -645,8 +650,7 @@ func TestPagesAndLongPoll(t *testing.T) {
 
 // What encoding/json would escape, compact or sort stays as it was published.
 func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
+	f := newIntact(t)
 	url := f.edge(nil)
 	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
 	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {

@@ -52,9 +52,8 @@ func TestAMillionVisitorsTakeBoundedMemoryAndNobodyIsForgottenForCertain(t *test
 
 func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
 	f := newFixture(t, eventlog.Settings{})
-	s, stop := f.startService(nil)
-	defer stop()
-	url := "http://" + s.Addr().String()
+	s, _ := f.startService(nil)
+	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {
 		if _, err := f.b.Sessions.Register(t.Context(), name, ""); err != nil {
 			t.Fatal(err)
