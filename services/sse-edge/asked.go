@@ -17,13 +17,16 @@ type asked struct {
 	begun  time.Time
 }
 
+// errNoRoom is returned by [Service.letIn], which has counted why.
+var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+
 // letIn admits a request for events of a session. Whoever is let in has to leave
-// admission. The error is a problem, and was counted.
+// admission. The error is errNoRoom.
 func (s *Service) letIn(c *fiber.Ctx, session string) (asked, error) {
 	by := asked{visit: visit{session, s.clientAddress(c)}, ctx: c.UserContext(), begun: time.Now()}
 	if refused := s.admission.enter(by.visit); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
-		return by, web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+		return by, errNoRoom
 	}
 	return by, nil
 }

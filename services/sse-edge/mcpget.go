@@ -34,34 +34,26 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
-	by, err := s.letIn(c, rec.Session)
-	if err != nil {
-		return s.comeBack(c, who)
-	}
 	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
 	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
 	}
-	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: newForm(who, req.at.stream)}
-	st.quiet.Store(true)
-	st.mcp.behind, st.mcp.served = req.start.now, false
-	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
-		st.drop()
+	form := newForm(who, req.at.stream)
+	form.behind, form.served = req.start.now, false
+	st, err := s.mcpBegin(c, who, req, form)
+	if err != nil {
 		return err
 	}
-	if len(st.mcp.call) > 0 {
-		over, err := s.isOver(req)
-		if over || err != nil {
+	if len(form.call) > 0 {
+		if over, err := s.isOver(req); over || err != nil {
 			st.drop()
-		}
-		if over {
-			return c.SendStatus(http.StatusNoContent)
-		}
-		if err != nil {
+			if over {
+				return c.SendStatus(http.StatusNoContent)
+			}
 			return err
 		}
 	}
-	st.mcp.claim = s.attached.claim(req.at)
+	form.claim = s.attached.claim(req.at)
 	return s.handOver(c, st)
 }
 
@@ -78,6 +70,9 @@ func (s *Service) isOver(req request) (bool, error) {
 
 // mcpLater has a client that listens come back if an error is trouble that will pass.
 func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
+	if errors.Is(err, errNoRoom) {
+		return s.comeBack(c, who)
+	}
 	reason := "unavailable"
 	switch asRefusal(err).status {
 	case http.StatusTooManyRequests:

@@ -56,18 +56,12 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 	} else if !who.grants.MaySubscribe(req.at.session) {
 		return s.cfg.Access.Insufficient(c)
 	}
-	by, err := s.letIn(c, req.at.session)
+	st, err := s.mcpBegin(c, who, req, form)
 	if err != nil {
-		return s.comeBack(c, who)
-	}
-	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: form}
-	st.quiet.Store(!form.served)
-	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
-		st.drop()
 		return err
 	}
-	if st.quiet.Load() {
-		st.mcp.claim = s.attached.claim(req.at)
+	if !form.served {
+		form.claim = s.attached.claim(req.at)
 	}
 	return s.handOver(c, st)
 }

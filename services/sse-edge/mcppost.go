@@ -171,21 +171,18 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	by, err := s.letIn(c, call.Session)
+	req := request{at: place{call.Session, call.Stream}, start: start{now: true}}
+	st, err := s.mcpBegin(c, who, req, newForm(who, call.Stream))
 	if err != nil {
 		return postRefused, err
 	}
-	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: newForm(who, call.Stream)}
 	handedOver := false
 	defer func() {
 		if !handedOver {
 			st.drop()
 		}
 	}()
-	if st.reader, err = s.open(request{at: place{call.Session, call.Stream}, start: start{now: true}}, limits{events: stepEvents, bytes: stepBytes}); err != nil {
-		return postRefused, err
-	}
-	answer, err := s.ask(by.ctx, call, takenTimeout)
+	answer, err := s.ask(st.asked.ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
@@ -199,11 +196,11 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) 
 		patience = s.cfg.Heartbeat
 	}
 	if st.step, err = s.poll(st.reader, patience); err != nil {
-		s.logger.WarnContext(by.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
+		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {
 	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
-		s.told(st.reader, st.step, 1, by)
+		s.told(st.reader, st.step, 1, st.asked)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 		return postJSON, c.Send(messageOf(st.step.items[0]))
 	case st.step.ended:

@@ -50,6 +50,22 @@ func newForm(who mcpClient, stream string) *mcpForm {
 	return &mcpForm{primed: who.primed(), call: ids, served: true}
 }
 
+// mcpBegin lets a client in and opens the stream that it asks for, which has to be handed
+// over or dropped.
+func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpForm) (*stream, error) {
+	by, err := s.letIn(c, req.at.session)
+	if err != nil {
+		return nil, err
+	}
+	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: form}
+	st.quiet.Store(!form.served)
+	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
+		s.admission.leave(by.visit)
+		return nil, err
+	}
+	return st, nil
+}
+
 // handOver hands a stream over to a worker, behind the request.
 func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
 	st.chunked = c.Request().Header.IsHTTP11()
@@ -62,9 +78,7 @@ func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
 
 // drop lets go of what a stream holds that is not handed over.
 func (st *stream) drop() {
-	if st.reader != nil {
-		st.reader.close()
-	}
+	st.reader.close()
 	st.service.admission.leave(st.asked.visit)
 }
 
