@@ -29,8 +29,13 @@ type privileged struct {
 
 func startPrivileged(t *testing.T) privileged {
 	t.Helper()
-	dir := t.TempDir()
-	keys := filepath.Join(dir, "keys")
+	keys := filepath.Join(t.TempDir(), "keys")
+	return privileged{natstest.StartConfig(t, configured(t, keys)), keys}
+}
+
+// configured makes the keys in a folder, and returns NATS's configuration there.
+func configured(t *testing.T, keys string) (file string) {
+	t.Helper()
 	if err := credentials.Make(keys); err != nil {
 		t.Fatal(err)
 	}
@@ -39,14 +44,14 @@ func startPrivileged(t *testing.T) privileged {
 		t.Fatal(err)
 	}
 	// The server finds the public keys beside its configuration file.
-	beside := filepath.Join(keys, "nats", "nats.conf")
-	if err := os.WriteFile(beside, conf, 0o600); err != nil {
+	file = filepath.Join(keys, "nats", "nats.conf")
+	if err := os.WriteFile(file, conf, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(".", filepath.Join(keys, "nats", "keys")); err != nil {
 		t.Fatal(err)
 	}
-	return privileged{natstest.StartConfig(t, beside), keys}
+	return file
 }
 
 func (p privileged) seed(user string) string {
@@ -155,6 +160,9 @@ var mayPublish = map[string]string{
 	"$JS.API.CONSUMER.LEADER.STEPDOWN.MCP_0.c":  "",
 	"$JS.API.META.LEADER.STEPDOWN":              "",
 	"$SYS.REQ.SERVER.PING":                      "",
+	"$SYS.REQ.SERVER.PING.CONNZ":                "",
+	"$SYS.REQ.ACCOUNT.PING.STATZ":               "j", // which servers are there
+	"$SYS.REQ.ACCOUNT.PING.CONNZ":               "",
 }
 
 // maySubscribe says the same of subscriptions; a queue group follows its subject.

@@ -6,7 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
 )
 
 // generationRetry is how long a failed attempt to begin a generation is waited after.
@@ -15,26 +18,45 @@ const generationRetry = 50 * time.Millisecond
 // generationTimeout bounds one attempt.
 const generationTimeout = 2 * time.Second
 
-// beginGenerations makes sure, at the beginning of a term, that every partition has a
-// generation for the server that is connected. Publishing and tails wait up to 3 s for
-// it after every start of the server, so it waits for nothing itself. A term ends with
-// its connection.
-func beginGenerations(ctx context.Context, log *eventlog.Log, logger *slog.Logger) {
+// generations begins them.
+type generations struct {
+	log    *eventlog.Log
+	roster *roster
+	begun  prometheus.Counter
+	logger *slog.Logger
+}
+
+// run makes sure, from the beginning of a term, that every partition has a
+// generation for the servers that hold it. Publishing and tails wait up to 3 s for it after
+// a start of the server that they are connected to, so it waits for nothing itself. A term
+// ends with its connection, and so for a server that is alone it need be done only once.
+func (g *generations) run(ctx context.Context) {
+	complained := false
 	for stillActing(ctx) == nil {
-		err := beginAll(ctx, log, logger)
-		if err == nil || ctx.Err() != nil {
+		looks, seen := g.roster.all()
+		err := g.beginAll(ctx, looks)
+		if err != nil && !complained && ctx.Err() == nil {
+			g.logger.Warn("cannot begin a generation", "error", err)
+		}
+		complained = err != nil
+		var again <-chan time.Time
+		switch {
+		case err != nil:
+			again = time.After(generationRetry)
+		case !link.Clustered(g.log.Conn()):
 			return
 		}
-		logger.Warn("cannot begin a generation", "error", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(generationRetry):
+		case <-seen:
+		case <-again:
 		}
 	}
 }
 
-// beginAll does it for all partitions at once and returns the first error.
-func beginAll(ctx context.Context, log *eventlog.Log, logger *slog.Logger) error {
+// beginAll does it for all partitions at once and returns the first error. looks is what
+// was seen of a cluster.
+func (g *generations) beginAll(ctx context.Context, looks []eventlog.Servers) error {
 	ctx, cancel := context.WithTimeout(ctx, generationTimeout)
 	defer cancel()
 	var (
@@ -43,9 +65,9 @@ func beginAll(ctx context.Context, log *eventlog.Log, logger *slog.Logger) error
 		begun int
 		first error
 	)
-	for p := range log.Settings().Partitions {
+	for p := range g.log.Settings().Partitions {
 		wg.Go(func() {
-			ok, err := log.BeginGeneration(ctx, p)
+			ok, err := g.log.BeginGeneration(ctx, p, looks...)
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
@@ -58,7 +80,8 @@ func beginAll(ctx context.Context, log *eventlog.Log, logger *slog.Logger) error
 	}
 	wg.Wait()
 	if begun > 0 {
-		logger.Info("the server was started anew; generations begun", "partitions", begun)
+		g.begun.Add(float64(begun))
+		g.logger.Info("the server was started anew, or most of those that hold a partition; generations begun", "partitions", begun)
 	}
 	return first
 }

@@ -10,11 +10,12 @@ import (
 )
 
 type metrics struct {
-	trimmed *prometheus.CounterVec
-	sweep   prometheus.Histogram
-	failed  prometheus.Counter
-	duties  *prometheus.CounterVec
-	asked   *prometheus.CounterVec
+	trimmed     *prometheus.CounterVec
+	sweep       prometheus.Histogram
+	failed      prometheus.Counter
+	duties      *prometheus.CounterVec
+	asked       *prometheus.CounterVec
+	generations prometheus.Counter
 }
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
@@ -42,6 +43,10 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 			Name: "rejoin_janitor_marks_requests_total",
 			Help: "Questions for marks: answered, refused (the ledger could not say in time), dropped (too many waited).",
 		}, []string{"result"}),
+		generations: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_janitor_generations_begun_total",
+			Help: "Generations of partitions that were begun because the server was started anew, or most of the servers of a cluster that hold the partition at once.",
+		}),
 	}
 	for _, r := range reasons {
 		m.trimmed.WithLabelValues(string(r))
@@ -52,7 +57,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	for _, r := range []string{answered, refused, dropped} {
 		m.asked.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.trimmed, m.sweep, m.failed, m.duties, m.asked)
+	registerer.MustRegister(m.trimmed, m.sweep, m.failed, m.duties, m.asked, m.generations)
 	sum := func(value func(*ledger) float64) func() float64 {
 		return func() float64 {
 			sum := 0.0

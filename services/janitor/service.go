@@ -25,10 +25,11 @@ import (
 //	Run ──▶ lease         one goroutine and one for each term: who acts
 //	   ├──▶ tail, follow  two a partition: keep its ledger
 //	   ├──▶ herald        one: what another janitor has deleted goes out of the ledgers
+//	   ├──▶ roster        one: which servers of a cluster are there
 //	   └──▶ web.Serve     one a connection, if there is a listener
 //
 //	act ──▶ generations   one goroutine: a generation for the server that is connected,
-//	   │                  at once; waits for nothing else
+//	   │                  at once, or for those of a cluster; waits for nothing else
 //	   ├──▶ takeOver      one a partition: the ledger knows what others have deleted
 //	   ├──▶ clerk         one, from when all ledgers are complete: answers marks;
 //	   │                  and one for each question that waits for a ledger
@@ -40,21 +41,23 @@ import (
 // context ends, or one of them fails, all are told to stop, and Run returns when they
 // have. The ledgers are locked for moments and never across I/O.
 type Service struct {
-	cfg        Config
-	backend    *backend.Backend
-	logger     *slog.Logger
-	partitions []*partition
-	trims      *trims
-	lease      *lease
-	charge     atomic.Pointer[term] // in which act has read what its predecessor wrote down
-	herald     *herald
-	clerk      *clerk
-	sweeper    *sweeper
-	registrar  *registrar
-	setter     *setter
-	edges      *edges
-	app        *fiber.App
-	ln         net.Listener // nil without a listener of its own
+	cfg         Config
+	backend     *backend.Backend
+	logger      *slog.Logger
+	partitions  []*partition
+	trims       *trims
+	lease       *lease
+	roster      *roster
+	generations *generations
+	charge      atomic.Pointer[term] // in which act has read what its predecessor wrote down
+	herald      *herald
+	clerk       *clerk
+	sweeper     *sweeper
+	registrar   *registrar
+	setter      *setter
+	edges       *edges
+	app         *fiber.App
+	ln          net.Listener // nil without a listener of its own
 }
 
 // stopGrace is how long requests under way may take at the end.
@@ -98,6 +101,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.sweeper.setAlarms()
+	s.roster = newRoster(b.Log, env.Log)
+	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
 	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
 	s.edges = newEdges(b.Conn)
@@ -167,6 +172,10 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	start(func(ctx context.Context) error { return s.lease.run(ctx, s.act) })
 	start(s.keepLedger)
+	start(func(ctx context.Context) error {
+		s.roster.run(ctx)
+		return nil
+	})
 	wg.Wait()
 	return errs
 }
@@ -202,7 +211,7 @@ func (s *Service) act(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { beginGenerations(ctx, s.backend.Log, s.logger) })
+	wg.Go(func() { s.generations.run(ctx) })
 	if !s.takeCharge(ctx) {
 		return nil
 	}

@@ -51,17 +51,41 @@ func parseGenerations(s string) ([]event.Generation, error) {
 	return gens, nil
 }
 
-// BeginGeneration makes sure that partition p has a generation for the server
-// that holds it now, and reports whether it had to start one. Only the acting
+// BeginGeneration makes sure that partition p has a generation for the servers
+// that hold it now, and reports whether it had to start one. Only the acting
 // janitor may call it.
 //
 // A server that was started anew may have lost what it stored last (a power cut,
 // an older copy of its files), so IDs made before may name events that are gone.
-// In a cluster the loss of one server loses nothing and no generation is begun.
+// In a cluster the loss of one server loses nothing, and a generation is begun when most
+// of those that hold the partition were started anew at once. looks is what [Log.Servers]
+// said, oldest first; without any, nothing is done in a cluster. The log is asked there
+// only when what is known of it, at most a few seconds old, says that there is something
+// to write.
 //
 // It gives up after a second, since others wait for its result, but not for long:
 // call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
-func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
+func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
+	at := l.connected()
+	switch {
+	case at.id == "":
+		return false, ErrUnavailable
+	case at.clustered:
+		return l.compareServers(ctx, p, looks)
+	}
+	return l.changeServers(ctx, p, func(_ *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+		if meta[metaServer] == at.id {
+			return false, nil
+		}
+		meta[metaServer] = at.id
+		return true, nil
+	})
+}
+
+// changeServers lets change see a partition and enter into its metadata what is known of
+// the servers that hold it, and begins a generation if change says so. It reports whether
+// it has begun one. Errors are those of [Log.BeginGeneration].
+func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string) (begin bool, err error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	release, err := l.parts[p].own(ctx)
@@ -69,39 +93,34 @@ func (l *Log) BeginGeneration(ctx context.Context, p int) (bool, error) {
 		return false, err
 	}
 	defer release()
-	server := l.nc.ConnectedServerId()
-	if server == "" {
-		return false, ErrUnavailable
-	}
-	if l.clustered() {
-		return false, nil
-	}
 	_, info, err := l.info(ctx, p)
 	if err != nil {
 		return false, err
 	}
-	if info.Config.Metadata[metaServer] == server {
-		return false, nil
-	}
-	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	cfg := info.Config
+	cfg.Metadata = ownMetadata(cfg.Metadata)
+	begin, err := change(info, cfg.Metadata)
 	if err != nil {
 		return false, err
 	}
-	gens = append(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
-	if len(gens) > maxGenerations {
-		gens = gens[len(gens)-maxGenerations:]
+	if begin {
+		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
+		if err != nil {
+			return false, err
+		}
+		gens = append(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
+		if len(gens) > maxGenerations {
+			gens = gens[len(gens)-maxGenerations:]
+		}
+		cfg.Metadata[metaGenerations] = formatGenerations(gens)
 	}
-	cfg := info.Config
-	cfg.Metadata = ownMetadata(cfg.Metadata)
-	cfg.Metadata[metaGenerations] = formatGenerations(gens)
-	cfg.Metadata[metaServer] = server
+	if maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) {
+		return false, nil
+	}
 	if _, err := l.js.UpdateStream(ctx, cfg); err != nil {
 		return false, apiError(err)
 	}
-	if err := l.refresh(ctx, p); err != nil {
-		return false, err
-	}
-	return true, nil
+	return begin, l.refresh(ctx, p)
 }
 
 // ownMetadata returns what is ours: the server adds entries of its own, which an
@@ -127,11 +146,14 @@ func foreignMetadata(meta map[string]string) map[string]string {
 	})
 }
 
-func newPartitionMetadata(cfg jetstream.StreamConfig, server string) map[string]string {
+func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers) map[string]string {
 	birth := newGenerationID()
 	meta := ownMetadata(cfg.Metadata)
 	meta[metaBirth] = birth
 	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
 	meta[metaServer] = server
+	if len(cluster) > 0 {
+		meta[metaServers] = cluster.format()
+	}
 	return meta
 }

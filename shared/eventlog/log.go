@@ -68,9 +68,10 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 		return nil, err
 	}
 	l.settings.Store(&has)
+	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
 	// MCP_0 comes last: it holds the settings, so whoever sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
-		if err := l.createPartition(ctx, p); err != nil {
+		if err := l.createPartition(ctx, p, servers); err != nil {
 			return nil, err
 		}
 	}
@@ -166,8 +167,8 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 }
 
 // createPartition makes the JetStream stream of a partition when it is missing.
-// It never updates one that is there.
-func (l *Log) createPartition(ctx context.Context, p int) error {
+// It never updates one that is there. servers returns those of the cluster.
+func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers) error {
 	settings := l.Settings()
 	cfg := settings.streamConfig(p)
 	if p == 0 {
@@ -177,7 +178,7 @@ func (l *Log) createPartition(ctx context.Context, p int) error {
 	}
 	stream, err := l.js.Stream(ctx, cfg.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId())
+		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers())
 		_, err = l.js.CreateStream(ctx, cfg)
 		if err == nil {
 			return nil

@@ -107,6 +107,7 @@ const (
 	metaBirth       = "rejoin.birth"
 	metaGenerations = "rejoin.generations"
 	metaServer      = "rejoin.server"
+	metaServers     = "rejoin.servers" // in a cluster
 	metaEarlier     = "rejoin.earlier_limits"
 	// metaMaxStreams is missing in logs that were made before there was such a limit.
 	metaMaxStreams = "rejoin.max_streams_per_session"

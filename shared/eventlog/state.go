@@ -2,12 +2,10 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -34,9 +32,11 @@ type State struct {
 	// the smallest, which is the oldest, first.
 	Earlier []Earlier
 
-	atomic bool   // it takes atomic batches; see [Series]
-	server string // the server that the newest generation was begun for
-	seenOn string // the server that this client was connected to when it looked
+	atomic  bool     // it takes atomic batches; see [Series]
+	server  string   // the server that the newest generation was begun for
+	servers Servers  // in a cluster, what the janitor has written down
+	holders []string // in a cluster, the names of the servers that hold it
+	seenOn  string   // the server that this client was connected to when it looked
 }
 
 // Generation returns the newest generation.
@@ -51,23 +51,15 @@ type partition struct {
 	state   State
 	stream  jetstream.Stream
 	settled string // the server on which publishing and tailing may go on
-	asked   uint64 // the number of looks that were begun
-	shown   uint64 // the number of the look that state is from
-	changed chan struct{}
-	owned   chan struct{} // holds one token while somebody changes the configuration
+	// awaiting is the server on which they wait for the janitor since the first look that
+	// was answered, or did.
+	awaiting string
+	since    time.Time
+	asked    uint64 // the number of looks that were begun
+	shown    uint64 // the number of the look that state is from
+	changed  chan struct{}
+	owned    chan struct{} // holds one token while somebody changes the configuration
 }
-
-const (
-	// watchEvery is how often partitions are looked at for a re-creation, which nothing announces.
-	watchEvery = 2 * time.Second
-	// settleEvery is how often they are looked at while a new generation is awaited.
-	settleEvery = 25 * time.Millisecond
-	// settleWithin is how long a new server's generation is awaited before going on without.
-	settleWithin = 3 * time.Second
-	// lookWithin bounds what must not hold up the settling: a request that was under
-	// way when its server went is never answered, and would wait for requestTimeout.
-	lookWithin = time.Second
-)
 
 // State returns what was last seen of a partition, at most a few seconds old, and
 // a channel that is closed when it is looked at again.
@@ -119,6 +111,10 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
+	servers, err := parseServers(info.Config.Metadata[metaServers])
+	if err != nil {
+		return err
+	}
 	settings := l.Settings()
 	if p == 0 {
 		if settings, err = l.settingsNow(info.Config.Metadata); err != nil {
@@ -139,21 +135,24 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		Earlier:     earlier,
 		atomic:      info.Config.AllowAtomicPublish,
 		server:      info.Config.Metadata[metaServer],
+		servers:     servers,
+		holders:     holders(info),
 		seenOn:      server,
 	}
 	if state.Events == 0 {
 		state.First = state.Last + 1
 	}
+	at := l.connected()
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if number < part.shown {
 		return nil // a look that was begun later is back already, and knows more
 	}
 	part.shown = number
-	if clustered := l.clustered(); server != "" && (state.server == server || clustered) {
+	part.state, part.stream = state, stream
+	if server != "" && at.id == server && part.knows(at) {
 		part.settled = server
 	}
-	part.state, part.stream = state, stream
 	if p == 0 {
 		l.settings.Store(&settings)
 	}
@@ -170,115 +169,6 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 		err = fmt.Errorf("%w: it has %d partitions and had %d", ErrMismatch, now.Partitions, len(l.parts))
 	}
 	return now, err
-}
-
-// clustered reports whether the server is one of a cluster, where a restart of
-// one server is no new life of a partition.
-func (l *Log) clustered() bool { return l.server.Clustered() }
-
-// watch keeps every partition's State fresh. After a connection to another server
-// it looks often, until the janitor has begun a generation for that server, or
-// until settleWithin has passed without one.
-func (l *Log) watch(ctx context.Context) {
-	connected := l.nc.StatusChanged(nats.CONNECTED)
-	defer l.nc.RemoveStatusListener(connected)
-	all := make([]int, len(l.parts))
-	for p := range all {
-		all[p] = p
-	}
-	// One partition after the other, so that the looks do not come in bursts.
-	ticker := time.NewTicker(watchEvery / time.Duration(len(all)))
-	defer ticker.Stop()
-	var server string
-	var since time.Time
-	due, next := all, 0
-	for {
-		if now := l.nc.ConnectedServerId(); now != server {
-			server, since, due = now, time.Now(), all
-		}
-		unsettled := l.look(ctx, server, time.Since(since) > settleWithin, due)
-		due = all
-		var again <-chan time.Time
-		tick := ticker.C
-		if unsettled {
-			again, tick = time.After(settleEvery), nil
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-connected:
-		case <-again:
-		case <-tick:
-			due = all[next : next+1]
-			next = (next + 1) % len(all)
-		}
-	}
-}
-
-// look refreshes partitions and reports whether any of them is not settled on server.
-func (l *Log) look(ctx context.Context, server string, late bool, partitions []int) (unsettled bool) {
-	if server == "" {
-		return false
-	}
-	for _, p := range partitions {
-		part := l.parts[p]
-		err := l.refreshWithin(ctx, p)
-		if errors.Is(err, ErrNotFound) && l.creator {
-			l.log.Error("a partition has gone; creating it anew", "partition", p)
-			if err = l.createPartition(ctx, p); err == nil {
-				err = l.refreshWithin(ctx, p)
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			l.log.Warn("cannot look at a partition", "partition", p, "error", err)
-		}
-		part.mu.Lock()
-		if part.settled != server {
-			if late && err == nil {
-				l.log.Warn("no janitor has looked at a partition since its server started", "partition", p)
-				part.settled = server
-				close(part.changed)
-				part.changed = make(chan struct{})
-			} else {
-				unsettled = true
-			}
-		}
-		part.mu.Unlock()
-	}
-	return unsettled
-}
-
-func (l *Log) refreshWithin(ctx context.Context, p int) error {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	return l.refresh(ctx, p)
-}
-
-// settle waits until a partition may be published to or tailed on the server that
-// is connected now, and returns that server's ID. It waits for a generation of the
-// server's own, so that no event is written or shown under an ID that a power cut
-// could have given to another event. In a cluster nobody waits: partitions whose leader
-// is being elected would hold up the others. The error wraps [ErrUnavailable].
-func (l *Log) settle(ctx context.Context, p int) (string, error) {
-	part := l.parts[p]
-	for {
-		server := l.nc.ConnectedServerId()
-		part.mu.Lock()
-		settled, changed := part.settled, part.changed
-		part.mu.Unlock()
-		if server != "" && (settled == server || l.clustered()) {
-			return server, nil
-		}
-		if server == "" && l.nc.IsClosed() {
-			return "", errors.Join(ErrUnavailable, nats.ErrConnectionClosed)
-		}
-		select {
-		case <-ctx.Done():
-			return "", errors.Join(ErrUnavailable, ctx.Err())
-		case <-changed:
-		case <-time.After(settleEvery):
-		}
-	}
 }
 
 // First returns the sequence of the oldest retained event on a subject at or after

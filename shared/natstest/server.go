@@ -110,6 +110,9 @@ func (s *Server) Stop() {
 	s.srv = nil
 }
 
+// Name is the server's name, by which a cluster knows it.
+func (s *Server) Name() string { return s.opt.ServerName }
+
 // Dir is the store's folder.
 func (s *Server) Dir() string { return s.dir }
 

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rejoin/deploy/credentials"
+	"rejoin/shared/natstest"
+)
+
+// privilegedCluster is three NATS servers in processes of their own, with the users of
+// what is deployed.
+type privilegedCluster struct {
+	natsCluster
+	keys   string
+	stores []string
+}
+
+func newPrivilegedCluster(t *testing.T) *privilegedCluster {
+	t.Helper()
+	c := &privilegedCluster{natsCluster: natsCluster{t: t}, keys: filepath.Join(t.TempDir(), "keys")}
+	beside := configured(t, c.keys)
+	var routes []string
+	for range 3 {
+		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)))
+	}
+	for i, route := range routes {
+		n := newNATS(t)
+		c.servers = append(c.servers, n)
+		c.stores = append(c.stores, filepath.Join(t.TempDir(), "store"))
+		n.config = filepath.Join(filepath.Dir(beside), fmt.Sprintf("n%d.conf", i))
+		text := fmt.Sprintf("include 'nats.conf'\nserver_name: n%d\nlisten: %q\nhttp: '127.0.0.1:%d'\njetstream { store_dir: %q }\ncluster { name: c, listen: %q, routes: [\"nats://%s\"] }\n",
+			i, n.addr, natstest.FreePort(t), c.stores[i], route, strings.Join(routes, `", "nats://`))
+		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+	}
+	return c
+}
+
+// service starts a program as its user.
+func (c *privilegedCluster) service(user, says string, args ...string) *program {
+	c.t.Helper()
+	args = append(args, c.flag(), "--nats-nkey="+credentials.Seed(c.keys, user))
+	return startProgram(c.t, "rejoin/services/"+user+"/cmd/"+user, says, args...)
+}
+
+// exchange kills all servers, lets files be exchanged and starts them again.
+func (c *privilegedCluster) exchange(files func(store, older string) error, older string) {
+	c.t.Helper()
+	for _, n := range c.servers {
+		n.kill()
+	}
+	for i, n := range c.servers {
+		if err := files(c.stores[i], filepath.Join(older, fmt.Sprint(i))); err != nil {
+			c.t.Fatal(err)
+		}
+		n.start()
+	}
+}
+
+// Of a cluster that is put back to an older copy as a whole, an ID of an event that is lost
+// names no other event, though one has its sequence: its holder is told.
+func TestWhatAWholeClusterHasLostIsTold(t *testing.T) {
+	c := newPrivilegedCluster(t)
+	programs := []*program{
+		c.service("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=2", "--replicas=3", "--max-bytes=1073741824"),
+		c.service("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0"),
+		c.service("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s"),
+	}
+	path := streamPath("kept", "main")
+	publish := func(from, to int) (id string) {
+		t.Helper()
+		for n := from; n <= to; n++ {
+			waitUntil(t, "a message is stored", func() bool {
+				a := do(t, http.MethodPost, programs[1].url+path, numbered(n), "Content-Type", "application/json", "Idempotency-Key", fmt.Sprint(n))
+				if a.status == http.StatusCreated {
+					id = stringIn(t, a.body, "id")
+				}
+				return a.status == http.StatusCreated
+			})
+		}
+		return id
+	}
+	page := func(after, last string) (body string) {
+		t.Helper()
+		waitUntil(t, "the page shows "+last, func() bool {
+			a := do(t, http.MethodGet, programs[2].url+path+"?after="+after, "", "Accept", "application/json")
+			body = a.body
+			return a.status == http.StatusOK && strings.Contains(body, last)
+		})
+		return body
+	}
+	older := t.TempDir()
+	early := publish(1, 5)
+	c.exchange(func(store, older string) error { return os.CopyFS(older, os.DirFS(store)) }, older)
+	late := publish(6, 9)
+	page(early, `"n":9}`) // somebody has seen it
+	c.exchange(func(store, older string) error {
+		if err := os.RemoveAll(store); err != nil {
+			return err
+		}
+		return os.CopyFS(store, os.DirFS(older))
+	}, older)
+	publish(101, 110) // beyond the place that late names
+
+	body := page(late, `"n":110}`)
+	if !strings.Contains(body, `"reason":"rolled_back","certain":true`) || !strings.Contains(body, `"n":101}`) {
+		t.Errorf("what follows the event that was lost is %s", body)
+	}
+	body = page(early, `"n":110}`)
+	if strings.Contains(body, `"reason"`) || !strings.Contains(body, `"n":101}`) {
+		t.Errorf("what follows the event that is still there is %s", body)
+	}
+	for _, p := range programs {
+		for line := range strings.Lines(p.log.String()) {
+			if strings.Contains(strings.ToLower(line), "permissions violation") {
+				t.Errorf("%s: %s", filepath.Base(p.cmd.Path), line)
+			}
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
+)
+
+// rosterPause is the time between two looks at the servers of a cluster, which take 300 ms:
+// servers that are started anew one after the other, a second apart, are seen to be.
+const rosterPause = 700 * time.Millisecond
+
+// rosterRefused is the pause after a look that the user was refused: each one is logged.
+const rosterRefused = time.Minute
+
+// maxRoster is how many looks that differ are kept.
+const maxRoster = 64
+
+// roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
+// while nobody does, servers may be started anew one after the other.
+type roster struct {
+	log    *eventlog.Log
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	looks []eventlog.Servers // oldest first, without repetitions
+	seen  chan struct{}      // closed and replaced with every look
+}
+
+func newRoster(log *eventlog.Log, logger *slog.Logger) *roster {
+	return &roster{log: log, logger: logger, seen: make(chan struct{})}
+}
+
+// run looks every second, and after every connection at once, until ctx ends.
+func (r *roster) run(ctx context.Context) {
+	nc := r.log.Conn()
+	connected := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(connected)
+	complained := false
+	for {
+		pause := rosterPause
+		if nc.IsConnected() && link.Clustered(nc) {
+			err := r.look(ctx)
+			if err != nil && errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
+				pause = rosterRefused
+			}
+			if err != nil && !complained && ctx.Err() == nil {
+				r.logger.Warn("cannot look at the servers of the cluster, so nobody will be told what all of them may lose together", "error", err)
+			}
+			complained = err != nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-connected:
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (r *roster) look(ctx context.Context) error {
+	there, err := r.log.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.looks); n == 0 || !maps.Equal(r.looks[n-1], there) {
+		r.looks = append(slices.Clone(r.looks[max(n-maxRoster+1, 0):]), there)
+	}
+	close(r.seen)
+	r.seen = make(chan struct{})
+	return nil
+}
+
+// all returns what was seen, which nobody changes, and a channel that is closed with the
+// next look.
+func (r *roster) all() ([]eventlog.Servers, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.looks, r.seen
+}

@@ -1,0 +1,116 @@
+package janitor
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+// written waits until the metadata of all partitions says which servers there are now.
+func (r *running) written(t *testing.T, now eventlog.Servers) {
+	t.Helper()
+	js, err := jetstream.New(r.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range r.b.Log.Settings().Partitions {
+		eventually(t, func() error {
+			stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", p))
+			if err != nil {
+				return err
+			}
+			var got eventlog.Servers
+			if err := json.Unmarshal([]byte(stream.CachedInfo().Config.Metadata["rejoin.servers"]), &got); err != nil {
+				return err
+			}
+			if !maps.Equal(got, now) {
+				return fmt.Errorf("partition %d says %v, and there are %v", p, got, now)
+			}
+			return nil
+		})
+	}
+}
+
+// sees waits until a janitor sees all servers of the cluster together, and returns them.
+func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) eventlog.Servers {
+	t.Helper()
+	var now eventlog.Servers
+	eventually(t, func() error {
+		looks, _ := r.roster.all()
+		if len(looks) == 0 {
+			return fmt.Errorf("it has not looked")
+		}
+		now = looks[len(looks)-1]
+		if len(now) != 3 || others[anew] != "" && now[anew] == others[anew] {
+			return fmt.Errorf("it sees %v", now)
+		}
+		return nil
+	})
+	return now
+}
+
+// Whoever is connected to which server, and whoever acts meanwhile.
+func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t *testing.T) {
+	c := natstest.StartCluster(t)
+	settings := eventlog.Settings{Partitions: 2, Replicas: 3}
+	all := []*running{
+		beginAt(t, c.URL(), settings, short(idle())),
+		beginAt(t, c.URL(), settings, short(idle())),
+	}
+	now := all[0].sees(t, nil, "")
+	all[0].written(t, now)
+	for _, srv := range c.Servers {
+		srv.Stop()
+		srv.Start()
+		c.WaitCurrent()
+		before := now
+		for _, r := range all {
+			now = r.sees(t, before, srv.Name())
+		}
+	}
+	all[1].written(t, now)
+	for p := range settings.Partitions {
+		state, err := all[0].b.Log.Look(t.Context(), p)
+		if err != nil || len(state.Generations) != 1 {
+			t.Errorf("partition %d has the generations %v, %v", p, state.Generations, err)
+		}
+	}
+}
+
+func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.T) {
+	c := natstest.StartCluster(t)
+	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, Replicas: 3}, short(idle()))
+	before := r.sees(t, nil, "")
+	r.written(t, before)
+	events := r.publish(t, "s", "t", 3)
+	for _, srv := range c.Servers {
+		srv.Stop()
+	}
+	for _, srv := range c.Servers {
+		srv.Start()
+	}
+	for p := range 2 {
+		eventually(t, func() error {
+			state, err := r.b.Log.Look(t.Context(), p)
+			if err == nil && len(state.Generations) != 2 {
+				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
+			}
+			return err
+		})
+	}
+	if got := r.metric(t, "generations_begun_total", ""); got != 2 {
+		t.Errorf("%v generations are counted", got)
+	}
+	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
+	if err != nil || state.Generation().Start != events[2]+1 {
+		t.Errorf("it begins at %d, behind %d; %v", state.Generation().Start, events[2], err)
+	}
+	c.WaitCurrent()
+	r.written(t, r.sees(t, before, c.Servers[0].Name()))
+}

@@ -1,0 +1,175 @@
+package eventlog_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+)
+
+func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := clustered(t, c, 1)
+	look := func() eventlog.Servers {
+		t.Helper()
+		s, err := l.Servers(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := look()
+	if again := look(); len(before) != 3 || !maps.Equal(again, before) {
+		t.Fatalf("%v, and then %v", before, again)
+	}
+	away := "natstest-0" // one that nobody is connected to
+	if l.Conn().ConnectedServerName() == away {
+		away = "natstest-1"
+	}
+	c.Named(away).Stop()
+	two := maps.Clone(before)
+	delete(two, away)
+	if got := look(); !maps.Equal(got, two) {
+		t.Errorf("without %s: %v, before %v", away, got, before)
+	}
+	c.Named(away).Start()
+	c.WaitCurrent()
+	after := look()
+	if len(after) != 3 || after[away] == before[away] {
+		t.Errorf("with %s again: %v, before %v", away, after, before)
+	}
+	delete(after, away)
+	if !maps.Equal(after, two) {
+		t.Errorf("the others are %v, before %v", after, two)
+	}
+}
+
+func TestWhoMayNotAskIsToldOfNoServers(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(conf, []byte(`jetstream {}, authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$SYS.>" } } } ] }`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nc := natstest.StartConfig(t, conf).Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	l, err := eventlog.Create(patient(t), nc, one(), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	if s, err := l.Servers(patient(t)); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
+		t.Errorf("%v, %v (%v)", s, err, nc.LastError())
+	}
+	nc.Close()
+	if s, err := l.Servers(patient(t)); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("without a connection: %v, %v", s, err)
+	}
+}
+
+// compares does what an acting janitor does in a cluster, until the test ends.
+func compares(t *testing.T, l *eventlog.Log) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var comparing sync.WaitGroup
+	t.Cleanup(func() { stop(); comparing.Wait() })
+	comparing.Go(func() {
+		var looks []eventlog.Servers
+		for ctx.Err() == nil {
+			there, err := l.Servers(ctx)
+			if err != nil {
+				continue
+			}
+			looks = append(looks, there)
+			for p := range l.Settings().Partitions {
+				_, _ = l.BeginGeneration(ctx, p, looks...) // again in a moment
+			}
+		}
+	})
+}
+
+// stopAll stops all servers of a cluster.
+func stopAll(c *natstest.Cluster) {
+	for _, srv := range c.Servers {
+		srv.Stop()
+	}
+}
+
+func startAll(c *natstest.Cluster) {
+	for _, srv := range c.Servers {
+		srv.Start()
+	}
+}
+
+// What was stored after a copy of all servers' files is lost with it, and its IDs name
+// nothing else.
+func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	compares(t, l)
+	for n := range 10 {
+		publish(t, l, "s", "t", n)
+	}
+	older := t.TempDir()
+	stopAll(c)
+	for _, srv := range c.Servers {
+		copyTree(t, srv.Dir(), filepath.Join(older, srv.Name()))
+	}
+	startAll(c)
+	for n := range 5 {
+		publish(t, l, "s", "t", n)
+	}
+	lost := look(t, l)
+	stopAll(c)
+	for _, srv := range c.Servers {
+		copyTree(t, filepath.Join(older, srv.Name()), srv.Dir())
+	}
+	startAll(c)
+	if got := publish(t, l, "s", "t", 99); lost.Last != 15 || got != 11 {
+		t.Fatalf("the next sequence is %d, and %d are lost", got, lost.Last)
+	}
+	now := look(t, l)
+	place := event.Place{Birth: lost.Birth, Generation: lost.Generation().ID, Session: "s", Incarnation: "i", Stream: "t"}
+	for sequence, want := range map[uint64]event.Verdict{10: event.Good, 11: event.RolledBack, 15: event.RolledBack} {
+		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, now.Generations); got != want {
+			t.Errorf("sequence %d: verdict %d; generations %v, before %v", sequence, got, now.Generations, lost.Generations)
+		}
+	}
+}
+
+// Who publishes the old way shows that the log takes events.
+func TestNothingIsStoredInAClusterThatWasStartedAnewBeforeItsGeneration(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	publish(t, l, "s", "t", 1)
+	stopAll(c)
+	for l.Conn().IsConnected() {
+		time.Sleep(time.Millisecond) // a condition that nothing announces
+	}
+	startAll(c)
+	stored := make(chan uint64, 1)
+	var publishing sync.WaitGroup
+	publishing.Go(func() { stored <- publishOnce(t, l, 2) })
+	defer publishing.Wait()
+	js := newJetStream(t, l)
+	var last uint64
+	for last == 0 {
+		ctx, cancel := context.WithTimeout(patient(t), time.Second)
+		ack, err := js.Publish(ctx, "mcp.0.s.t", numbered(3))
+		cancel()
+		if err == nil {
+			last = ack.Sequence
+		}
+	}
+	compares(t, l)
+	if got, begun := <-stored, look(t, l).Generation().Start; begun <= last || got < begun {
+		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d", got, begun, last)
+	}
+}
