@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,9 +21,9 @@ const (
 	answerWithin = 2 * time.Second
 	// pause is how long to wait before the next attempt.
 	pause = 250 * time.Millisecond
-	// settleWithin is how long a server's generation is waited for: without a janitor
-	// there will be none.
-	settleWithin = 3 * time.Second
+	// settleWithin is how long a server's generation is waited for once the log answers:
+	// without a janitor there will be none.
+	settleWithin = 10 * time.Second
 )
 
 // publisher publishes events one after the other. It is not safe for concurrent use.
@@ -97,15 +99,33 @@ func (p *publisher) attempt(ctx context.Context, partition int, e event) (*jetst
 
 // settle waits until the janitor has begun a generation for the server that is connected
 // now: after a power cut, an event that is stored before may get the ID of one that was
-// lost. In a cluster nothing is begun and nobody need wait.
+// lost. In a cluster the janitor writes down which servers there are.
 func (p *publisher) settle(ctx context.Context, partition int) {
-	server := p.nc.ConnectedServerId()
-	for begun := time.Now(); p.settled[partition] != server && ctx.Err() == nil && p.nc.ConnectedClusterName() == ""; {
+	server, name, clustered := p.nc.ConnectedServerId(), p.nc.ConnectedServerName(), p.nc.ConnectedClusterName() != ""
+	var answered time.Time
+	for p.settled[partition] != server && ctx.Err() == nil {
 		meta, err := p.metadata(ctx, partition)
-		if err == nil && meta["rejoin.server"] == server || time.Since(begun) > settleWithin {
+		if err == nil && answered.IsZero() {
+			answered = time.Now()
+		}
+		known := meta["rejoin.server"] == server
+		if clustered {
+			known = knows(meta["rejoin.servers"], name, server)
+		}
+		if err == nil && (known || time.Since(answered) > settleWithin) {
 			p.settled[partition] = server
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// knows reports whether a list of servers, in JSON, has the ID of a server under its name,
+// or nothing.
+func knows(list, name, id string) bool {
+	var servers map[string]string
+	if err := json.Unmarshal([]byte(list), &servers); err != nil || servers[name] == "" {
+		return true
+	}
+	return strings.TrimPrefix(servers[name], "?") == id
 }
