@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
 )
 
 // generationRetry is how long a failed attempt to begin a generation is waited after.
@@ -43,7 +42,7 @@ func (g *generations) run(ctx context.Context) {
 		switch {
 		case err != nil:
 			again = time.After(generationRetry)
-		case !link.Clustered(g.log.Conn()):
+		case !g.log.Clustered():
 			return
 		}
 		select {

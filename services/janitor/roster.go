@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
 )
 
-// rosterPause is the time between two looks at the servers of a cluster, which take 300 ms:
-// servers that are started anew one after the other, a second apart, are seen to be.
+// rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
+// when all answer: servers that are started anew one after the other, a second apart, are
+// seen to be.
 const rosterPause = 700 * time.Millisecond
 
 // rosterRefused is the pause after a look that the user was refused: each one is logged.
@@ -48,7 +48,7 @@ func (r *roster) run(ctx context.Context) {
 	complained := false
 	for {
 		pause := rosterPause
-		if nc.IsConnected() && link.Clustered(nc) {
+		if nc.IsConnected() && r.log.Clustered() {
 			err := r.look(ctx)
 			if err != nil && errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 				pause = rosterRefused
@@ -68,7 +68,12 @@ func (r *roster) run(ctx context.Context) {
 }
 
 func (r *roster) look(ctx context.Context) error {
-	there, err := r.log.Servers(ctx)
+	known := eventlog.Servers{}
+	looks, _ := r.all()
+	for _, there := range looks {
+		maps.Copy(known, there)
+	}
+	there, err := r.log.Servers(ctx, known)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (l *Log) Connection() uint64 { return l.nc.Stats().Reconnects + 1 }
 
 // Pipelined reports whether an event may be begun before the one ahead of it in its stream
 // is acknowledged. Not so in a cluster, where a [Series] keeps the order.
-func (l *Log) Pipelined() bool { return !l.clustered() }
+func (l *Log) Pipelined() bool { return !l.Clustered() }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.

@@ -70,7 +70,7 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 		return 0, err
 	}
 	defer s.log.stopReader(s.p, reader)
-	s.alone = !s.log.clustered()
+	s.alone = !s.log.Clustered()
 	if reader.Pending == 0 && s.alone {
 		return s.upTo, nil
 	}

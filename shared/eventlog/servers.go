@@ -22,19 +22,23 @@ const (
 	// for this account alone. Those without a connection of it answer when they are told to.
 	pingSubject = "$SYS.REQ.ACCOUNT.PING.STATZ"
 	pingRequest = `{"include_unused":true}`
-	// pingWithin is how long answers are waited for.
-	pingWithin = 300 * time.Millisecond
+	// pingWithin is how long answers are waited for, and pingQuiet how long for another one
+	// when all that are known have answered.
+	pingWithin = 1500 * time.Millisecond
+	pingQuiet  = 300 * time.Millisecond
 	// maxServers bounds a partition's list; one that would be longer begins anew with the
 	// servers that are there.
 	maxServers = 64
 )
 
-// Servers asks all servers of the cluster who they are, and returns those that answer
-// within 300 ms: all of them were there together when they were asked. The error wraps
-// [ErrUnavailable], also when nobody answers: the user may lack the permission to ask.
-func (l *Log) Servers(ctx context.Context) (Servers, error) {
+// Servers asks all servers of the cluster who they are, and returns those that answer: all
+// of them were there together when they were asked. It takes 300 ms when those that are
+// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when nobody answers: the
+// user may lack the permission to ask.
+func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
 	ctx, cancel := context.WithTimeout(ctx, pingWithin)
 	defer cancel()
+	names := slices.Collect(maps.Keys(known))
 	sub, err := l.nc.SubscribeSync(l.nc.NewInbox())
 	if err != nil {
 		return nil, errors.Join(ErrUnavailable, err)
@@ -45,7 +49,12 @@ func (l *Log) Servers(ctx context.Context) (Servers, error) {
 	}
 	there := Servers{}
 	for {
-		msg, err := sub.NextMsgWithContext(ctx)
+		wait, done := ctx, context.CancelFunc(func() {})
+		if len(there) > 0 && there.have(names) {
+			wait, done = context.WithTimeout(ctx, pingQuiet)
+		}
+		msg, err := sub.NextMsgWithContext(wait)
+		done()
 		if err != nil {
 			break
 		}
@@ -61,10 +70,10 @@ func (l *Log) Servers(ctx context.Context) (Servers, error) {
 
 // seen is Servers for a new log, which can do without.
 func (l *Log) seen(ctx context.Context) Servers {
-	if !l.clustered() {
+	if !l.Clustered() {
 		return nil
 	}
-	servers, err := l.Servers(ctx)
+	servers, err := l.Servers(ctx, nil)
 	if err != nil {
 		l.log.Warn("the servers of the cluster are not known", "error", err)
 	}

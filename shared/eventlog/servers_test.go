@@ -22,7 +22,7 @@ func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
 	l := clustered(t, c, 1)
 	look := func() eventlog.Servers {
 		t.Helper()
-		s, err := l.Servers(patient(t))
+		s, err := l.Servers(patient(t), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,11 +65,11 @@ func TestWhoMayNotAskIsToldOfNoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	if s, err := l.Servers(patient(t)); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
+	if s, err := l.Servers(patient(t), nil); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		t.Errorf("%v, %v (%v)", s, err, nc.LastError())
 	}
 	nc.Close()
-	if s, err := l.Servers(patient(t)); !errors.Is(err, eventlog.ErrUnavailable) {
+	if s, err := l.Servers(patient(t), nil); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("without a connection: %v, %v", s, err)
 	}
 }
@@ -83,7 +83,7 @@ func compares(t *testing.T, l *eventlog.Log) {
 	comparing.Go(func() {
 		var looks []eventlog.Servers
 		for ctx.Err() == nil {
-			there, err := l.Servers(ctx)
+			there, err := l.Servers(ctx, nil)
 			if err != nil {
 				continue
 			}

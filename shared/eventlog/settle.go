@@ -38,7 +38,7 @@ type connection struct {
 // connected returns the server that is connected now.
 func (l *Log) connected() connection {
 	for {
-		c := connection{l.nc.ConnectedServerId(), l.nc.ConnectedServerName(), l.clustered()}
+		c := connection{l.nc.ConnectedServerId(), l.nc.ConnectedServerName(), l.Clustered()}
 		if c.id == l.nc.ConnectedServerId() {
 			return c
 		}
@@ -63,9 +63,9 @@ func (part *partition) settledOn(c connection) bool {
 	return part.settled == c.id || c.clustered && part.knows(c)
 }
 
-// clustered reports whether the server is one of a cluster, where a restart of
+// Clustered reports whether the server is one of a cluster, where a restart of
 // one server is no new life of a partition.
-func (l *Log) clustered() bool { return l.server.Clustered() }
+func (l *Log) Clustered() bool { return l.server.Clustered() }
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or
