@@ -85,30 +85,6 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	return &system{srv: srv, b: b}
 }
 
-// begin does what an acting janitor does: it begins a generation for every server.
-func (s *system) begin(t testing.TB) {
-	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { stop(); wg.Wait() })
-	for p := range s.b.Log.Settings().Partitions {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				_, changed := s.b.Log.State(p)
-				var again <-chan time.Time
-				if _, err := s.b.Log.BeginGeneration(ctx, p); err != nil {
-					again = time.After(10 * time.Millisecond)
-				}
-				select {
-				case <-changed:
-				case <-again:
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-}
-
 func testConfig(upstream string) Config {
 	return Config{
 		Upstream: upstream, BridgeName: "test", AcceptAfter: 5 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
 )
 
@@ -88,7 +89,7 @@ func drawScript(rt *rapid.T, key string) *script {
 // started anew.
 func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	s.begin(t)
+	eventlogtest.Begin(t, s.b.Log)
 	p := &play{}
 	up.handle("play", func(w *writing, r *http.Request, m rpc.Message) { p.send(w, r, string(m.ID), 0) })
 	up.onGet(func(w *writing, r *http.Request) {

@@ -10,13 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
 
 func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	s.begin(t)
+	eventlogtest.Begin(t, s.b.Log)
 	const notes = 200
 	half, more := make(chan struct{}), make(chan struct{})
 	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {

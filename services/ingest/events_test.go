@@ -13,6 +13,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 )
 
 func TestAnEventIsStoredByteForByteUnderItsID(t *testing.T) {
@@ -100,7 +101,7 @@ func tagged(p event.Place, state eventlog.State) string {
 
 func TestAKeyIsStoredOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	s.begin(t)
+	eventlogtest.Begin(t, s.b.Log)
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())
 	first := in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k")
 	first.stored(t, false)

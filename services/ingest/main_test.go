@@ -266,28 +266,3 @@ func (in *instance) metric(t *testing.T, name, label string) float64 {
 	t.Fatalf("there is no metric %s with %q", name, label)
 	return 0
 }
-
-// begin does what an acting janitor does: it begins a generation for every server
-// that the creator gets to see, until the test ends.
-func (s *system) begin(t *testing.T) {
-	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { stop(); wg.Wait() })
-	for p := range s.b.Log.Settings().Partitions {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				_, changed := s.b.Log.State(p)
-				var again <-chan time.Time
-				if _, err := s.b.Log.BeginGeneration(ctx, p); err != nil {
-					again = time.After(10 * time.Millisecond)
-				}
-				select {
-				case <-changed:
-				case <-again:
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 )
 
 func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
@@ -37,7 +38,7 @@ func (in *instance) ready() bool { return in.env.Health.Readiness().Ready }
 
 func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	s.begin(t)
+	eventlogtest.Begin(t, s.b.Log)
 	cfg := testConfig()
 	cfg.AckTimeout = 500 * time.Millisecond
 	in := s.start(t, cfg)

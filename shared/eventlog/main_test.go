@@ -124,33 +124,6 @@ func await(t *testing.T, status <-chan nats.Status, cond func() bool) {
 	}
 }
 
-// begin does what an acting janitor does: it begins a generation for every server
-// that the log gets to see, until the test ends.
-func begin(t *testing.T, l *eventlog.Log) {
-	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { stop(); wg.Wait() })
-	for p := range l.Settings().Partitions {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				_, changed := l.State(p)
-				if _, err := l.BeginGeneration(ctx, p); err == nil {
-					select {
-					case <-changed:
-					case <-ctx.Done():
-					}
-					continue
-				}
-				select {
-				case <-time.After(10 * time.Millisecond):
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-}
-
 // follower is a tail and what it was told.
 type follower struct {
 	mu      sync.Mutex

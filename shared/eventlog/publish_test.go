@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/tracing"
 )
@@ -180,7 +181,7 @@ func TestALogWithoutRoomSaysSo(t *testing.T) {
 func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	begin(t, l)
+	eventlogtest.Begin(t, l)
 	stop(t, srv, l)
 	_, err := l.Publish(within(t, 100*time.Millisecond), eventlog.Event{Session: "s", Stream: "t", Data: numbered(1)})
 	if !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
@@ -216,7 +217,7 @@ func TestWhatAFailedPublishSaysIsTrue(t *testing.T) {
 			for range 3 {
 				srv := natstest.Start(t)
 				l := create(t, srv, one())
-				begin(t, l)
+				eventlogtest.Begin(t, l)
 				const publishers, each = 8, 100
 				results := make([]error, publishers*each)
 				var wg sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 )
 
@@ -22,7 +23,7 @@ func TestATailLosesAndRepeatsNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	begin(t, l)
+	eventlogtest.Begin(t, l)
 	f := follow(t, l, 0, 0)
 	stored, deleted := map[uint64][]byte{}, map[uint64]bool{}
 	var last uint64
@@ -88,7 +89,7 @@ func copyTree(t *testing.T, from, to string) {
 func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	begin(t, l)
+	eventlogtest.Begin(t, l)
 	for n := range 10 {
 		publish(t, l, "s", "t", n)
 	}
