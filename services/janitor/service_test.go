@@ -175,10 +175,13 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 		t.Errorf("a publish waited %s for the new generation", took)
 	}
 	for p := range 2 {
-		state, err := r.b.Log.Look(t.Context(), p)
-		if err != nil || len(state.Generations) != generations+1 {
-			t.Errorf("partition %d has the generations %v, %v", p, state.Generations, err)
-		}
+		eventually(t, func() error { // each by itself
+			state, err := r.b.Log.Look(t.Context(), p)
+			if err == nil && len(state.Generations) != generations+1 {
+				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
+			}
+			return err
+		})
 	}
 	all := slices.Concat(before, after)
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })
