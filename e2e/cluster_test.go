@@ -31,10 +31,11 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	cluster := newNATSCluster(t)
 	none := "-1"
+	var janitors []*program
 	for range 2 {
-		startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", cluster.flag(),
+		janitors = append(janitors, startProgram(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", cluster.flag(),
 			"--partitions=4", "--replicas=3", "--max-bytes=1073741824",
-			"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
+			"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none))
 	}
 	ingest := startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", cluster.flag())
 	edges := make([]string, 2)
@@ -94,6 +95,11 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 			if err := readers[i*len(edges)+e].compare(t, w); err != nil {
 				t.Errorf("stream %d at edge %d: %v", i, e, err)
 			}
+		}
+	}
+	for _, j := range janitors {
+		if strings.Contains(j.log.String(), "generations begun") {
+			t.Error("a generation was begun, though never more than one server was away")
 		}
 	}
 	t.Logf("%d messages stored while %d servers were killed", stored.Load(), *clusterKills)

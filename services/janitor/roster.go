@@ -15,9 +15,13 @@ import (
 )
 
 // rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
-// when all answer: servers that are started anew one after the other, a second apart, are
-// seen to be.
+// when all answer: servers that are started anew one after the other are seen to be, as
+// each is away for a second.
 const rosterPause = 700 * time.Millisecond
+
+// rosterGap is how far apart two looks may be: more, and nobody knows what was between
+// them. To find another server takes less.
+const rosterGap = 3 * time.Second
 
 // rosterRefused is the pause after a look that the user was refused: each one is logged.
 const rosterRefused = time.Minute
@@ -32,7 +36,8 @@ type roster struct {
 	logger *slog.Logger
 
 	mu    sync.Mutex
-	looks []eventlog.Servers // oldest first, without repetitions
+	looks []eventlog.Servers // oldest first, without repetitions; an empty one for a gap
+	last  time.Time          // when the newest look was
 	seen  chan struct{}      // closed and replaced with every look
 }
 
@@ -79,12 +84,22 @@ func (r *roster) look(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n := len(r.looks); n == 0 || !maps.Equal(r.looks[n-1], there) {
-		r.looks = append(slices.Clone(r.looks[max(n-maxRoster+1, 0):]), there)
+	now := time.Now()
+	if now.Sub(r.last) > rosterGap {
+		r.note(nil)
 	}
+	r.note(there)
+	r.last = now
 	close(r.seen)
 	r.seen = make(chan struct{})
 	return nil
+}
+
+// note keeps a look. The caller holds the lock.
+func (r *roster) note(there eventlog.Servers) {
+	if n := len(r.looks); n == 0 || !maps.Equal(r.looks[n-1], there) {
+		r.looks = append(slices.Clone(r.looks[max(n-maxRoster+1, 0):]), there)
+	}
 }
 
 // all returns what was seen, which nobody changes, and a channel that is closed with the

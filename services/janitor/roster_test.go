@@ -3,8 +3,10 @@ package janitor
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -113,4 +115,30 @@ func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.
 	}
 	c.WaitCurrent()
 	r.written(t, r.sees(t, before, c.Servers[0].Name()))
+}
+
+// What was between two looks nobody knows when they are far apart, and what is the same
+// again and again is kept once.
+func TestATimeWithoutALookIsNoted(t *testing.T) {
+	c := natstest.StartCluster(t)
+	r := newRoster(beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log, slog.New(slog.DiscardHandler))
+	for _, want := range []int{2, 2, 4} {
+		if want == 4 {
+			r.last = r.last.Add(-time.Hour)
+		}
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		looks, _ := r.all()
+		if len(looks) != want || len(looks[want-2]) != 0 || len(looks[want-1]) != 3 {
+			t.Fatalf("it has seen %v", looks)
+		}
+	}
+	for range 2 * maxRoster {
+		r.note(nil)
+		r.note(eventlog.Servers{"a": "1"})
+	}
+	if looks, _ := r.all(); len(looks) != maxRoster {
+		t.Errorf("%d looks are kept", len(looks))
+	}
 }

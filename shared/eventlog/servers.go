@@ -50,7 +50,7 @@ func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
 	there := Servers{}
 	for {
 		wait, done := ctx, context.CancelFunc(func() {})
-		if len(there) > 0 && there.have(names) {
+		if len(there) > 0 && there.count(names) == len(names) {
 			wait, done = context.WithTimeout(ctx, pingQuiet)
 		}
 		msg, err := sub.NextMsgWithContext(wait)
@@ -112,9 +112,14 @@ func parseServers(text string) (Servers, error) {
 	return s, nil
 }
 
-// have reports whether all names are there.
-func (s Servers) have(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return s[name] == "" })
+// count returns how many of the names are there.
+func (s Servers) count(names []string) (n int) {
+	for _, name := range names {
+		if s[name] != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // doubt stands before the ID, in a partition's list, of a server that was started anew
@@ -148,27 +153,35 @@ func (s Servers) with(there Servers) Servers {
 
 // compare judges a partition whose metadata says s and that holders hold now, by what was
 // seen of the cluster, oldest look first. It is lost when most of its holders were started
-// anew without having been seen, in between, together with all others: what they stored
-// last may have been on them alone. next is what the metadata is to say.
+// anew together: what they stored last may have been on them alone. next is what the
+// metadata is to say.
 //
 // A server that was started anew is taken for one that has got everything from the others
-// when it was seen with all of them, in their lives that are known. So servers that are
-// started one after the other lose nothing, whether or not somebody writes that down at
-// once; and those that come back one by one after all were away are in doubt until most of
-// them are back.
+// when it is seen with all of them, most in the lives that are known; or with some, while
+// there never was a look without most of them. So servers that are started one after the
+// other lose nothing, whether or not somebody writes that down at once. Those that come
+// back one by one, after most were away, are in doubt until all are back.
 func (s Servers) compare(holders []string, looks []Servers) (lost bool, next Servers) {
 	next = s
-	for _, there := range s.since(holders, looks) {
-		changed := next.changed(holders, there)
+	looks = s.since(holders, looks)
+	most := len(looks) > 0 && s.agrees(holders, looks[0])
+	for _, there := range looks {
+		changed, present := next.changed(holders, there), there.count(holders)
+		doubted := next
 		next = next.with(there)
 		switch {
 		case 2*len(changed) > len(holders):
-			lost = true
+			lost, most = true, 2*present > len(holders)
 			// Whatever the others are when they come back, this look comes before.
 			maps.DeleteFunc(next, func(name, _ string) bool { return there[name] == "" && slices.Contains(holders, name) })
-		case !there.have(holders):
+		case present == len(holders):
+			most = true
+		default:
+			most = most && 2*present > len(holders)
 			for _, name := range changed {
-				next[name] = doubt + there[name]
+				if id := doubt + there[name]; !most || doubted[name] == id {
+					next[name] = id
+				}
 			}
 		}
 	}
