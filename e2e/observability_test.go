@@ -221,8 +221,13 @@ type panel struct {
 	Type, Title, Description string
 	GridPos                  struct{ H, W, X, Y int }
 	Targets                  []struct{ Expr string }
-	FieldConfig              struct{ Defaults struct{ Unit string } }
-	Options                  struct{ YAxis struct{ Unit string } }
+	FieldConfig              struct {
+		Defaults struct {
+			Unit  string
+			Color struct{ Mode string }
+		}
+	}
+	Options struct{ YAxis struct{ Unit string } }
 }
 
 // The dashboard asks for what there is, every panel says what it shows and in which unit,
@@ -259,6 +264,10 @@ func TestTheDashboardShowsEveryMetric(t *testing.T) {
 		}
 		if unitless := p.Type == "table" || p.Type == "state-timeline"; !unitless && p.FieldConfig.Defaults.Unit+p.Options.YAxis.Unit == "" {
 			t.Errorf("%s has no unit", p.Title)
+		}
+		// By thresholds Grafana merges states into "< 1" and "1+", whatever they are mapped to.
+		if p.Type == "state-timeline" && p.FieldConfig.Defaults.Color.Mode == "thresholds" {
+			t.Errorf("%s shows thresholds, not its states' names", p.Title)
 		}
 		for _, target := range p.Targets {
 			a.expr(p.Title, variables.Replace(target.Expr))
