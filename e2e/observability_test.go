@@ -247,7 +247,12 @@ func TestTheDashboardShowsEveryMetric(t *testing.T) {
 	a := newAsked(t)
 	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*")
 	taken := map[[2]int]string{}
+	titles := map[string]bool{}
 	for _, p := range dashboard.Panels {
+		if titles[p.Title] {
+			t.Errorf("two panels are called %s", p.Title)
+		}
+		titles[p.Title] = true
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
