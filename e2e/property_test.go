@@ -182,11 +182,15 @@ func (w *world) finish() {
 	}
 	ctx, cancel := context.WithDeadline(w.ctx, deadline)
 	defer cancel()
+	// Nothing is written from now on: what an ingest still has under way, for a publisher
+	// that has given up, ends with it.
+	w.writing.Wait()
+	if again := w.ingest.restart(0); again != nil {
+		<-again
+	}
 	if !w.wait(deadline, w.settled) {
 		w.violate("the services did not come back, or a close did not end")
 	}
-	// What is still being written when this returns is written at the end, too: the
-	// subscribers are waited for below, and the tasks before the comparison.
 	if err := w.truth.complete(ctx); err != nil {
 		w.violate("the log cannot be read: %v", err)
 	}

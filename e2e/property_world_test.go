@@ -51,6 +51,7 @@ type world struct {
 	publishers  []*publisher
 	client      *http.Client
 	tasks       sync.WaitGroup
+	writing     sync.WaitGroup // of those, what writes to the log itself
 	watch       sync.WaitGroup // ends with ctx
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -518,9 +519,18 @@ func (w *world) close(at place, clearToo bool) {
 	})
 }
 
+// write begins a task that writes to the log.
+func (w *world) write(task func()) {
+	w.writing.Add(1)
+	w.tasks.Go(func() {
+		defer w.writing.Done()
+		task()
+	})
+}
+
 // mark writes a bare =clear marker.
 func (w *world) mark(at place) {
-	w.tasks.Go(func() {
+	w.write(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
 		if _, err := w.own.Log.Mark(ctx, event.Clear, at.session, at.stream); err != nil {
@@ -532,7 +542,7 @@ func (w *world) mark(at place) {
 // publishDirectly does what a service that publishes to NATS may do: right, wrong,
 // and after the end.
 func (w *world) publishDirectly(at place, how int) {
-	w.tasks.Go(func() {
+	w.write(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
 		e := eventlog.Event{Session: at.session, Stream: at.stream, Data: w.message(30)}
