@@ -60,6 +60,9 @@ func (f *Feed) join(a *attempt) bool {
 	if f == nil || !a.cfg.HeadersOnly {
 		return false
 	}
+	// The rider's lock comes first: whoever waits for its handler holds nobody up.
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	host := f.hosts[a.p]
@@ -68,8 +71,6 @@ func (f *Feed) join(a *attempt) bool {
 	}
 	host.mu.Lock()
 	defer host.mu.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if host.ended || a.ended || !a.reached || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
 		return false
 	}
