@@ -171,6 +171,15 @@ func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string)
 	return l.publish(ctx, p, msg)
 }
 
+// publish stores one event and waits for its acknowledgement.
+func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
+	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return Ack{}, publishError(err)
+	}
+	return l.ack(p, msg.Subject, ack)
+}
+
 // publishError tells what is known of an event whose publish failed. Only what
 // surely was not stored is said not to be.
 func publishError(err error) error {

@@ -86,7 +86,7 @@ func (s *Series) send() {
 	for all := s.next(); all != nil; all = s.next() {
 		s.log.store(all)
 		for _, w := range all {
-			if err := w.in.err; err != nil && !errors.Is(err, ErrTooLarge) {
+			if err := w.in.err; ends(err) {
 				s.fail(err)
 			}
 			close(w.in.done)
@@ -127,6 +127,9 @@ func (s *Series) fail(err error) {
 	}
 	s.waiting = nil
 }
+
+// ends reports whether what comes behind an event with this error is not sent.
+func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 
 // notSent is what becomes of an event behind one that failed. It is known not to be
 // stored, whatever is known of the other.
@@ -172,7 +175,7 @@ func (l *Log) store(all []*Publishing) {
 func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 	for i, w := range all {
 		w.in.ack, w.in.err = l.publish(w.in.ctx, w.p, w.in.event.message(w.p))
-		if err := w.in.err; err != nil && !errors.Is(err, ErrTooLarge) {
+		if err := w.in.err; ends(err) {
 			for _, later := range all[i+1:] {
 				later.in.err = notSent(err)
 			}
@@ -183,15 +186,6 @@ func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 		}
 	}
 	return nil
-}
-
-// publish stores one event and waits for its acknowledgement.
-func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
-	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return Ack{}, publishError(err)
-	}
-	return l.ack(p, msg.Subject, ack)
 }
 
 // The headers of an atomic batch (nats-server's ADR-50).
@@ -238,28 +232,29 @@ type batchAck struct {
 
 func (l *Log) publishTogether(ctx context.Context, all []*Publishing) (ack batchAck, err error) {
 	id := nuid.Next()
-	last := len(all) - 1
-	for i, w := range all {
-		msg := w.in.event.message(w.p)
+	message := func(i int) *nats.Msg {
+		msg := all[i].in.event.message(all[i].p)
 		msg.Header.Set(headerBatch, id)
 		msg.Header.Set(headerBatchIndex, strconv.Itoa(i+1))
-		if i < last {
-			if err := l.nc.PublishMsg(msg); err != nil {
-				return ack, err
-			}
-			continue
-		}
-		msg.Header.Set(headerBatchCommit, "1")
-		answer, err := l.nc.RequestMsgWithContext(ctx, msg)
-		if errors.Is(err, nats.ErrNoResponders) {
-			return ack, jetstream.ErrNoStreamResponse
-		}
-		if err != nil {
+		return msg
+	}
+	last := len(all) - 1
+	for i := range last {
+		if err := l.nc.PublishMsg(message(i)); err != nil {
 			return ack, err
 		}
-		if err := json.Unmarshal(answer.Data, &ack); err != nil {
-			return ack, err
-		}
+	}
+	commit := message(last)
+	commit.Header.Set(headerBatchCommit, "1")
+	answer, err := l.nc.RequestMsgWithContext(ctx, commit)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = jetstream.ErrNoStreamResponse
+	}
+	if err != nil {
+		return ack, err
+	}
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return ack, err
 	}
 	if ack.Error != nil {
 		return ack, ack.Error
