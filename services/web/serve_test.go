@@ -252,7 +252,7 @@ func TestListenSaysThatThePortIsTaken(t *testing.T) {
 }
 
 func TestASlowRequestIsCutOff(t *testing.T) {
-	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 50 * time.Millisecond, ReadBodyTimeout: 50 * time.Millisecond})
+	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 500 * time.Millisecond, ReadBodyTimeout: 500 * time.Millisecond})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) }})
 	addr := serve(t, app)
 	for name, begun := range map[string]string{
@@ -274,7 +274,7 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 
 // The time is for a part of the body, however its bytes come.
 func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
-	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 100 * time.Millisecond}}})
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 2 * time.Second}}})
 	parts := make(chan error, 100)
 	Mount(app, Route{Method: "POST", Path: "/", StreamsBody: true, Handler: func(c *fiber.Ctx) error {
 		body := StreamedBody(c)
@@ -301,7 +301,7 @@ func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
 			select {
 			case <-over:
 				return
-			case <-time.After(60 * time.Millisecond): // less than a part may take
+			case <-time.After(500 * time.Millisecond): // less than a part may take
 				_, _ = io.WriteString(c, "1\r\nx\r\n") // fails once it is cut off
 			}
 		}
