@@ -122,7 +122,7 @@ func (s *Server) URL() string { return s.srv.ClientURL() }
 // Connect opens a connection that ends with the test.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
-	nc, err := nats.Connect(s.URL(), append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectBufSize(-1)}, opts...)...)
+	nc, err := nats.Connect(s.URL(), append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectBufSize(-1), nats.Timeout(30 * time.Second)}, opts...)...)
 	if err != nil {
 		s.t.Fatalf("cannot connect: %v", err)
 	}
