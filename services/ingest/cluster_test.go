@@ -1,6 +1,8 @@
 package ingest_test
 
 import (
+	"encoding/json"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -17,34 +19,46 @@ import (
 // is on its way to the old one is lost. Who repeats the request under its key finds every
 // message stored once, in the request's order.
 func TestABatchInAClusterKeepsItsOrder(t *testing.T) {
-	const n, every = 3000, 200
 	c := natstest.StartCluster(t)
 	s := newSystemAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3})
 	cfg := testConfig()
 	cfg.AckTimeout = 500 * time.Millisecond
 	in := s.start(t, cfg)
-	lines, want := pings(n)
-
-	var upsetting sync.WaitGroup
-	defer upsetting.Wait()
-	upsetting.Go(func() {
-		for round := range n/every - 1 {
-			s.waitStored(t, uint64(round*every+every/2)) //nolint:gosec // small
-			if t.Failed() {
-				return
-			}
-			s.upset(t, c, round == 6)
-		}
-	})
-	eventually(t, "all of it is stored", func() bool {
-		got := in.postBatch(t, asNDJSON, batchPath, strings.Join(lines, "\n"), "Idempotency-Key", "k")
-		return got.Accepted == n // duplicates too
-	})
-	upsetting.Wait()
+	lines, want := pings(3000)
+	s.storeAll(t, in, lines, func(round int) { s.upset(t, c, round == 6) })
 	c.WaitCurrent()
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// storeAll repeats a batch under its key until all of its messages are stored. Meanwhile it
+// calls trouble whenever another 200 of them are, but for the last.
+func (s *system) storeAll(t *testing.T, in *instance, lines []string, trouble func(round int)) {
+	t.Helper()
+	const every = 200
+	var troubled sync.WaitGroup
+	defer troubled.Wait()
+	troubled.Go(func() {
+		for round := range len(lines)/every - 1 {
+			s.waitStored(t, uint64(round*every+every/2)) //nolint:gosec // small
+			if t.Failed() {
+				return
+			}
+			trouble(round)
+		}
+	})
+	eventually(t, "all of it is stored", func() bool {
+		a := in.send(t, http.MethodPost, batchPath, []byte(strings.Join(lines, "\n")), "Content-Type", asNDJSON, "Idempotency-Key", "k")
+		if a.status == http.StatusServiceUnavailable { // not even the first could be begun
+			return false
+		}
+		var got batchAnswer
+		if err := json.Unmarshal(a.body, &got); err != nil || a.status != http.StatusOK {
+			t.Fatalf("%d %s, %v", a.status, a.body, err)
+		}
+		return got.Accepted == len(lines) // duplicates too
+	})
 }
 
 // waitStored waits until so many events are stored in partition 0.
