@@ -25,7 +25,7 @@ func guardedConfig(t *testing.T) ingest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := shortConfig()
+	cfg := testConfig()
 	cfg.Access = access
 	return cfg
 }
@@ -102,7 +102,7 @@ func TestOnlyTheOwnerWritesToASession(t *testing.T) {
 
 func TestASessionOfNobodyIsNobodys(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	open := s.start(t, shortConfig())
+	open := s.start(t, testConfig())
 	open.post(t, "s", "t", ping("1")).stored(t, false) // before there was access control
 	in := s.start(t, guardedConfig(t))
 	in.as(t, authtest.Of(t, "alice", "*"), http.MethodPost, "/v1/sessions/s/streams/t/events", string(ping("2"))).expect(t, http.StatusNotFound, "not_found")
@@ -167,7 +167,7 @@ func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
 	now := time.Now()
 	token := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
 		token.Publish = []auth.Pattern{auth.All}
-		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(2*time.Second-auth.Leeway)
+		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(5*time.Second-auth.Leeway)
 	})
 	lines, body := io.Pipe()
 	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
@@ -180,6 +180,7 @@ func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
 		defer func() { _ = body.Close() }()
 		_, _ = fmt.Fprintf(body, "%s\n", ping("1")) // the answer shows what arrived
 		for in.as(t, token, http.MethodPost, "/v1/sessions/nothing/streams/t/events", "").status != http.StatusUnauthorized {
+			time.Sleep(10 * time.Millisecond)
 		}
 		_, _ = fmt.Fprintf(body, "%s\n%s\n", ping("2"), ping("3"))
 	}()

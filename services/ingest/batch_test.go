@@ -68,7 +68,9 @@ func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{Partitions: 1})
-			in := s.start(t, testConfig())
+			cfg := testConfig()
+			cfg.AckTimeout = patience
+			in := s.start(t, cfg)
 			got := in.postBatch(t, tt.kind, batchPath, tt.body)
 			if got.Accepted != n || got.Duplicates+got.Refused+got.Unknown+len(got.Errors) != 0 || got.Stopped != nil {
 				t.Errorf("got %+v", got)
@@ -261,7 +263,9 @@ func TestEachResultIsToldInOrder(t *testing.T) {
 // the results are far more than the sockets hold.
 func TestAClientMayWriteEverythingBeforeItReads(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	cfg := testConfig()
+	cfg.AckTimeout = patience
+	in := s.start(t, cfg)
 	const n = 40_000
 	var d net.Dialer
 	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())

@@ -56,7 +56,7 @@ func TestASessionGetsANameOrKeepsItsOwn(t *testing.T) {
 
 func TestANameIsTakenWhileItsSessionIsOpenAndAfter(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 2})
-	in, other := s.start(t, shortConfig()), s.start(t, shortConfig())
+	in, other := s.start(t, testConfig()), s.start(t, testConfig())
 	if a := in.create(t, `{"session":"s"}`); a.status != http.StatusCreated {
 		t.Fatalf("%d %s", a.status, a.body)
 	}

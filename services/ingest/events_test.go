@@ -136,7 +136,9 @@ func TestAKeyIsStoredOnce(t *testing.T) {
 
 func TestEventsOfAConnectionKeepTheirOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	cfg := testConfig()
+	cfg.AckTimeout = patience
+	in := s.start(t, cfg)
 	var last uint64
 	for n := range 200 {
 		a := in.post(t, "s", fmt.Sprint(n%3), ping(fmt.Sprint(n)))

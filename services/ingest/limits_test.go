@@ -169,7 +169,7 @@ func TestAStopEndsABatchThatWaits(t *testing.T) {
 
 func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 3})
-	cfg := shortConfig()
+	cfg := testConfig()
 	cfg.Streams.MaxStreamsOverride = 4
 	in := s.start(t, cfg)
 	for i := range 3 {

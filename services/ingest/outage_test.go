@@ -45,8 +45,19 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 	if !in.ready() {
 		t.Error("not ready at the start")
 	}
+	takes := func(id, key string) {
+		t.Helper()
+		var a answer
+		eventually(t, "it takes events", func() bool {
+			a = in.post(t, "s", "t", ping(id), "Idempotency-Key", key)
+			return a.status != http.StatusServiceUnavailable
+		})
+		if a.status != http.StatusCreated {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
 	for round := range 3 {
-		in.post(t, "s", "t", ping(fmt.Sprint(round))).stored(t, false)
+		takes(fmt.Sprint(round), fmt.Sprint("first", round))
 		s.srv.Stop()
 		eventually(t, "not ready", func() bool { return !in.ready() })
 		in.post(t, "s", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
@@ -56,14 +67,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 		in.post(t, "s", "t", []byte("{")).expect(t, http.StatusBadRequest, "invalid_json")
 		s.srv.Start()
 		eventually(t, "ready", in.ready)
-		var a answer
-		eventually(t, "it takes events again", func() bool {
-			a = in.post(t, "s", "t", ping("back"), "Idempotency-Key", fmt.Sprint(round))
-			return a.status != http.StatusServiceUnavailable
-		})
-		if a.status != http.StatusCreated {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		takes("back", fmt.Sprint(round))
 	}
 	if n := len(s.entries(t)); n != 6 {
 		t.Errorf("%d events are stored", n)
@@ -72,9 +76,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 
 func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout = 500 * time.Millisecond
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	in.create(t, `{"session":"s"}`)
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
@@ -88,9 +90,7 @@ func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 
 func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout = 500 * time.Millisecond
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
@@ -103,7 +103,7 @@ func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 func TestEveryMetricMoves(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.AckTimeout, cfg.MaxInFlight = 500*time.Millisecond, 1
+	cfg.MaxInFlight = 1
 	in := s.start(t, cfg)
 	const published, closes = "rejoin_ingest_published_total", "rejoin_ingest_closes_total"
 	expect := func(name, label string, want float64) {
