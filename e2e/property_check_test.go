@@ -255,6 +255,7 @@ func (w *world) checkSubscriber(s *subscriber) {
 	seenClose := false
 	for _, r := range s.log {
 		switch {
+		case r.gap != nil && r.gap.late:
 		case r.gap != nil:
 			gaps = append(gaps, r.gap)
 			w.checkReason(s, r.gap)
@@ -326,7 +327,7 @@ func (w *world) checkRepeats(s *subscriber) {
 	previous := -1
 	before := told
 	for i, r := range s.log {
-		if r.gap == nil || r.gap.Reason == "unknown" {
+		if r.gap == nil || r.gap.Reason == "unknown" || r.gap.late {
 			continue
 		}
 		if previous < 0 || i != previous+1 { // gaps of one step share what they resume at

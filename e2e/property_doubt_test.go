@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"rejoin/shared/daemon"
@@ -261,4 +262,11 @@ func (w *world) checkDoubt(ctx context.Context, s *subscriber, g *toldGap, why s
 		why = "wrongly"
 	}
 	w.count("uncertain gap: " + why)
+}
+
+// unattended reports whether somebody has gone on since no janitor came for long after a
+// start of the server. When one comes, it may disown what was given out since, of which
+// nothing is lost (docs/adr/0003).
+func (w *world) unattended() bool {
+	return strings.Contains(w.trace.String(), "no janitor has looked at a partition since its server started")
 }

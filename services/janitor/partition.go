@@ -237,7 +237,7 @@ func (p *partition) follow(ctx context.Context) {
 				p.ledger.generations = state.Generations // begun late: the life is the same
 				p.progress()
 			}
-			if p.ledger.through != through {
+			if p.ledger.through != through || state.First <= through+1 {
 				through, since = p.ledger.through, now
 			}
 			if state.First > through+1 && now.Sub(since) > stuckAfter {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base32"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -116,6 +118,10 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 	}
 	if maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) {
 		return false, nil
+	}
+	// A process that was held up for longer may not be the acting janitor any more.
+	if end, _ := ctx.Deadline(); time.Now().After(end) {
+		return false, errors.Join(ErrUnavailable, context.DeadlineExceeded)
 	}
 	if _, err := l.js.UpdateStream(ctx, cfg); err != nil {
 		return false, apiError(err)

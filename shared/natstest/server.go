@@ -84,19 +84,30 @@ func run(opt *server.Options) (*server.Server, error) {
 	return srv, nil
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on. It is none of
-// those that the system gives to who connects: a client that tries again and again to reach
-// a stopped server there connects to itself some time, and the port is taken.
+// FreePort returns a port of the loopback interface that nobody listens on, and that no
+// other process of tests is given until the test ends, also while who listens there is
+// stopped: it is kept by a UDP socket. It is none of those that the system gives to who
+// connects: a client that tries again and again to reach a stopped server there connects
+// to itself some time, and the port is taken.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const from, to = 10_000, 32_000 // Linux gives those from 32,768 on
 	for {
 		port := from + rand.IntN(to-from) //nolint:gosec // no secret
-		ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			_ = ln.Close() // only its port was wanted
-			return port
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		var listen net.ListenConfig
+		kept, err := listen.ListenPacket(context.Background(), "udp", addr)
+		if err != nil {
+			continue
 		}
+		ln, err := listen.Listen(context.Background(), "tcp", addr)
+		if err != nil {
+			_ = kept.Close()
+			continue
+		}
+		_ = ln.Close() // only its port was wanted
+		t.Cleanup(func() { _ = kept.Close() })
+		return port
 	}
 }
 
