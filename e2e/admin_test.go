@@ -27,6 +27,7 @@ func (b *browser) admin(at string) {
 
 func (b *browser) click(id string) {
 	b.t.Helper()
+	b.until("!byID('" + id + "').disabled")
 	b.do(chromedp.Click(`[data-testid="` + id + `"]`))
 }
 
