@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"rejoin/services/web"
-	"rejoin/shared/eventlog"
 )
 
 const (
@@ -61,7 +60,6 @@ type batch struct {
 
 	pending chan pendingMessage
 	ahead   budget
-	on      uint64        // the connection that messages are begun on
 	trouble chan struct{} // closed when nothing more is to be begun
 }
 
@@ -81,11 +79,11 @@ type budget struct {
 	used  int
 }
 
-// take waits until so many bytes are within the limit, or nothing else is under way.
-func (b *budget) take(n, limit int) {
+// take waits until so many bytes are within batchAheadBytes, or nothing else is under way.
+func (b *budget) take(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.used > 0 && b.used+n > limit {
+	for b.used > 0 && b.used+n > batchAheadBytes {
 		b.freed.Wait()
 	}
 	b.used += n
@@ -128,8 +126,8 @@ func (b *batch) run() *stop {
 	end := b.read()
 	close(b.pending)
 	<-settled
-	if end != nil && end.problem == nil {
-		end.problem = first
+	if end != nil && first != nil {
+		end.problem = first // what came of it may have been seen earlier
 	}
 	return end
 }
@@ -176,35 +174,19 @@ func (b *batch) read() *stop {
 	}
 }
 
-// next begins a message as soon as it would overtake nothing. The error is errHalted when
-// nothing more is to be begun.
-func (b *batch) next(m message) (*underWay, error) {
-	for {
-		b.ahead.take(len(m.data), b.mayBeAhead())
-		if b.ended(0) != nil {
+// next begins a message once there is room for it. The error is errHalted when nothing more
+// is to be begun.
+func (b *batch) next(m message) (under *underWay, err error) {
+	b.ahead.take(len(m.data))
+	defer func() {
+		if err != nil {
 			b.ahead.give(len(m.data))
-			return nil, errHalted
 		}
-		m.connection = b.on
-		under, err := b.begin(m)
-		if err == nil {
-			return under, nil
-		}
-		b.ahead.give(len(m.data))
-		if !errors.Is(err, eventlog.ErrMoved) {
-			return nil, err
-		}
+	}()
+	if b.ended(0) != nil {
+		return nil, errHalted
 	}
-}
-
-// mayBeAhead returns how many bytes may wait for their acknowledgement when another
-// message is begun: none where that may be lost and this one stored.
-func (b *batch) mayBeAhead() int {
-	if on := b.service.backend.Log.Connection(); on != b.on {
-		b.on = on
-		return 0
-	}
-	return batchAheadBytes
+	return b.begin(m)
 }
 
 // ended returns the end of a batch that does not go on, with index as the first message

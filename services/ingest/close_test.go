@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
@@ -151,13 +152,13 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 // that waits for its connection must not slip in behind the marker.
 func TestAnIngestThatWasAwayLearnsWhatWasClosed(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	var l link
+	var l natstest.Link
 	cfg := testConfig()
 	other := s.start(t, cfg)
 	cfg.AckTimeout = patience // none of its messages is given up
 	away := s.start(t, cfg, nats.SetCustomDialer(&l))
 	away.post(t, "s", "t", ping("1")).stored(t, false)
-	l.set(true)
+	l.Cut()
 	if a := other.close(t, "s"); a.status != http.StatusNoContent {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
@@ -167,7 +168,7 @@ func TestAnIngestThatWasAwayLearnsWhatWasClosed(t *testing.T) {
 		go func() { answers <- away.post(t, "s", "t", ping("2")) }()
 	}
 	eventually(t, "they are under way", func() bool { return away.metric(t, "rejoin_ingest_inflight", "") == float64(cap(answers)) })
-	l.set(false)
+	l.Heal()
 	for range cap(answers) {
 		a := <-answers
 		a.expect(t, http.StatusConflict, "session_closed")

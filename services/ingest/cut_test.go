@@ -7,17 +7,18 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 )
 
 // What waits for a connection must not overtake what was lost with the one before.
 func TestABatchKeepsItsOrderWhileItsConnectionIsCut(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	var l link
+	var l natstest.Link
 	in := s.start(t, testConfig(), nats.SetCustomDialer(&l))
 	lines, want := pings(1000)
 	s.storeAll(t, in, lines, func(int) {
-		l.set(true)
-		l.set(false)
+		l.Cut()
+		l.Heal()
 	})
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
 		t.Error(diff)

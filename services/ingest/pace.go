@@ -9,7 +9,6 @@ import (
 
 	"rejoin/services/web"
 	"rejoin/shared/auth"
-	"rejoin/shared/eventlog"
 )
 
 // rateError is returned when a publisher or a session has as many messages a second as it
@@ -56,7 +55,7 @@ const longestPause = 10 * time.Second
 var errHalted = errors.New("the batch ends")
 
 // begin begins a message. The error is a [*rateError] when it would have to wait for too
-// long, errHalted, or [eventlog.ErrMoved].
+// long, or errHalted.
 func (b *batch) begin(m message) (under *underWay, err error) {
 	if b.slow == slowEach {
 		b.paused = 0
@@ -68,7 +67,7 @@ func (b *batch) begin(m message) (under *underWay, err error) {
 			return err
 		})
 	}
-	if err != nil && !errors.Is(err, errHalted) && !errors.Is(err, eventlog.ErrMoved) {
+	if err != nil && !errors.Is(err, errHalted) {
 		b.service.refused(b.ctx, m, err)
 	}
 	return under, err

@@ -22,7 +22,6 @@ type message struct {
 	owner           string           // who publishes it over HTTP; empty without access control
 	expires         time.Time        // when its token does; zero without one
 	trusted         bool             // it came on NATS, whose access control is its own
-	connection      uint64           // that it is begun on; 0 for any
 	series          *eventlog.Series // that it is one of, or nil
 	data            []byte
 }
@@ -94,7 +93,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	}
 	u.begun = time.Now()
 	u.publishing, err = s.hand(u.ctx, m.series, eventlog.Event{
-		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace, Connection: m.connection,
+		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
 	if err != nil {
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())

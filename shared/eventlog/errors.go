@@ -20,10 +20,6 @@ var (
 	// stored now or later, or not.
 	ErrUnknown = errors.New("the log did not answer")
 
-	// ErrMoved is returned for an event that was to be begun on a connection which is lost:
-	// it is not stored.
-	ErrMoved = errors.New("the connection to NATS is another one")
-
 	// ErrFull is returned when the log refused an event for lack of space.
 	ErrFull = errors.New("the log is full")
 

@@ -40,9 +40,10 @@ func one() eventlog.Settings {
 	return eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}
 }
 
-func connect(t *testing.T, srv *natstest.Server) *nats.Conn {
+func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	opts = append(opts, nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +51,9 @@ func connect(t *testing.T, srv *natstest.Server) *nats.Conn {
 	return nc
 }
 
-func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings) *eventlog.Log {
+func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(patient(t), connect(t, srv), settings, quiet())
+	l, err := eventlog.Create(patient(t), connect(t, srv, opts...), settings, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}

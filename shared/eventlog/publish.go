@@ -34,9 +34,6 @@ type Event struct {
 	Final bool
 	// Trace is the trace context of the publisher, or none.
 	Trace tracing.Context
-	// Connection is the only one that the event may be begun on; see [Log.Connection].
-	// 0 means any.
-	Connection uint64
 	// Index is where a publisher that counts a stream's events itself keeps its count,
 	// as text of its own; empty means none.
 	Index string
@@ -88,26 +85,27 @@ type Publishing struct {
 	log    *Log
 	p      int
 	future jetstream.PubAckFuture
-	in     *inSeries  // instead of future, when a series sends it
+	series *Series    // that it is of, or nil
+	in     *inSeries  // instead of future, when its series sends it
 	span   trace.Span // nil when the event is in no trace
 }
 
-// Begin hands an event to the log without waiting for the acknowledgement. Events that
-// one goroutine begins one after the other are stored in that order, as far as they
-// are stored, if [Log.Pipelined]: it never tries twice. Data must not change until Wait
+// Begin hands an event to the log without waiting for the acknowledgement: it never tries
+// twice. For the order of several there is [Series]. Data must not change until Wait
 // has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
 // none; see [Log.TraceTo].
 //
-// Errors are those of [Log.Publish], and [ErrMoved]: what is not begun is not stored,
-// unless the error wraps [ErrUnknown].
+// Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
+// wraps [ErrUnknown].
 func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	p, err := l.admit(ctx, e)
 	if err != nil {
 		return nil, err
 	}
-	if e.Connection != 0 && e.Connection != l.Connection() {
-		return nil, ErrMoved
-	}
+	return l.begin(ctx, p, e)
+}
+
+func (l *Log) begin(ctx context.Context, p int, e Event) (*Publishing, error) {
 	span := l.trace(ctx, &e, p)
 	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
 	if err != nil {
@@ -128,20 +126,15 @@ func (l *Log) admit(ctx context.Context, e Event) (p int, err error) {
 	return p, err
 }
 
-// Connection returns the number of the connection to NATS, from 1. What was begun on an
-// earlier one, and is not acknowledged, may be lost: what is begun now would overtake it.
-func (l *Log) Connection() uint64 { return l.nc.Stats().Reconnects + 1 }
-
-// Pipelined reports whether an event may be begun before the one ahead of it in its stream
-// is acknowledged. Not so in a cluster, where a [Series] keeps the order.
-func (l *Log) Pipelined() bool { return !l.Clustered() }
-
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
-	if w.in != nil {
+	switch {
+	case w.in != nil:
 		return w.in.wait(ctx)
+	case w.series != nil:
+		defer func() { w.series.settled(err) }()
 	}
 	select {
 	case ack := <-w.future.Ok():

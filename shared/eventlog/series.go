@@ -23,23 +23,36 @@ const (
 	maxTries = 3
 )
 
-// Series is events of one session whose order is kept also where partitions have
-// replicas. When the leader of a partition changes, what is on its way to the old one is
-// lost, and what is sent next may be stored by the new one: so nothing is sent there
-// before all that was sent earlier is acknowledged, and what waits meanwhile follows
-// together, in an atomic batch (nats-server's ADR-50), of which all is stored or nothing.
+// Series is events of one session that are stored in the order in which they are begun, as
+// far as they are stored.
 //
-// After an event of which it is not known that it is stored, what waits behind it is not
-// stored and fails with [ErrUnavailable]; so does what is begun later.
+// What is on its way when the connection to NATS is lost may be lost too, and what is sent
+// on the next one would overtake it: so nothing is begun there before all is settled that
+// was begun on another. In a cluster the same holds for the leader of a partition, of
+// whose changes nobody hears in time. Nothing is sent there before all that was sent
+// earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
+// (nats-server's ADR-50), of which all is stored or nothing.
 //
-// A Series belongs to one goroutine, which begins its events.
+// After an event that is not stored, or of which it is not known, what waits behind it is
+// not stored and fails with [ErrUnavailable]; so does what is begun later. It goes on
+// behind those alone that are too large.
+//
+// A Series belongs to one goroutine, which begins its events. Another one calls Wait for
+// each, in any order: Begin may wait for that.
 type Series struct {
 	log *Log
 
-	mu      sync.Mutex
+	mu     sync.Mutex
+	failed error // what ended the series
+
+	// Of what is sent at once:
+	on        uint64        // the connection that events are begun on
+	unsettled int           // of them
+	quiet     chan struct{} // closed when unsettled is 0 again; nil unless Begin waits for that
+
+	// Of what is sent together:
 	waiting []*Publishing
 	sending bool
-	failed  error // what ended the series
 }
 
 // Series begins a series.
@@ -59,12 +72,15 @@ type inSeries struct {
 // the acknowledgement, and must not end before Wait is called.
 func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	l := s.log
-	if l.Pipelined() {
-		return l.Begin(ctx, e)
-	}
 	p, err := l.admit(ctx, e)
+	if ends(err) {
+		s.fail(err)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if !l.Clustered() {
+		return s.beginSingly(ctx, p, e)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,6 +95,68 @@ func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 		go s.send()
 	}
 	return w, nil
+}
+
+// beginSingly begins an event as soon as it would overtake nothing.
+func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	w, err := s.log.begin(ctx, p, e)
+	if err != nil {
+		s.settled(err)
+		return nil, err
+	}
+	w.series = s
+	return w, nil
+}
+
+// enter counts one more event as under way, once nothing is on another connection.
+func (s *Series) enter(ctx context.Context) error {
+	for {
+		quiet, err := s.tryEnter()
+		if quiet == nil {
+			return err
+		}
+		select {
+		case <-quiet:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// tryEnter is enter, or returns what has to be waited for.
+func (s *Series) tryEnter() (quiet <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.log.nc.Stats().Reconnects + 1
+	switch {
+	case s.failed != nil:
+		return nil, s.failed
+	case s.on != now && s.unsettled > 0:
+		if s.quiet == nil {
+			s.quiet = make(chan struct{})
+		}
+		return s.quiet, nil
+	}
+	s.on = now
+	s.unsettled++
+	return nil, nil
+}
+
+// settled notes what became of an event that was sent at once.
+func (s *Series) settled(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsettled--
+	if ends(err) && s.failed == nil {
+		s.failed = notSent(err) // nothing waits here
+	}
+	if s.unsettled == 0 && s.quiet != nil {
+		close(s.quiet)
+		s.quiet = nil
+	}
 }
 
 // send ends when nothing waits.

@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 )
 
@@ -23,23 +26,76 @@ type begun struct {
 	ack   eventlog.Ack
 }
 
-// runSeries gives events to one series, as fast as it takes them, and waits for all.
-func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration) []begun {
+// runSeries gives events to one series, as fast as it takes them, and waits for all, but
+// not before something has come.
+func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration, before ...<-chan struct{}) []begun {
 	t.Helper()
 	s := l.Series()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	all := make([]begun, len(events))
+	under := make(chan *begun, len(events))
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		for _, came := range before {
+			<-came
+		}
+		for b := range under {
+			b.ack, b.err = b.on.Wait(ctx)
+		}
+	})
 	for i, e := range events {
 		on, err := s.Begin(ctx, e)
 		all[i] = begun{event: e, on: on, err: err}
-	}
-	for i := range all {
-		if b := &all[i]; b.on != nil {
-			b.ack, b.err = b.on.Wait(ctx)
+		if on != nil {
+			under <- &all[i]
 		}
 	}
+	close(under)
+	waiting.Wait()
 	return all
+}
+
+// What is stored of a series is its beginning, though its connection is lost meanwhile.
+func TestASeriesKeepsItsOrderOverConnections(t *testing.T) {
+	const rounds, n = 20, 300
+	srv := natstest.Start(t)
+	var link natstest.Link
+	l := create(t, srv, one(), nats.SetCustomDialer(&link))
+	reader := open(t, srv)
+	eventlogtest.Begin(t, reader)
+	for round := range rounds {
+		stream := fmt.Sprint(round)
+		cut := make(chan struct{})
+		go func() {
+			defer close(cut)
+			time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond) // anywhere in it
+			link.Cut()
+			link.Heal()
+			time.Sleep(50 * time.Millisecond) // time to overtake what is lost
+		}()
+		all := runSeries(t, l, seriesOf(stream, n), 10*time.Second, cut)
+		wantBeginning(t, round, all, entriesOf(t, reader, stream))
+	}
+}
+
+// wantBeginning says what is wrong with what is stored of a series.
+func wantBeginning(t *testing.T, round int, all []begun, entries []eventlog.Entry) {
+	t.Helper()
+	for i, e := range entries {
+		if !bytes.Equal(e.Data, numbered(i)) {
+			t.Fatalf("round %d: event %d is %s", round, i, e.Data)
+		}
+	}
+	for i, b := range all {
+		stored := i < len(entries)
+		switch {
+		case b.err == nil && (!stored || entries[i].Sequence != b.ack.Sequence):
+			t.Fatalf("round %d: event %d of %d is acknowledged at %d", round, i, len(entries), b.ack.Sequence)
+		case b.err != nil && stored && !errors.Is(b.err, eventlog.ErrUnknown):
+			t.Fatalf("round %d: event %d is stored: %v", round, i, b.err)
+		}
+	}
 }
 
 func seriesOf(stream string, n int) []eventlog.Event {
@@ -174,21 +230,7 @@ func TestOfASeriesThatFailsTheBeginningIsStored(t *testing.T) {
 		all := runSeries(t, l, seriesOf(stream, n), 3*time.Second)
 		upsetting.Wait()
 		c.WaitCurrent()
-		entries := entriesOf(t, l, stream)
-		for i, e := range entries {
-			if !bytes.Equal(e.Data, numbered(i)) {
-				t.Fatalf("round %d: event %d is %s", round, i, e.Data)
-			}
-		}
-		for i, b := range all {
-			stored := i < len(entries)
-			switch {
-			case b.err == nil && (!stored || entries[i].Sequence != b.ack.Sequence):
-				t.Fatalf("round %d: event %d of %d is acknowledged at %d", round, i, len(entries), b.ack.Sequence)
-			case b.err != nil && stored && !errors.Is(b.err, eventlog.ErrUnknown):
-				t.Fatalf("round %d: event %d is stored: %v", round, i, b.err)
-			}
-		}
+		wantBeginning(t, round, all, entriesOf(t, l, stream))
 		if all[n-1].err != nil {
 			failed++
 		}

@@ -2,10 +2,7 @@ package session_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,45 +89,4 @@ func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
 		t.Fatal(err)
 	}
 	return rec
-}
-
-// link is a dialer whose connections a test can cut and heal, while the server
-// goes on for everybody else.
-type link struct {
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-}
-
-var errCut = errors.New("the link is cut")
-
-// Dial implements nats.CustomDialer.
-func (l *link) Dial(network, address string) (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cut {
-		return nil, errCut
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(context.Background(), network, address)
-	if err == nil {
-		l.conns = append(l.conns, conn)
-	}
-	return conn, err
-}
-
-func (l *link) Cut() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cut = true
-	for _, conn := range l.conns {
-		_ = conn.Close()
-	}
-	l.conns = nil
-}
-
-func (l *link) Heal() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cut = false
 }

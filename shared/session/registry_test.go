@@ -277,7 +277,7 @@ func TestTheCopyFollowsARestartAndARollback(t *testing.T) {
 
 func TestACopyIsNotCurrentWhileItsConnectionIsAway(t *testing.T) {
 	srv := natstest.Start(t)
-	var l link
+	var l natstest.Link
 	cut, other := create(t, connect(t, srv, nats.SetCustomDialer(&l))), open(t, connect(t, srv))
 	rec := mustCreate(t, cut, "s")
 	if err := cut.Current(patient(t)); err != nil {

@@ -1,0 +1,51 @@
+package natstest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+)
+
+// Link is a dialer whose connections a test can cut and heal, while the server goes on for
+// everybody else. The zero Link is healed. Its methods may be called at the same time.
+type Link struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+var errCut = errors.New("the link is cut")
+
+// Dial implements nats.CustomDialer.
+func (l *Link) Dial(network, address string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		return nil, errCut
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(context.Background(), network, address)
+	if err == nil {
+		l.conns = append(l.conns, conn)
+	}
+	return conn, err
+}
+
+// Cut ends all connections, and refuses others until Heal.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = true
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+	l.conns = nil
+}
+
+// Heal lets connections be made again.
+func (l *Link) Heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = false
+}
