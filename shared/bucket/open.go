@@ -29,3 +29,11 @@ func Conflict(err error) bool {
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter with replicas
 }
+
+// Busy reports whether a write was refused only because another one of its key is under
+// way. The leader of a bucket with replicas says so for a moment even when it has
+// acknowledged the other one: it ends that a little later.
+func Busy(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
+}
