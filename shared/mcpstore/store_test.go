@@ -118,7 +118,7 @@ func TestNamesThatTheLogCannotHoldAreRefused(t *testing.T) {
 
 func TestASessionThatWasClosedTakesAndTellsNothing(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.store(Config{}), w.store(Config{Timeout: time.Second})
+	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
 	mustAppend(t, a, "s", "req", "0")
 	wantAfter(t, b, "s", "req", -1, "0")
@@ -189,15 +189,23 @@ func TestAPartitionThatIsMadeAnewIsNotTheSame(t *testing.T) {
 	wantAfter(t, w.store(Config{}), "s", "req", 2, "3")
 }
 
+// fail has an Append fail, soon, while there is no server. Only calls have the time-out.
+func (s *Store) fail(t *testing.T, session, stream, data string) {
+	t.Helper()
+	s.cfg.Timeout = 200 * time.Millisecond
+	defer func() { s.cfg.Timeout = defaultTimeout }()
+	if err := s.Append(t.Context(), session, stream, []byte(data)); err == nil {
+		t.Fatal("there is no server")
+	}
+}
+
 func TestAnAppendThatFailedLeavesItsIndexEmpty(t *testing.T) {
 	w := newWorld(t)
-	a := w.store(Config{Timeout: 300 * time.Millisecond})
+	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
 	mustAppend(t, a, "s", "req", "0")
 	w.server.Stop()
-	if err := a.Append(t.Context(), "s", "req", []byte("1")); err == nil {
-		t.Fatal("there is no server")
-	}
+	a.fail(t, "s", "req", "1")
 	began := time.Now()
 	if err := a.Append(t.Context(), "s", "req", []byte("2")); !errors.Is(err, errLostBefore) {
 		t.Fatalf("%v, after %s", err, time.Since(began))
@@ -293,13 +301,11 @@ func TestAnEventThatIsTooLargeIsLostAndNothingElse(t *testing.T) {
 
 func TestAnAppendBeforeTheStreamCouldBeReadCounts(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.store(Config{}), w.store(Config{Timeout: 200 * time.Millisecond})
+	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
 	mustAppend(t, a, "s", "", "0")
 	w.server.Stop()
-	if err := b.Append(t.Context(), "s", "", []byte("1")); err == nil {
-		t.Fatal("there is no server")
-	}
+	b.fail(t, "s", "", "1")
 	w.start()
 	eventually(t, "it is known where the stream ended", func() bool {
 		_, err := after(t, b, "s", "", 0)
