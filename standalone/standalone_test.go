@@ -285,9 +285,10 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	}
 	r.wait("both events are there", func() bool { return events() == 2 })
 	for _, flag := range []string{"--edge-addr", "--janitor-addr"} {
-		if status, body := request(t, http.MethodGet, url(flag)+"/v1/sessions/s", ""); status != http.StatusOK || !strings.Contains(body, `"events":2`) {
-			t.Errorf("%s answered the look at a session with %d %s", flag, status, body)
-		}
+		r.wait(flag+" answers the look at a session", func() bool { // the ledger is behind the edge
+			status, body := request(t, http.MethodGet, url(flag)+"/v1/sessions/s", "")
+			return status == http.StatusOK && strings.Contains(body, `"events":2`)
+		})
 	}
 	if status, body := request(t, http.MethodGet, url("--edge-addr")+"/", ""); status != http.StatusOK || !strings.Contains(body, "playground") {
 		t.Errorf("the playground is %d", status)
@@ -327,7 +328,10 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(rest), "retry: ") {
 		t.Errorf("the open stream ended with %v: %q", err, rest)
 	}
-	if strings.Contains(r.log.String(), `"level":"ERROR"`) || strings.Contains(r.log.String(), `"level":"WARN"`) {
-		t.Errorf("it complained:\n%s", r.log)
+	for line := range strings.Lines(r.log.String()) {
+		slow := strings.Contains(line, "cannot look at a partition") // as on a machine that pauses
+		if strings.Contains(line, `"level":"ERROR"`) || strings.Contains(line, `"level":"WARN"`) && !slow {
+			t.Errorf("it complained: %s", line)
+		}
 	}
 }
