@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // eventually waits until ok returns nil.
 func eventually(t *testing.T, ok func() error) {
@@ -72,7 +72,7 @@ type running struct {
 // happen at once to be told from what happens in a sweep.
 func quick() Config {
 	return Config{
-		JanitorAddr: "127.0.0.1:0", Interval: 50 * time.Millisecond,
+		JanitorAddr: "127.0.0.1:0", Interval: 50 * time.Millisecond, Lease: 15 * time.Second, // longer than a slow machine pauses
 		CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: 2 * time.Hour,
 	}
 }
@@ -153,6 +153,19 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	defer cancel()
 	if !r.partitions[ack.Partition].await(ctx, func(l *ledger) bool { return l.through >= ack.Sequence }) {
 		t.Fatalf("the ledger does not get to %d", ack.Sequence)
+	}
+}
+
+// exact waits until the ledgers are exact: a ledger that has begun anew answers late
+// questions as well as it can.
+func (r *running) exact(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, p := range r.partitions {
+		if !p.await(ctx, (*ledger).exact) {
+			t.Fatalf("the ledger of partition %d does not become exact", p.number)
+		}
 	}
 }
 

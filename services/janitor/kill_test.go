@@ -18,7 +18,10 @@ import (
 // one, which stood by or is started then, does the rest, and nothing else, and no mark
 // says less than the truth.
 func TestAJanitorThatIsKilledAtAnyChangeLeavesNothingWrong(t *testing.T) {
-	total := killedAfter(t, 1000, false)
+	total := 0
+	for n := 0; n < 3 && total < 20; n++ { // one that is held up may lose its lease before it has done all
+		total = max(total, killedAfter(t, 1000, false))
+	}
 	if total < 20 {
 		t.Fatalf("there are %d changes in all", total)
 	}
@@ -107,6 +110,7 @@ func killedAfter(t *testing.T, changes int, anew bool) int {
 	}
 	second.acts(t)
 	eventually(t, settled)
+	second.exact(t)
 	second.wantMark(t, "quiet", "a", marks.Mark{})
 	for _, of := range []struct {
 		place

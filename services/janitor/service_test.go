@@ -66,21 +66,17 @@ func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
 	}
 }
 
-func TestAClearDeletesWithinASecondAndOnlyWhatLiesBeforeIt(t *testing.T) {
+func TestAClearDeletesBeforeTheNextSweepAndOnlyWhatLiesBeforeIt(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
 	a, b := r.publish(t, "s", "a", 20), r.publish(t, "s", "b", 5)
 	at := r.mark(t, event.Clear, "s", "a")
 	after := r.publish(t, "s", "a", 2)
-	begun := time.Now()
 	r.wantMark(t, "s", "a", marks.Mark{Removed: a[19], Reason: marks.Cleared})
 	eventually(t, func() error {
 		return wantSequences(r.stored(t, "s", ""), slices.Concat(b, []uint64{at}, after))
 	})
-	if took := time.Since(begun); took > time.Second {
-		t.Errorf("it took %s", took)
-	}
 	r.wantMark(t, "s", "a", marks.Mark{Removed: a[19], Reason: marks.Cleared})
 	r.wantMark(t, "s", "b", marks.Mark{})
 
@@ -142,6 +138,7 @@ func TestARestartedJanitorAccusesOnlyWhoMayHaveLostEvents(t *testing.T) {
 	r.stop()
 
 	r = begin(t, srv, settings, quick())
+	r.exact(t)
 	r.wantMark(t, "quiet", "a", marks.Mark{})
 	r.wantMark(t, "quiet", "unknown", marks.Mark{})
 	r.wantMark(t, "full", "a", marks.Mark{Maybe: full[4]})
@@ -162,7 +159,6 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 		t.Errorf("not ready during an outage: %v", err)
 	}
 	srv.Start()
-	begun := time.Now()
 	eventually(t, func() error {
 		// What is asked while the connection breaks is never answered.
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -171,9 +167,6 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 		return err
 	})
 	after := r.publish(t, "s", "a", 2)
-	if took := time.Since(begun); took > 3*time.Second {
-		t.Errorf("a publish waited %s for the new generation", took)
-	}
 	for p := range 2 {
 		eventually(t, func() error { // each by itself
 			state, err := r.b.Log.Look(t.Context(), p)
@@ -182,6 +175,10 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 			}
 			return err
 		})
+	}
+	now, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
+	if start := now.Generation().Start; err != nil || start <= before[7] || start > after[0] {
+		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d; %v", after[0], start, before[7], err)
 	}
 	all := slices.Concat(before, after)
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })
@@ -264,17 +261,21 @@ func TestManyStreamsAreOneQuestion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reply, err := marks.Ask(t.Context(), r.b.Conn, marks.Request{
-		Birth: state.Birth, Through: state.Last,
-		Places: []marks.Place{{Session: "s", Stream: "b"}, {Session: "s", Stream: "a"}, {Session: "no", Stream: "body"}},
+	var reply marks.Reply
+	eventually(t, func() error { // the clerk is there
+		reply, err = marks.Ask(t.Context(), r.b.Conn, marks.Request{
+			Birth: state.Birth, Through: state.Last,
+			Places: []marks.Place{{Session: "s", Stream: "b"}, {Session: "s", Stream: "a"}, {Session: "no", Stream: "body"}},
+		})
+		return err
 	})
 	want := []marks.PlaceMark{
 		{First: other[0]},
 		{Mark: marks.Mark{Removed: events[0], Reason: marks.Trimmed}, Closed: closed.Sequence, First: events[1]},
 		{},
 	}
-	if err != nil || !slices.Equal(reply.Places, want) {
-		t.Errorf("%+v, %v", reply.Places, err)
+	if !slices.Equal(reply.Places, want) {
+		t.Errorf("%+v", reply.Places)
 	}
 	many := marks.Request{Birth: state.Birth, Places: make([]marks.Place, marks.MaxPlaces+1)}
 	if _, err := marks.Ask(t.Context(), r.b.Conn, many); !errors.Is(err, marks.ErrUnavailable) {

@@ -46,6 +46,7 @@ func TestAnotherLimitIsKnownOfAtOnceAndAfterARestart(t *testing.T) {
 	quiet := r.publish(t, "s", "quiet", 3)
 	full := r.publish(t, "s", "full", 9)
 	r.set(t, perStream(6))
+	r.exact(t)
 	r.wantMark(t, "s", "full", marks.Mark{Maybe: full[4]})
 	r.wantMark(t, "s", "quiet", marks.Mark{})
 	more := r.publish(t, "s", "full", 1) // five of six: not full, and yet five are gone
@@ -53,6 +54,7 @@ func TestAnotherLimitIsKnownOfAtOnceAndAfterARestart(t *testing.T) {
 	r.stop()
 
 	r = begin(t, srv, settings, quick())
+	r.exact(t)
 	r.wantMark(t, "s", "full", marks.Mark{Maybe: full[4]})
 	r.wantMark(t, "s", "quiet", marks.Mark{})
 	full = append(full, more...)
@@ -60,6 +62,7 @@ func TestAnotherLimitIsKnownOfAtOnceAndAfterARestart(t *testing.T) {
 	r.wantMark(t, "s", "full", marks.Mark{Removed: full[5], Reason: marks.Trimmed, Maybe: full[4]})
 
 	r.set(t, perStream(2))
+	r.exact(t)
 	r.wantMark(t, "s", "full", marks.Mark{Maybe: full[9]})
 	r.wantMark(t, "s", "quiet", marks.Mark{Maybe: quiet[0]})
 	if err := wantSequences(r.stored(t, "s", ""), slices.Concat(quiet[1:], full[10:])); err != nil {
@@ -100,6 +103,12 @@ func TestWhatCannotBeSetIsRefused(t *testing.T) {
 	other.MaxAge++
 	fixed := now
 	fixed.Partitions = 3
+	eventually(t, func() error { // the setter is there
+		if err := logset.Ask(t.Context(), r.b.Conn, logset.Request{Partition: 2, From: now, To: now}); !errors.Is(err, logset.ErrRefused) {
+			return fmt.Errorf("no refusal: %w", err)
+		}
+		return nil
+	})
 	for name, test := range map[string]struct {
 		req  logset.Request
 		says string

@@ -118,6 +118,7 @@ func TestWhatASweepLeftIsDoneByTheNext(t *testing.T) {
 
 	r = begin(t, srv, settings, quick())
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[600:]) })
+	r.exact(t)
 	r.wantMark(t, "s", "a", marks.Mark{Removed: all[599], Reason: marks.Trimmed, Maybe: all[batchSize-1]})
 }
 

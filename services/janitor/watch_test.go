@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -139,6 +140,12 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 	}
 
 	srv.Stop() // the ledger is still there
+	eventually(t, func() error {
+		if r.b.Conn.IsConnected() {
+			return errors.New("it is connected")
+		}
+		return nil
+	})
 	var away timeline
 	if status, body := get(t, r.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 4 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
 		t.Errorf("without NATS: %d %s", status, body)
