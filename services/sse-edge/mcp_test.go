@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 )
 
 const (
@@ -136,7 +137,10 @@ func TestTheStandaloneStream(t *testing.T) {
 }
 
 func TestASessionEnds(t *testing.T) {
-	b, u := newMCP(t, nil)
+	f := newIntact(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
 	c := u.get("")
 	c.primed()
 	call := u.follow(u.post(toolCall))
@@ -147,6 +151,10 @@ func TestASessionEnds(t *testing.T) {
 	c.over()
 	call.fails(`"a"`)
 	call.over()
+	eventually(t, "the edge's copy says so too", func() bool {
+		rec, ok := s.sessions.Session(u.session)
+		return ok && rec.State != session.Open
+	})
 	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
 		body := ""
 		if method == http.MethodPost {
@@ -248,7 +256,16 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 				id, refused = next, again.resp.ContentLength >= 0
 				again.close()
 			}
-			call := u.read(u.post(toolCall))
+			var call answered
+			eventually(t, "a call is refused", func() bool {
+				resp := u.post(toolCall)
+				if resp.StatusCode == http.StatusOK { // it took long enough for one more
+					_ = resp.Body.Close()
+					return false
+				}
+				call = u.read(resp)
+				return true
+			})
 			if (call.StatusCode != http.StatusServiceUnavailable || call.Header.Get("Retry-After") == "") && call.StatusCode != http.StatusTooManyRequests {
 				t.Errorf("%d %s", call.StatusCode, call.body)
 			}
