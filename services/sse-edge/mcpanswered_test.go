@@ -13,7 +13,7 @@ import (
 
 // A client that reads slowly gets the response in parts, and no error behind it.
 func TestASlowClientIsAnsweredOnce(t *testing.T) {
-	b, u := newMCP(t, func(c *Config) { c.WindowBytes = 64 << 20 })
+	b, u := newMCP(t, func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	var messages []string

@@ -142,7 +142,7 @@ func TestTheWire(t *testing.T) {
 
 // Only who understands it is sent away when the connection is old.
 func TestAnOldConnectionIsSentAway(t *testing.T) {
-	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 2*time.Second, 100*time.Millisecond })
+	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 4*time.Second, 100*time.Millisecond })
 	old := *u
 	old.version = "2025-06-18"
 	patient := old.follow(old.post(toolCall))
