@@ -229,7 +229,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		}
 		s := crowd[i]
 		defer func() { _ = s.conn.Close() }()
-		if err := s.watch(1<<30, 1); !errors.Is(err, io.EOF) {
+		if err := s.watch(1<<30, 1); !errors.Is(err, io.EOF) || s.dec == nil {
 			return err
 		}
 		if r := s.dec.Retry(); r < 2*time.Second || r > 4*time.Second {

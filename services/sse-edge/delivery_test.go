@@ -93,6 +93,7 @@ func TestABlockedClientIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.metrics.blocked) == 0 })
+	eventually(t, "all are counted", func() bool { return testutil.ToFloat64(s.metrics.sent) >= events })
 	if sent := testutil.ToFloat64(s.metrics.sent); sent != events {
 		t.Errorf("%v events are sent, want %d", sent, events)
 	}

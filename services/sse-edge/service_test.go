@@ -84,6 +84,9 @@ func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
 		data, _ := json.Marshal(reply)
 		_ = m.Respond(data)
 	})
+	if err == nil {
+		err = f.b.Conn.Flush()
+	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
