@@ -31,6 +31,8 @@ type attachments struct {
 	logger  *slog.Logger
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
+	// claimWithin is how long a client waits for its claim.
+	claimWithin time.Duration
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -63,7 +65,7 @@ func (at *attached) newest() *stream { return at.streams[len(at.streams)-1] }
 
 const (
 	attachTimeout = 2 * time.Second        // of a request to NATS
-	claimTimeout  = 500 * time.Millisecond // of one that a client waits for
+	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
 	handTimeout   = time.Second            // to wait for the place of the connection before
 	attachBeat    = 10 * time.Second       // between two signs of life
 	attachSilence = 35 * time.Second       // after which an edge has gone
@@ -72,7 +74,7 @@ const (
 
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
-		edge: rand.Text(), records: records, logger: logger, base: base,
+		edge: rand.Text(), records: records, logger: logger, base: base, claimWithin: claimTimeout,
 		places: map[string]*attached{}, heard: map[string]time.Time{},
 	}
 }
@@ -113,7 +115,7 @@ type claim struct {
 
 // claim makes a stream's record this edge's.
 func (a *attachments) claim(at place) claim {
-	ctx, cancel := context.WithTimeout(a.base, claimTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
 	before, revision, err := a.records.claim(ctx, attachKey(at), a.edge)
 	if err != nil {

@@ -52,10 +52,15 @@ func (s *Service) rests(t *testing.T, name place) {
 	})
 }
 
+// claimsForLong has a claim take as long as a slow machine does: one that is given up leaves
+// the messages to a connection at another edge.
+func claimsForLong(s *Service) { s.attached.claimWithin = 20 * time.Second }
+
 // newMCPs is newMCP with so many edges; the session is begun at the first.
 func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*Service) {
 	t.Helper()
 	f := newIntact(t)
+	f.tune = claimsForLong
 	b = f.bridge()
 	for range n {
 		s, _ := f.mcpService(nil)
@@ -97,6 +102,7 @@ func TestTheNewestConnectionMayBeAtAnotherEdge(t *testing.T) {
 
 func TestACallIsResumedAtAnotherEdge(t *testing.T) {
 	f := newIntact(t)
+	f.tune = claimsForLong
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
 	two := f.mcpEdge(nil)
@@ -154,6 +160,10 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 func TestConnectionsGoOnWithoutRecords(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
+	eventually(t, "the edge's copy has the session", func() bool {
+		_, ok := s.sessions.Session(u.session)
+		return ok
+	})
 	b.f.server.Stop()
 	c := u.attach(s, 1)
 	b.f.server.Start()
@@ -172,6 +182,7 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 	one, two := edges[0], edges[1]
 	u.attach(one, 1)
 	at := u.standalone()
+	eventually(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
 	claimed := two.attached.claim(at)
 	one.rests(t, at)
 	two.attached.begin(attachKey(at), claimed)

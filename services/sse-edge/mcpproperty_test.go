@@ -13,6 +13,7 @@ import (
 // call once and in order, and no other; also when connections of before are still open.
 func TestACallSurvivesCutsAtAnyPlace(t *testing.T) {
 	f := newIntact(t)
+	f.tune = claimsForLong
 	b := f.bridge()
 	var urls []string
 	for _, change := range []func(*Config){nil, func(c *Config) { c.WindowBytes = 4 << 10 }, func(c *Config) { c.WindowBackfill = -1 }} {
