@@ -36,6 +36,7 @@ type attachments struct {
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
+	coming map[string]int       // claims whose connections have not joined yet, by the same
 	heard  map[string]time.Time // when other edges were, last
 }
 
@@ -75,7 +76,7 @@ const (
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base, claimWithin: claimTimeout,
-		places: map[string]*attached{}, heard: map[string]time.Time{},
+		places: map[string]*attached{}, coming: map[string]int{}, heard: map[string]time.Time{},
 	}
 }
 
@@ -103,7 +104,15 @@ func (a *attachments) join(st *stream) {
 		at.holder = st
 		return
 	}
+	a.came(key)
 	a.work.Go(func() { a.begin(key, st.mcp.claim) })
+}
+
+// came notes that a connection with a claim has joined. The caller holds the lock.
+func (a *attachments) came(key string) {
+	if a.coming[key]--; a.coming[key] == 0 {
+		delete(a.coming, key)
+	}
 }
 
 // claim is what came of claiming a stream's record, which is done before the client
@@ -113,11 +122,15 @@ type claim struct {
 	revision uint64 // 0 when it could not be claimed
 }
 
-// claim makes a stream's record this edge's.
+// claim makes a stream's record this edge's. A connection that joins must follow.
 func (a *attachments) claim(at place) claim {
+	key := attachKey(at)
+	a.mu.Lock()
+	a.coming[key]++ // or who ends meanwhile would release the record
+	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
-	before, revision, err := a.records.claim(ctx, attachKey(at), a.edge)
+	before, revision, err := a.records.claim(ctx, key, a.edge)
 	if err != nil {
 		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
 		return claim{}
@@ -227,15 +240,16 @@ func (a *attachments) handedOver(key string, claimed uint64, handed <-chan strin
 	return await(a.base, handed)
 }
 
-// release lets another edge's connection take over, unless there is one here again. A
-// record that was handed over to this edge meanwhile has another revision.
+// release lets another edge's connection take over, unless there is one here again, or one
+// is coming. A record that was handed over to this edge meanwhile has another revision.
 func (a *attachments) release(key, where string) {
 	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
 	defer cancel()
 	_ = a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) { // else its time will be over
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return attachRecord{Edge: a.edge, From: where, Released: true}, a.places[key] == nil && now.Edge == a.edge && !now.Released
+		stays := a.places[key] != nil || a.coming[key] > 0
+		return attachRecord{Edge: a.edge, From: where, Released: true}, !stays && now.Edge == a.edge && !now.Released
 	})
 }
 

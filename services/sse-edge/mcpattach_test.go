@@ -185,8 +185,41 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 	eventually(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
 	claimed := two.attached.claim(at)
 	one.rests(t, at)
-	two.attached.begin(attachKey(at), claimed)
+	two.attached.joinsLate(attachKey(at), claimed)
 	one.holds(t, at, 1)
+}
+
+// joinsLate is join for a connection that has gone before it has its turn.
+func (a *attachments) joinsLate(key string, c claim) {
+	a.mu.Lock()
+	a.came(key)
+	a.mu.Unlock()
+	a.begin(key, c)
+}
+
+// A connection that ends does not give back what the next one at its edge has claimed: an
+// older one elsewhere would get the messages, and the newest nothing.
+func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	before := u.attach(two, 1)
+	one.rests(t, u.standalone())
+	key := attachKey(u.standalone())
+	claimed := two.attached.claim(u.standalone()) // its connection has not joined yet
+	before.close()
+	eventually(t, "the connection before has ended", func() bool {
+		two.attached.mu.Lock()
+		defer two.attached.mu.Unlock()
+		return two.attached.places[key] == nil
+	})
+	two.attached.release(key, "")
+	r, _, err := one.attached.records.read(t.Context(), key)
+	if err != nil || r.Edge != two.attached.edge || r.Released {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	two.attached.joinsLate(key, claimed)
+	one.holds(t, u.standalone(), 1)
 }
 
 // NATS keeps the records in its memory.
