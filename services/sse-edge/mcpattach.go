@@ -108,11 +108,20 @@ func (a *attachments) join(st *stream) {
 	a.work.Go(func() { a.begin(key, st.mcp.claim) })
 }
 
-// came notes that a connection with a claim has joined. The caller holds the lock.
+// came notes that nobody has to wait for a connection with a claim any more. The caller
+// holds the lock.
 func (a *attachments) came(key string) {
 	if a.coming[key]--; a.coming[key] == 0 {
 		delete(a.coming, key)
 	}
+}
+
+// miss ends the claim of a connection that does not join.
+func (a *attachments) miss(key string, c claim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.came(key)
+	a.work.Go(func() { a.begin(key, c) })
 }
 
 // claim is what came of claiming a stream's record, which is done before the client
@@ -122,7 +131,7 @@ type claim struct {
 	revision uint64 // 0 when it could not be claimed
 }
 
-// claim makes a stream's record this edge's. A connection that joins must follow.
+// claim makes a stream's record this edge's. The connection must join, or be missed.
 func (a *attachments) claim(at place) claim {
 	key := attachKey(at)
 	a.mu.Lock()
@@ -267,6 +276,9 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	if at == nil {
 		a.work.Go(func() { a.release(key, where) })
 		return
+	}
+	if now < at.revision {
+		return // another edge has claimed it since
 	}
 	at.revision, at.written, at.other = now, time.Now(), ""
 	if at.holder == nil {

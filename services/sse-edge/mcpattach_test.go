@@ -185,16 +185,8 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 	eventually(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
 	claimed := two.attached.claim(at)
 	one.rests(t, at)
-	two.attached.joinsLate(attachKey(at), claimed)
+	two.attached.miss(attachKey(at), claimed)
 	one.holds(t, at, 1)
-}
-
-// joinsLate is join for a connection that has gone before it has its turn.
-func (a *attachments) joinsLate(key string, c claim) {
-	a.mu.Lock()
-	a.came(key)
-	a.mu.Unlock()
-	a.begin(key, c)
 }
 
 // A connection that ends does not give back what the next one at its edge has claimed: an
@@ -218,8 +210,37 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 	if err != nil || r.Edge != two.attached.edge || r.Released {
 		t.Errorf("the record is %+v, %v", r, err)
 	}
-	two.attached.joinsLate(key, claimed)
+	two.attached.miss(key, claimed)
 	one.holds(t, u.standalone(), 1)
+}
+
+// Who takes over a record may find that it was claimed anew meanwhile.
+func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0].attached, edges[1].attached
+	u.attach(edges[0], 1)
+	u.attach(edges[1], 1)
+	edges[0].rests(t, u.standalone())
+	key := attachKey(u.standalone())
+	_, revision, err := two.records.read(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.mu.Lock()
+	over := make(chan struct{})
+	go func() { defer close(over); one.takeOver(key, revision, "") }()
+	eventually(t, "the record is the other edge's", func() bool {
+		r, now, err := two.records.read(t.Context(), key)
+		one.places[key].revision = now + 1
+		return err == nil && r.Edge == one.edge
+	})
+	one.mu.Unlock()
+	<-over
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.places[key].holder != nil {
+		t.Error("a connection gets the messages that another edge has claimed")
+	}
 }
 
 // NATS keeps the records in its memory.

@@ -174,6 +174,9 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 			_ = flush(st.conn, append([][]byte{st.head}, out.buffers...), s.cfg.WriteTimeout) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
+			if st.mcp != nil && st.quiet.Load() {
+				s.attached.miss(attachKey(st.reader.place), st.mcp.claim)
+			}
 			w.finish(st)
 			s.admission.inside.Done()
 			return
