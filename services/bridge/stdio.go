@@ -121,7 +121,12 @@ func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte)
 	case response := <-u.first:
 		return response, nil
 	case <-u.over:
-		return nil, errExited
+		select {
+		case response := <-u.first: // it came before
+			return response, nil
+		default:
+			return nil, errExited
+		}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
