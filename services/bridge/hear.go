@@ -127,8 +127,15 @@ func (u *stdio) route(m rpc.Message) *spoken {
 			}
 		}
 	}
-	if len(u.calls) == 1 {
-		return u.calls[0]
+	var only *spoken
+	for _, s := range u.calls {
+		switch {
+		case s.call.done(): // it is about to be forgotten
+		case only != nil:
+			return nil
+		default:
+			only = s
+		}
 	}
-	return nil
+	return only
 }

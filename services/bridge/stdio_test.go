@@ -124,6 +124,30 @@ func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
 	s.wantState(t, name, "", session.Closed)
 }
 
+func TestWhatIsAboutNoRequestGoesToTheOnlyOneThatIsOpen(t *testing.T) {
+	open := func() *spoken { return &spoken{call: &call{open: make([]asked, 1)}} }
+	answered := func() *spoken { return &spoken{call: &call{}} } // and not forgotten yet
+	one := open()
+	m, err := rpc.ParseMessage([]byte(note(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		calls []*spoken
+		want  *spoken
+	}{
+		{[]*spoken{one}, one},
+		{[]*spoken{answered(), one, answered()}, one},
+		{[]*spoken{one, open()}, nil},
+		{[]*spoken{answered()}, nil},
+		{nil, nil},
+	} {
+		if u := (&stdio{calls: tt.calls}); u.route(m) != tt.want {
+			t.Errorf("of %d it goes to another", len(tt.calls))
+		}
+	}
+}
+
 func TestAProcessAsksItsClient(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	s.start(t, stdioConfig(t))
