@@ -62,6 +62,9 @@ type Service struct {
 	work     sync.WaitGroup // grows only until stopping
 }
 
+// flushTimeout bounds the wait for NATS to know the subscriptions.
+const flushTimeout = time.Second
+
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
@@ -134,6 +137,9 @@ func (s *Service) Run(ctx context.Context) error {
 		s.stop()
 		return fmt.Errorf("cannot listen on NATS: %w", err)
 	}
+	// Whoever sees that the bridge is ready finds it on NATS, without a connection when there
+	// is one again.
+	_ = s.backend.Conn.FlushTimeout(flushTimeout)
 	s.run(s.patrol)
 	s.run(s.present)
 	s.run(records.run)
