@@ -128,7 +128,7 @@ func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
 		<-r.Context().Done()
 	})
 	cfg := testConfig(up.URL)
-	cfg.OpenTimeout = 100 * time.Millisecond
+	cfg.OpenTimeout = 2 * time.Second
 	s.start(t, cfg)
 	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusGatewayTimeout {
 		t.Errorf("it was answered %d", a.Status)

@@ -35,7 +35,7 @@ func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
 	if diff := cmp.Diff([]string{response("7")}, s.finished(t, name, plain)); diff != "" {
 		t.Error(diff)
 	}
-	eventually(t, "all messages are counted", func() bool { return in.metric(t, "messages_total", resultStored) == 7 })
+	eventually(t, "all messages are counted", func() bool { return in.metric(t, "messages_total") == 7 })
 	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
 
@@ -82,9 +82,11 @@ func TestASessionIsRegisteredAndEnds(t *testing.T) {
 		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
 	}
 	s.wantState(t, name, "", session.Closed)
-	if len(up.deleted) != 1 {
-		t.Errorf("upstream these have ended: %v", up.deleted)
-	}
+	eventually(t, "it has ended upstream", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
 	eventually(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 }
 

@@ -129,6 +129,9 @@ func TestABridgeMayBeKilledAtAnyMoment(t *testing.T) {
 	kill := s.startProgram(t, up.URL)
 	name := s.ready(t)
 	for range rounds {
+		eventually(t, "the bridge has the session", func() bool {
+			return s.do(t, rpc.Call{Action: rpc.Check, Session: name}).Status == http.StatusAccepted
+		})
 		before := up.sent.Load()
 		streams, asking := map[string]string{}, sync.WaitGroup{}
 		for i := range calls {

@@ -140,6 +140,8 @@ func TestAServerThatDoesNotKnowTheSessionAnyMoreEndsIt(t *testing.T) {
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, "", session.Closed)
 	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	up.mu.Lock()
+	defer up.mu.Unlock()
 	if len(up.deleted) > 0 {
 		t.Error("it was deleted upstream")
 	}
@@ -159,6 +161,8 @@ func TestAServerWithoutSessionsWorks(t *testing.T) {
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 		t.Errorf("the end was answered %d", a.Status)
 	}
+	up.mu.Lock()
+	defer up.mu.Unlock()
 	for _, h := range up.headers {
 		if h.Get(headerSession) != "" {
 			t.Error("it was given a session")
@@ -201,7 +205,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 		<-over
 	})
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = Timeout(200 * time.Millisecond)
+	cfg.CallTimeout = Timeout(2 * time.Second)
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, `"x"`, "hang")
