@@ -32,7 +32,6 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 		chromedp.NoSandbox,
 		chromedp.DisableGPU,
 		chromedp.Flag("disable-background-networking", true),
-		chromedp.UserDataDir(t.TempDir()),
 	}, more...)...)
 	ctx, _ := chromedp.NewContext(alloc) // ended by Cancel below
 	t.Cleanup(func() {
