@@ -3,11 +3,13 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -87,11 +89,17 @@ func numberOf(t testing.TB, data []byte) int {
 	return m.Params.N
 }
 
-// publish stores messages from to up to to, and returns the last event's id.
+// publish stores messages from to up to to, each tried under the same key while the log
+// does not answer in time, and returns the last event's id.
 func (p *proc) publish(session, stream string, from, to int) (id string) {
 	p.t.Helper()
 	for n := from; n <= to; n++ {
-		a := do(p.t, http.MethodPost, p.api()+streamPath(session, stream), numbered(n), "Content-Type", "application/json")
+		var a answer
+		key := rand.Text()
+		waitUntil(p.t, "number "+strconv.Itoa(n)+" is stored", func() bool {
+			a = do(p.t, http.MethodPost, p.api()+streamPath(session, stream), numbered(n), "Content-Type", "application/json", "Idempotency-Key", key)
+			return a.status != http.StatusServiceUnavailable
+		})
 		if a.status != http.StatusCreated {
 			p.t.Fatalf("publishing %d: %d %s", n, a.status, a.body)
 		}

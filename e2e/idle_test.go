@@ -8,8 +8,8 @@ import (
 
 // Who is connected is asked of the edge, over NATS, before a session is closed.
 func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
-	p := startProc(t, "--idle-after=2s", "--interval=200ms", "--ack-timeout=500ms", "--close-margin=50ms", "--close-after=600ms",
-		"--closed-grace=0s", "--tombstone-ttl=2s", "--max-connection-age=10m")
+	p := startProc(t, "--idle-after=4s", "--interval=200ms", "--close-margin=50ms", "--close-after=2300ms",
+		"--closed-grace=0s", "--tombstone-ttl=4s", "--max-connection-age=10m")
 	create := func(session string) {
 		t.Helper()
 		if a := do(t, http.MethodPost, p.api()+"/v1/sessions", `{"session":"`+session+`"}`, "Content-Type", jsonType); a.status != http.StatusCreated {
