@@ -228,6 +228,10 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 				}
 			}
 			want := []int{1, 2, 3, 4, 5, 6}
+			arrives := func() {
+				t.Helper()
+				waitUntil(t, "all have arrived", func() bool { return len(p.storedIn("demo", "main")) >= len(want) })
+			}
 
 			if oneByOne := !e.file && len(e.args) == 0; oneByOne {
 				r := begin("main", "first", numberedLines(1, 3))
@@ -246,6 +250,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 				p.start()
 				succeeds(r)
 			}
+			arrives() // a 201 is the log's word, and the edge hears of it a moment later
 			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) {
 				t.Errorf("stored are %d", got)
 			}
@@ -267,6 +272,12 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 			r = begin("main", "third", numbered(7)+"\n")
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {
 				t.Errorf("of a closed stream it says %d\n%s%s", code, r.text(), r.errors())
+			}
+			waitUntil(t, "the edge knows of the close", func() bool {
+				return strings.Contains(do(t, http.MethodGet, p.api()+streamPath("demo", "main"), "", "Accept", "application/json").body, `"closed":true`)
+			})
+			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) { // nothing is behind the close
+				t.Errorf("at the end, stored are %d", got)
 			}
 		})
 	}
