@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"flag"
@@ -37,16 +38,16 @@ func (p *proc) transcript(path string, enough func(string) bool, headers ...stri
 		p.t.Fatal(err)
 	}
 	var got bytes.Buffer
-	one := make([]byte, 4096)
+	in := bufio.NewReader(conn)
 	for enough == nil || !enough(got.String()) {
-		n, err := conn.Read(one)
-		got.Write(one[:n])
+		one, err := in.ReadByte()
 		if errors.Is(err, io.EOF) && enough == nil {
 			break
 		}
 		if err != nil {
 			p.t.Fatalf("%v after:\n%s", err, got.String())
 		}
+		got.WriteByte(one)
 	}
 	return got.String()
 }
