@@ -53,7 +53,7 @@ func (p *proc) heap() float64 {
 
 // Whoever sends slowly, or stops, is cut off, and nobody waits for it.
 func TestAttackSlowloris(t *testing.T) {
-	p := startProc(t, "--header-timeout=1s", "--body-timeout=1s")
+	p := startProc(t, "--header-timeout=1s", "--body-timeout=2s")
 	const each = 10
 	head := "POST " + streamPath("slow", "s") + " HTTP/1.1\r\nHost: localhost\r\n"
 	lines := head + "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -96,13 +96,13 @@ func TestAttackSlowloris(t *testing.T) {
 		p := p.in(t)
 		conn := p.dial("--edge-addr")
 		_, _ = io.WriteString(conn, lines) // the answer tells whether it arrived
-		for n := range 12 {
+		for n := range 24 {
 			_, _ = io.WriteString(conn, chunk(numbered(n+1)+"\n"))
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 		}
 		_, _ = io.WriteString(conn, "0\r\n\r\n")
 		a := readAnswer(t, conn)
-		if a.status != http.StatusOK || !strings.Contains(a.body, `"accepted":12,`) || !strings.Contains(a.body, `"stopped":null`) {
+		if a.status != http.StatusOK || !strings.Contains(a.body, `"accepted":24,`) || !strings.Contains(a.body, `"stopped":null`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})

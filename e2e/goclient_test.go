@@ -15,7 +15,7 @@ import (
 func TestTheClientLosesAndRepeatsNothingWhileTheProgramIsKilled(t *testing.T) {
 	const streams, messages, kills = 3, 6000, 3
 	p := startProc(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: p.api(), MaxBatchMessages: 50, MaxBufferedMessages: 300, MaxRetry: 200 * time.Millisecond})
 	if err != nil {

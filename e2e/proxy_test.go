@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rejoin/shared/natstest"
 )
 
 // A documented proxy is run as docs/operations.md has it, on ports of its own.
@@ -31,7 +34,7 @@ func TestEventStreamsLiveBehindTheDocumentedProxies(t *testing.T) {
 			if len(blocks) != 1 {
 				t.Fatalf("the document has %d", len(blocks))
 			}
-			addr := freeAddr(t)
+			addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 			text := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "127.0.0.1:8088", addr).Replace(blocks[0])
 			startProxy(t, addr, strings.Replace(tt.frame, "%s", text, 1), tt.program)
 			throughProxy(t, p, addr)
@@ -94,16 +97,6 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 		a, err := try(http.MethodGet, p.url("--admin-addr")+"/metrics", "")
 		return err == nil && strings.Contains(a.body, "\nrejoin_edge_connections 0\n")
 	})
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // startProxy runs a proxy until the test ends.

@@ -405,9 +405,10 @@ var (
 // options reads a program's help: what args print.
 func options(t *testing.T, pkg string, args ...string) []option {
 	t.Helper()
+	program := built(t, pkg) // which may take its time
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, built(t, pkg), args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = withoutRejoin(os.Environ())
 	out, err := cmd.Output()
 	if err != nil {

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"math/rand/v2"
@@ -134,8 +133,6 @@ func (w *world) publishEverywhere() map[place][]byte {
 func (w *world) finishLives() {
 	w.say("the end")
 	deadline := time.Now().Add(checkTime)
-	ctx, cancel := context.WithDeadline(w.ctx, deadline)
-	defer cancel()
 	for _, p := range w.publishers {
 		p.end()
 	}
@@ -157,6 +154,8 @@ func (w *world) finishLives() {
 		}
 	}
 	w.endSubscribers()
+	ctx, cancel := w.bounded() // the waiting may have taken long
+	defer cancel()
 	w.checkLives(ctx)
 }
 
