@@ -336,6 +336,21 @@ func (h history) events(stream string, after, upTo uint64) []stored {
 	return out
 }
 
+// late reports whether somebody has published to a stream behind its end, past ingest; to
+// any stream of the session when stream is empty.
+func (tr *truth) late(session, stream string) bool {
+	h, p := tr.history(session), tr.partition(session)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, s := range tr.parts[p] {
+		closed := h.closedAt(s.subject.Stream)
+		if s.kind == event.Message && s.subject.Session == session && (stream == "" || s.subject.Stream == stream) && closed != 0 && s.sequence > closed {
+			return true
+		}
+	}
+	return false
+}
+
 // at returns what was stored at a sequence.
 func (tr *truth) at(p int, sequence uint64) (stored, bool) {
 	tr.mu.Lock()

@@ -257,6 +257,11 @@ func (w *world) checkDoubt(ctx context.Context, s *subscriber, g *toldGap, why s
 			why = "just missed"
 		}
 	}
+	if why == "" && w.truth.late(s.plan.session, s.plan.stream) {
+		// Once the marker is gone, the ledger counts what comes behind it, and cannot say
+		// what was removed before it.
+		why = "somebody published behind the end"
+	}
 	if why == "" {
 		w.violate("%s: %s: it is not certain, and the janitor was there and saw everything", s, g)
 		why = "wrongly"
