@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -126,8 +127,8 @@ func (b *batch) run() *stop {
 	end := b.read()
 	close(b.pending)
 	<-settled
-	if end != nil && first != nil {
-		end.problem = first // what came of it may have been seen earlier
+	if end != nil && end.problem == nil {
+		end.problem = first
 	}
 	return end
 }
@@ -162,7 +163,7 @@ func (b *batch) read() *stop {
 		under, err := b.next(m)
 		if err != nil {
 			if errors.Is(err, errHalted) {
-				return b.ended(index)
+				return cmp.Or(b.ended(index), &stop{index: index}) // the trouble may not be told yet
 			}
 			if p := problem(err); stops(p) {
 				return &stop{index, p}

@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/web"
 	"rejoin/shared/auth"
+	"rejoin/shared/eventlog"
 )
 
 // rateError is returned when a publisher or a session has as many messages a second as it
@@ -66,6 +67,9 @@ func (b *batch) begin(m message) (under *underWay, err error) {
 			under, err = b.service.attempt(b.ctx, m, b.service.cfg.AckTimeout)
 			return err
 		})
+	}
+	if errors.Is(err, eventlog.ErrEnded) {
+		return nil, errHalted
 	}
 	if err != nil && !errors.Is(err, errHalted) {
 		b.service.refused(b.ctx, m, err)

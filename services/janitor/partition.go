@@ -237,10 +237,12 @@ func (p *partition) follow(ctx context.Context) {
 				p.ledger.generations = state.Generations // begun late: the life is the same
 				p.progress()
 			}
-			if p.ledger.through != through || state.First <= through+1 {
+			switch {
+			case state.First <= p.ledger.through+1:
+				since = time.Time{}
+			case since.IsZero() || p.ledger.through != through:
 				through, since = p.ledger.through, now
-			}
-			if state.First > through+1 && now.Sub(since) > stuckAfter {
+			case now.Sub(since) > stuckAfter:
 				p.ledger.skip(state.First-1, now)
 				p.progress()
 			}

@@ -110,15 +110,20 @@ func (t *trims) show(e bucket.Entry, r reading) {
 }
 
 // over writes a mark over a revision; 0 means that there is none.
-func (t *trims) over(ctx context.Context, name string, mark trim, revision uint64) (uint64, error) {
+func (t *trims) over(ctx context.Context, name string, mark trim, revision uint64) (now uint64, err error) {
 	data, err := json.Marshal(mark)
 	if err != nil {
 		return 0, err
 	}
-	if revision == 0 {
-		return t.kv.Create(ctx, event.Token(name), data)
-	}
-	return t.kv.Update(ctx, event.Token(name), data, revision)
+	err = bucket.Settled(ctx, func() error {
+		if revision == 0 {
+			now, err = t.kv.Create(ctx, event.Token(name), data)
+		} else {
+			now, err = t.kv.Update(ctx, event.Token(name), data, revision)
+		}
+		return err
+	})
+	return now, err
 }
 
 // get returns the mark of a session in the bucket; none has revision 0.
@@ -149,7 +154,9 @@ func (t *trims) tidy(ctx context.Context, p int, birth string, first uint64) err
 		t.mu.Lock()
 		revision := t.all[name].revision
 		t.mu.Unlock()
-		err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
+		err := bucket.Settled(ctx, func() error {
+			return t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
+		})
 		var is kept
 		if bucket.Conflict(err) { // another janitor has written it, or removed it
 			is, err = t.get(ctx, name)

@@ -127,6 +127,7 @@ func (a *attachments) miss(key string, c claim) {
 // claim is what came of claiming a stream's record, which is done before the client
 // hears anything: so of two connections the one that it made later is the newer one.
 type claim struct {
+	tried    bool // it may be the edge's even if that did not hear of it
 	before   attachRecord
 	revision uint64 // 0 when it could not be claimed
 }
@@ -142,9 +143,9 @@ func (a *attachments) claim(at place) claim {
 	before, revision, err := a.records.claim(ctx, key, a.edge)
 	if err != nil {
 		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
-		return claim{}
+		return claim{tried: true}
 	}
-	return claim{before, revision}
+	return claim{true, before, revision}
 }
 
 // leave lets go of a connection that has ended, at a place in its stream.
@@ -161,7 +162,7 @@ func (a *attachments) leave(st *stream, where string) {
 		at.holder = nil
 		if len(at.streams) > 0 {
 			a.turn(at, at.newest(), where)
-		} else if at.revision > 0 {
+		} else if at.revision > 0 || st.mcp.claim.tried {
 			a.work.Go(func() { a.release(key, where) })
 		}
 	}
@@ -180,13 +181,13 @@ func (a *attachments) turn(at *attached, st *stream, where string) {
 func (a *attachments) begin(key string, c claim) {
 	a.mu.Lock()
 	at := a.places[key]
-	if at == nil && c.revision > 0 { // it has gone, and whoever was quiet for it is not to wait
+	if at == nil { // it has gone, and whoever was quiet for it is not to wait
 		a.mu.Unlock()
 		a.release(key, "")
 		return
 	}
-	if at == nil || at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
-		a.mu.Unlock() // nobody is there, or another claim was later, here or elsewhere
+	if at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
+		a.mu.Unlock() // another claim was later, here or elsewhere
 		return
 	}
 	old, st := at.holder, at.newest()

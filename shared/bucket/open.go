@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -30,10 +31,32 @@ func Conflict(err error) bool {
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter with replicas
 }
 
-// Busy reports whether a write was refused only because another one of its key is under
-// way. The leader of a bucket with replicas says so for a moment even when it has
-// acknowledged the other one: it ends that a little later.
-func Busy(err error) bool {
+const (
+	// busyEvery is how often a write is tried while another one of its key is under way.
+	busyEvery = 5 * time.Millisecond
+	// busyWithin bounds that.
+	busyWithin = 5 * time.Second
+)
+
+// Settled does a write, and repeats it while it is refused only because another one of its
+// key is under way, which says nothing of revisions. The leader of a bucket with replicas
+// says so for a moment even when it has acknowledged the other one. It gives up after 5 s,
+// or when ctx ends.
+func Settled(ctx context.Context, write func() error) error {
+	for deadline := time.Now().Add(busyWithin); ; {
+		err := write()
+		if !busy(err) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(busyEvery):
+		}
+	}
+}
+
+func busy(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }

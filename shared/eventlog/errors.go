@@ -20,6 +20,10 @@ var (
 	// stored now or later, or not.
 	ErrUnknown = errors.New("the log did not answer")
 
+	// ErrEnded is returned for an event of a [Series] behind one that is not stored, or of
+	// which that is not known. It comes with [ErrUnavailable].
+	ErrEnded = errors.New("an event before it in its series failed")
+
 	// ErrFull is returned when the log refused an event for lack of space.
 	ErrFull = errors.New("the log is full")
 

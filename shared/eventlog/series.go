@@ -34,7 +34,7 @@ const (
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
 // After an event that is not stored, or of which it is not known, what waits behind it is
-// not stored and fails with [ErrUnavailable]; so does what is begun later. It goes on
+// not stored and fails with [ErrEnded]; so does what is begun later. It goes on
 // behind those alone that are too large.
 //
 // A Series belongs to one goroutine, which begins its events. Another one calls Wait for
@@ -73,10 +73,8 @@ type inSeries struct {
 func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	l := s.log
 	p, err := l.admit(ctx, e)
-	if ends(err) {
-		s.fail(err)
-	}
 	if err != nil {
+		s.end(err)
 		return nil, err
 	}
 	if !l.Clustered() {
@@ -99,7 +97,8 @@ func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 
 // beginSingly begins an event as soon as it would overtake nothing.
 func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.enter(ctx, p); err != nil {
+		s.end(err)
 		return nil, err
 	}
 	w, err := s.log.begin(ctx, p, e)
@@ -112,7 +111,7 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 }
 
 // enter counts one more event as under way, once nothing is on another connection.
-func (s *Series) enter(ctx context.Context) error {
+func (s *Series) enter(ctx context.Context, p int) error {
 	for {
 		quiet, err := s.tryEnter()
 		if quiet == nil {
@@ -122,6 +121,9 @@ func (s *Series) enter(ctx context.Context) error {
 		case <-quiet:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		}
+		if _, err := s.log.settle(ctx, p); err != nil {
+			return err
 		}
 	}
 }
@@ -150,9 +152,7 @@ func (s *Series) settled(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unsettled--
-	if ends(err) && s.failed == nil {
-		s.failed = notSent(err) // nothing waits here
-	}
+	s.endLocked(err)
 	if s.unsettled == 0 && s.quiet != nil {
 		close(s.quiet)
 		s.quiet = nil
@@ -191,14 +191,24 @@ func (s *Series) next() []*Publishing {
 	return all
 }
 
-// fail ends the series: whatever waits is not stored.
+// end ends the series behind what was begun, if an error does.
+func (s *Series) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(err)
+}
+
+func (s *Series) endLocked(err error) {
+	if ends(err) && s.failed == nil {
+		s.failed = notSent(err)
+	}
+}
+
+// fail ends the series: what waits is not stored either.
 func (s *Series) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed != nil {
-		return
-	}
-	s.failed = notSent(err)
+	s.endLocked(err)
 	for _, w := range s.waiting {
 		w.in.err = s.failed
 		close(w.in.done)
@@ -212,7 +222,7 @@ func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 // notSent is what becomes of an event behind one that failed. It is known not to be
 // stored, whatever is known of the other.
 func notSent(err error) error {
-	return fmt.Errorf("%w: an event before it failed: %s", ErrUnavailable, err.Error())
+	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrEnded, err.Error())
 }
 
 // wait is [Publishing.Wait] for what a series sends.

@@ -24,8 +24,6 @@ const Bucket = "MCP_SESSIONS"
 const (
 	requestTimeout = 5 * time.Second
 	retryEvery     = 200 * time.Millisecond
-	// busyFor is how long a write waits for another one of its key that is under way.
-	busyFor = 5 * time.Millisecond
 	// markerTTL is how long the bucket keeps the marker of a removed record.
 	markerTTL = time.Hour
 )
@@ -205,7 +203,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
 	k := key(rec.Session, rec.Stream)
-	err = settled(ctx, func() (err error) {
+	err = bucket.Settled(ctx, func() (err error) {
 		rec.Revision, err = r.kv.Create(ctx, k, data)
 		return err
 	})
@@ -253,7 +251,7 @@ func (r *Registry) Update(ctx context.Context, rec Record) (Record, error) {
 	defer done()
 	k := key(rec.Session, rec.Stream)
 	was := rec.Revision
-	err = settled(ctx, func() (err error) {
+	err = bucket.Settled(ctx, func() (err error) {
 		rec.Revision, err = r.kv.Update(ctx, k, data, was)
 		return err
 	})
@@ -270,25 +268,9 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
 	k := key(rec.Session, rec.Stream)
-	return casError(settled(ctx, func() error {
+	return casError(bucket.Settled(ctx, func() error {
 		return r.kv.Purge(ctx, k, jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
 	}))
-}
-
-// settled repeats a write that was refused because another one of its key is under way,
-// which says nothing of revisions.
-func settled(ctx context.Context, write func() error) error {
-	for deadline := time.Now().Add(requestTimeout); ; {
-		err := write()
-		if !bucket.Busy(err) || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(busyFor):
-		}
-	}
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
