@@ -25,13 +25,14 @@ func (t *trims) tryOpen(ctx context.Context) error {
 		return err
 	}
 	t.js = js
-	t.kv, err = bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
+	kv, err := bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
 		Bucket: TrimsBucket, Description: "Rejoin: how far the janitor has trimmed each session",
 		Replicas: t.log.Settings().Replicas, LimitMarkerTTL: trimTTL,
 	})
 	if err != nil {
 		return fmt.Errorf("the bucket %s: %w", TrimsBucket, err)
 	}
+	t.kv = bucket.Patient(kv)
 	return t.load(ctx, time.Time{})
 }
 
@@ -110,20 +111,15 @@ func (t *trims) show(e bucket.Entry, r reading) {
 }
 
 // over writes a mark over a revision; 0 means that there is none.
-func (t *trims) over(ctx context.Context, name string, mark trim, revision uint64) (now uint64, err error) {
+func (t *trims) over(ctx context.Context, name string, mark trim, revision uint64) (uint64, error) {
 	data, err := json.Marshal(mark)
 	if err != nil {
 		return 0, err
 	}
-	err = bucket.Settled(ctx, func() error {
-		if revision == 0 {
-			now, err = t.kv.Create(ctx, event.Token(name), data)
-		} else {
-			now, err = t.kv.Update(ctx, event.Token(name), data, revision)
-		}
-		return err
-	})
-	return now, err
+	if revision == 0 {
+		return t.kv.Create(ctx, event.Token(name), data)
+	}
+	return t.kv.Update(ctx, event.Token(name), data, revision)
 }
 
 // get returns the mark of a session in the bucket; none has revision 0.
@@ -154,9 +150,7 @@ func (t *trims) tidy(ctx context.Context, p int, birth string, first uint64) err
 		t.mu.Lock()
 		revision := t.all[name].revision
 		t.mu.Unlock()
-		err := bucket.Settled(ctx, func() error {
-			return t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
-		})
+		err := t.kv.Purge(ctx, event.Token(name), jetstream.PurgeTTL(trimTTL), jetstream.LastRevision(revision))
 		var is kept
 		if bucket.Conflict(err) { // another janitor has written it, or removed it
 			is, err = t.get(ctx, name)

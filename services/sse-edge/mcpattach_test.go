@@ -52,6 +52,16 @@ func (s *Service) rests(t *testing.T, name place) {
 	})
 }
 
+// left waits until an edge has no connection of a stream any more.
+func (s *Service) left(t *testing.T, name place) {
+	t.Helper()
+	eventually(t, "its connections have ended", func() bool {
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return s.attached.places[attachKey(name)] == nil
+	})
+}
+
 // claimsForLong has a claim take as long as a slow machine does: one that is given up leaves
 // the messages to a connection at another edge.
 func claimsForLong(s *Service) { s.attached.claimWithin = 20 * time.Second }
@@ -67,6 +77,18 @@ func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*Service) {
 		edges = append(edges, s)
 	}
 	return b, join(t, edges[0].url(), "2025-11-25"), edges
+}
+
+// newMovedMCP is newMCPs with two edges, of which the client has come to one first and has
+// its newest connection at two.
+func newMovedMCP(t *testing.T) (b *bridge, u *mcpUser, one, two *Service, newest *client) {
+	t.Helper()
+	b, u, edges := newMCPs(t, 2)
+	one, two = edges[0], edges[1]
+	u.attach(one, 1)
+	newest = u.attach(two, 1)
+	one.rests(t, u.standalone())
+	return b, u, one, two, newest
 }
 
 func TestTheNewestConnectionGetsTheMessages(t *testing.T) {
@@ -192,19 +214,11 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 // A connection that ends does not give back what the next one at its edge has claimed: an
 // older one elsewhere would get the messages, and the newest nothing.
 func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
-	_, u, edges := newMCPs(t, 2)
-	one, two := edges[0], edges[1]
-	u.attach(one, 1)
-	before := u.attach(two, 1)
-	one.rests(t, u.standalone())
+	_, u, one, two, before := newMovedMCP(t)
 	key := attachKey(u.standalone())
 	claimed := two.attached.claim(u.standalone()) // its connection has not joined yet
 	before.close()
-	eventually(t, "the connection before has ended", func() bool {
-		two.attached.mu.Lock()
-		defer two.attached.mu.Unlock()
-		return two.attached.places[key] == nil
-	})
+	two.left(t, u.standalone())
 	two.attached.release(key, "")
 	r, _, err := one.attached.records.read(t.Context(), key)
 	if err != nil || r.Edge != two.attached.edge || r.Released {
@@ -216,11 +230,8 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 
 // Who takes over a record may find that it was claimed anew meanwhile.
 func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
-	_, u, edges := newMCPs(t, 2)
-	one, two := edges[0].attached, edges[1].attached
-	u.attach(edges[0], 1)
-	u.attach(edges[1], 1)
-	edges[0].rests(t, u.standalone())
+	_, u, old, young, _ := newMovedMCP(t)
+	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
 	_, revision, err := two.records.read(t.Context(), key)
 	if err != nil {
@@ -245,11 +256,7 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 
 // NATS keeps the records in its memory.
 func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
-	b, u, edges := newMCPs(t, 2)
-	one, two := edges[0], edges[1]
-	u.attach(one, 1)
-	young := u.attach(two, 1)
-	one.rests(t, u.standalone())
+	b, u, one, two, young := newMovedMCP(t)
 	b.f.server.Stop()
 	b.f.server.Start()
 	key := attachKey(u.standalone())
@@ -264,19 +271,11 @@ func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
 
 // The connection that a record is written for again may end before it is written.
 func TestARecordThatIsWrittenTooLateIsReleased(t *testing.T) {
-	_, u, edges := newMCPs(t, 2)
-	one, two := edges[0], edges[1]
-	u.attach(one, 1)
-	young := u.attach(two, 1)
-	one.rests(t, u.standalone())
+	_, u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
 	two.attached.forget()
 	young.close()
-	eventually(t, "the connection has ended", func() bool {
-		two.attached.mu.Lock()
-		defer two.attached.mu.Unlock()
-		return two.attached.places[key] == nil
-	})
+	two.left(t, u.standalone())
 	_, revision, err := two.attached.records.read(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)

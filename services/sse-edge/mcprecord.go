@@ -65,6 +65,7 @@ func (a *attachRecords) open(ctx context.Context) error {
 		TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: a.replicas,
 	})
 	if err == nil {
+		kv = bucket.Patient(kv)
 		a.kv.Store(&kv)
 	}
 	return err
@@ -94,10 +95,7 @@ func (a *attachRecords) claim(ctx context.Context, key, edge string) (before att
 				revision, err = kv.Create(ctx, key, value)
 			case err == nil:
 				_ = json.Unmarshal(entry.Value(), &before) // what cannot be read is nobody's
-				err = bucket.Settled(ctx, func() (err error) {
-					revision, err = kv.Update(ctx, key, value, entry.Revision())
-					return err
-				})
+				revision, err = kv.Update(ctx, key, value, entry.Revision())
 			}
 			if err == nil || !bucket.Conflict(err) {
 				return err
@@ -134,11 +132,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 			if !ok {
 				return nil
 			}
-			err = bucket.Settled(ctx, func() error {
-				_, err := kv.Update(ctx, key, marshal(next), entry.Revision())
-				return err
-			})
-			if !bucket.Conflict(err) {
+			if _, err = kv.Update(ctx, key, marshal(next), entry.Revision()); !bucket.Conflict(err) {
 				return err
 			}
 		}
@@ -147,11 +141,9 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 
 // update replaces the record of a revision.
 func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, last uint64) (revision uint64, err error) {
-	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
-		return bucket.Settled(ctx, func() (err error) {
-			revision, err = kv.Update(ctx, key, marshal(r), last)
-			return err
-		})
+	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		revision, err = kv.Update(ctx, key, marshal(r), last)
+		return err
 	})
 	return revision, err
 }

@@ -3,7 +3,6 @@ package bucket
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -29,34 +28,4 @@ func Conflict(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter with replicas
-}
-
-const (
-	// busyEvery is how often a write is tried while another one of its key is under way.
-	busyEvery = 5 * time.Millisecond
-	// busyWithin bounds that.
-	busyWithin = 5 * time.Second
-)
-
-// Settled does a write, and repeats it while it is refused only because another one of its
-// key is under way, which says nothing of revisions. The leader of a bucket with replicas
-// says so for a moment even when it has acknowledged the other one. It gives up after 5 s,
-// or when ctx ends.
-func Settled(ctx context.Context, write func() error) error {
-	for deadline := time.Now().Add(busyWithin); ; {
-		err := write()
-		if !busy(err) || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(busyEvery):
-		}
-	}
-}
-
-func busy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }

@@ -91,7 +91,9 @@ func OpenRegistry(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Regist
 	}
 	r := &Registry{nc: nc, js: js, log: log, copy: newBucketCopy(), on: nowhere, changed: make(chan struct{})}
 	for {
-		if r.kv, err = js.KeyValue(ctx, Bucket); err == nil {
+		kv, err := js.KeyValue(ctx, Bucket)
+		if err == nil {
+			r.kv = bucket.Patient(kv)
 			break
 		}
 		select {
@@ -203,10 +205,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
 	k := key(rec.Session, rec.Stream)
-	err = bucket.Settled(ctx, func() (err error) {
-		rec.Revision, err = r.kv.Create(ctx, k, data)
-		return err
-	})
+	rec.Revision, err = r.kv.Create(ctx, k, data)
 	if bucket.Conflict(err) {
 		return Record{}, ErrExists
 	}
@@ -250,11 +249,7 @@ func (r *Registry) Update(ctx context.Context, rec Record) (Record, error) {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
 	k := key(rec.Session, rec.Stream)
-	was := rec.Revision
-	err = bucket.Settled(ctx, func() (err error) {
-		rec.Revision, err = r.kv.Update(ctx, k, data, was)
-		return err
-	})
+	rec.Revision, err = r.kv.Update(ctx, k, data, rec.Revision)
 	if err != nil {
 		return Record{}, casError(err)
 	}
@@ -268,9 +263,8 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
 	k := key(rec.Session, rec.Stream)
-	return casError(bucket.Settled(ctx, func() error {
-		return r.kv.Purge(ctx, k, jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
-	}))
+	err := r.kv.Purge(ctx, k, jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
+	return casError(err)
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/natstest"
 )
 
@@ -55,7 +56,7 @@ func TestAWriteThatComesTooSoonAfterAnotherIsNoConflict(t *testing.T) {
 	}
 	t.Cleanup(r.Close)
 	b := &busy{KeyValue: r.kv}
-	r.kv = b
+	r.kv = bucket.Patient(b)
 	b.left = 3
 	rec, err := r.Create(t.Context(), New("s", "", nil, time.Now()))
 	if err != nil {
