@@ -219,8 +219,8 @@ const stuckAfter = 3 * time.Second
 
 // follow runs until ctx ends.
 func (p *partition) follow(ctx context.Context) {
-	var through uint64
-	var since, looked time.Time
+	var still eventlog.Standing
+	var looked time.Time
 	for {
 		state, changed := p.log.State(p.number)
 		now := p.now()
@@ -237,13 +237,8 @@ func (p *partition) follow(ctx context.Context) {
 				p.ledger.generations = state.Generations // begun late: the life is the same
 				p.progress()
 			}
-			switch {
-			case state.First <= p.ledger.through+1:
-				since = time.Time{}
-			case since.IsZero() || p.ledger.through != through:
-				through, since = p.ledger.through, now
-			case now.Sub(since) > stuckAfter:
-				p.ledger.skip(state.First-1, now)
+			if before := max(state.First, 1) - 1; still.Since(p.ledger.through, before, now) > stuckAfter {
+				p.ledger.skip(before, now)
 				p.progress()
 			}
 		}

@@ -135,7 +135,7 @@ func (a *attempt) end() {
 // another server, or the partition is another, was rolled back, or has more than
 // the tail gets to see. The error is errRides when it goes on, on another tail.
 func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
-	var still standing
+	var still Standing
 	for {
 		_, changed := a.log.State(a.p)
 		select {
@@ -162,7 +162,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		}
 		state, _ := a.log.State(a.p)
 		last := a.position()
-		stalled := still.since(last, state.Last, time.Now()) > stallAfter
+		stalled := still.Since(last, state.Last, time.Now()) > stallAfter
 		switch {
 		case state.seenOn != a.server:
 			return errors.New("the connection went to another server")
@@ -185,25 +185,6 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 
 // stallAfter is how long a tail may stand still while the partition has gone on.
 const stallAfter = 2 * watchEvery
-
-// standing is what is known of a tail that may stand still.
-type standing struct {
-	at   uint64
-	from time.Time // zero while there is nothing behind it
-}
-
-// since returns for how long a tail has been at a place though the partition has gone on.
-func (s *standing) since(at, end uint64, now time.Time) time.Duration {
-	switch {
-	case end <= at:
-		*s = standing{}
-	case s.from.IsZero() || s.at != at:
-		*s = standing{at, now}
-	default:
-		return now.Sub(s.from)
-	}
-	return 0
-}
 
 func (a *attempt) position() uint64 {
 	a.mu.Lock()

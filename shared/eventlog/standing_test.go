@@ -1,15 +1,17 @@
-package eventlog
+package eventlog_test
 
 import (
 	"testing"
 	"time"
+
+	"rejoin/shared/eventlog"
 )
 
 // A tail that has had nothing to do for long does not stand still at the first event that
 // is on its way.
 func TestATailStandsStillFromWhenThePartitionGoesOn(t *testing.T) {
 	begin := time.Now()
-	var s standing
+	var s eventlog.Standing
 	for i, step := range []struct {
 		after    time.Duration
 		at, end  uint64
@@ -25,7 +27,7 @@ func TestATailStandsStillFromWhenThePartitionGoesOn(t *testing.T) {
 		{3 * time.Minute, 3, 4, 0},
 		{3*time.Minute + time.Second, 3, 4, time.Second},
 	} {
-		if got := s.since(step.at, step.end, begin.Add(step.after)); got != step.standing {
+		if got := s.Since(step.at, step.end, begin.Add(step.after)); got != step.standing {
 			t.Errorf("step %d: it stands still for %v, want %v", i, got, step.standing)
 		}
 	}
