@@ -159,7 +159,7 @@ func (b *browser) playground(p *proc, session, stream string) {
 	b.t.Helper()
 	b.do(chromedp.Navigate(p.api()+"/?session="+session+"&stream="+stream), chromedp.WaitReady(`[data-testid="connect"]`))
 	b.helper()
-	b.do(chromedp.Click(`[data-testid="connect"]`))
+	b.click("connect")
 	b.until("byID('state').textContent == 'live'")
 }
 
@@ -168,6 +168,30 @@ func (b *browser) helper() {
 	b.t.Helper()
 	script[bool](b, `(window.byID = (id) => document.querySelector('[data-testid="' + id + '"]')) && true`)
 }
+
+// click presses the element of an ID.
+func (b *browser) click(id string) {
+	b.t.Helper()
+	b.press(`[data-testid="` + id + `"]`)
+}
+
+// press clicks the first element of a selector as soon as it is enabled and nothing covers
+// it. It looks and clicks within one script: a page that is drawn anew in between would
+// move the element away from under a mouse.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf(pressJS, selector))
+}
+
+const pressJS = `(() => {
+	const e = document.querySelector(%q)
+	if (!e || e.disabled) return false
+	e.scrollIntoView({ block: 'center', behavior: 'instant' })
+	const [box] = e.getClientRects()
+	if (!box || !e.contains(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))) return false
+	e.click()
+	return true
+})()`
 
 func (b *browser) reload() {
 	b.t.Helper()
@@ -222,20 +246,19 @@ func TestThePlaygroundPublishesCutsAndResumes(t *testing.T) {
 	p := startProc(t)
 	b := openBrowser(t)
 	b.playground(p, "buttons", "s")
-	click := func(id string) { b.do(chromedp.Click(`[data-testid="` + id + `"]`)) }
-	click("publish")
+	b.click("publish")
 	b.received(1)
-	click("cut")
+	b.click("cut")
 	b.until("byID('state').textContent == 'cut'")
 	p.publish("buttons", "s", 1, 3)
-	click("resume")
+	b.click("resume")
 	b.received(4)
 	if got := b.counters(); got != "4 1 0 0 0" {
 		t.Errorf("the counters are %s", got)
 	}
-	click("auto")
+	b.click("auto")
 	b.until("Number(byID('count-received').textContent) >= 10")
-	click("auto")
+	b.click("auto")
 	if got := b.counters(); !strings.HasSuffix(got, " 1 0 0 0") {
 		t.Errorf("after publishing automatically the counters are %s", got)
 	}
