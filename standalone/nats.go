@@ -48,6 +48,8 @@ func startNATS(ctx context.Context, f *folder, addr string, log *slog.Logger) (*
 		// No limit besides the log's own: JetStream would refuse every change of a
 		// stream once the disk has less free space than the log was promised.
 		JetStreamMaxStore: math.MaxInt64 / 2,
+		// Every acknowledgement has a subject of its own: none is looked up twice.
+		NoSublistCache: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServer, err)

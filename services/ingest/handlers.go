@@ -24,10 +24,8 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	req.message.owner, req.message.expires = grants.Subject, grants.Expires
 	req.message.publisher = s.publisher(c, grants)
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
-	b := batch{service: s, ctx: c.UserContext(), template: req.message, stopping: c.Context().Done(), slow: slowOnce}
 	if req.media == mediaNDJSON {
-		b.from, b.slow = newLines(body, largest, body.Part), slowEach
-		return s.answerBatch(c, &b, req.each)
+		return s.answerBatch(c, req, newLines(body, largest, body.Part), slowEach)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))
 	if err != nil {
@@ -42,17 +40,19 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		}
 		return c.Status(fiber.StatusCreated).JSON(ack)
 	}
-	if b.from, err = newArray(text); err != nil {
+	messages, err := newArray(text)
+	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)
 	}
-	return s.answerBatch(c, &b, req.each)
+	return s.answerBatch(c, req, messages, slowOnce)
 }
 
 // answerBatch stores the messages of a batch and answers with a summary, or with a
 // line for each.
-func (s *Service) answerBatch(c *fiber.Ctx, b *batch, each bool) error {
-	if !each {
+func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slow slowness) error {
+	b := &batch{service: s, ctx: c.UserContext(), template: req.message, from: from, stopping: c.Context().Done(), slow: slow}
+	if !req.each {
 		sum, err := s.store(b)
 		if err != nil {
 			return problem(err)

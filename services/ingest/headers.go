@@ -68,19 +68,27 @@ const (
 	mediaNDJSON                  // a message on each line
 )
 
+var mediaTypes = map[string]mediaType{
+	fiber.MIMEApplicationJSON: mediaJSON,
+	mimeNDJSON:                mediaNDJSON,
+	"application/ndjson":      mediaNDJSON,
+	"application/jsonl":       mediaNDJSON,
+	"application/x-jsonlines": mediaNDJSON,
+}
+
 // bodyType returns what the body of a request is, which is never decompressed.
 func bodyType(c *fiber.Ctx) (mediaType, error) {
 	unsupported := func(detail string) (mediaType, error) { return 0, web.New(web.CodeUnsupportedMediaType, detail) }
-	kind, params, err := mime.ParseMediaType(c.Get(fiber.HeaderContentType))
-	media, known := map[string]mediaType{
-		fiber.MIMEApplicationJSON: mediaJSON,
-		mimeNDJSON:                mediaNDJSON, "application/ndjson": mediaNDJSON, "application/jsonl": mediaNDJSON, "application/x-jsonlines": mediaNDJSON,
-	}[kind]
-	if err != nil || !known {
-		return unsupported("The Content-Type must be application/json or " + mimeNDJSON + ".")
-	}
-	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
-		return unsupported("JSON is always UTF-8.")
+	declared := c.Get(fiber.HeaderContentType)
+	media, known := mediaTypes[declared]
+	if !known { // it is written in another way
+		kind, params, err := mime.ParseMediaType(declared)
+		if media, known = mediaTypes[kind]; err != nil || !known {
+			return unsupported("The Content-Type must be application/json or " + mimeNDJSON + ".")
+		}
+		if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
+			return unsupported("JSON is always UTF-8.")
+		}
 	}
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return unsupported("The body must not be compressed.")

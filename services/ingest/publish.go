@@ -205,11 +205,8 @@ func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 	if err != nil {
 		return session.Record{}, err
 	}
-	if err := sessions.CheckOpen(m.session, m.stream); err != nil {
-		if now, ok := sessions.Session(m.session); ok && now.State == session.Open {
-			err = fmt.Errorf("%w: %w", errStreamClosed, err)
-		}
-		return session.Record{}, err
+	if closed, ok := sessions.Stream(m.session, m.stream); ok && closed.State != session.Open {
+		return session.Record{}, fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream)
 	}
 	return rec, s.streams.enter(rec, m.stream, time.Now())
 }
@@ -222,7 +219,7 @@ func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) st
 		Birth: state.Birth, Generation: generationOf(at.Sequence, state.Generations),
 		Session: rec.Session, Incarnation: rec.Incarnation, Stream: stream,
 	}
-	return event.ID{Stream: stream, Tag: place.Tag(), Sequence: at.Sequence}.String()
+	return s.ids.of(place, at.Sequence)
 }
 
 // generationOf returns the ID of the newest generation that had begun when a

@@ -38,6 +38,7 @@ type Service struct {
 	inflight chan struct{} // one token a publish
 	visits   visits        // of requests on NATS
 	streams  *openStreams
+	ids      *ids
 	// The rates of messages, nil without a limit.
 	publishers, perSession *web.Limiter[string]
 	app                    *fiber.App
@@ -63,6 +64,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
 		closes:   newCloses(cfg, b, env.Log, m),
 		inflight: make(chan struct{}, cfg.MaxInFlight),
+		ids:      newIDs(),
 		streams: newOpenStreams(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func(session, stream string) bool {
