@@ -29,7 +29,7 @@ func (p *proc) raw(flag, head, body string) answer {
 
 // Whatever is too large is refused for what it is, and no more of it is read than that takes.
 func TestAttackOversizedEverything(t *testing.T) {
-	p := startProc(t, "--max-message-bytes=65536")
+	p := startProc(t, "--max-message-bytes=65536", "--ack-timeout=9s")
 	path := streamPath("big", "s")
 	message := numbered(1)
 	deep := func(n int) string {

@@ -220,7 +220,7 @@ func TestAHugeBodyIsRefusedBeforeItIsSent(t *testing.T) {
 
 func TestAMessageArrivesAsTheSameJSON(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--ack-timeout=9s")
 	for name, message := range map[string]string{
 		"line breaks":       "{\n\t\"jsonrpc\": \"2.0\",\r\n  \"method\":\r\"m\",\n\n \"params\": {\n}\n}\n",
 		"text of all kinds": `{"jsonrpc":"2.0","method":"m","params":{"a":"\n\r\u2028 \u0000 ü 漢 🜁 data: x\n\nid: 1","b":" "}}`,

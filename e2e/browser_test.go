@@ -243,7 +243,7 @@ func TestThePlaygroundContinuesAfterAReloadAndARestart(t *testing.T) {
 
 func TestThePlaygroundPublishesCutsAndResumes(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--ack-timeout=9s") // its button tries once
 	b := openBrowser(t)
 	b.playground(p, "buttons", "s")
 	b.click("publish")

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,18 +93,41 @@ func numberOf(t testing.TB, data []byte) int {
 func (p *proc) publish(session, stream string, from, to int) (id string) {
 	p.t.Helper()
 	for n := from; n <= to; n++ {
-		var a answer
-		key := rand.Text()
-		waitUntil(p.t, "number "+strconv.Itoa(n)+" is stored", func() bool {
-			a = do(p.t, http.MethodPost, p.api()+streamPath(session, stream), numbered(n), "Content-Type", "application/json", "Idempotency-Key", key)
-			return a.status != http.StatusServiceUnavailable
-		})
-		if a.status != http.StatusCreated {
-			p.t.Fatalf("publishing %d: %d %s", n, a.status, a.body)
-		}
-		id = stringIn(p.t, a.body, "id")
+		id = p.store(streamPath(session, stream), numbered(n))
 	}
 	return id
+}
+
+// store stores one message, tried under the same key while the log does not answer in
+// time, and returns its id.
+func (p *proc) store(path, message string, headers ...string) (id string) {
+	p.t.Helper()
+	var a answer
+	headers = append([]string{"Content-Type", "application/json", "Idempotency-Key", rand.Text()}, headers...)
+	waitUntil(p.t, message+" is stored", func() bool {
+		a = do(p.t, http.MethodPost, p.api()+path, message, headers...)
+		return a.status != http.StatusServiceUnavailable
+	})
+	if a.status != http.StatusCreated {
+		p.t.Fatalf("publishing %s: %d %s", message, a.status, a.body)
+	}
+	return stringIn(p.t, a.body, "id")
+}
+
+// create makes a session. One that was not answered in time may have been made.
+func (p *proc) create(body string) {
+	p.t.Helper()
+	var a answer
+	tried := false
+	waitUntil(p.t, "the session is made", func() bool {
+		a = do(p.t, http.MethodPost, p.api()+"/v1/sessions", body, "Content-Type", "application/json")
+		unsure := a.status == http.StatusServiceUnavailable
+		tried = tried || unsure
+		return !unsure
+	})
+	if a.status != http.StatusCreated && !(tried && a.status == http.StatusConflict) {
+		p.t.Fatalf("creating %s: %d %s", body, a.status, a.body)
+	}
 }
 
 func stringIn(t testing.TB, body, name string) string {

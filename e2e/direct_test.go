@@ -35,7 +35,7 @@ func (p *proc) direct(session, stream, lines string, args ...string) string {
 
 func TestAServiceMayPublishStraightToJetStream(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--ack-timeout=9s")
 	for i, name := range []string{"plain", "a/b?c=d%", ".*>=2A", strings.Repeat("~", event.MaxNameLen)} {
 		key := fmt.Sprintf("run-%d", i)
 		path := streamPath(url.PathEscape(name), url.PathEscape("*"))

@@ -28,7 +28,7 @@ var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in th
 func TestTheClientLosesAndRepeatsNothingWhileNATSIsKilled(t *testing.T) {
 	const streams, before, behind = 12, 3000, 3000
 	s := startServices(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience+*outage)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience+*outage)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	if err != nil {
@@ -180,14 +180,14 @@ type services struct {
 	ingest, edge string // URLs
 }
 
-func startServices(t *testing.T) services {
+func startServices(t *testing.T, ingest ...string) services {
 	t.Helper()
 	s := services{nats: newNATS(t)}
 	s.nats.start()
 	none := "-1"
 	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag(),
 		"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
-	s.ingest = startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", s.nats.flag())
+	s.ingest = startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", append(ingest, "--ingest-addr=127.0.0.1:0", s.nats.flag())...)
 	s.edge = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", s.nats.flag())
 	return s
 }

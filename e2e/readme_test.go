@@ -141,7 +141,7 @@ func openDocument(t *testing.T, file string) *openedDocument {
 	t.Helper()
 	d := &openedDocument{t: t, file: file, instead: func(string) bool { return false }}
 	d.text, d.blocks = document(t, file)
-	d.p = startProc(t)
+	d.p = startProc(t, "--ack-timeout=6s") // what is shown is answered at once
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

@@ -70,7 +70,7 @@ func (u *upstream) parent(method string) string {
 func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 	c := newCollector(t)
 	up := newUpstream(t)
-	s := startServices(t)
+	s := startServices(t, "--ack-timeout=9s")
 	bridge := startProgram(t, "rejoin/services/bridge/cmd/bridge", "bridge is open", s.nats.flag(), "--upstream="+up.URL, "--bridge-name=e2e")
 	edge := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.edge, "http://")}}
 	nc, err := nats.Connect("nats://" + s.nats.addr)
@@ -232,7 +232,7 @@ func TestWithoutTracesTheContextGoesOn(t *testing.T) {
 			c := newCollector(t)
 			t.Setenv(env[0], env[1])
 			up := newUpstream(t)
-			p := startProc(t, "--upstream="+up.URL)
+			p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
 			parent, _, _ := parentOf(1, "01")
 			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
 			nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
