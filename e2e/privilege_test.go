@@ -264,7 +264,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	standby := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--close-after=3s")
 
 	publish := func(n int) answer {
-		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json")
+		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
 	}
 	// shows reads on behind a cursor until a page has what is looked for. An edge may have
 	// no page while NATS is away.
@@ -281,7 +281,11 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	var early string
 	for n := 1; n <= 50; n++ {
-		a := publish(n)
+		var a answer
+		waitUntil(t, "the log answers in time", func() bool {
+			a = publish(n)
+			return a.status != http.StatusServiceUnavailable
+		})
 		if a.status != http.StatusCreated {
 			t.Fatalf("message %d is answered %d %s", n, a.status, a.body)
 		}
@@ -300,12 +304,12 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	})
 	// An edge that has nothing in its window reads the log, and asks the janitor what is gone.
 	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
-	shows(late, early, `"reason":"trimmed","certain":true`)
+	waitUntil(t, "the janitor has told what is gone", func() bool {
+		a := do(t, http.MethodGet, late.url+streamPath("work", "main")+"?after="+early, "", "Accept", "application/json")
+		return strings.Contains(a.body, `"reason":"trimmed","certain":true`)
+	})
 
-	reply, err := srv.as(t, "publisher").Request("mcp.ingest.work.main", []byte(numbered(51)), patience)
-	if err != nil || stringIn(t, string(reply.Data), "id") == "" {
-		t.Fatalf("a message over NATS is answered %v, %v", reply, err)
-	}
+	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.work.main", numbered(51))
 	shows(edge, "", `"n":51`)
 
 	srv.Stop()
@@ -344,6 +348,22 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 }
 
+// overNATS publishes a message, again while the log does not answer ingest in time.
+func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
+	t.Helper()
+	var reply *nats.Msg
+	waitUntil(t, "the log answers in time", func() bool {
+		var err error
+		if reply, err = nc.Request(subject, []byte(message), patience); err != nil {
+			t.Fatal(err)
+		}
+		return !strings.Contains(string(reply.Data), `"status":503`)
+	})
+	if stringIn(t, string(reply.Data), "id") == "" {
+		t.Fatalf("a message over NATS is answered %s", reply.Data)
+	}
+}
+
 // What a user outside is for, it can do with its key alone; nothing of it is refused.
 func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	srv := startPrivileged(t)
@@ -354,13 +374,10 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 		services[s.user] = startProgram(t, "rejoin/services/"+s.user+"/cmd/"+s.user, s.says,
 			"--"+s.flag+"-addr=127.0.0.1:0", "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(s.user))
 	}
-	reply, err := srv.as(t, "publisher").Request("mcp.ingest.outside.main", []byte(numbered(1)), patience)
-	if err != nil || stringIn(t, string(reply.Data), "id") == "" {
-		t.Fatalf("the publisher's message is answered %v, %v", reply, err)
-	}
+	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.outside.main", numbered(1))
 
 	direct := srv.as(t, "direct")
-	js, err := jetstream.New(direct)
+	js, err := jetstream.New(direct, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
