@@ -143,7 +143,7 @@ func TestAQuietStreamThatOutlivesItsEventsIsResumedWithoutAGap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, "--max-age=4s", "--heartbeat=100ms")
+			p := startProc(t, "--max-age=10s", "--heartbeat=100ms")
 			path := streamPath("quiet", "s")
 			p.publish("quiet", "s", 1, 3)
 			s := p.subscribe(path, "")
@@ -172,7 +172,7 @@ func TestAQuietStreamThatOutlivesItsEventsIsResumedWithoutAGap(t *testing.T) {
 
 func TestAnExpiredCursorIsToldOneGapAndThenTheRest(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--max-age=4s", "--partitions=1", "--window-bytes=1024")
+	p := startProc(t, "--max-age=10s", "--partitions=1", "--window-bytes=1024")
 	path := streamPath("old", "s")
 	p.publish("old", "s", 1, 1)
 	s := p.subscribe(path, "")
@@ -232,23 +232,28 @@ func TestABusyStreamMakesNoGapForAQuietOneBesideIt(t *testing.T) {
 
 			busy = p.subscribe(streamPath("both", "busy"), busyID)
 			busy.connected()
-			e, err := busy.tryNext()
-			if err != nil {
-				t.Fatal(err)
-			}
-			// The window may still hold what the log has evicted: then nothing is missing.
-			if e.Type == "message" {
-				if n := numberOf(t, e.Data); n != 6 {
-					t.Fatalf("the busy stream went on at %d without a gap", n)
+			// The window may still hold any of what the log has evicted.
+			for last, told := 5, false; last < 120; {
+				e, err := busy.tryNext()
+				if err != nil {
+					t.Fatal(err)
 				}
-				busy.numbers(7, 120)
-				return
+				switch e.Type {
+				case "cursor":
+				case "message":
+					n := numberOf(t, e.Data)
+					if !told && n != last+1 || told && (n <= last+1 || n > 111) {
+						t.Fatalf("the busy stream went on at %d behind %d, told of a gap: %t", n, last, told)
+					}
+					last, told = n, false
+				default:
+					var g procGap
+					if err := json.Unmarshal(e.Data, &g); err != nil || e.Type != "gap" || g.Reason != "trimmed" || !g.Certain {
+						t.Fatalf("the busy stream got %s %s", e.Type, e.Data)
+					}
+					told = true
+				}
 			}
-			var g procGap
-			if err := json.Unmarshal(e.Data, &g); err != nil || e.Type != "gap" || g.Reason != "trimmed" || !g.Certain {
-				t.Fatalf("the busy stream got %s %s", e.Type, e.Data)
-			}
-			busy.numbers(111, 120)
 		})
 	}
 }
