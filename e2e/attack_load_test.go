@@ -53,7 +53,7 @@ func (p *proc) heap() float64 {
 
 // Whoever sends slowly, or stops, is cut off, and nobody waits for it.
 func TestAttackSlowloris(t *testing.T) {
-	p := startProc(t, "--header-timeout=1s", "--body-timeout=2s")
+	p := startProc(t, "--header-timeout=6s", "--body-timeout=6s")
 	const each = 10
 	head := "POST " + streamPath("slow", "s") + " HTTP/1.1\r\nHost: localhost\r\n"
 	lines := head + "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -96,13 +96,13 @@ func TestAttackSlowloris(t *testing.T) {
 		p := p.in(t)
 		conn := p.dial("--edge-addr")
 		_, _ = io.WriteString(conn, lines) // the answer tells whether it arrived
-		for n := range 24 {
+		for n := range 70 {
 			_, _ = io.WriteString(conn, chunk(numbered(n+1)+"\n"))
 			time.Sleep(100 * time.Millisecond)
 		}
 		_, _ = io.WriteString(conn, "0\r\n\r\n")
 		a := readAnswer(t, conn)
-		if a.status != http.StatusOK || !strings.Contains(a.body, `"accepted":24,`) || !strings.Contains(a.body, `"stopped":null`) {
+		if a.status != http.StatusOK || !strings.Contains(a.body, `"accepted":70,`) || !strings.Contains(a.body, `"stopped":null`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
@@ -146,7 +146,7 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 // and when the flood is over nothing of it is left.
 func TestAttackConnectionFlood(t *testing.T) {
 	const limit, flood, silent = 20, 300, 700
-	p := startProc(t, "--max-connections="+strconv.Itoa(limit), "--header-timeout=2s", "--pprof")
+	p := startProc(t, "--max-connections="+strconv.Itoa(limit), "--header-timeout=10s", "--pprof")
 	path := streamPath("flood", "s")
 	p.publish("flood", "s", 1, 1)
 	heap, goroutines := p.heap(), p.metric("go_goroutines")
@@ -189,7 +189,7 @@ func TestAttackConnectionFlood(t *testing.T) {
 
 // Who says that it is another client at every request is still the same one.
 func TestAttackForwardedForSpoofing(t *testing.T) {
-	limits := []string{"--max-publish-rate=1", "--max-address-connect-rate=1"}
+	limits := []string{"--ack-timeout=9s", "--max-publish-rate=1", "--max-address-connect-rate=1"}
 	for name, flags := range map[string][]string{"no proxy": nil, "behind a proxy": {"--trusted-proxies=127.0.0.1,10.0.0.0/8"}} {
 		t.Run(name, func(t *testing.T) {
 			p := startProc(t, append(limits, flags...)...)
