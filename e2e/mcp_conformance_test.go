@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"rejoin/shared/natstest"
 )
 
 // The official suite, against a server of the Go SDK alone and through Rejoin: nothing
@@ -109,12 +112,7 @@ func conformance(t *testing.T, url string, args []string) checks {
 // It ends with the test.
 func startEverythingServer(t *testing.T) (url string) {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	_ = ln.Close() // the port is the server's from now on
+	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	log := &procLog{}
 	// A server without sessions cannot ask its client anything, and fails four checks.
 	cmd := exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, "-stateless=false") //nolint:noctx // it is killed by the test's cleanup

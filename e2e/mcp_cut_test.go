@@ -113,19 +113,22 @@ func TestAClientOfOldIsNeitherPrimedNorCut(t *testing.T) {
 			t.Fatalf("the answer is %d %q", a.status, a.body)
 		}
 	}
+	gets := func() (n int) {
+		for _, r := range way.requests() {
+			if r.method == http.MethodGet {
+				n++
+			}
+		}
+		return n
+	}
+	waitUntil(t, "the client listens", func() bool { return gets() > 0 })
 	s.server.allow("old", steps+1)
 	call.finish("old", steps)
 	if all := call.troubles(); len(all) > 0 {
 		t.Errorf("the client complains: %q", all)
 	}
-	gets := 0
-	for _, r := range way.requests() {
-		if r.method == http.MethodGet {
-			gets++
-		}
-	}
-	if gets != 1 {
-		t.Errorf("%d GET requests, want one: %+v", gets, way.requests())
+	if n := gets(); n != 1 {
+		t.Errorf("%d GET requests, want one: %+v", n, way.requests())
 	}
 }
 
