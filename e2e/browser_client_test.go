@@ -81,7 +81,7 @@ func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
 // by closing it, and comes again when there is room.
 func TestASlowOnEventDoesNotFillTheBrowser(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms")
+	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	b.subscribe("slow", `{ onEvent: async (event) => { got.push(event.message.params.n); await window.gate } }`)
@@ -94,7 +94,7 @@ func TestASlowOnEventDoesNotFillTheBrowser(t *testing.T) {
 		}
 	}
 	// A connection is listed once it has ended.
-	b.until("performance.getEntriesByType('resource').filter((entry) => entry.name.endsWith('/events')).length == 1")
+	b.until("performance.getEntriesByType('resource').filter((entry) => entry.name.endsWith('/events')).length >= 1")
 	b.got(1)
 	script[bool](b, "window.open(); true")
 	b.got(messages)
