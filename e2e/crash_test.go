@@ -258,6 +258,13 @@ func TestABusyStreamMakesNoGapForAQuietOneBesideIt(t *testing.T) {
 	}
 }
 
+// begun waits until the janitor has begun the generations of another life of the log, for
+// which others wait for 3 s only.
+func (p *proc) begun() {
+	p.t.Helper()
+	waitUntil(p.t, "the generations are begun", func() bool { return strings.Contains(p.log.String(), "generations begun") })
+}
+
 func TestALogRolledBackToAnOlderCopyOfItsFilesIsTold(t *testing.T) {
 	for name, again := range map[string]int{"shorter than before": 3, "longer than before": 12} {
 		t.Run(name, func(t *testing.T) {
@@ -288,6 +295,7 @@ func TestALogRolledBackToAnOlderCopyOfItsFilesIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.start()
+			p.begun()
 			p.publish("back", "s", 101, 100+again)
 
 			// A client from before, further than the copy: what it has is not in this log.

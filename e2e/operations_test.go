@@ -49,6 +49,7 @@ func TestADocumentedBackupIsRestoredAndWhatCameAfterItIsTold(t *testing.T) {
 	p.stop()
 	run(scripts[1])
 	p.start()
+	p.begun()
 	p.publish("kept", "main", 101, 110) // beyond the place that late names
 
 	s := p.subscribe(path, early)
