@@ -36,11 +36,25 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	ignored := append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)
-	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(scratch)
-		os.Exit(code)
-	}))...)
+	code := m.Run()
+	if code == 0 {
+		if err := leaks(append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	_ = os.RemoveAll(scratch)
+	os.Exit(code)
+}
+
+// leaks tells of goroutines that do not end. goleak alone waits for less than half a
+// second.
+func leaks(ignored ...goleak.Option) error {
+	for deadline := time.Now().Add(patience); ; {
+		if err := goleak.Find(ignored...); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // built builds a program once in a test run and returns its path.
