@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,9 +112,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 	if err := publisher.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	if a := do(t, http.MethodDelete, ingest+"/v1/sessions/outage", ""); a.status != http.StatusNoContent {
-		t.Fatalf("the close is answered %d %s", a.status, a.body)
-	}
+	closeOutage(t, ingest)
 	reading.Wait()
 	for i, w := range writers {
 		if w.err != nil {
