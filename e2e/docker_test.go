@@ -271,7 +271,7 @@ func (d *deployment) outlivesDown(t *testing.T) {
 		t.Helper()
 		return d.run("bash", append([]string{"-euc", curlSession + script, "bash", d.url}, args...)...)
 	}
-	first := bash(`publish 1; publish 2; publish 3; timeout 2 curl -sN "$url" || true`)
+	first := bash(`publish 1; publish 2; publish 3; timeout 10 curl -sN "$url" || true`)
 	ids := idsIn(first)
 	if len(ids) != 4 || !strings.Contains(first, `"n":3`) {
 		t.Fatalf("the first visit: %s", first)
@@ -285,7 +285,7 @@ func (d *deployment) outlivesDown(t *testing.T) {
 		t.Errorf("the volumes were %s and are %s", volumes, left)
 	}
 	d.up()
-	second := bash(`publish 4 >&2; publish 5 >&2; timeout 2 curl -sN "$url" -H "Last-Event-ID: $2" || true`, ids[3])
+	second := bash(`publish 4 >&2; publish 5 >&2; timeout 10 curl -sN "$url" -H "Last-Event-ID: $2" || true`, ids[3])
 	if again := idsIn(second); len(again) != 3 || !strings.Contains(second, `"resumed":true`) || strings.Contains(second, `"n":3`) ||
 		!strings.Contains(second, `"n":4`) || !strings.Contains(second, `"n":5`) {
 		t.Errorf("the second visit: %s", second)
