@@ -1,13 +1,14 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestCasesAreChosenByGroupAndByName(t *testing.T) {
 	for names, want := range map[string]string{

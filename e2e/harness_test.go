@@ -17,9 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/web/webtest"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
@@ -36,25 +35,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := m.Run()
-	if code == 0 {
-		if err := leaks(append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
+	code := leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
 	_ = os.RemoveAll(scratch)
 	os.Exit(code)
-}
-
-// leaks tells of goroutines that do not end. goleak alone waits for less than half a
-// second.
-func leaks(ignored ...goleak.Option) error {
-	for deadline := time.Now().Add(patience); ; {
-		if err := goleak.Find(ignored...); err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
 }
 
 // built builds a program once in a test run and returns its path.

@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"rejoin/services/web/webtest"
 	"rejoin/shared/event"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
@@ -45,11 +45,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	ignored := append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)
-	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))...)
+	code := leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 var addrFlags = []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr", "--admin-addr"}

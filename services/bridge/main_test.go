@@ -14,12 +14,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
-	goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...)
+	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
 }
 
 // wait is how long a test waits for what must happen.

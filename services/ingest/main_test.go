@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -13,18 +14,18 @@ import (
 
 	"github.com/nats-io/nats.go"
 	dto "github.com/prometheus/client_model/go"
-	"go.uber.org/goleak"
 
 	"rejoin/services/ingest"
 	"rejoin/services/web/webtest"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }
 
 // patience is how long a test waits for what must happen.

@@ -2,11 +2,11 @@ package janitor
 
 import (
 	"flag"
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/web/webtest"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
@@ -14,5 +14,5 @@ func TestMain(m *testing.M) {
 	natstest.Child()
 	// Rare interleavings are what the property tests are about; a given flag wins.
 	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
-	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }

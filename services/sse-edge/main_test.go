@@ -1,14 +1,14 @@
 package edge
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/web/webtest"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }

@@ -1,11 +1,11 @@
 package web
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/web/webtest"
+	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }

@@ -5,21 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"rejoin/shared/audience"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rollcall"
 	"rejoin/shared/rollcall/rollcalltest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // serve runs an edge that answers.
 func serve(t *testing.T, nc *nats.Conn, answer func(audience.Question) audience.Answer) {

@@ -22,10 +22,11 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
+
+	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 // noon is when the tests take place.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

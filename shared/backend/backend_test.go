@@ -12,14 +12,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // A service that starts while NATS restarts neither gives up nor waits for answers
 // that will never come. Found by the property test of e2e.

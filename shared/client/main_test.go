@@ -1,9 +1,10 @@
 package client_test
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

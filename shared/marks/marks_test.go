@@ -2,16 +2,17 @@ package marks_test
 
 import (
 	"encoding/json"
+	"os"
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
+	"rejoin/shared/leaktest"
 	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // Between two pages the ledger may begin to doubt. A stream that the second page
 // leaves out, since it has that page's default, must not get the first one's.

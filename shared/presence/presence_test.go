@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/rollcall"
 	"rejoin/shared/rollcall/rollcalltest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // serve runs an edge that answers.
 func serve(t *testing.T, nc *nats.Conn, answer func(presence.Question) presence.Answer) {

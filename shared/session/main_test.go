@@ -3,18 +3,19 @@ package session_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.IgnoreLeaks()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // patience is how long a test waits for what must happen.
 const patience = 60 * time.Second

@@ -2,16 +2,16 @@ package command
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/web/webtest"
+	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, webtest.IgnoreFasthttp()...) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }
 
 func runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()

@@ -12,19 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"rejoin/services/janitor"
 	"rejoin/services/web/webtest"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }
 
 const patience = 60 * time.Second

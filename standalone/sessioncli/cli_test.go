@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"rejoin/shared/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // what a table shows
-	goleak.VerifyTestMain(m)
+	os.Exit(leaktest.Run(m))
 }
 
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {

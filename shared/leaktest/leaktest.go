@@ -1,0 +1,37 @@
+// Package leaktest fails the tests of a package that leave goroutines behind.
+package leaktest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// patience is how long goroutines may take to end. goleak alone waits for less than half
+// a second, which a busy machine takes to close a connection.
+const patience = 30 * time.Second
+
+// Run runs the tests, and returns the exit code: not 0 either when goroutines do not end
+// that are not ignored.
+func Run(m *testing.M, ignored ...goleak.Option) (code int) {
+	if code = m.Run(); code != 0 {
+		return code
+	}
+	if err := wait(patience, ignored...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// wait returns when no goroutines are left, or tells which are after that time.
+func wait(within time.Duration, ignored ...goleak.Option) error {
+	for deadline := time.Now().Add(within); ; {
+		if err := goleak.Find(ignored...); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
