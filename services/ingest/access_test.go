@@ -39,7 +39,7 @@ func (in *instance) as(t *testing.T, token, method, path, body string) answer {
 func TestOnlyTheOwnerWritesToASession(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
-	in, second := s.start(t, cfg), s.start(t, cfg)
+	in, second, closer := s.start(t, cfg), s.start(t, cfg), s.start(t, brief(cfg))
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	const post, del, message = http.MethodPost, http.MethodDelete, `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	events := func(session string) string { return "/v1/sessions/" + session + "/streams/t/events" }
@@ -83,14 +83,17 @@ func TestOnlyTheOwnerWritesToASession(t *testing.T) {
 	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 	in.as(t, alice, post, events("nothing"), message).expect(t, http.StatusNotFound, "not_found") // create it first
 
-	if a := in.as(t, alice, del, "/v1/sessions/s/streams/t", ""); a.status != http.StatusNoContent {
+	closer.knows(t, "s")
+	if a := closer.as(t, alice, del, "/v1/sessions/s/streams/t", ""); a.status != http.StatusNoContent {
 		t.Errorf("%d %s", a.status, a.body)
 	}
+	in.refuses(t, "s", "t")
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "stream_closed")
 	same("when the stream is closed", "s")
-	if a := in.as(t, alice, del, "/v1/sessions/s", ""); a.status != http.StatusNoContent {
+	if a := closer.as(t, alice, del, "/v1/sessions/s", ""); a.status != http.StatusNoContent {
 		t.Errorf("%d %s", a.status, a.body)
 	}
+	in.refuses(t, "s", "another")
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
@@ -167,7 +170,7 @@ func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
 	now := time.Now()
 	token := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
 		token.Publish = []auth.Pattern{auth.All}
-		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(5*time.Second-auth.Leeway)
+		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(pause+2*time.Second-auth.Leeway)
 	})
 	lines, body := io.Pipe()
 	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)

@@ -68,9 +68,7 @@ func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{Partitions: 1})
-			cfg := testConfig()
-			cfg.AckTimeout = patience
-			in := s.start(t, cfg)
+			in := s.start(t, testConfig())
 			got := in.postBatch(t, tt.kind, batchPath, tt.body)
 			if got.Accepted != n || got.Duplicates+got.Refused+got.Unknown+len(got.Errors) != 0 || got.Stopped != nil {
 				t.Errorf("got %+v", got)
@@ -159,9 +157,10 @@ func TestABatchForAClosedSessionIsRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("0")).stored(t, false)
-	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+	if a := s.start(t, brief(testConfig())).close(t, "s"); a.status != http.StatusNoContent {
 		t.Fatalf("got %d", a.status)
 	}
+	in.refuses(t, "s", "t")
 	for _, query := range []string{"", "?results=each"} {
 		in.send(t, http.MethodPost, batchPath+query, ping("1"), "Content-Type", asNDJSON).expect(t, http.StatusConflict, "session_closed")
 	}
@@ -169,7 +168,9 @@ func TestABatchForAClosedSessionIsRefused(t *testing.T) {
 
 func TestABatchStopsWhenTheLogIsAway(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	cfg := testConfig()
+	cfg.AckTimeout = pause
+	in := s.start(t, cfg)
 	body, w := io.Pipe()
 	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath, body)
 	if err != nil {
@@ -263,9 +264,7 @@ func TestEachResultIsToldInOrder(t *testing.T) {
 // the results are far more than the sockets hold.
 func TestAClientMayWriteEverythingBeforeItReads(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout = patience
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	const n = 40_000
 	var d net.Dialer
 	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())

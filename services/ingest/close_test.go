@@ -18,7 +18,7 @@ import (
 
 func TestClosesAndClears(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	in := s.start(t, brief(testConfig()))
 	steps := []struct {
 		path   string
 		status int
@@ -37,7 +37,7 @@ func TestClosesAndClears(t *testing.T) {
 		{"b?clear=true", 204, "mcp.0.b.=close mcp.0.b.=clear"},
 	}
 	for _, name := range []string{"a", "b"} {
-		in.create(t, `{"session":"`+name+`"}`)
+		s.register(t, name)
 	}
 	for _, step := range steps {
 		before := len(s.entries(t))
@@ -63,12 +63,15 @@ func TestClosesAndClears(t *testing.T) {
 
 func TestAClosedStreamLeavesItsSessionOpen(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in, other := s.start(t, testConfig()), s.start(t, testConfig())
+	in, other, closer := s.start(t, testConfig()), s.start(t, testConfig()), s.start(t, brief(testConfig()))
 	in.post(t, "s", "t", ping("1")).stored(t, false)
-	if a := in.close(t, "s/streams/t"); a.status != http.StatusNoContent {
+	if a := closer.close(t, "s/streams/t"); a.status != http.StatusNoContent {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
+	closer.knows(t, "s")
+	closer.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
 	for _, i := range []*instance{in, other} {
+		i.refuses(t, "s", "t")
 		i.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
 		i.post(t, "s", "u", ping("2")).stored(t, false)
 	}
@@ -79,7 +82,7 @@ func TestAClosedStreamLeavesItsSessionOpen(t *testing.T) {
 func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.AckTimeout, cfg.CloseMargin = 400*time.Millisecond, time.Second // short for a slow machine: a message is tried again
+	cfg.AckTimeout, cfg.CloseMargin = 400*time.Millisecond, pause // short for a slow machine: a message is tried again
 	ingests := []*instance{s.start(t, cfg), s.start(t, cfg)}
 	for round := range 6 {
 		name := fmt.Sprintf("s%d", round)
@@ -87,64 +90,67 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 		if round%2 == 1 {
 			path, stream = name+"/streams/1", "1"
 		}
-		var mu sync.Mutex
-		var ids []string
-		var running, closing sync.WaitGroup
-		ready := make(chan struct{}, 8)
-		ctx := patient(t)
-		for i := range 8 {
-			running.Go(func() {
-				begun := sync.OnceFunc(func() { ready <- struct{}{} })
-				defer begun()
-				for n := 0; ; {
-					a := ingests[i%2].post(t, name, "1", ping(fmt.Sprint(n)))
-					if (a.Code == "unavailable" || a.Code == "publish_unknown") && ctx.Err() == nil {
-						continue
+		t.Run(path, func(t *testing.T) {
+			t.Parallel() // each waits for long
+			var mu sync.Mutex
+			var ids []string
+			var running, closing sync.WaitGroup
+			ready := make(chan struct{}, 8)
+			ctx := patient(t)
+			for i := range 8 {
+				running.Go(func() {
+					begun := sync.OnceFunc(func() { ready <- struct{}{} })
+					defer begun()
+					for n := 0; ; {
+						a := ingests[i%2].post(t, name, "1", ping(fmt.Sprint(n)))
+						if (a.Code == "unavailable" || a.Code == "publish_unknown") && ctx.Err() == nil {
+							continue
+						}
+						if a.status != http.StatusCreated {
+							code := map[bool]string{true: "session_closed", false: "stream_closed"}[stream == ""]
+							a.expect(t, http.StatusConflict, code)
+							return
+						}
+						mu.Lock()
+						ids = append(ids, a.ID)
+						mu.Unlock()
+						if n++; n > 5 {
+							begun()
+						}
 					}
-					if a.status != http.StatusCreated {
-						code := map[bool]string{true: "session_closed", false: "stream_closed"}[stream == ""]
-						a.expect(t, http.StatusConflict, code)
-						return
+				})
+			}
+			for range 8 {
+				<-ready
+			}
+			for i := range 6 {
+				closing.Go(func() {
+					if a := ingests[i%2].close(t, path+map[bool]string{true: "?clear=true"}[round%3 == 0]); a.status != http.StatusNoContent {
+						t.Errorf("%d %s", a.status, a.body)
 					}
-					mu.Lock()
-					ids = append(ids, a.ID)
-					mu.Unlock()
-					if n++; n > 5 {
-						begun()
-					}
-				}
-			})
-		}
-		for range 8 {
-			<-ready
-		}
-		for i := range 6 {
-			closing.Go(func() {
-				if a := ingests[i%2].close(t, path+map[bool]string{true: "?clear=true"}[round%3 == 0]); a.status != http.StatusNoContent {
-					t.Errorf("%d %s", a.status, a.body)
-				}
-			})
-		}
-		running.Wait()
-		closing.Wait()
+				})
+			}
+			running.Wait()
+			closing.Wait()
 
-		marker, err := s.b.Log.First(patient(t), event.Subject{Session: name, Stream: stream, Kind: event.Close}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Stream: "1"})
-		if err != nil || last > marker {
-			t.Fatalf("message %d behind the marker %d, %v", last, marker, err)
-		}
-		for _, text := range ids {
-			id, err := event.ParseID(text)
+			marker, err := s.b.Log.First(patient(t), event.Subject{Session: name, Stream: stream, Kind: event.Close}, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e, err := s.b.Log.At(patient(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > marker {
-				t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
+			last, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Stream: "1"})
+			if err != nil || last > marker {
+				t.Fatalf("message %d behind the marker %d, %v", last, marker, err)
 			}
-		}
+			for _, text := range ids {
+				id, err := event.ParseID(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e, err := s.b.Log.At(patient(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > marker {
+					t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
+				}
+			}
+		})
 	}
 }
 
@@ -153,10 +159,8 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 func TestAnIngestThatWasAwayLearnsWhatWasClosed(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var l natstest.Link
-	cfg := testConfig()
-	other := s.start(t, cfg)
-	cfg.AckTimeout = patience // none of its messages is given up
-	away := s.start(t, cfg, nats.SetCustomDialer(&l))
+	other := s.start(t, brief(testConfig()))
+	away := s.start(t, testConfig(), nats.SetCustomDialer(&l))
 	away.post(t, "s", "t", ping("1")).stored(t, false)
 	l.Cut()
 	if a := other.close(t, "s"); a.status != http.StatusNoContent {
@@ -186,8 +190,8 @@ func (s *system) closeBegun(name string) bool {
 
 func TestACloseGoesOnWithoutItsClient(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.create(t, `{"session":"s"}`)
+	in := s.start(t, brief(testConfig()))
+	s.register(t, "s")
 	var d net.Dialer
 	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
 	if err != nil {
@@ -205,8 +209,8 @@ func TestACloseGoesOnWithoutItsClient(t *testing.T) {
 
 func TestAStopFinishesWhatIsUnderWay(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.create(t, `{"session":"s"}`)
+	in := s.start(t, brief(testConfig()))
+	s.register(t, "s")
 	closed := make(chan answer, 1)
 	go func() { closed <- in.close(t, "s") }()
 	eventually(t, "it is closing", func() bool { return s.closeBegun("s") })
@@ -224,10 +228,10 @@ func TestAStopFinishesWhatIsUnderWay(t *testing.T) {
 func TestOnlySoManyClosesAtOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.AckTimeout, cfg.MaxCloses = 3*time.Second, 1
+	cfg.AckTimeout, cfg.MaxCloses = pause, 1
 	in := s.start(t, cfg)
 	for _, name := range []string{"a", "b"} {
-		in.create(t, `{"session":"`+name+`"}`)
+		s.register(t, name)
 	}
 	closed := make(chan answer, 2)
 	for range cap(closed) { // two that share one close

@@ -63,10 +63,11 @@ func TestANameIsTakenWhileItsSessionIsOpenAndAfter(t *testing.T) {
 	for _, i := range []*instance{in, other} {
 		i.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 	}
-	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+	if a := s.start(t, brief(testConfig())).close(t, "s"); a.status != http.StatusNoContent {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	for _, i := range []*instance{in, other} {
+		i.refuses(t, "s", "t")
 		i.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
 		i.post(t, "s", "t", ping("1")).expect(t, http.StatusConflict, "session_closed")
 	}

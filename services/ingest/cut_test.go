@@ -14,7 +14,7 @@ import (
 func TestABatchKeepsItsOrderWhileItsConnectionIsCut(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var l natstest.Link
-	in := s.start(t, testConfig(), nats.SetCustomDialer(&l))
+	in := s.start(t, brief(testConfig()), nats.SetCustomDialer(&l))
 	lines, want := pings(1000)
 	s.storeAll(t, in, lines, func(int) {
 		l.Cut()

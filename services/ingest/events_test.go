@@ -136,9 +136,7 @@ func TestAKeyIsStoredOnce(t *testing.T) {
 
 func TestEventsOfAConnectionKeepTheirOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout = patience
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	var last uint64
 	for n := range 200 {
 		a := in.post(t, "s", fmt.Sprint(n%3), ping(fmt.Sprint(n)))

@@ -78,8 +78,18 @@ func fast() []nats.Option {
 }
 
 func testConfig() ingest.Config {
-	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: 2 * time.Second, CloseMargin: 100 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}
+	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: patience, CloseMargin: 100 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}
 }
+
+// brief is for an ingest that closes, which waits for what may be under way, or whose
+// acknowledgements are lost. What it is to store is not stored on a slow machine.
+func brief(cfg ingest.Config) ingest.Config {
+	cfg.AckTimeout = 2 * time.Second
+	return cfg
+}
+
+// pause is longer than a slow machine stands still.
+const pause = 6 * time.Second
 
 // start runs an ingest until the test ends.
 func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *instance {
@@ -104,7 +114,10 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 			t.Errorf("Run: %v", err)
 		}
 	})
-	in.send(t, http.MethodGet, "/", nil) // answered when it serves, here and on NATS
+	in.send(t, http.MethodGet, "/", nil)                  // answered when it serves
+	if err := b.Conn.FlushTimeout(patience); err != nil { // and is known to NATS
+		t.Fatal(err)
+	}
 	return in
 }
 
@@ -173,6 +186,43 @@ const asJSON = "application/json"
 func (in *instance) post(t *testing.T, session, stream string, body []byte, headers ...string) answer {
 	t.Helper()
 	return in.send(t, http.MethodPost, "/v1/sessions/"+session+"/streams/"+stream+"/events", body, append(headers, "Content-Type", asJSON)...)
+}
+
+// takes posts a message under a key until it is known to be stored.
+func (in *instance) takes(t *testing.T, id, key string) answer {
+	t.Helper()
+	var a answer
+	eventually(t, "it takes events", func() bool {
+		a = in.post(t, "s", "t", ping(id), "Idempotency-Key", key)
+		return a.status != http.StatusServiceUnavailable
+	})
+	if a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	return a
+}
+
+// register makes a session, and waits until the ingests know of it.
+func (s *system) register(t *testing.T, name string, ingests ...*instance) {
+	t.Helper()
+	if _, err := s.b.Sessions.Register(patient(t), name, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range ingests {
+		in.knows(t, name)
+	}
+}
+
+// knows waits until an ingest's copy of the registry has a session.
+func (in *instance) knows(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, "it knows the session", func() bool { _, ok := in.b.Sessions.Session(name); return ok })
+}
+
+// refuses waits until an ingest has heard that a stream, or its session, is closed.
+func (in *instance) refuses(t *testing.T, session, stream string) {
+	t.Helper()
+	eventually(t, "it has heard of the close", func() bool { return in.b.Sessions.CheckOpen(session, stream) != nil })
 }
 
 func (in *instance) close(t *testing.T, path string) answer {

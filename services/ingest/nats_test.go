@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // request sends a request on NATS; headers are pairs of names and values.
@@ -70,7 +71,10 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 	nc := s.connect(t)
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
-	in.close(t, "closed")
+	if err := session.Close(patient(t), s.b.Sessions, s.b.Log, "closed", "", false, 0); err != nil {
+		t.Fatal(err)
+	}
+	in.refuses(t, "closed", "t")
 	before := len(s.entries(t))
 
 	const subject = "mcp.ingest.s.t"

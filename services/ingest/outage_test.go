@@ -45,19 +45,8 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 	if !in.ready() {
 		t.Error("not ready at the start")
 	}
-	takes := func(id, key string) {
-		t.Helper()
-		var a answer
-		eventually(t, "it takes events", func() bool {
-			a = in.post(t, "s", "t", ping(id), "Idempotency-Key", key)
-			return a.status != http.StatusServiceUnavailable
-		})
-		if a.status != http.StatusCreated {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	}
 	for round := range 3 {
-		takes(fmt.Sprint(round), fmt.Sprint("first", round))
+		in.takes(t, fmt.Sprint(round), fmt.Sprint("first", round))
 		s.srv.Stop()
 		eventually(t, "not ready", func() bool { return !in.ready() })
 		in.post(t, "s", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
@@ -67,7 +56,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 		in.post(t, "s", "t", []byte("{")).expect(t, http.StatusBadRequest, "invalid_json")
 		s.srv.Start()
 		eventually(t, "ready", in.ready)
-		takes("back", fmt.Sprint(round))
+		in.takes(t, "back", fmt.Sprint(round))
 	}
 	if n := len(s.entries(t)); n != 6 {
 		t.Errorf("%d events are stored", n)
@@ -76,8 +65,8 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 
 func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.create(t, `{"session":"s"}`)
+	in := s.start(t, brief(testConfig()))
+	s.register(t, "s", in)
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
@@ -90,11 +79,12 @@ func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 
 func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	in := s.start(t, brief(testConfig()))
+	s.register(t, "s", in)
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
+	in.takes(t, "1", "k").stored(t, true)
 	if n := len(s.entries(t)); n != 1 {
 		t.Errorf("%d events are stored", n)
 	}
@@ -103,7 +93,7 @@ func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 func TestEveryMetricMoves(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.MaxInFlight = 1
+	cfg.AckTimeout, cfg.MaxInFlight = pause, 1
 	in := s.start(t, cfg)
 	const published, closes = "rejoin_ingest_published_total", "rejoin_ingest_closes_total"
 	expect := func(name, label string, want float64) {

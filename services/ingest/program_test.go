@@ -60,7 +60,7 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 		t.Errorf("defaults %+v", cfg.Ingest)
 	}
 	program := &instance{url: "http://" + addrs["ingest listens"], http: newClient(t)}
-	program.post(t, "s", "t", ping("1")).stored(t, false)
+	program.takes(t, "1", "k")
 	admin := &instance{url: "http://" + addrs["admin port open"], http: program.http}
 	if a := admin.send(t, http.MethodGet, "/readyz", nil); a.status != http.StatusOK {
 		t.Errorf("/readyz: %d %s", a.status, a.body)
