@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/sse"
 )
@@ -189,7 +192,7 @@ func TestTwoThousandReconnectAtOnce(t *testing.T) {
 
 func consumers(t *testing.T, f *fixture) int {
 	t.Helper()
-	js, err := f.server.Connect().JetStream()
+	js, err := f.server.Connect().JetStream(nats.MaxWait(30 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,16 +208,18 @@ func consumers(t *testing.T, f *fixture) int {
 func TestDrainUnderLoad(t *testing.T) {
 	f := newIntact(t)
 	other := f.edge(crowded)
-	url, stop := f.startEdge(func(c *Config) {
+	s, stop := f.startService(func(c *Config) {
 		crowded(c)
 		c.Drain = 300 * time.Millisecond
 	})
+	url := s.url()
 	const clients = 300
 	crowd := make([]*spectator, clients)
 	each(t, clients, func(i int) (err error) {
 		crowd[i], err = attend(t.Context(), url, streamPath, "", false)
 		return err
 	})
+	eventually(t, "all are there", func() bool { return testutil.ToFloat64(s.metrics.connections) == clients })
 	published := make(chan struct{})
 	go func() {
 		defer close(published)

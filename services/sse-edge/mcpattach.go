@@ -31,8 +31,9 @@ type attachments struct {
 	logger  *slog.Logger
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
-	// claimWithin is how long a client waits for its claim.
-	claimWithin time.Duration
+	// claimWithin is how long a client waits for its claim, askWithin how long others wait
+	// for NATS, and handWithin for the place of the connection before.
+	claimWithin, askWithin, handWithin time.Duration
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -75,7 +76,8 @@ const (
 
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
-		edge: rand.Text(), records: records, logger: logger, base: base, claimWithin: claimTimeout,
+		edge: rand.Text(), records: records, logger: logger, base: base,
+		claimWithin: claimTimeout, askWithin: attachTimeout, handWithin: handTimeout,
 		places: map[string]*attached{}, coming: map[string]int{}, heard: map[string]time.Time{},
 	}
 }
@@ -224,17 +226,17 @@ func (a *attachments) alive(r attachRecord) bool {
 func (a *attachments) rest(st *stream) string {
 	rested := make(chan string, 1)
 	st.worker.send(post{stream: st, what: newsRest, rested: rested})
-	return await(a.base, rested)
+	return a.await(rested)
 }
 
-func await(ctx context.Context, place <-chan string) string {
-	timer := time.NewTimer(handTimeout)
+func (a *attachments) await(place <-chan string) string {
+	timer := time.NewTimer(a.handWithin)
 	defer timer.Stop()
 	select {
 	case where := <-place:
 		return where
 	case <-timer.C:
-	case <-ctx.Done():
+	case <-a.base.Done():
 	}
 	return ""
 }
@@ -242,18 +244,18 @@ func await(ctx context.Context, place <-chan string) string {
 // handedOver returns where the connection of another edge stood, once that has said so
 // in the record that this one has claimed.
 func (a *attachments) handedOver(key string, claimed uint64, handed <-chan string) string {
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
 		return r.From // before anybody waited for it
 	}
-	return await(a.base, handed)
+	return a.await(handed)
 }
 
 // release lets another edge's connection take over, unless there is one here again, or one
 // is coming. A record that was handed over to this edge meanwhile has another revision.
 func (a *attachments) release(key, where string) {
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	_ = a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) { // else its time will be over
 		a.mu.Lock()
@@ -265,7 +267,7 @@ func (a *attachments) release(key, where string) {
 
 // takeOver makes a record that another edge has released, or left behind, this edge's.
 func (a *attachments) takeOver(key string, revision uint64, where string) {
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
 	if err != nil {
@@ -290,7 +292,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 // handOver tells an edge that has claimed a stream where the connection here stands.
 func (a *attachments) handOver(key string, st *stream, to string, revision uint64) {
 	where := a.rest(st)
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	_, _ = a.records.update(ctx, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
 }
@@ -366,7 +368,7 @@ func (a *attachments) tend(now time.Time) {
 }
 
 func (a *attachments) renew(key string, revision uint64) {
-	ctx, cancel := context.WithTimeout(a.base, attachTimeout)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
 	if err != nil {

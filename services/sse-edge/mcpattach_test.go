@@ -62,9 +62,13 @@ func (s *Service) left(t *testing.T, name place) {
 	})
 }
 
-// claimsForLong has a claim take as long as a slow machine does: one that is given up leaves
-// the messages to a connection at another edge.
-func claimsForLong(s *Service) { s.attached.claimWithin = 20 * time.Second }
+// claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
+// does: a claim that is given up leaves the messages to a connection at another edge, and
+// what is not released or handed over stays where it is.
+func claimsForLong(s *Service) {
+	a := s.attached
+	a.claimWithin, a.askWithin, a.handWithin = 20*time.Second, 20*time.Second, 20*time.Second
+}
 
 // newMCPs is newMCP with so many edges; the session is begun at the first.
 func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*Service) {

@@ -13,7 +13,10 @@ import (
 // call once and in order, and no other; also when connections of before are still open.
 func TestACallSurvivesCutsAtAnyPlace(t *testing.T) {
 	f := newIntact(t)
-	f.tune = claimsForLong
+	f.tune = func(s *Service) {
+		claimsForLong(s)
+		s.attached.handWithin = handTimeout // clients bring their places, and a stop waits for others
+	}
 	b := f.bridge()
 	var urls []string
 	for _, change := range []func(*Config){nil, func(c *Config) { c.WindowBytes = 4 << 10 }, func(c *Config) { c.WindowBackfill = -1 }} {

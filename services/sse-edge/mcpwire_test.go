@@ -42,7 +42,7 @@ func rawly(t *testing.T, url, request string) string {
 		return err.Error()
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err.Error()
 	}
 	if _, err := io.WriteString(conn, request); err != nil {
@@ -142,7 +142,7 @@ func TestTheWire(t *testing.T) {
 
 // Only who understands it is sent away when the connection is old.
 func TestAnOldConnectionIsSentAway(t *testing.T) {
-	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 4*time.Second, 100*time.Millisecond })
+	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 7*time.Second, 100*time.Millisecond })
 	old := *u
 	old.version = "2025-06-18"
 	patient := old.follow(old.post(toolCall))

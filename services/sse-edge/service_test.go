@@ -33,11 +33,13 @@ type fixture struct {
 	server *natstest.Server
 	b      *backend.Backend
 	tune   func(*Service) // before it runs; nil for nothing
+	// patience is how long edges that are started wait for the ledger.
+	patience time.Duration
 }
 
 func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
 	t.Helper()
-	f := &fixture{t: t, server: natstest.Start(t)}
+	f := &fixture{t: t, server: natstest.Start(t), patience: 100 * time.Millisecond}
 	settings.Partitions = 1
 	log := daemon.NewEnv(nil).Log
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: f.server.URL()}, "test", settings, log)
@@ -57,9 +59,11 @@ func newIntact(t *testing.T) *fixture {
 	return f
 }
 
-// ledger answers the edges' questions from now on.
+// ledger answers the edges' questions from now on. Who is started behind it waits for its
+// answer for as long as a slow machine takes.
 func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
 	f.t.Helper()
+	f.patience = 20 * time.Second
 	sub, err := f.b.Conn.QueueSubscribe(marks.Subject, marks.Queue, func(m *nats.Msg) {
 		var req marks.Request
 		if err := json.Unmarshal(m.Data, &req); err != nil {
@@ -120,7 +124,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{
 		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 5 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100, LedgerPatience: 100 * time.Millisecond,
+		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100, LedgerPatience: f.patience,
 	}
 	if change != nil {
 		change(&cfg)
@@ -149,13 +153,19 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 // eventually waits for a condition, with a deadline.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain until %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// has waits until the window of an edge has come to a sequence.
+func (s *Service) has(t *testing.T, sequence uint64) {
+	t.Helper()
+	eventually(t, "the window has it", func() bool { return s.parts[0].window.stats().end >= sequence })
 }
 
 func (f *fixture) publish(stream string, n int) uint64 {
