@@ -191,13 +191,15 @@ func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 // is: those without an incarnation would be good for a later one of the same name.
 func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testing.T) {
 	f := newIntact(t)
-	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	url := s.url()
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+"/v1/sessions/s/streams/b/events")
 	c.next("connect")
 	quiet.next("connect")
 	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session("s"); return ok })
 	f.publish("a", 1)
 	old := c.messages(1)
 	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) == 1 })
