@@ -35,7 +35,7 @@ func guarded(t *testing.T) func(*Config) {
 // create registers a session.
 func (f *fixture) create(name, owner string) {
 	f.t.Helper()
-	if _, err := f.b.Sessions.Create(f.t.Context(), session.New(name, owner, nil, time.Now())); err != nil {
+	if _, err := f.b.Sessions.Create(patient(f.t), session.New(name, owner, nil, time.Now())); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -262,7 +262,7 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		session := "p" + strconv.Itoa(run)
-		if _, err := f.b.Sessions.Register(t.Context(), session, ""); err != nil {
+		if _, err := f.b.Sessions.Register(patient(t), session, ""); err != nil {
 			rt.Fatal(err)
 		}
 		var sequences []uint64
@@ -276,12 +276,12 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 			}
 			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
 			if n == cleared {
-				if _, err := f.b.Log.Mark(t.Context(), event.Clear, session, "x"); err != nil {
+				if _, err := f.b.Log.Mark(patient(t), event.Clear, session, "x"); err != nil {
 					rt.Fatal(err)
 				}
 			}
 		}
-		if err := registry.Close(t.Context(), f.b.Sessions, f.b.Log, session, "", false, 0); err != nil {
+		if err := registry.Close(patient(t), f.b.Sessions, f.b.Log, session, "", false, 0); err != nil {
 			rt.Fatal(err)
 		}
 		edge := rapid.SampledFrom(edges).Draw(rt, "edge")

@@ -21,7 +21,7 @@ const flowPath = "/v1/sessions/s/events"
 func (f *fixture) remove(sequences ...uint64) {
 	f.t.Helper()
 	for _, sequence := range sequences {
-		if err := f.b.Log.Delete(f.t.Context(), 0, sequence); err != nil {
+		if err := f.b.Log.Delete(patient(f.t), 0, sequence); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -29,7 +29,7 @@ func (f *fixture) remove(sequences ...uint64) {
 
 func (f *fixture) mark(kind event.Kind, stream string) uint64 {
 	f.t.Helper()
-	ack, err := f.b.Log.Mark(f.t.Context(), kind, "s", stream)
+	ack, err := f.b.Log.Mark(patient(f.t), kind, "s", stream)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testin
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+"/v1/sessions/s/streams/b/events")
 	c.next("connect")
 	quiet.next("connect")
-	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
+	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session("s"); return ok })
@@ -204,12 +204,12 @@ func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testin
 	old := c.messages(1)
 	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) == 1 })
 	oldQuiet := quiet.next("cursor").ID
-	rec, err := f.b.Sessions.Get(t.Context(), "s", "")
+	rec, err := f.b.Sessions.Get(patient(t), "s", "")
 	if err == nil {
-		err = f.b.Sessions.Remove(t.Context(), rec)
+		err = f.b.Sessions.Remove(patient(t), rec)
 	}
 	if err == nil {
-		_, err = f.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
+		_, err = f.b.Sessions.Create(patient(t), session.New("s", "", nil, time.Now()))
 	}
 	if err != nil {
 		t.Fatal(err)

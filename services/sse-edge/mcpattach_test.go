@@ -161,7 +161,7 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 	key := attachKey(u.standalone())
 	eventually(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
 	s.attached.records.beat(t.Context(), "other")
-	if _, _, err := s.attached.records.claim(t.Context(), key, "other"); err != nil {
+	if _, _, err := s.attached.records.claim(patient(t), key, "other"); err != nil {
 		t.Fatal(err)
 	}
 	s.rests(t, u.standalone())
@@ -224,7 +224,7 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 	before.close()
 	two.left(t, u.standalone())
 	two.attached.release(key, "")
-	r, _, err := one.attached.records.read(t.Context(), key)
+	r, _, err := one.attached.records.read(patient(t), key)
 	if err != nil || r.Edge != two.attached.edge || r.Released {
 		t.Errorf("the record is %+v, %v", r, err)
 	}
@@ -237,7 +237,7 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 	_, u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	_, revision, err := two.records.read(t.Context(), key)
+	_, revision, err := two.records.read(patient(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestARecordThatIsWrittenTooLateIsReleased(t *testing.T) {
 	two.attached.forget()
 	young.close()
 	two.left(t, u.standalone())
-	_, revision, err := two.attached.records.read(t.Context(), key)
+	_, revision, err := two.attached.records.read(patient(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}

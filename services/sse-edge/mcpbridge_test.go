@@ -81,13 +81,14 @@ func (b *bridge) take(msg *nats.Msg) {
 }
 
 func (b *bridge) answer(call rpc.Call) rpc.Answer {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // without a deadline NATS has a few seconds
+	defer cancel()
 	switch call.Action {
 	case rpc.Open:
 		if b.open != nil {
 			return b.open(call)
 		}
-		return b.make(call)
+		return b.make(ctx, call)
 	case rpc.Post:
 		if b.post != nil {
 			return b.post(call)
@@ -106,8 +107,8 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 }
 
 // make makes a session.
-func (b *bridge) make(call rpc.Call) rpc.Answer {
-	if _, err := b.f.b.Sessions.Create(context.Background(), session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
+func (b *bridge) make(ctx context.Context, call rpc.Call) rpc.Answer {
+	if _, err := b.f.b.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
 		b.f.t.Error(err)
 	}
 	b.listen(rpc.Subject(call.Session))

@@ -217,7 +217,7 @@ func TestAGapEndsACall(t *testing.T) {
 	stop()
 	removed := sequenceOf(t, last)
 	for n := sequenceOf(t, first) + 1; n <= removed; n++ {
-		if err := f.b.Log.Delete(t.Context(), 0, n); err != nil {
+		if err := f.b.Log.Delete(patient(t), 0, n); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,7 +15,7 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 	last := f.publish("a", 5)
 	p, at := s.partition("s"), place{"s", "a"}
 	eventually(t, "the window has it", func() bool { return p.window.stats().end >= last })
-	r, err := p.open(t.Context(), at, start{}, limits{events: 10, bytes: 1 << 20})
+	r, err := p.open(patient(t), at, start{}, limits{events: 10, bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,11 +25,11 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 		v := p.window.read(r, r.limit, nil)
 		v.inside, v.floor = false, 4
 		var s step
-		if err := r.below(t.Context(), v, &s); err != nil || len(s.items) != 3 {
+		if err := r.below(patient(t), v, &s); err != nil || len(s.items) != 3 {
 			t.Fatalf("below: %v, %d events", err, len(s.items))
 		}
 		v.generation = "an earlier one"
-		if err := r.below(t.Context(), v, &s); !errors.Is(err, errBehind) {
+		if err := r.below(patient(t), v, &s); !errors.Is(err, errBehind) {
 			t.Errorf("below: %v, want that the window is behind", err)
 		}
 	})
@@ -41,7 +41,7 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 		of := r.tagPlace()
 		of.Generation = "lost"
 		id := event.ID{Stream: "a", Tag: of.Tag(), Sequence: 5}
-		if err := r.resume(t.Context(), id.String(), a); !errors.Is(err, errBehind) {
+		if err := r.resume(patient(t), id.String(), a); !errors.Is(err, errBehind) {
 			t.Errorf("resume: %v, want that the window is behind", err)
 		}
 	})

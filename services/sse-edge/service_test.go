@@ -42,7 +42,7 @@ func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
 	f := &fixture{t: t, server: natstest.Start(t), patience: 100 * time.Millisecond}
 	settings.Partitions = 1
 	log := daemon.NewEnv(nil).Log
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: f.server.URL()}, "test", settings, log)
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: f.server.URL()}, "test", settings, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (s *Service) url() string { return "http://" + s.Addr().String() }
 func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Open(f.t.Context(), backend.Config{NATSURL: f.server.URL()}, "edge", env.Log)
+	b, err := backend.Open(patient(f.t), backend.Config{NATSURL: f.server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -166,6 +166,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
 	eventually(t, "the window has it", func() bool { return s.parts[0].window.stats().end >= sequence })
+}
+
+// patient returns a context for what must succeed: without a deadline NATS has a few
+// seconds for it.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func (f *fixture) publish(stream string, n int) uint64 {
@@ -405,7 +414,7 @@ func TestEvidence(t *testing.T) {
 				c.close()
 				stop()
 				for _, sequence := range tt.remove {
-					if err := f.b.Log.Delete(t.Context(), 0, sequence); err != nil {
+					if err := f.b.Log.Delete(patient(t), 0, sequence); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -478,13 +487,13 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 	f := newIntact(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
-	if _, err := f.b.Sessions.Register(t.Context(), "s", ""); err != nil {
+	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	id := c.messages(2)
-	if err := session.Close(t.Context(), f.b.Sessions, f.b.Log, "s", "a", false, time.Millisecond); err != nil {
+	if err := session.Close(patient(t), f.b.Sessions, f.b.Log, "s", "a", false, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	closed := c.next("close")
@@ -513,7 +522,7 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 	c.next("connect")
 	first := c.messages(1)
 	c.close()
-	if _, err := f.b.Log.Mark(t.Context(), event.Clear, "s", "a"); err != nil {
+	if _, err := f.b.Log.Mark(patient(t), event.Clear, "s", "a"); err != nil {
 		t.Fatal(err)
 	}
 	f.publish("a", 1)

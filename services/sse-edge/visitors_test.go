@@ -55,7 +55,7 @@ func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
 	s, _ := f.startService(nil)
 	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {
-		if _, err := f.b.Sessions.Register(t.Context(), name, ""); err != nil {
+		if _, err := f.b.Sessions.Register(patient(t), name, ""); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
