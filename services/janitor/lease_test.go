@@ -184,12 +184,11 @@ func (r *running) wantCounts(t *testing.T) {
 func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
-	cfg, next := idle(), quick()
-	cfg.Lease, next.Lease = 3*time.Second, 3*time.Second
+	cfg := idle()
 	first := beginAt(t, slow.url, settings, cfg)
 	first.onlySweeps()
 	first.acts(t)
-	second := begin(t, srv, settings, next)
+	second := begin(t, srv, settings, quick())
 	all := first.publish(t, "s", "a", 5)
 	term := first.charge.Load()
 	if term == nil {

@@ -96,7 +96,8 @@ func TestWhatJetStreamRemovesIsKnown(t *testing.T) {
 		}
 	})
 	t.Run("age", func(t *testing.T) {
-		r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
+		// The ledger sees them before they are gone, also on a machine that pauses.
+		r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 6 * time.Second}, quick())
 		all := r.publish(t, "s", "a", 3)
 		eventually(t, func() error {
 			if m, err := r.ask(t, "s", "a"); err != nil || m != (marks.Mark{Removed: all[2], Reason: marks.Expired}) {
@@ -177,7 +178,8 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 		})
 	}
 	now, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
-	if start := now.Generation().Start; err != nil || start <= before[7] || start > after[0] {
+	late := strings.Contains(r.log.String(), "no janitor has looked at a partition") // who publishes waits for 3 s
+	if start := now.Generation().Start; err != nil || start <= before[7] || start > after[0] && !late {
 		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d; %v", after[0], start, before[7], err)
 	}
 	all := slices.Concat(before, after)
@@ -299,8 +301,13 @@ func TestAPageOfTheLongestNamesFitsIntoAMessage(t *testing.T) {
 	for i := range places {
 		places[i] = marks.Place{Session: name, Stream: name[4:] + "0000"}
 	}
-	if reply, err := marks.Ask(t.Context(), r.b.Conn, marks.Request{Birth: state.Birth, Places: places}); err != nil || reply.Places[0].Removed == 0 {
-		t.Errorf("the longest question has %d answers, %v", len(reply.Places), err)
+	var reply marks.Reply
+	eventually(t, func() error { // the clerk is there
+		reply, err = marks.Ask(t.Context(), r.b.Conn, marks.Request{Birth: state.Birth, Places: places})
+		return err
+	})
+	if reply.Places[0].Removed == 0 {
+		t.Errorf("the longest question has %d answers", len(reply.Places))
 	}
 	for _, req := range []marks.Request{{}, {Session: name}} {
 		req.Birth, req.Through = state.Birth, last[1]

@@ -27,11 +27,15 @@ func (r *running) set(t *testing.T, change func(*eventlog.Settings)) {
 	to := from
 	change(&to)
 	for p := to.Partitions - 1; p >= 0; p-- {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		if err := logset.Ask(ctx, r.b.Conn, logset.Request{Partition: p, From: from, To: to}); err != nil {
-			t.Fatal(err)
-		}
-		cancel()
+		eventually(t, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			err := logset.Ask(ctx, r.b.Conn, logset.Request{Partition: p, From: from, To: to})
+			if err != nil && !errors.Is(err, logset.ErrNobody) { // it does not act yet
+				t.Fatal(err)
+			}
+			return err
+		})
 	}
 }
 
