@@ -128,7 +128,7 @@ func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
 		<-r.Context().Done()
 	})
 	cfg := testConfig(up.URL)
-	cfg.OpenTimeout = 2 * time.Second
+	cfg.OpenTimeout = 6 * time.Second // the session has begun by then
 	s.start(t, cfg)
 	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusGatewayTimeout {
 		t.Errorf("it was answered %d", a.Status)

@@ -142,7 +142,7 @@ func TestABridgeMayBeKilledAtAnyMoment(t *testing.T) {
 			stream := newStream(t, id)
 			streams[id] = stream
 			asking.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				call := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
 				_, _ = call.Do(ctx, s.b.Conn) // killed, it does not answer

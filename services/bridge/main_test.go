@@ -87,7 +87,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 
 func testConfig(upstream string) Config {
 	return Config{
-		Upstream: upstream, BridgeName: "test", AcceptAfter: 5 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
+		Upstream: upstream, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second, CloseMargin: 50 * time.Millisecond,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}

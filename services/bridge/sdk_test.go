@@ -109,6 +109,9 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 			close(goOn)
 			eventually(t, "the server asks", func() bool {
 				all, _ := s.read(t, name, stream)
+				if len(all) == 0 {
+					return false // it was not read in time
+				}
 				m, err := rpc.ParseMessage([]byte(all[len(all)-1]))
 				if err != nil || !m.Is("elicitation/create") {
 					return false

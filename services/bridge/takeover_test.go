@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +16,14 @@ import (
 // the test.
 type resumable struct {
 	*server
-	step chan struct{} // each lets the call send one more note; closed, its response
+	step    chan struct{} // each lets the call send one more note; closed, its response
+	serving atomic.Int64
+}
+
+// left waits until nobody takes steps whom the bridge has left.
+func (r *resumable) left(t *testing.T) {
+	t.Helper()
+	eventually(t, "the server has noticed that the bridge has gone", func() bool { return r.serving.Load() == 0 })
 }
 
 func newResumable(t *testing.T, notes int) *resumable {
@@ -23,6 +31,8 @@ func newResumable(t *testing.T, notes int) *resumable {
 	r := &resumable{server: newServer(t), step: make(chan struct{})}
 	var id string
 	serve := func(w *writing, req *http.Request, from int) {
+		r.serving.Add(1)
+		defer r.serving.Add(-1)
 		for n := from; n < notes; n++ {
 			select {
 			case <-r.step:
@@ -59,6 +69,7 @@ func TestTheNextBridgeGoesOnWithCalls(t *testing.T) {
 	up.step <- struct{}{}
 	eventually(t, "two notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 2 })
 	first.stop()
+	up.left(t)
 
 	second := s.start(t, testConfig(up.URL))
 	up.step <- struct{}{}
@@ -106,6 +117,7 @@ func TestWhatTheLogHasAlreadyIsNotStoredTwiceByTheNextBridge(t *testing.T) {
 	}
 	eventually(t, "three notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
 	first.stop()
+	up.left(t)
 	// As if the bridge had died before it wrote down the last two.
 	state, err := s.b.Log.Look(patient(t), s.b.Log.Partition(name))
 	if err != nil {

@@ -205,7 +205,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 		<-over
 	})
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = Timeout(2 * time.Second)
+	cfg.CallTimeout = Timeout(6 * time.Second) // the note has come by then
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, `"x"`, "hang")
