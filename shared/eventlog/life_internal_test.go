@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// Alive reports whether the log has heard that there is a connection, and not that it is
+// lost.
+func (l *Log) Alive() bool { return l.life.Load().ctx.Err() == nil }
+
 // Between a reconnect and the moment that the log hears of it, a request has no
 // life whose end it could hear of. If the server goes again, nothing answers it.
 func TestARequestThatBelongsToNoLifeIsNotWaitedForLong(t *testing.T) {

@@ -170,7 +170,7 @@ func TestAShorterAgeRemovesWhatIsTooOldBeforeTheLongerOneIsOver(t *testing.T) {
 	to := l.Settings()
 	to.MaxAge = 300 * time.Millisecond
 	setLimits(t, l, to)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for lookAt(t, l, 0).Events > 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("the event is still there")

@@ -2,10 +2,13 @@ package eventlog_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,7 +25,32 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // patience is how long a test waits for what must happen.
 const patience = 60 * time.Second
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func quiet() *slog.Logger { return slog.New(&listener) }
+
+// slowness is a log that counts what only a slow machine makes a log say.
+type slowness struct {
+	slog.Handler
+
+	interruptions atomic.Int64 // of tails to which nothing came, or no answer, for seconds
+}
+
+var listener = slowness{Handler: slog.DiscardHandler}
+
+func (*slowness) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *slowness) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "a tail was interrupted" {
+		return nil
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		err, _ := a.Value.Any().(error)
+		if err != nil && (errors.Is(err, context.DeadlineExceeded) || strings.HasPrefix(err.Error(), "the consumer stalls at ")) {
+			s.interruptions.Add(1)
+		}
+		return true
+	})
+	return nil
+}
 
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
@@ -101,7 +129,7 @@ func stop(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	status := l.Conn().StatusChanged()
 	defer l.Conn().RemoveStatusListener(status)
 	srv.Stop()
-	await(t, status, func() bool { return !l.Conn().IsConnected() })
+	await(t, status, func() bool { return !l.Conn().IsConnected() && !l.Alive() })
 }
 
 // start starts the server again and returns when the log's connection is back.
@@ -110,7 +138,7 @@ func start(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	status := l.Conn().StatusChanged()
 	defer l.Conn().RemoveStatusListener(status)
 	srv.Start()
-	await(t, status, l.Conn().IsConnected)
+	await(t, status, func() bool { return l.Conn().IsConnected() && l.Alive() }) // or what is asked ends when it hears of it
 }
 
 func await(t *testing.T, status <-chan nats.Status, cond func() bool) {
@@ -136,6 +164,7 @@ type follower struct {
 	last    uint64
 	through uint64
 	broken  string
+	earlier int64 // how many tails a slow machine had interrupted before
 
 	onEntry func(eventlog.Entry) // called without the lock
 	stop    func()               // ends the tail and waits for it
@@ -145,7 +174,7 @@ type follower struct {
 // going on after what it saw last.
 func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*follower, *eventlog.TailConfig)) *follower {
 	t.Helper()
-	f := &follower{changed: make(chan struct{}), last: after}
+	f := &follower{changed: make(chan struct{}), last: after, earlier: listener.interruptions.Load()}
 	cfg := eventlog.TailConfig{
 		Start: func(_ context.Context, state eventlog.State) (uint64, error) {
 			defer f.note()()
@@ -180,6 +209,11 @@ func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*fol
 	t.Cleanup(f.stop)
 	wg.Go(func() { _ = l.Tail(ctx, p, cfg) }) // it returns ctx's error and no other
 	return f
+}
+
+// again is how often the tail has begun again, though nothing has held it up.
+func (f *follower) again() int {
+	return len(f.starts) - 1 - int(listener.interruptions.Load()-f.earlier)
 }
 
 func (f *follower) note() func() {

@@ -146,9 +146,7 @@ func TestReadLeavesNoConsumerBehind(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if info, err := stream.Info(patient(t)); err != nil || info.State.Consumers != before {
-		t.Errorf("%d consumers, %d before, %v", info.State.Consumers, before, err)
-	}
+	wantConsumers(t, l, before)
 }
 
 func TestReadOfNothingReturns(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,9 @@ func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
 		publish(t, l, "s", "t", n)
 	}
 	f.waitLast(t, 15)
+	f.mu.Lock()
+	before := len(f.starts)
+	f.mu.Unlock()
 	lost, err := l.Look(patient(t), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +116,8 @@ func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
 	copyTree(t, older, srv.Dir())
 	start(t, srv, l)
 
-	f.wait(t, "a third start", func() bool { return len(f.starts) == 3 })
-	back := f.starts[2]
+	f.wait(t, "another start", func() bool { return len(f.starts) > before })
+	back := f.starts[before]
 	if back.Last != 10 || back.Birth != lost.Birth || !back.Created.Equal(lost.Created) {
 		t.Errorf("it starts again with %+v", back)
 	}
@@ -169,11 +173,12 @@ func TestATailLeavesNoConsumerBehind(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	caughtUp := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(caughtUp) })
 	go func() {
 		ended <- l.Tail(ctx, 0, eventlog.TailConfig{
 			Start:   func(context.Context, eventlog.State) (uint64, error) { return 0, nil },
 			Handle:  func(eventlog.Entry, uint64) {},
-			Through: func(uint64, uint64) { close(caughtUp) },
+			Through: func(uint64, uint64) { tell() },
 		})
 	}()
 	select {
@@ -185,8 +190,5 @@ func TestATailLeavesNoConsumerBehind(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
 	}
-	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
-	if err != nil || stream.CachedInfo().State.Consumers != 0 {
-		t.Errorf("%d consumers, %v", stream.CachedInfo().State.Consumers, err)
-	}
+	wantConsumers(t, l, 0)
 }
