@@ -25,7 +25,7 @@ func Serve(t *testing.T, serve func(context.Context) error) (end func()) {
 }
 
 // patience is how long those who answer may take until they listen.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // Until asks until the answers, or an error, are as they should be.
 func Until[A any](t *testing.T, ask func() ([]A, error), ok func([]A, error) bool) []A {
