@@ -40,7 +40,7 @@ func TestWhatOthersReachNeedsAccessControl(t *testing.T) {
 
 func TestTheWholeAPIIsBehindTheTokenOnEachAddress(t *testing.T) {
 	cfg := authtest.Config(t)
-	r := start(t, filepath.Join(t.TempDir(), "data"), "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)
+	r := start(t, filepath.Join(t.TempDir(), "data"), append(patientAcks, "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)...)
 	api := "http://" + r.addrs["--edge-addr"]
 	routes := map[string][][2]string{
 		"--ingest-addr": {

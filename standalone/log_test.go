@@ -16,8 +16,13 @@ func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
 	log := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"log"}, args...), "--nats-url=nats://"+r.addrs["--nats-addr"])...)
-		out, err := cmd.CombinedOutput()
+		var out []byte
+		var err error
+		r.wait("a janitor acts", func() bool {
+			cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"log"}, args...), "--nats-url=nats://"+r.addrs["--nats-addr"])...)
+			out, err = cmd.CombinedOutput()
+			return err == nil || !strings.Contains(string(out), "no janitor answers")
+		})
 		if err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}

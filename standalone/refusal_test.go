@@ -150,7 +150,7 @@ func TestADataFolderThatCannotBeUsedIsSaidAndLeftAlone(t *testing.T) {
 
 func TestTwoProgramsDoNotShareADataFolder(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
-	r := start(t, data)
+	r := start(t, data, patientAcks...)
 	if got, want := refuses(t, data), data+" is in use by another rejoin; stop that one, or choose another folder with --data"; !strings.Contains(got, want) {
 		t.Errorf("it said %q, want %q", got, want)
 	}
@@ -167,7 +167,7 @@ func TestTwoProgramsDoNotShareADataFolder(t *testing.T) {
 
 func TestALogOfAnotherVersionIsSaidAndKept(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
-	r := start(t, data, "--max-bytes=1000000000") // which fits into the server that changes the version
+	r := start(t, data, append(patientAcks, "--max-bytes=1000000000")...) // which fits into the server that changes the version
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
 	r.stop()
 	setVersion := func(version string) {

@@ -26,7 +26,11 @@ func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
 	}
 	chosen := strings.TrimSpace(rejoin("", "sessions", "create"))
 	r.wait("the janitor counts the event", func() bool { return strings.Contains(rejoin("", "sessions"), "\none ") })
-	list := rejoin("", "sessions", "--state=open", "--json")
+	var list string
+	r.wait("all are listed", func() bool { // the registry's copy may be behind the ledger
+		list = rejoin("", "sessions", "--state=open", "--json")
+		return strings.Count(list, "\n") >= 3
+	})
 	if strings.Count(list, "\n") != 3 || !strings.Contains(list, `{"session":"one",`) || !strings.Contains(list, `{"session":"`+chosen+`",`) {
 		t.Errorf("the list is\n%s", list)
 	}

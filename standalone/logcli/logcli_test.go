@@ -48,7 +48,7 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
+	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +64,11 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	})
 	s := &system{t, natsURL, b}
 	s.until("the janitor is there", func() bool { return env.Health.Readiness().Ready })
+	s.until("it changes limits", func() bool { // of no partition
+		now := b.Log.Settings()
+		err := logset.Ask(t.Context(), b.Conn, logset.Request{Partition: now.Partitions, From: now, To: now})
+		return errors.Is(err, logset.ErrRefused)
+	})
 	return s
 }
 
