@@ -106,28 +106,39 @@ func (w *world) start() {
 	}
 }
 
-// entries returns what the log holds of a stream.
-func (w *world) entries(session, stream string) []eventlog.Entry {
+// answered asks the log again while it is unavailable: what is asked right after a restart
+// ends when the log hears of it.
+func (w *world) answered(ask func() error) {
 	w.t.Helper()
-	p := w.creator.Log.Partition(session)
-	state, err := w.creator.Log.Look(w.t.Context(), p)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	page, err := w.creator.Log.Read(w.t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 10_000, MaxBytes: 1 << 30})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return page.Entries
+	eventually(w.t, "the log answers", func() bool {
+		err := ask()
+		if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+			w.t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
+// entries returns what the log holds of a stream.
+func (w *world) entries(session, stream string) (all []eventlog.Entry) {
+	w.t.Helper()
+	w.answered(func() error {
+		state, err := w.creator.Log.Look(w.t.Context(), w.creator.Log.Partition(session))
+		if err != nil {
+			return err
+		}
+		page, err := w.creator.Log.Read(w.t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 10_000, MaxBytes: 1 << 30})
+		all = page.Entries
+		return err
+	})
+	return all
 }
 
 // trim removes the oldest n events of a stream, as the janitor does.
 func (w *world) trim(session, stream string, n int) {
 	w.t.Helper()
 	for _, e := range w.entries(session, stream)[:n] {
-		if err := w.creator.Log.Delete(w.t.Context(), e.Subject.Partition, e.Sequence); err != nil {
-			w.t.Fatal(err)
-		}
+		w.answered(func() error { return w.creator.Log.Delete(w.t.Context(), e.Subject.Partition, e.Sequence) })
 	}
 }
 
