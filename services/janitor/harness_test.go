@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -181,14 +182,17 @@ func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) ui
 // stored returns the sequences of what is in the log of a session and stream.
 func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	t.Helper()
-	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var page eventlog.Page
+	eventually(t, func() error { // what is asked right after a restart ends when the log hears of it
+		state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
+		if err == nil {
+			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
+		}
+		if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err
+	})
 	var all []uint64
 	for _, e := range page.Entries {
 		all = append(all, e.Sequence)
