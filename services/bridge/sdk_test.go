@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -15,11 +16,26 @@ import (
 	"rejoin/shared/session"
 )
 
+// opening tells when the server has begun to answer.
+type opening struct {
+	http.ResponseWriter
+	opened func()
+}
+
+func (o *opening) WriteHeader(status int) {
+	o.opened()
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *opening) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+func (o *opening) Flush() { _ = http.NewResponseController(o.ResponseWriter).Flush() }
+
 // sdkServer is a server of the official Go SDK. Its tool "work" sends progress before and
-// after it was let go on.
-func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *httptest.Server, server *mcp.Server, goOn chan struct{}) {
+// after it was let go on. listened counts the streams that were opened with GET.
+func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *httptest.Server, server *mcp.Server, goOn chan struct{}, listened *atomic.Int64) {
 	t.Helper()
-	goOn = make(chan struct{})
+	goOn, listened = make(chan struct{}), &atomic.Int64{}
 	server = mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		progress := func(n int) error {
@@ -46,7 +62,12 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, progress(3)
 	})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts)
-	up = httptest.NewServer(handler)
+	up = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w = &opening{w, func() { listened.Add(1) }}
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		for s := range server.Sessions() {
 			_ = s.Close()
@@ -54,7 +75,7 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 		up.CloseClientConnections()
 		up.Close()
 	})
-	return up, server, goOn
+	return up, server, goOn, listened
 }
 
 const callWork = `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"work","arguments":{},"_meta":{"progressToken":"p"}}}`
@@ -95,7 +116,7 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
-			up, server, goOn := sdkServer(t, opts, true)
+			up, server, goOn, listened := sdkServer(t, opts, true)
 			in := s.start(t, testConfig(up.URL))
 			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
@@ -124,7 +145,8 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 				t.Errorf("the stream was resumed: %v", resumed)
 			}
 
-			// What the server says of itself.
+			// What the server says of itself. Without a store it says it to who listens.
+			eventually(t, "the bridge listens to the server", func() bool { return listened.Load() > 0 })
 			server.AddTool(&mcp.Tool{Name: "new", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })
 			eventually(t, "the news are there", func() bool {
 				all, _ := s.read(t, name, rpc.Standalone)
@@ -148,7 +170,7 @@ func TestAServerOfTheGoSDKThatKeepsNoSessionsOrAnswersInJSON(t *testing.T) {
 	for name, opts := range map[string]*mcp.StreamableHTTPOptions{"stateless": {Stateless: true}, "json": {JSONResponse: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
-			up, _, goOn := sdkServer(t, opts, false)
+			up, _, goOn, _ := sdkServer(t, opts, false)
 			cfg := testConfig(up.URL)
 			s.start(t, cfg)
 			name := s.openAsked(t)
