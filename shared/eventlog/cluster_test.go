@@ -44,7 +44,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
-		last := publish(t, l, "s", "t", n)
+		last := publishOnce(t, l, n)
 		ctx := patient(t)
 		var page eventlog.Page
 		var err error
@@ -66,7 +66,7 @@ func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 func TestATailInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
-		last := publish(t, l, "s", "t", n)
+		last := publishOnce(t, l, n)
 		f := follow(t, l, 0, last-1)
 		f.waitLast(t, last)
 		f.mu.Lock()

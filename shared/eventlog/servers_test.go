@@ -119,7 +119,7 @@ func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
 	l := replicated(t, c)
 	compares(t, l)
 	for n := range 10 {
-		publish(t, l, "s", "t", n)
+		publishOnce(t, l, n)
 	}
 	older := t.TempDir()
 	stopAll(c)
@@ -128,7 +128,7 @@ func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
 	}
 	startAll(c)
 	for n := range 5 {
-		publish(t, l, "s", "t", n)
+		publishOnce(t, l, 10+n)
 	}
 	lost := look(t, l)
 	stopAll(c)
@@ -136,7 +136,7 @@ func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
 		copyTree(t, filepath.Join(older, srv.Name()), srv.Dir())
 	}
 	startAll(c)
-	if got := publish(t, l, "s", "t", 99); lost.Last != 15 || got != 11 {
+	if got := publishOnce(t, l, 99); lost.Last != 15 || got != 11 {
 		t.Fatalf("the next sequence is %d, and %d are lost", got, lost.Last)
 	}
 	now := look(t, l)
