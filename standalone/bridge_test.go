@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -25,7 +26,7 @@ func TestAnUpstreamHasABridge(t *testing.T) {
 	}))
 	defer upstream.Close()
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--upstream="+upstream.URL, "--bridge-name=here")
-	nc, err := nats.Connect(r.addrs["--nats-addr"])
+	nc, err := nats.Connect(r.addrs["--nats-addr"], nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

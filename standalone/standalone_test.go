@@ -306,7 +306,7 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	}
 
 	// Other programs publish on NATS.
-	nc, err := nats.Connect(r.addrs["--nats-addr"])
+	nc, err := nats.Connect(r.addrs["--nats-addr"], nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func TestFollowingEndsWithTheConnection(t *testing.T) {
 // The consumer lies on any server of a cluster, which may be behind the leader.
 func TestABucketOfAClusterIsWholeWhenItIsSaidToBe(t *testing.T) {
 	c := natstest.StartCluster(t)
-	nc, err := nats.Connect(c.URL())
+	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,11 +17,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // Between two pages the ledger may begin to doubt. A stream that the second page
 // leaves out, since it has that page's default, must not get the first one's.
 func TestADoubtThatBeginsBetweenTwoPagesHoldsForStreamsThatNoneNames(t *testing.T) {
-	nc, err := nats.Connect(natstest.Start(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := natstest.Start(t).Connect()
 	pages := map[string]marks.Reply{
 		"":    {Through: 10, Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 1}}}, Next: "s.a"},
 		"s.a": {Through: 20, Default: marks.Mark{Maybe: 15}, Marks: []marks.StreamMark{{Session: "s", Stream: "c", Mark: marks.Mark{Removed: 2, Maybe: 15}}}},

@@ -83,7 +83,7 @@ func (c *Cluster) Follower() *Server {
 // WaitCurrent waits until all servers are there and have all that is stored.
 func (c *Cluster) WaitCurrent() {
 	c.t.Helper()
-	nc, err := nats.Connect(c.URL())
+	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // In a bucket with replicas, who loses the race over a marker is refused in other words.
 func TestASessionThatWasRemovedIsMadeOnceInACluster(t *testing.T) {
-	nc, err := nats.Connect(natstest.StartCluster(t).URL())
+	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
