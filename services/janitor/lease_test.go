@@ -99,8 +99,6 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 			}
 		}
 	}
-	cfg, next := idle(), quick()
-	cfg.Lease, next.Lease = DefaultLease, DefaultLease
 	for _, test := range []struct {
 		name  string
 		do    func(t *testing.T, r *running)
@@ -131,10 +129,10 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
-			first := begin(t, srv, settings, cfg)
+			first := begin(t, srv, settings, idle())
 			first.onlySweeps()
 			first.acts(t)
-			second := begin(t, srv, settings, next)
+			second := begin(t, srv, settings, quick())
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
 			all := first.publish(t, "s", "a", n)
 			p := second.partitions[0]
@@ -265,7 +263,6 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	cfg := idle()
-	cfg.Lease = DefaultLease
 	first := begin(t, srv, settings, cfg)
 	first.onlySweeps()
 	first.acts(t)
