@@ -69,7 +69,7 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 	}
 	tr := emptyTruth(partitions)
 	tr.js = js
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
 	sub, err := nc.Subscribe(republished+">", tr.receive)
 	if err != nil {
@@ -227,14 +227,18 @@ func (tr *truth) await(ctx context.Context, p int, upTo uint64) error {
 	}
 }
 
-// complete waits until all that is stored now is known.
-func (tr *truth) complete(ctx context.Context) error {
+// complete waits until all that is stored now is known, and returns the partitions'
+// last sequences.
+func (tr *truth) complete(ctx context.Context) ([]uint64, error) {
+	var ends []uint64
 	for p := range tr.parts {
-		if _, err := tr.upToNow(ctx, p); err != nil {
-			return err
+		last, err := tr.upToNow(ctx, p)
+		if err != nil {
+			return nil, err
 		}
+		ends = append(ends, last)
 	}
-	return nil
+	return ends, nil
 }
 
 // upToNow waits until all that a partition holds now is known, and returns its

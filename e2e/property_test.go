@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -177,24 +176,26 @@ func (w *world) do(st step) {
 // and checks.
 func (w *world) finish() {
 	w.say("the end")
-	deadline := time.Now().Add(checkTime)
 	for _, p := range w.publishers {
 		p.end()
 	}
-	ctx, cancel := context.WithDeadline(w.ctx, deadline)
-	defer cancel()
 	// Nothing is written from now on: what an ingest still has under way, for a publisher
 	// that has given up, ends with it.
 	w.writing.Wait()
 	if again := w.ingest.restart(0); again != nil {
 		<-again
 	}
-	if !w.wait(deadline, w.settled) {
+	if !w.wait(time.Now().Add(checkTime), w.settled) {
 		w.violate("the services did not come back, or a close did not end")
 	}
-	if err := w.truth.complete(ctx); err != nil {
+	w.answered()
+	ctx, cancel := w.bounded()
+	defer cancel()
+	ends, err := w.truth.complete(ctx)
+	if err != nil {
 		w.violate("the log cannot be read: %v", err)
 	}
+	deadline := time.Now().Add(checkTime)
 	for i, s := range w.subscribers {
 		s.tell(func() {
 			s.joined, s.away, s.cutAfter = true, false, 0
@@ -222,10 +223,10 @@ func (w *world) finish() {
 	w.endSubscribers()
 	ctx, cancel = w.bounded() // the checks may have taken long
 	defer cancel()
-	if err := w.truth.complete(ctx); err != nil {
+	if _, err := w.truth.complete(ctx); err != nil {
 		w.violate("the log cannot be read: %v", err)
 	}
-	w.checkEverything()
+	w.checkEverything(ends)
 }
 
 // endSubscribers ends them, and waits for all tasks.

@@ -97,7 +97,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	t.Cleanup(w.stop)
-	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	ctx, cancel := w.bounded()
 	defer cancel()
 	url := w.nats.URL()
 	var err error
@@ -166,7 +166,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 	for _, e := range w.edges {
 		e.start()
 	}
-	if !w.wait(time.Now().Add(20*time.Second), func() bool { addr, _ := w.ingest.at(); return addr != "" }) {
+	if !w.wait(time.Now().Add(checkTime), func() bool { addr, _ := w.ingest.at(); return addr != "" }) {
 		t.Fatal("ingest did not start")
 	}
 	for i := range len(sessionNames) * len(streamNames) {

@@ -62,15 +62,17 @@ func (s *subscriber) differs(g segment, life contents, common uint64) string {
 }
 
 // checkLives compares what every subscriber has got with the lives of the log.
-func (w *world) checkLives(ctx context.Context) {
+func (w *world) checkLives() {
 	var held, copies []contents
 	for _, rb := range w.lives.rollBacks {
-		held = append(held, w.read(ctx, rb.life))
+		held = append(held, w.read(rb.life))
 	}
 	for _, rb := range w.lives.rollBacks {
-		copies = append(copies, w.read(ctx, rb.copy))
+		copies = append(copies, w.read(rb.copy))
 	}
-	held = append(held, w.read(ctx, ""))
+	held = append(held, w.read(""))
+	ctx, cancel := w.bounded() // the reading may have taken long
+	defer cancel()
 	for _, s := range w.subscribers {
 		w.checkSegments(ctx, s, held, copies)
 		w.checkTold(s, copies)

@@ -91,7 +91,9 @@ type contents struct {
 
 // read reads a copy of a store with a server of its own, or when folder is empty
 // the store that is in use.
-func (w *world) read(ctx context.Context, folder string) contents {
+func (w *world) read(folder string) contents {
+	ctx, cancel := w.bounded()
+	defer cancel()
 	var nc *nats.Conn
 	if folder == "" {
 		nc = w.own.Conn

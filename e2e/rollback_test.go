@@ -132,13 +132,13 @@ func (w *world) publishEverywhere() map[place][]byte {
 // waits until every subscriber has got that, and checks.
 func (w *world) finishLives() {
 	w.say("the end")
-	deadline := time.Now().Add(checkTime)
 	for _, p := range w.publishers {
 		p.end()
 	}
-	if !w.wait(deadline, w.settled) {
+	if !w.wait(time.Now().Add(checkTime), w.settled) {
 		w.violate("the services did not come back")
 	}
+	deadline := time.Now().Add(checkTime)
 	for _, s := range w.subscribers {
 		s.tell(func() { s.joined, s.away, s.cutAfter, s.plan.limit = true, false, 0, 1000 })
 	}
@@ -148,15 +148,14 @@ func (w *world) finishLives() {
 		}
 	}
 	last := w.publishEverywhere()
+	deadline = time.Now().Add(checkTime)
 	for _, s := range w.subscribers {
 		if !w.wait(deadline, func() bool { return s.hasAll(last) }) {
 			w.violate("%s has not caught up", s)
 		}
 	}
 	w.endSubscribers()
-	ctx, cancel := w.bounded() // the waiting may have taken long
-	defer cancel()
-	w.checkLives(ctx)
+	w.checkLives()
 }
 
 // hasAll reports whether a subscriber has got its streams' messages among some.
