@@ -16,7 +16,8 @@ import (
 // janitor is away, or NATS, or the janitor is catching up after either; and once it
 // has caught up, nobody can say it of what was stored until then, because its
 // ledger was begun anew, or has missed something. Of what came later it must be
-// certain, unless its tail missed sequences all the same, which it counts.
+// certain, unless its tail missed sequences all the same, which it counts, or it lost the
+// lease and begins again, or does not answer the test either.
 //
 // The world's lock guards it.
 type doubt struct {
@@ -25,12 +26,17 @@ type doubt struct {
 	envs     map[int]*daemon.Env // of the janitors' present lives
 	acted    *daemon.Env         // of the one that was last seen to act
 	missed   map[string]float64  // by life, as last read
+	turns    int                 // how often who acts had changed then
+	changes  int                 // what countMissed has found
+	attended int                 // up to which of them a janitor has answered since
+	heard    time.Time           // when it last answered for all that was stored
 	seen     time.Time           // when watch last saw the log
 	slow     time.Time           // when it last saw it again after too long a time
 }
 
-// slowAfter is how long a look at the log may take: what takes longer on a machine
-// that has too much to do is like an absence, and puts off what is waited for.
+// slowAfter is how long a look at the log, or a question to the janitor, may take: what
+// takes longer on a machine that has too much to do is like an absence, and the former
+// puts off what is waited for.
 const slowAfter = 400 * time.Millisecond
 
 // absent notes that the janitor is away from now until back is closed and its
@@ -80,8 +86,8 @@ func (w *world) answered() []uint64 {
 	}
 }
 
-// ask asks the janitor about every partition, as an edge would, and returns the
-// last sequences when it has answered. A request that was lost with a connection is
+// ask asks the janitor about every partition, as an edge would but without telling it
+// anything, and returns the last sequences when it has answered. A request that was lost with a connection is
 // not waited for long.
 func (w *world) ask(ctx context.Context) ([]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*marks.AskTimeout)
@@ -91,7 +97,7 @@ func (w *world) ask(ctx context.Context) ([]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err = marks.Ask(ctx, w.own.Conn, marks.Request{Partition: p, Birth: state.Birth, Through: state.Last, First: state.First}); err != nil {
+		if _, err = marks.Ask(ctx, w.own.Conn, marks.Request{Partition: p, Birth: state.Birth, Through: state.Last}); err != nil {
 			return nil, err
 		}
 	}
@@ -124,9 +130,11 @@ func (w *world) acting() *daemon.Env {
 }
 
 // countMissed looks at how many sequences the tails of the acting janitor have missed.
-// If there are more than before, or another one acts, all that is stored now is in doubt.
+// If there are more than before, or another one acts, or the same one anew, all is in
+// doubt that is stored until the janitor has answered.
 func (w *world) countMissed(ctx context.Context) {
 	env := w.acting()
+	turns := w.trace.turned() // behind it: who has lost the lease and acts again has said so
 	life, missed := fmt.Sprintf("%p", env), 0.0
 	if env != nil {
 		var ok bool
@@ -135,7 +143,10 @@ func (w *world) countMissed(ctx context.Context) {
 		}
 	}
 	w.mu.Lock()
-	nothing := missed == w.doubt.missed[life] && env != nil && env == w.doubt.acted
+	nothing := missed == w.doubt.missed[life] && env != nil && env == w.doubt.acted && turns == w.doubt.turns
+	if !nothing {
+		w.doubt.changes++
+	}
 	w.mu.Unlock()
 	if nothing {
 		return
@@ -148,12 +159,12 @@ func (w *world) countMissed(ctx context.Context) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.doubt.reach(ends); env != w.doubt.acted {
+	if w.doubt.reach(ends); env != w.doubt.acted || turns != w.doubt.turns {
 		w.tally["another janitor acts, or none"]++
 	} else {
 		w.tally["janitor missed something"]++
 	}
-	w.doubt.missed[life], w.doubt.acted = missed, env
+	w.doubt.missed[life], w.doubt.acted, w.doubt.turns = missed, env, turns
 }
 
 // janitorMetric returns a counter, or the number of observations of a histogram.
@@ -229,6 +240,33 @@ func (w *world) watchMissed() {
 	}
 }
 
+// watchAnswers asks the janitor all the time, as an edge would: what keeps it from
+// answering is as good a reason for an edge as that it is away.
+func (w *world) watchAnswers() {
+	for w.ctx.Err() == nil {
+		w.mu.Lock()
+		changes := w.doubt.changes
+		w.mu.Unlock()
+		ends, err := w.ask(w.ctx)
+		if now := time.Now(); err == nil {
+			w.mu.Lock()
+			late := now.Sub(w.doubt.heard) > slowAfter
+			if late {
+				w.tally["the janitor was out of hearing"]++
+			}
+			if late || w.doubt.attended != changes {
+				w.doubt.reach(ends)
+			}
+			w.doubt.heard, w.doubt.attended = now, changes
+			w.mu.Unlock()
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // doubtful says why a gap behind a sequence may be uncertain at this moment, or
 // returns "" when it may not, as far as is known.
 func (w *world) doubtful(p int, requested uint64) string {
@@ -239,6 +277,10 @@ func (w *world) doubtful(p int, requested uint64) string {
 		return "the janitor is away"
 	case time.Since(w.doubt.seen) > slowAfter:
 		return "the machine is slow"
+	case w.doubt.attended != w.doubt.changes:
+		return "a janitor begins"
+	case time.Since(w.doubt.heard) > slowAfter:
+		return "the janitor is late"
 	case requested <= w.doubt.upTo[p]:
 		return "from before"
 	default:

@@ -11,10 +11,11 @@ import (
 // that, and must be told the gap before anything else: that an edge takes back what
 // it said must not happen, unless it was not certain, or is another by then.
 type refusal struct {
-	edge   int
-	life   string
-	cursor string
-	doubt  string // why the gap may have been uncertain
+	edge     int
+	life     string
+	cursor   string
+	position uint64
+	doubt    string // why the gap may have been uncertain, as far as was known
 }
 
 // refuse takes a 410.
@@ -32,7 +33,7 @@ func (c *connection) refuse(ctx context.Context, body io.Reader, edge int) bool 
 	if err != nil || problem.Code != "gap" || problem.Status != 410 {
 		c.w.violate("%s: the answer to on_gap=error is %+v: %v", c, problem, err)
 	}
-	c.refused = &refusal{edge: edge, life: c.life, cursor: c.asked, doubt: c.w.doubtful(c.w.truth.partition(c.plan.session), c.position)}
+	c.refused = &refusal{edge: edge, life: c.life, cursor: c.asked, position: c.position, doubt: c.w.doubtful(c.w.truth.partition(c.plan.session), c.position)}
 	c.note(received{what: "410", edge: c.life, note: c.asked})
 	c.w.count("on_gap=error: 410")
 	return true
@@ -50,9 +51,23 @@ func (c *connection) goesOn(what string) {
 	case c.refusal.doubt != "":
 		c.w.count("on_gap=error: it was not certain")
 	default:
-		c.w.violate("%s: %s answered 410 after %s, and then goes on with %s", c, c.life, c.refusal.cursor, what)
+		s, r := c.subscriber, c.refusal
+		c.w.tasks.Go(func() { c.w.checkRefusal(s, r, what) })
 	}
 	c.refusal, c.refused = nil, nil
+}
+
+// checkRefusal makes sure that a gap which was not told after a 410 may have been
+// uncertain, though that was not known at once.
+func (w *world) checkRefusal(s *subscriber, r *refusal, what string) {
+	ctx, cancel := w.bounded()
+	defer cancel()
+	w.countMissed(ctx)
+	if w.doubtful(w.truth.partition(s.plan.session), r.position) != "" {
+		w.count("on_gap=error: it was not certain")
+		return
+	}
+	w.violate("%s: %s answered 410 after %s, and then goes on with %s", s, r.life, r.cursor, what)
 }
 
 // toldAgain notes that a subscriber is told a gap. The caller holds mu.

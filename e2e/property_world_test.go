@@ -69,14 +69,26 @@ type world struct {
 
 // lockedBuffer is where the services log to.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu    sync.Mutex
+	b     bytes.Buffer
+	turns int // how often a janitor has said that it acts, or does not act any more
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, said := range []string{"this janitor acts from now on", "this janitor has stepped down", "this janitor has stopped acting"} {
+		if bytes.Contains(p, []byte(said)) {
+			l.turns++
+		}
+	}
 	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) turned() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.turns
 }
 
 func (l *lockedBuffer) String() string {
@@ -112,6 +124,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 		w.truth = newTruth(t, audit, sc.settings.Partitions)
 	}
 	w.watch.Go(w.watchMissed)
+	w.watch.Go(w.watchAnswers)
 
 	if sc.seed%2 == 0 { // as in the standalone program
 		w.feed = eventlog.NewFeed()
