@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/marks"
 )
 
@@ -309,6 +310,28 @@ func (w *world) checkDoubt(ctx context.Context, s *subscriber, g *toldGap, why s
 		why = "wrongly"
 	}
 	w.count("uncertain gap: " + why)
+}
+
+// disowned reports whether an ID is of a generation that the log does not know any more.
+// An update of a janitor that died may take one away that the next janitor has begun
+// meanwhile, and nothing else does (docs/adr/0003).
+func (w *world) disowned(at place, text string) bool {
+	id, err := event.ParseID(text)
+	if err != nil || !w.sc.has(opRestartNATS) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 2*marks.AskTimeout)
+	defer cancel()
+	state, err := w.own.Log.Look(ctx, w.truth.partition(at.session))
+	if err != nil {
+		return false
+	}
+	rec, _ := w.own.Sessions.Session(at.session)
+	return !slices.ContainsFunc(state.Generations, func(g event.Generation) bool {
+		return slices.ContainsFunc([]string{rec.Incarnation, ""}, func(incarnation string) bool {
+			return event.Place{Birth: state.Birth, Generation: g.ID, Session: at.session, Incarnation: incarnation, Stream: at.stream}.Tag() == id.Tag
+		})
+	})
 }
 
 // unattended reports whether somebody has gone on since no janitor came for long after a

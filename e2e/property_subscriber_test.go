@@ -66,7 +66,8 @@ type toldGap struct {
 	phantom bool
 	// why says why the gap may be uncertain, where a log is rolled back.
 	why string
-	// late says that it is of a generation that began late, and nothing need be missing.
+	// late says that it is of a generation that began late, or was taken away, and nothing
+	// need be missing.
 	late bool
 }
 
@@ -466,8 +467,8 @@ func (c *connection) told(g *toldGap) {
 		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
 		return
 	}
-	if g.Reason == "rolled_back" && c.w.unattended() {
-		c.w.count("rolled back by a generation that began late")
+	if g.Reason == "rolled_back" && (c.w.unattended() || c.w.disowned(c.place(), g.Requested)) {
+		c.w.count("rolled back by a generation that began late, or was taken away")
 		g.late, c.position = true, g.resumesAt
 		maps.DeleteFunc(c.delivered, func(sequence uint64, _ string) bool { return sequence > g.resumesAt })
 		return
