@@ -65,10 +65,11 @@ func (d *deployment) trust() *tls.Config {
 func (d *deployment) isReplicated(t *testing.T) {
 	const streams = 20 // 16 partitions, sessions, lease, trim marks, attach records
 	for _, server := range clustered[:3] {
-		streamsOf := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz?streams=1&config=1")
-		if n := strings.Count(streamsOf, `"num_replicas": 3`); n != streams {
-			t.Errorf("%s has %d streams with three replicas", server, n)
-		}
+		// A server that only follows a stream may have it a moment later.
+		waitUntil(t, server+" has all streams with three replicas", func() bool {
+			streamsOf := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz?streams=1&config=1")
+			return strings.Count(streamsOf, `"num_replicas": 3`) == streams
+		})
 		routes := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/routez")
 		for _, other := range clustered[:3] {
 			if has := strings.Contains(routes, `"remote_name": "`+other+`"`); has != (other != server) {
@@ -106,18 +107,24 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 	}
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
 	for n := 1; n <= 5; n++ {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _ = resp.Body.Close(); resp.StatusCode != http.StatusCreated {
-			t.Fatal(resp.Status)
-		}
+		// A cluster that is slow at the moment says 503, and it is tried again.
+		waitUntil(t, fmt.Sprintf("message %d is stored", n), func() bool {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Idempotency-Key", fmt.Sprint(n))
+			resp, err := c.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusCreated {
+				t.Fatal(resp.Status)
+			}
+			return resp.StatusCode == http.StatusCreated
+		})
 		for _, tab := range all {
 			tab.until(fmt.Sprintf("got.length === %d && got.at(-1) === %d", n, n))
 		}

@@ -229,6 +229,26 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 		}
 	}
 	d.up()
+	d.isReached()
+}
+
+// isReached waits until the proxy passes on what it gets for each service: it looks for
+// them itself, and may find one later than Docker does.
+func (d *deployment) isReached() {
+	d.t.Helper()
+	waitUntil(d.t, "the proxy reaches every service", func() bool {
+		for _, ask := range [][2]string{
+			{http.MethodGet, "/v1/sessions"},
+			{http.MethodPost, streamPath("reached", "main")}, // without a message: it is refused
+			{http.MethodGet, streamPath("reached", "main")},
+		} {
+			a, err := try(ask[0], d.url+ask[1], "", "Accept", "application/json")
+			if err != nil || a.status >= http.StatusInternalServerError {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Else its connection would be counted until a time-out of the proxy, 45 s later.
@@ -292,14 +312,15 @@ func (d *deployment) outlivesDown(t *testing.T) {
 	}
 }
 
-// idsIn returns the event IDs of a transcript, in order.
+// idsIn returns the event IDs of a transcript, in order. A heartbeat has the ID of what
+// came before it.
 func idsIn(transcript string) (ids []string) {
 	for line := range strings.Lines(transcript) {
 		if id, ok := strings.CutPrefix(line, "id: "); ok {
 			ids = append(ids, strings.TrimSpace(id))
 		}
 	}
-	return ids
+	return slices.Compact(ids)
 }
 
 // What a publisher was told to be stored comes to an EventSource and to a Go client once
@@ -308,7 +329,7 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(d.url + "/v1/sessions"))
 	b.listen(streamPath("restarts", "main"))
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second})
 	if err != nil {
@@ -401,6 +422,7 @@ func (d *deployment) letsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.up()
+	d.isReached()
 	token, err := auth.Token{
 		Subject: "somebody", Audience: "e2e", Issued: time.Now(), Expires: time.Now().Add(time.Hour),
 		Publish: []auth.Pattern{"mine*"}, Subscribe: []auth.Pattern{"mine*"},
