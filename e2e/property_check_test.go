@@ -257,10 +257,10 @@ func (w *world) checkSubscriber(s *subscriber, end uint64) {
 	seenClose := false
 	for _, r := range s.log {
 		switch {
-		case r.gap != nil && r.gap.late:
 		case r.gap != nil:
-			gaps = append(gaps, r.gap)
-			w.checkReason(s, r.gap)
+			if gaps = append(gaps, r.gap); !r.gap.late {
+				w.checkReason(s, r.gap)
+			}
 		case r.what == "close":
 			seenClose = true
 		case r.what == "message":
