@@ -236,10 +236,11 @@ test('a connection on which nothing is heard is made anew', async (t) => {
 })
 
 test('an onEvent that takes its time is no silence', async () => {
-  const server = serve(streamed(connect(0) + message(1) + message(2) + close(3)))
+  const server = serve(live(connect(0) + message(1), message(2), close(3)), ended)
   const slow = () => new Promise((resolve) => setTimeout(resolve, 60))
-  const { end } = await follow(server, { silence: 20, onEvent: slow })
+  const { end, cursor } = await follow(server, { silence: 20, onEvent: slow })
   assert.equal(end.reason, 'closed')
+  assert.equal(cursor, id(3))
   assert.equal(server.requests.length, 1)
 })
 
