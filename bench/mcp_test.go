@@ -38,13 +38,13 @@ func TestTheMCPClientComesBackForTheRest(t *testing.T) {
 	defer s.Close()
 	h := mcpHTTP()
 	defer h.CloseIdleConnections()
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	gone := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer gone.Close() // until then nobody else gets its port
 	c, err := openMCP(t.Context(), h, s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.urls = append(c.urls, gone.URL) // another edge, which has ended
+	c.urls = append(c.urls, gone.URL) // another edge, which is ending
 	var steps []int
 	if err := c.call(t.Context(), "count", "{}", func(n int) { steps = append(steps, n) }); err != nil {
 		t.Fatal(err)
