@@ -70,7 +70,7 @@ func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
 	if got := script[string](b, "got.join(' ')"); got != "10 11" {
 		t.Errorf("after a reload the browser got %s", got)
 	}
-	do(t, http.MethodDelete, p.api()+"/v1/sessions/native/streams/s", "")
+	p.close("/v1/sessions/native/streams/s")
 	b.until("ends.join() == 'closed'")
 
 	script[bool](b, fmt.Sprintf(subscribeJS, "native", "{ storage: 'place' }"))

@@ -130,6 +130,19 @@ func (p *proc) create(body string) {
 	}
 }
 
+// close closes a stream or a session, again while the log does not answer in time.
+func (p *proc) close(path string) {
+	p.t.Helper()
+	var a answer
+	waitUntil(p.t, path+" is closed", func() bool {
+		a = do(p.t, http.MethodDelete, p.api()+path, "")
+		return a.status != http.StatusServiceUnavailable
+	})
+	if a.status != http.StatusNoContent {
+		p.t.Fatalf("closing %s: %d %s", path, a.status, a.body)
+	}
+}
+
 func stringIn(t testing.TB, body, name string) string {
 	t.Helper()
 	var m map[string]any

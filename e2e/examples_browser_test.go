@@ -66,7 +66,7 @@ func TestTheExamplePages(t *testing.T) {
 			b.do(chromedp.Navigate("about:blank")) // or it would keep its own place
 			load()
 			b.lists("events are missing: unknown 1 2 3 4 5")
-			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			p.close("/v1/sessions/demo/streams/main")
 			b.says("the end")
 			load()
 			b.says("the end")

@@ -268,7 +268,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 			if code := r.end(); code != 1 || !invalidMessage.MatchString(r.text()+r.errors()) {
 				t.Errorf("of a message that is none it says %d\n%s%s", code, r.text(), r.errors())
 			}
-			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			p.close("/v1/sessions/demo/streams/main")
 			r = begin("main", "third", numbered(7)+"\n")
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {
 				t.Errorf("of a closed stream it says %d\n%s%s", code, r.text(), r.errors())
@@ -332,7 +332,7 @@ func TestTheExamplesOfSubscribing(t *testing.T) {
 			}
 			r = follow()
 			r.until(7)
-			do(t, http.MethodDelete, p.api()+"/v1/sessions/demo/streams/main", "")
+			p.close("/v1/sessions/demo/streams/main")
 			if code := r.end(); code != 0 {
 				t.Errorf("at the end of the stream its exit code is %d\n%s", code, r.errors())
 			}

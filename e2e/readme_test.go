@@ -292,7 +292,7 @@ func TestREADMEAndDocumentsSnippetForEventSourceContinuesAfterAReload(t *testing
 	script[bool](b, "source.close(), localStorage.setItem('cursor of /v1/sessions/demo/streams/page/events', 'page_0000000_1'), true")
 	paste()
 	expect("unknown 1 2 3 4 5 6 7")
-	do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
+	p.close("/v1/sessions/demo/streams/page")
 	b.until("source.readyState == EventSource.CLOSED")
 }
 
@@ -312,7 +312,7 @@ func TestREADMEAndDocumentsSnippetsOfTheClientContinueAfterAReload(t *testing.T)
 			script[bool](b, snippet)
 			b.until("logged.length == 1 && logged[0][1].params.n == 1 && localStorage.getItem('my place') == logged[0][0]")
 		}
-		do(t, "DELETE", p.api()+"/v1/sessions/demo/streams/page", "")
+		p.close("/v1/sessions/demo/streams/page")
 		b.until("logged.length == 2 && logged[1][0] == 'the end' && logged[1][1].reason == 'closed'")
 	}
 }
