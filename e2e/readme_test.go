@@ -161,6 +161,7 @@ func openDocument(t *testing.T, file string) *openedDocument {
 	d.here = []string{
 		"127.0.0.1:8080", d.p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage),
 		"go run rejoin/examples/direct", "go run rejoin/examples/direct -nats=" + nats,
+		"timeout 2 ", "timeout 8 ", // on a slow machine, and still less than a heartbeat
 	}
 	return d
 }
@@ -177,6 +178,9 @@ func (d *openedDocument) run() (compared int) {
 		}
 		if b.lang != "sh" || d.instead(b.text) || d.starts(b.text) {
 			continue
+		}
+		if strings.Contains(b.text, "curl -sN") && i+1 < len(d.blocks) {
+			d.heard(d.blocks[i+1].text)
 		}
 		got := d.shell.run(here.Replace(b.text))
 		if i+1 == len(d.blocks) || d.blocks[i+1].lang != "text" {
@@ -201,6 +205,16 @@ func (d *openedDocument) run() (compared int) {
 		write(t, d.file, d.text)
 	}
 	return compared
+}
+
+// heard waits until the edge has the messages that an event stream is to show. A 201 is the
+// log's word, and what the first event says of the stream depends on them.
+func (d *openedDocument) heard(shown string) {
+	d.t.Helper()
+	waitUntil(d.t, "the edge has heard of what is shown", func() bool {
+		there := d.p.storedIn("demo", "main")
+		return !slices.ContainsFunc(numbersIn(d.t, shown), func(n int) bool { return !slices.Contains(there, n) })
+	})
 }
 
 // starts carries out the commands that start the program, which runs already, or was killed.
