@@ -161,7 +161,7 @@ func openDocument(t *testing.T, file string) *openedDocument {
 	d.here = []string{
 		"127.0.0.1:8080", d.p.addrs["--edge-addr"], "bin/rejoin", built(t, rejoinPackage),
 		"go run rejoin/examples/direct", "go run rejoin/examples/direct -nats=" + nats,
-		"timeout 2 ", "timeout 8 ", // on a slow machine, and still less than a heartbeat
+		"timeout 2 ", "timeout 8 ", "wait=5", "wait=30", // on a slow machine; the first is still less than a heartbeat
 	}
 	return d
 }
@@ -182,7 +182,11 @@ func (d *openedDocument) run() (compared int) {
 		if strings.Contains(b.text, "curl -sN") && i+1 < len(d.blocks) {
 			d.heard(d.blocks[i+1].text)
 		}
-		got := d.shell.run(here.Replace(b.text))
+		var got string
+		waitUntil(t, "a janitor acts, which changes a log's limits", func() bool {
+			got = d.shell.run(here.Replace(b.text))
+			return !strings.Contains(got, "no janitor answers")
+		})
 		if i+1 == len(d.blocks) || d.blocks[i+1].lang != "text" {
 			if got != "" {
 				t.Errorf("it shows no output of\n%sbut it prints\n%s", b.text, got)
