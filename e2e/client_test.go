@@ -98,48 +98,52 @@ func (p *proc) publish(session, stream string, from, to int) (id string) {
 	return id
 }
 
+// inTime asks again while the log does not answer in time, and returns the first other
+// answer and how often it has asked: what was not answered may have been done.
+func inTime(t testing.TB, what string, ask func() answer) (a answer, asked int) {
+	t.Helper()
+	waitUntil(t, what, func() bool {
+		a = ask()
+		asked++
+		return a.status != http.StatusServiceUnavailable
+	})
+	return a, asked
+}
+
 // store stores one message, tried under the same key while the log does not answer in
 // time, and returns its id.
 func (p *proc) store(path, message string, headers ...string) (id string) {
 	p.t.Helper()
-	var a answer
 	headers = append([]string{"Content-Type", "application/json", "Idempotency-Key", rand.Text()}, headers...)
-	waitUntil(p.t, message+" is stored", func() bool {
-		a = do(p.t, http.MethodPost, p.api()+path, message, headers...)
-		return a.status != http.StatusServiceUnavailable
-	})
+	a, _ := inTime(p.t, message+" is stored", func() answer { return do(p.t, http.MethodPost, p.api()+path, message, headers...) })
 	if a.status != http.StatusCreated {
 		p.t.Fatalf("publishing %s: %d %s", message, a.status, a.body)
 	}
 	return stringIn(p.t, a.body, "id")
 }
 
-// create makes a session. One that was not answered in time may have been made.
+// create makes a session.
 func (p *proc) create(body string) {
 	p.t.Helper()
-	var a answer
-	tried := false
-	waitUntil(p.t, "the session is made", func() bool {
-		a = do(p.t, http.MethodPost, p.api()+"/v1/sessions", body, "Content-Type", "application/json")
-		unsure := a.status == http.StatusServiceUnavailable
-		tried = tried || unsure
-		return !unsure
+	a, asked := inTime(p.t, "the session is made", func() answer {
+		return do(p.t, http.MethodPost, p.api()+"/v1/sessions", body, "Content-Type", "application/json")
 	})
-	if a.status != http.StatusCreated && (!tried || a.status != http.StatusConflict) {
+	if a.status != http.StatusCreated && (asked == 1 || a.status != http.StatusConflict) {
 		p.t.Fatalf("creating %s: %d %s", body, a.status, a.body)
 	}
 }
 
-// close closes a stream or a session, again while the log does not answer in time.
 func (p *proc) close(path string) {
 	p.t.Helper()
-	var a answer
-	waitUntil(p.t, path+" is closed", func() bool {
-		a = do(p.t, http.MethodDelete, p.api()+path, "")
-		return a.status != http.StatusServiceUnavailable
-	})
+	closeAt(p.t, p.api()+path)
+}
+
+// closeAt closes the stream or session of a URL.
+func closeAt(t testing.TB, url string) {
+	t.Helper()
+	a, _ := inTime(t, url+" is closed", func() answer { return do(t, http.MethodDelete, url, "") })
 	if a.status != http.StatusNoContent {
-		p.t.Fatalf("closing %s: %d %s", path, a.status, a.body)
+		t.Fatalf("closing %s: %d %s", url, a.status, a.body)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 	if err := publisher.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	closeOutage(t, ingest)
+	closeAt(t, ingest+"/v1/sessions/outage")
 	reading.Wait()
 	for i, w := range writers {
 		if w.err != nil {

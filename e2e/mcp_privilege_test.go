@@ -90,13 +90,7 @@ func TestEdgeAndBridgeDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	srv.Stop()
 	srv.Start()
 	calls("after NATS")
-	var end answer
-	asked := 0
-	waitUntil(t, "the end is answered in time", func() bool {
-		end = do(t, http.MethodDelete, edge.url+"/mcp", "", with...)
-		asked++
-		return end.status != http.StatusServiceUnavailable
-	})
+	end, asked := inTime(t, "the end is answered", func() answer { return do(t, http.MethodDelete, edge.url+"/mcp", "", with...) })
 	if end.status != http.StatusNoContent && (asked == 1 || end.status != http.StatusNotFound) {
 		t.Errorf("the end is answered %d %s", end.status, end.body)
 	}

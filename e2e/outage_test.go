@@ -70,7 +70,7 @@ func TestTheClientLosesAndRepeatsNothingWhileNATSIsKilled(t *testing.T) {
 		t.Error(err)
 	}
 	// A closed session ends what its subscribers read: nothing comes behind that.
-	closeOutage(t, s.ingest)
+	closeAt(t, s.ingest+"/v1/sessions/outage")
 	reading.Wait()
 	again := &reader{url: s.edge}
 	again.run(ctx)
@@ -127,19 +127,6 @@ func (w *writer) run(ctx context.Context) {
 	}
 	close(results)
 	waiting.Wait()
-}
-
-// closeOutage closes the writers' session, again while the log does not answer in time.
-func closeOutage(t *testing.T, ingest string) {
-	t.Helper()
-	var a answer
-	waitUntil(t, "the close is answered", func() bool {
-		a = do(t, http.MethodDelete, ingest+"/v1/sessions/outage", "")
-		return a.status != http.StatusServiceUnavailable
-	})
-	if a.status != http.StatusNoContent {
-		t.Fatalf("the close is answered %d %s", a.status, a.body)
-	}
 }
 
 // reader follows a stream, or all of the session, to its end.

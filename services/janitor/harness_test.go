@@ -42,6 +42,19 @@ func eventually(t *testing.T, ok func() error) {
 	}
 }
 
+// passes has something done again while it fails with an error that passes; any other one
+// is the test's.
+func passes(t *testing.T, passing error, do func() error) {
+	t.Helper()
+	eventually(t, func() error {
+		err := do()
+		if err != nil && !errors.Is(err, passing) {
+			t.Fatal(err)
+		}
+		return err
+	})
+}
+
 // logBuffer is a log that a test can read while it is written.
 type logBuffer struct {
 	mu sync.Mutex
@@ -183,13 +196,10 @@ func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) ui
 func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	t.Helper()
 	var page eventlog.Page
-	eventually(t, func() error { // what is asked right after a restart ends when the log hears of it
+	passes(t, eventlog.ErrUnavailable, func() error { // what is asked right after a restart ends when the log hears of it
 		state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
 		if err == nil {
 			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
-		}
-		if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
-			t.Fatal(err)
 		}
 		return err
 	})
