@@ -28,6 +28,11 @@ GOVULNDB ?= https://vuln.go.dev
 RESTARTS ?= all
 KILLS    ?= 2
 RATE     ?= 1000
+# Of make sim: how many schedules, and the seed of the first; 0: from the clock.
+SEEDS    ?= 1000
+SEED     ?= 0
+# Of make powercut: how many power cuts.
+IMAGES   ?= 30
 
 .PHONY: help
 help: ## Show this list.
@@ -54,6 +59,14 @@ NORACE := ^(TestTheExample|TestDocument|TestREADME|TestADocumentedBackup|TestEve
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
 	go test -race -timeout 20m -skip '$(NORACE)' $(TESTFLAGS) work
 
+.PHONY: sim
+sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole system in virtual time, under faults.
+	go test -count=1 -run '^TestSimulation$$' -v -timeout 20m $(TESTFLAGS) ./e2e -seeds=$(SEEDS) -seed=$(SEED)
+
+.PHONY: powercut
+powercut: ## Cut the power IMAGES (30) times: copies of a disk under load are started and read. Needs root and loop devices.
+	go test -tags powercut -run '^TestPowerCut$$' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -images=$(IMAGES)
+
 .PHONY: e2e-docker
 e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and a cluster, and test it; RESTARTS=all or first of each kind, KILLS=n, RATE=events a second.
 	go test -tags docker -run '^TestDocker' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -restarts=$(RESTARTS) -kills=$(KILLS) -rate=$(RATE)
@@ -72,7 +85,7 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
 	@unformatted=$$($(GOFUMPT) -modpath rejoin -l $(MODULES)); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
-	go vet -tags docker ./e2e
+	go vet -tags docker,powercut ./e2e
 	$(STATICCHECK) work
 	$(ACTIONLINT) -shellcheck= -pyflakes=
 	@for module in $(MODULES); do echo "== golangci-lint $$module"; \

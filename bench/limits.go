@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
@@ -20,15 +17,17 @@ const (
 	hotTime    = time.Minute
 	hotLimit   = 10_000 // events of one session that a log keeps by default
 	hotSample  = 100 * time.Millisecond
+	// hotMargin is what a session may hold above its limit.
+	hotMargin = hotLimit / 8
 )
 
 func hotSubject(stream string) string {
-	return fmt.Sprintf("mcp.%d.%s.%s", event.Partition(hotSession, partitions), hotSession, stream)
+	return event.Subject{Partition: event.Partition(hotSession, partitions), Session: hotSession, Stream: stream}.String()
 }
 
 // limitsCase measures for how long a session that is written to without a pause holds
-// more than its limits and a twentieth. The janitor runs alone, beside JetStream alone,
-// so that what it takes can be told. What the session holds is what JetStream says.
+// more than its limits and an eighth: events that the janitor has not announced to be
+// removed. The janitor runs alone, beside JetStream alone, so that what it takes can be told.
 func limitsCase(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -43,17 +42,13 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer j.stop()
-	stream, err := log.js.Stream(ctx, fmt.Sprint("MCP_", event.Partition(hotSession, partitions)))
-	if err != nil {
-		return f, err
-	}
 	before, err := cpu([]int{j.cmd.Process.Pid})
 	if err != nil {
 		return f, err
 	}
 	pace := startPacer(ctx, log.logPublisher, hotRate, func(n int) string { return hotSubject(strconv.Itoa(n % hotStreams)) })
 	begun := time.Now()
-	above, err := watchHot(ctx, stream, begun.Add(hotTime))
+	above, err := watchHot(ctx, j, begun.Add(hotTime))
 	took := time.Since(begun)
 	acks := pace.take()
 	if err := errors.Join(err, pace.stop()); err != nil {
@@ -85,7 +80,7 @@ func (h *hotTimes) add(events uint64, now time.Time) {
 	if !h.since.IsZero() {
 		h.longest = max(h.longest, now.Sub(h.since))
 	}
-	switch tooMuch := events > hotLimit+hotLimit/20; {
+	switch tooMuch := events > hotLimit+hotMargin; {
 	case tooMuch && h.since.IsZero():
 		h.since = now
 	case !tooMuch && !h.since.IsZero():
@@ -94,18 +89,23 @@ func (h *hotTimes) add(events uint64, now time.Time) {
 	}
 }
 
-// watchHot samples what the session holds.
-func watchHot(ctx context.Context, stream jetstream.Stream, until time.Time) (h hotTimes, err error) {
+// watchHot samples what the session holds, which is all that the log does: what the janitor
+// counts, and what it has yet to read.
+func watchHot(ctx context.Context, j *system, until time.Time) (h hotTimes, err error) {
 	for now := time.Now(); now.Before(until); now = time.Now() {
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(hotSubject("*")))
+		text, err := get(ctx, j.admin+"/metrics")
 		if err != nil {
 			return h, err
 		}
-		held := uint64(0)
-		for _, n := range info.State.Subjects {
-			held += n
+		retained, err := sumOf(text, "rejoin_janitor_retained_events")
+		if err != nil {
+			return h, err
 		}
-		h.add(held, now)
+		lag, err := sumOf(text, "rejoin_janitor_lag_events")
+		if err != nil {
+			return h, err
+		}
+		h.add(uint64(retained+lag), now)
 		if err := pause(ctx, time.Until(now.Add(hotSample))); err != nil {
 			return h, err
 		}

@@ -94,8 +94,8 @@ func TestCursorsAreEventIDs(t *testing.T) {
 	if err != nil || id.Sequence != 56 || id.Stream != "1234" {
 		t.Fatal(id, err)
 	}
-	for _, incarnation := range []string{"", "registered"} {
-		place := event.Place{Birth: "one", Session: sessionOf(1234), Incarnation: incarnation, Stream: "1234"}
+	for _, life := range []string{"", "opened"} {
+		place := event.Place{Birth: "one", Session: sessionOf(1234), Life: life, Stream: "1234"}
 		if verdict, _ := event.Resolve(id, place, append(gens, event.Generation{ID: "two", Start: 100})); verdict != event.Good {
 			t.Errorf("the id is %d", verdict)
 		}

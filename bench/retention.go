@@ -26,8 +26,18 @@ const (
 
 func oneStreamSession(i int) string { return "alone" + strconv.Itoa(i) }
 
+// oneLife is the life of the sessions of one stream.
+const oneLife = "bench"
+
 func oneStreamSubject(session string) string {
-	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Stream: "main"}.String()
+	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: oneLife, Stream: "main"}.String()
+}
+
+// openOneStream opens a session of one stream, as ingest would.
+func (r *rejoin) openOneStream(ctx context.Context, session string) error {
+	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
+	_, err := r.store(ctx, s.String(), []byte(`{"life":"`+oneLife+`"}`))
+	return err
 }
 
 // removal measures what the removal of closed sessions costs others: 1,000,000 events
@@ -42,6 +52,11 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer r.close()
+	for i := range storedStreams {
+		if err := r.openOneStream(ctx, oneStreamSession(i)); err != nil {
+			return f, err
+		}
+	}
 	for n := range storedPerStream {
 		for i := range storedStreams {
 			if _, err := r.store(ctx, oneStreamSubject(oneStreamSession(i)), varied(n, i)); err != nil {
@@ -112,12 +127,13 @@ func closeSessions(ctx context.Context, r *rejoin) error {
 	return errors.Join(errs...)
 }
 
-// removed waits until the janitor has deleted so many entries.
+// removed waits until the janitor has deleted so many entries, which it does some time after
+// it has announced that.
 func (r *rejoin) removed(ctx context.Context, entries float64) error {
 	ctx, cancel := context.WithTimeout(ctx, removalWithin)
 	defer cancel()
 	for {
-		n, err := r.metric(ctx, "rejoin_janitor_trimmed_events_total")
+		n, err := r.metric(ctx, "rejoin_janitor_deleted_entries_total")
 		if err != nil {
 			return err
 		}

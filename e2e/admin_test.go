@@ -69,7 +69,7 @@ func attach(t *testing.T, from string, events int, headers ...string) (lastID st
 
 func TestTheAdminPageShowsWhatHappensInASessionAndEndsIt(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
 	b.admin(p.api())
 	b.shows("state", "live")

@@ -171,7 +171,7 @@ func TestAttackLogInjection(t *testing.T) {
 			if _, err := nc.RequestMsg(msg, patience); err != nil {
 				t.Fatal(err)
 			}
-			if err := nc.Publish("mcp.0."+strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged)+".t", []byte(forged)); err != nil {
+			if err := nc.Publish("mcp.0."+strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged)+".=.t", []byte(forged)); err != nil {
 				t.Fatal(err)
 			}
 			p.stop() // so that everything has been logged

@@ -31,7 +31,7 @@ func startGuarded(t testing.TB, args ...string) *proc {
 	cfg := authtest.Config(t)
 	return startProc(t, append([]string{
 		"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience, "--cors-origins=" + listedOrigin,
-		"--ack-timeout=9s", "--close-margin=50ms", "--log-level=debug",
+		"--ack-timeout=9s", "--log-level=debug",
 	}, args...)...)
 }
 

@@ -48,7 +48,7 @@ func (b *browser) got(n int) {
 
 func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	b.subscribe("native", "{ storage: 'place' }")

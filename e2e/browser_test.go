@@ -133,7 +133,7 @@ func TestABrowserComesBackByItselfAndMissesNothing(t *testing.T) {
 
 func TestAClosedStreamEndsWith204AndTheBrowserStops(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	p.publish("end", "s", 1, 2)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -33,12 +34,49 @@ func (p *proc) direct(session, stream, lines string, args ...string) string {
 	return string(out)
 }
 
+// nats connects to the program's NATS server.
+func (p *proc) nats(t testing.TB) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// place returns where a stream's events lie.
+func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
+	t.Helper()
+	return event.Subject{Partition: event.Partition(session, 16), Session: session, Life: lifeOf(t, nc, session), Stream: stream}
+}
+
+// lifeOf returns the life that a session's opening names.
+func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := event.Subject{Partition: event.Partition(session, 16), Session: session, Kind: event.Open}
+	log, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opening, err := log.GetLastMsgForSubject(t.Context(), s.String())
+	if err != nil {
+		t.Fatalf("the opening of the session %s: %v", session, err)
+	}
+	return stringIn(t, string(opening.Data), "life")
+}
+
 func TestAServiceMayPublishStraightToJetStream(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
 	for i, name := range []string{"plain", "a/b?c=d%", ".*>=2A", strings.Repeat("~", event.MaxNameLen)} {
 		key := fmt.Sprintf("run-%d", i)
 		path := streamPath(url.PathEscape(name), url.PathEscape("*"))
+		p.create(jsonOf(t, map[string]string{"session": name}))
 		out := p.direct(name, "*", numbered(1)+"\n"+numbered(2)+"\n", "-type=tick", "-key="+key)
 		partition := event.Partition(name, 16)
 		if !regexp.MustCompile(fmt.Sprintf(`^MCP_%d \d+ duplicate=false\nMCP_%d \d+ duplicate=false\n$`, partition, partition)).MatchString(out) {
@@ -63,6 +101,46 @@ func TestAServiceMayPublishStraightToJetStream(t *testing.T) {
 	}
 }
 
+// The fence of each event, and that of the birth, let JetStream refuse what is published
+// after the end.
+func TestAServiceThatPublishesStraightToJetStreamIsRefusedAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	p.create(`{"session":"shut"}`)
+	refused := func(stream, why string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=shut", "-stream="+stream) //nolint:gosec // the example
+		cmd.Stdin = strings.NewReader(numbered(2))
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), why) {
+			t.Errorf("%s: it printed %q, %v", stream, out, err)
+		}
+	}
+	p.direct("shut", "one", numbered(1))
+	p.direct("shut", "two", numbered(1))
+	p.close("/v1/sessions/shut/streams/one")
+	refused("one", "the stream or session has ended")
+	p.direct("shut", "two", numbered(2))
+	p.close("/v1/sessions/shut")
+	refused("two", "the stream or session has ended")
+	refused("three", "the stream or session has ended")
+	for stream, last := range map[string]int{"one": 1, "two": 2} {
+		s := p.subscribe(streamPath("shut", stream), "")
+		s.connected()
+		s.numbers(1, last)
+		s.next("close")
+	}
+}
+
+func TestAServiceThatPublishesStraightToJetStreamNeedsASession(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=nobody") //nolint:gosec // the example
+	cmd.Stdin = strings.NewReader(numbered(1))
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no such session") {
+		t.Errorf("it printed %q, %v", out, err)
+	}
+}
+
 // What the document says of other languages is what is computed here.
 func TestTheDocumentOnPublishingIsRight(t *testing.T) {
 	text, err := os.ReadFile("../docs/publishing.md")
@@ -71,7 +149,7 @@ func TestTheDocumentOnPublishingIsRight(t *testing.T) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("`demo` is in %d and `a=2Fb` in %d", event.Partition("demo", 16), event.Partition("a/b", 16)),
-		"`" + eventlog.MessageID("demo", "main", "k", 0) + "`",
+		"`" + eventlog.MessageID("demo", "f5kq2vznf3hc", "main", "k", 0) + "`",
 		"`" + eventlog.HeaderType + "`", "`" + eventlog.HeaderFinal + "`",
 	} {
 		if !strings.Contains(string(text), want) {
@@ -80,18 +158,19 @@ func TestTheDocumentOnPublishingIsRight(t *testing.T) {
 	}
 }
 
-func TestTheJanitorRegistersASessionThatIngestHasNotSeen(t *testing.T) {
+// Events without a life belong to no session. They are shown as long as there is none.
+func TestEventsWithoutALifeAreShownUntilTheirSessionIsOpened(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--interval=50ms")
-	p.direct("unseen", "main", numbered(1))
-	waitUntil(t, "the session is registered", func() bool {
-		a := do(t, http.MethodGet, p.api()+"/v1/sessions/unseen", "")
-		return a.status == http.StatusOK && strings.Contains(a.body, `"state":"open","created":"2`)
-	})
-	p.publish("unseen", "main", 2, 2)
-	s := p.subscribe(streamPath("unseen", "main"), "")
+	p := startProc(t)
+	p.rawNATS(t).publish(stray{subject: fmt.Sprintf("mcp.%d.unopened.=.main", event.Partition("unopened", 16)), data: numbered(1)})
+	s := p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
-	s.numbers(1, 2)
+	s.numbers(1, 1)
+	waitUntil(t, "the janitor shows them", func() bool { return p.retained("unopened", "main") == 1 })
+	p.publish("unopened", "main", 2, 2)
+	s = p.subscribe(streamPath("unopened", "main"), "")
+	s.connected()
+	s.numbers(2, 2)
 }
 
 // stray is something that a service should not have written into the log.
@@ -99,13 +178,19 @@ type stray struct {
 	subject, headers, data string // headers as they go over the wire
 }
 
-// strays are what must not be shown, by the reason that is counted, for a session of a
-// partition.
-func strays(session string) map[string][]stray {
-	partition := event.Partition(session, 16)
-	here := fmt.Sprintf("mcp.%d.%s.", partition, session)
-	elsewhere := fmt.Sprintf("mcp.%d.%s.", (partition+1)%16, session)
-	mine := fmt.Sprintf("mcp.%d.", partition)
+// strays are what must not be shown, by the reason that is counted, for a life of a
+// session.
+func strays(at event.Subject) map[string][]stray {
+	life := "."
+	if at.Life == "" {
+		life = "=" + life
+	} else {
+		life = at.Life + life
+	}
+	mine := fmt.Sprintf("mcp.%d.", at.Partition)
+	session := mine + at.Session + "."
+	here := session + life
+	elsewhere := fmt.Sprintf("mcp.%d.%s.", (at.Partition+1)%16, at.Session)
 	good := numbered(999)
 	all := map[string][]stray{
 		"json": {
@@ -123,21 +208,34 @@ func strays(session string) map[string][]stray {
 			{headers: "Status: 409\r\nDescription: Consumer Deleted\r\n"}, // which looks like the server's own word
 		},
 		"subject": {
-			{subject: elsewhere + "s"},
-			{subject: elsewhere + "=close"},
+			{subject: elsewhere + life + "s"},
+			{subject: elsewhere + life + "=end"},
+			{subject: elsewhere + "=open"},
 			{subject: here + "=zz"},
 			{subject: here + "=2a"},
 			{subject: here + "=61"},
 			{subject: here + "="},
 			{subject: here + "=2"},
 			{subject: here + "s=open"},
-			{subject: here + "=close=close"},
+			{subject: here + "=end=end"},
+			{subject: here + "=close"},
+			{subject: here + "=open"},
+			{subject: here + "=birth"},
+			{subject: here + "=seal.s"},
+			{subject: here + "=end.s.s"},
+			{subject: here + "=end.=end"},
+			{subject: here + "s.s"},
 			{subject: here + "=2E=2E"},
 			{subject: here + "ü"},
 			{subject: here + strings.Repeat("x", event.MaxNameLen+1)},
-			{subject: mine + "=2A.s"},
-			{subject: mine + strings.Repeat("y", 2000) + ".s"},
-			{subject: fmt.Sprintf("mcp.%d.\x7f.s", partition)},
+			{subject: session + "s"}, // as in version 1 of the layout
+			{subject: session + "s=close"},
+			{subject: session + "LIFE.s"},
+			{subject: session + strings.Repeat("l", 33) + ".s"},
+			{subject: mine + "=2A." + life + "s"},
+			{subject: mine + strings.Repeat("y", 2000) + "." + life + "s"},
+			{subject: mine + "\x7f." + life + "s"},
+			{subject: mine + "s"},
 		},
 	}
 	for reason, list := range all {
@@ -207,15 +305,28 @@ func (r rawNATS) publish(s stray) {
 // Whatever a service writes into the log, clients see the good events in order and
 // nothing else, out of the window, out of the log, and after a restart.
 func TestNothingThatIsWrittenIntoTheLogDisturbsTheEdge(t *testing.T) {
-	for name, flags := range map[string][]string{"in the window": nil, "below the window": {"--window-bytes=1024"}} {
+	for name, tt := range map[string]struct {
+		flags  []string
+		opened bool // the session has an opening, and the events its life
+	}{
+		"in the window":                {nil, true},
+		"in the window, no session":    {nil, false},
+		"below the window":             {[]string{"--window-bytes=1024"}, true},
+		"below the window, no session": {[]string{"--window-bytes=1024"}, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, flags...)
+			p := startProc(t, tt.flags...)
+			at := event.Subject{Partition: event.Partition("odd", 16), Session: "odd", Stream: "s"}
+			if tt.opened {
+				p.create(`{"session":"odd"}`)
+				at = place(t, p.nats(t), "odd", "s")
+			}
 			live := p.subscribe(streamPath("odd", "s"), "")
 			live.connected()
 			raw := p.rawNATS(t)
-			good := fmt.Sprintf("mcp.%d.odd.s", event.Partition("odd", 16))
-			n, bad := 0, strays("odd")
+			good := at.String()
+			n, bad := 0, strays(at)
 			shown := func(headers string) {
 				n++
 				raw.publish(stray{good, headers, numbered(n)})
@@ -274,25 +385,26 @@ func TestNothingThatIsWrittenIntoTheLogDisturbsTheEdge(t *testing.T) {
 	}
 }
 
-// endWith publishes a stream's last event, and one behind it, which nobody sees.
+// endWith publishes a stream's last event. One behind it is shown nevertheless: the log
+// decides, and the publisher was wrong about the end.
 func (p *proc) endWith(t *testing.T, subject string, n int) {
 	t.Helper()
-	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := p.nats(t)
 	s := p.subscribe(streamPath("odd", "s")+"?from=now", "")
 	s.connected()
 	last := nats.NewMsg(subject)
 	last.Header.Set("Rejoin-Final", "1")
 	last.Data = []byte(numbered(n + 1))
-	for _, m := range []*nats.Msg{last, {Subject: subject, Data: []byte(numbered(n + 2))}} {
-		if _, err := nc.RequestMsg(m, patience); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := nc.RequestMsg(last, patience); err != nil {
+		t.Fatal(err)
 	}
-	s.numbers(n+1, n+1)
+	id := s.numbers(n+1, n+1)
 	s.next("close")
-	waitUntil(t, "what came behind the end is counted", func() bool { return p.metric(`rejoin_edge_events_skipped_total{reason="closed"}`) == 1 })
+	if _, err := nc.Request(subject, []byte(numbered(n+2)), patience); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "what came behind the end is shown", func() bool {
+		a := do(t, http.MethodGet, p.api()+streamPath("odd", "s")+"?after="+id, "", "Accept", jsonType)
+		return a.status == http.StatusOK && strings.Contains(a.body, numbered(n+2)) && strings.Contains(a.body, `"closed":false`)
+	})
 }

@@ -44,7 +44,7 @@ func TestTheExamplePages(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			s := pages(t)
-			p := startProc(t, "--retry=100ms", "--ack-timeout=4s", "--close-margin=50ms", "--cors-origins="+s.URL)
+			p := startProc(t, "--retry=100ms", "--ack-timeout=4s", "--cors-origins="+s.URL)
 			b := openBrowser(t)
 			load := func() {
 				b.do(chromedp.Navigate(s.URL + "/" + page + "?base=" + url.QueryEscape(p.api())))

@@ -199,7 +199,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 	for _, e := range publishingExamples {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, "--ack-timeout=4s", "--close-margin=50ms")
+			p := startProc(t, "--ack-timeout=4s")
 			begin := func(stream, key, lines string) *run {
 				t.Helper()
 				args := append(slices.Clone(e.args), "demo", stream)
@@ -290,7 +290,7 @@ func TestTheExamplesOfSubscribing(t *testing.T) {
 	for _, e := range subscribingExamples {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, "--retry=100ms", "--ack-timeout=4s", "--close-margin=50ms")
+			p := startProc(t, "--retry=100ms", "--ack-timeout=4s")
 			file := filepath.Join(t.TempDir(), "place")
 			follow := func() *run { return p.example(e.program, "demo", "main", file) }
 			printed := func(r *run, want ...int) {

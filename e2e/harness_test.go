@@ -88,7 +88,15 @@ var listening = map[string]string{
 // waits until it is ready. It ends with the test.
 func startProc(t testing.TB, args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, data: filepath.Join(t.TempDir(), "data"), args: args, addrs: map[string]string{}}
+	p := newProc(t, filepath.Join(t.TempDir(), "data"), args...)
+	p.start()
+	return p
+}
+
+// newProc is startProc for a data folder of the caller's, and does not start the program.
+func newProc(t testing.TB, data string, args ...string) *proc {
+	t.Helper()
+	p := &proc{t: t, data: data, args: args, addrs: map[string]string{}}
 	for _, flag := range listening {
 		p.addrs[flag] = "127.0.0.1:0"
 	}
@@ -98,10 +106,9 @@ func startProc(t testing.TB, args ...string) *proc {
 		}
 		p.checkRaces()
 		if t.Failed() && p.log != nil {
-			t.Logf("the last of the program's log:\n%s", p.log.tail(40))
+			t.Logf("the last of the log of the program on %s:\n%s", data, p.log.tail(40))
 		}
 	})
-	p.start()
 	return p
 }
 

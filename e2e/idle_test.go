@@ -9,7 +9,7 @@ import (
 // Who is connected is asked of the edge, over NATS, before a session is closed.
 func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--idle-after=10s", "--interval=200ms", "--close-margin=50ms", "--close-after=2300ms",
+	p := startProc(t, "--idle-after=10s", "--interval=200ms", "--max-age=10s", "--nats-sync-interval=100ms",
 		"--closed-grace=0s", "--tombstone-ttl=10s", "--max-connection-age=10m")
 	create := func(session string) {
 		t.Helper()
@@ -25,7 +25,6 @@ func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
 	for _, session := range []string{"visited", "polled", "alone"} {
 		create(session)
 	}
-	p.publish("busy", "main", 1, 1)
 	s := p.subscribe("/v1/sessions/visited/events", "")
 	s.next("connect")
 	poll := func() {
@@ -35,8 +34,11 @@ func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
+	n := 0
 	waitUntil(t, "the idle session has come and gone", func() bool {
 		poll()
+		n++
+		p.publish("busy", "main", n, n)
 		now := state("alone")
 		seen[now] = true
 		return now == "gone"

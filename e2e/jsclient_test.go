@@ -17,7 +17,7 @@ func TestTheJavaScriptClientInNode(t *testing.T) {
 	if err != nil {
 		t.Fatalf("these tests need Node: %v", err)
 	}
-	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=1s")
 	orders := make(chan string)
 	carriedOut := make(chan struct{})
 	control := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -44,7 +44,7 @@ type truth struct {
 	parts    []map[uint64]stored
 	lost     []map[uint64]bool
 	through  []uint64            // by partition: all up to here is known
-	sessions map[string][]stored // the valid entries of a session, in order
+	sessions map[string][]stored // the valid entries of a session, in order, of all lives
 }
 
 // stored is an entry as it was stored.
@@ -52,9 +52,10 @@ type stored struct {
 	sequence uint64
 	subject  event.Subject
 	kind     event.Kind
-	valid    bool // an event of a stream, or a marker
+	valid    bool // an event, or a control entry
 	typ      string
 	data     []byte
+	upTo     uint64 // of a trim
 }
 
 func (s stored) place() place { return place{s.subject.Session, s.subject.Stream} }
@@ -125,6 +126,9 @@ func (tr *truth) add(p int, sequence uint64, subject string, h nats.Header, data
 	}
 	if typ := h.Get(eventlog.HeaderType); typ != "" && event.CheckType(typ) == nil {
 		s.typ = typ
+	}
+	if s.kind == event.Trim {
+		s.upTo, _ = strconv.ParseUint(h.Get("Rejoin-Up-To"), 10, 64) // what cannot be read removes nothing
 	}
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -277,12 +281,10 @@ func (tr *truth) all(session string) []stored {
 	return slices.Clone(tr.sessions[session])
 }
 
-// clears returns the =clear markers of a session.
+// clears returns the clears of a session.
 func (tr *truth) clears(session string) []stored {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
 	var out []stored
-	for _, s := range tr.sessions[session] {
+	for _, s := range tr.history(session).entries {
 		if s.kind == event.Clear {
 			out = append(out, s)
 		}
@@ -292,67 +294,74 @@ func (tr *truth) clears(session string) []stored {
 
 // history is what is true of one session at one moment.
 type history struct {
-	entries []stored
-	closed  map[string]uint64 // by stream, "" for the session: the first =close marker
-	cleared map[string]uint64 // the last =clear marker
+	life    string            // that the newest opening names
+	entries []stored          // of that life
+	closed  map[string]uint64 // by stream, "" for the session: its end
+	cleared map[string]uint64 // the last clear
+	trimmed map[string]uint64 // up to where trims go
+	behind  []stored          // the events behind an end, which cancel it
 }
 
 func (tr *truth) history(session string) history {
-	h := history{entries: tr.all(session), closed: map[string]uint64{}, cleared: map[string]uint64{}}
-	for _, s := range h.entries {
+	h := history{closed: map[string]uint64{}, cleared: map[string]uint64{}, trimmed: map[string]uint64{}}
+	all := tr.all(session)
+	for _, s := range all {
+		if s.kind == event.Open {
+			h.life = s.life()
+		}
+	}
+	for _, s := range all {
+		if s.kind == event.Open || s.subject.Life != h.life {
+			continue
+		}
+		h.entries = append(h.entries, s)
 		switch s.kind {
-		case event.Close:
-			if h.closed[s.subject.Stream] == 0 {
-				h.closed[s.subject.Stream] = s.sequence
-			}
+		case event.End:
+			h.closed[s.subject.Stream] = s.sequence
 		case event.Clear:
 			h.cleared[s.subject.Stream] = s.sequence
+		case event.Trim:
+			h.trimmed[s.subject.Stream] = max(h.trimmed[s.subject.Stream], s.upTo)
 		case event.Message:
+			if h.closedAt(s.subject.Stream) != 0 {
+				h.behind = append(h.behind, s)
+				delete(h.closed, s.subject.Stream)
+				delete(h.closed, "")
+			}
+		default:
 		}
 	}
 	return h
 }
 
-// closedAt returns the sequence at which a stream ended, 0 while it is open.
+// life returns the life that an opening names.
+func (s stored) life() string {
+	var o eventlog.Opening
+	_ = json.Unmarshal(s.data, &o) // what cannot be read names none
+	return o.Life
+}
+
+// closedAt returns the sequence at which a stream ended, 0 while it is open. The end of the
+// session is behind those of its streams, and it alone ends a stream that has no events.
 func (h history) closedAt(stream string) uint64 {
-	at := h.closed[""]
-	if c := h.closed[stream]; c != 0 && (at == 0 || c < at) {
-		at = c
+	if at := h.closed[stream]; at != 0 {
+		return at
 	}
-	return at
+	return h.closed[""]
 }
 
 func (h history) clearedAt(stream string) uint64 { return max(h.cleared[""], h.cleared[stream]) }
 
-// events returns the events of a stream, or of all when stream is empty, that lie
-// before the stream's end and in after < sequence ≤ upTo.
+// events returns the events of a stream, or of all when stream is empty, in
+// after < sequence ≤ upTo.
 func (h history) events(stream string, after, upTo uint64) []stored {
 	var out []stored
 	for _, s := range h.entries {
-		if s.kind != event.Message || stream != "" && s.subject.Stream != stream || s.sequence <= after || s.sequence > upTo {
-			continue
+		if s.kind == event.Message && (stream == "" || s.subject.Stream == stream) && s.sequence > after && s.sequence <= upTo {
+			out = append(out, s)
 		}
-		if closed := h.closedAt(s.subject.Stream); closed != 0 && s.sequence > closed {
-			continue
-		}
-		out = append(out, s)
 	}
 	return out
-}
-
-// late reports whether somebody has published to a stream behind its end, past ingest; to
-// any stream of the session when stream is empty.
-func (tr *truth) late(session, stream string) bool {
-	h, p := tr.history(session), tr.partition(session)
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	for _, s := range tr.parts[p] {
-		closed := h.closedAt(s.subject.Stream)
-		if s.kind == event.Message && s.subject.Session == session && (stream == "" || s.subject.Stream == stream) && closed != 0 && s.sequence > closed {
-			return true
-		}
-	}
-	return false
 }
 
 // at returns what was stored at a sequence.
@@ -376,9 +385,9 @@ func (tr *truth) lostIn(p int, after, upTo uint64) bool {
 	return false
 }
 
-// removed reports whether an event is gone: not in the log any more, or cleared.
+// removed reports whether an event is gone: not in the log any more, cleared, or trimmed.
 func (tr *truth) removed(ctx context.Context, h history, s stored) (bool, error) {
-	if s.sequence < h.clearedAt(s.subject.Stream) {
+	if s.sequence < h.clearedAt(s.subject.Stream) || s.sequence <= max(h.trimmed[""], h.trimmed[s.subject.Stream]) {
 		return true, nil
 	}
 	_, err := tr.get(ctx, s.subject.Partition, s.sequence)

@@ -77,30 +77,60 @@ func inbox(user string) string {
 	return backend.InboxPrefix(user)
 }
 
+// operate runs "rejoin log" as the operator.
+func (p privileged) operate(t *testing.T, args ...string) (printed string) {
+	t.Helper()
+	return rejoinLog(t, append(args, "--nats-url="+p.URL(), "--nats-nkey="+p.seed("operator"))...)
+}
+
+// rejoinLog runs "rejoin log" when a janitor acts, and returns what it prints.
+func rejoinLog(t *testing.T, args ...string) (printed string) {
+	t.Helper()
+	args = append([]string{"log"}, args...)
+	waitUntil(t, "a janitor acts", func() bool {
+		out, err := exec.CommandContext(t.Context(), built(t, rejoinPackage), args...).CombinedOutput() //nolint:gosec // the program under test
+		if printed = string(out); err != nil && !strings.Contains(printed, "no janitor answers") {
+			t.Fatalf("rejoin %v: %v\n%s", args, err, out)
+		}
+		return err == nil
+	})
+	return printed
+}
+
 // mayPublish says which users may publish to a subject, by their first letters. The
 // others are refused.
 var mayPublish = map[string]string{
-	"mcp.0.session.stream":       "ijbd", // the janitor's markers cannot be told from events: see nats.conf
-	"mcp.0.session.stream=close": "ijbd",
-	"mcp.0.session.=clear":       "ijbd",
-	"mcp.0.session":              "",
-	"mcp.0.session.stream.more":  "",
-	"mcp.ingest.session.stream":  "p", // a publisher's
-	"mcp.ledger.marks":           "s",
-	"mcp.log.set":                "o",
-	"mcp.log.other":              "o",
-	"mcp.edge.present":           "j",
-	"mcp.edge.audience":          "j",
-	"mcp.janitor.0.deleted":      "j",
-	"mcp.janitor.alive.one":      "j",
-	"mcp.rpc.open":               "s",
-	"mcp.rpc.s.session":          "s",
-	"mcp.rpc.b.name":             "b",
-	"anything":                   "",
+	"mcp.0.session.=open":              "ijb",
+	"mcp.0.session.life.stream":        "ibd",
+	"mcp.0.session.=.stream":           "ibd",
+	"mcp.0.session.life.=birth.stream": "ijbd",
+	"mcp.0.session.life.=seal":         "ijb",
+	"mcp.0.session.life.=end":          "ijb",
+	"mcp.0.session.life.=end.stream":   "ijb",
+	"mcp.0.session.life.=clear":        "ib",
+	"mcp.0.session.life.=clear.stream": "ib",
+	"mcp.0.session.life.=trim":         "j",
+	"mcp.0.session.life.=trim.stream":  "j",
+	"mcp.0.session":                    "",
+	"mcp.0.session.stream":             "",
+	"mcp.ingest.session.stream":        "p", // a publisher's
+	"mcp.ingest.session.=open":         "p",
+	"mcp.log.set":                      "o",
+	"mcp.log.other":                    "o",
+	"mcp.edge.present":                 "j",
+	"mcp.edge.audience":                "j",
+	"mcp.janitor.other":                "",
+	"mcp.janitor.alive.one":            "j",
+	"mcp.janitor.alive.=open":          "j",
+	"mcp.rpc.open":                     "s",
+	"mcp.rpc.s.session":                "s",
+	"mcp.rpc.s.=open":                  "s",
+	"mcp.rpc.b.name":                   "b",
+	"anything":                         "",
 
 	// Answers go to whoever asks; an ingest's to whoever did ask.
 	"_INBOX_ingest.x":       "",
-	"_INBOX_sse-edge.x":     "jb",
+	"_INBOX_sse-edge.x":     "b",
 	"_INBOX_janitor.x":      "sjb",
 	"_INBOX_bridge.x":       "b",
 	"_INBOX_publisher.x":    "",
@@ -110,97 +140,94 @@ var mayPublish = map[string]string{
 
 	"$KV.MCP_SESSIONS.x": "ijb",
 	"$KV.MCP_LEASE.x":    "j",
-	"$KV.MCP_TRIMS.x":    "j",
 	"$KV.MCP_ATTACH.x":   "s",
 	"$KV.MCP_CALLS.x":    "b",
 	"$KV.OTHER.x":        "",
 
-	"$JS.API.INFO":                              "sjb",
-	"$JS.API.STREAM.INFO.MCP_0":                 "isjbdo",
-	"$JS.API.STREAM.INFO.KV_MCP_SESSIONS":       "isjbo",
-	"$JS.API.STREAM.NAMES":                      "",
-	"$JS.API.STREAM.LIST":                       "",
-	"$JS.API.STREAM.CREATE.MCP_0":               "j",
-	"$JS.API.STREAM.CREATE.KV_MCP_SESSIONS":     "j",
-	"$JS.API.STREAM.CREATE.KV_MCP_ATTACH":       "s",
-	"$JS.API.STREAM.CREATE.KV_MCP_CALLS":        "b",
-	"$JS.API.STREAM.UPDATE.MCP_0":               "j",
-	"$JS.API.STREAM.UPDATE.KV_MCP_ATTACH":       "j",
-	"$JS.API.STREAM.UPDATE.KV_MCP_CALLS":        "j",
-	"$JS.API.STREAM.DELETE.MCP_0":               "",
-	"$JS.API.STREAM.PURGE.MCP_0":                "",
-	"$JS.API.STREAM.SNAPSHOT.MCP_0":             "",
-	"$JS.API.STREAM.RESTORE.MCP_0":              "",
-	"$JS.API.STREAM.MSG.DELETE.MCP_0":           "j",
-	"$JS.API.STREAM.MSG.DELETE.KV_MCP_ATTACH":   "",
-	"$JS.API.STREAM.MSG.DELETE.KV_MCP_CALLS":    "",
-	"$JS.API.STREAM.MSG.GET.MCP_0":              "sjb",
-	"$JS.API.STREAM.MSG.GET.KV_MCP_SESSIONS":    "isjb",
-	"$JS.API.STREAM.MSG.GET.KV_MCP_LEASE":       "j",
-	"$JS.API.STREAM.MSG.GET.KV_MCP_TRIMS":       "j",
-	"$JS.API.STREAM.MSG.GET.KV_MCP_ATTACH":      "s",
-	"$JS.API.STREAM.MSG.GET.KV_MCP_CALLS":       "b",
-	"$JS.API.DIRECT.GET.MCP_0":                  "",
-	"$JS.API.DIRECT.GET.KV_MCP_LEASE.$KV.x":     "j",
-	"$JS.API.DIRECT.GET.KV_MCP_TRIMS.$KV.x":     "j",
-	"$JS.API.DIRECT.GET.KV_MCP_ATTACH.$KV.x":    "s",
-	"$JS.API.DIRECT.GET.KV_MCP_CALLS.$KV.x":     "b",
-	"$JS.API.CONSUMER.CREATE.MCP_0":             "",
-	"$JS.API.CONSUMER.DURABLE.CREATE.MCP_0.c":   "",
-	"$JS.API.CONSUMER.CREATE.MCP_0.c":           "sj",
-	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.*": "sjb",
-	"$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS.c": "isjb",
-	"$JS.API.CONSUMER.CREATE.KV_MCP_LEASE.c":    "j",
-	"$JS.API.CONSUMER.CREATE.KV_MCP_TRIMS.c":    "j",
-	"$JS.API.CONSUMER.CREATE.KV_MCP_ATTACH.c":   "s",
-	"$JS.API.CONSUMER.CREATE.KV_MCP_CALLS.c":    "b",
-	"$JS.API.CONSUMER.NAMES.MCP_0":              "",
-	"$JS.API.CONSUMER.LIST.MCP_0":               "",
-	"$JS.API.CONSUMER.MSG.NEXT.MCP_0.c":         "sjb",
-	"$JS.API.CONSUMER.DELETE.MCP_0.c":           "sjb",
-	"$JS.API.CONSUMER.LEADER.STEPDOWN.MCP_0.c":  "",
-	"$JS.API.META.LEADER.STEPDOWN":              "",
-	"$SYS.REQ.SERVER.PING":                      "",
-	"$SYS.REQ.SERVER.PING.CONNZ":                "",
-	"$SYS.REQ.ACCOUNT.PING.STATZ":               "j", // which servers are there
-	"$SYS.REQ.ACCOUNT.PING.CONNZ":               "",
+	"$JS.API.INFO":                                  "sjb",
+	"$JS.API.STREAM.INFO.MCP_0":                     "isjbdo",
+	"$JS.API.STREAM.INFO.KV_MCP_SESSIONS":           "isjbo",
+	"$JS.API.STREAM.NAMES":                          "",
+	"$JS.API.STREAM.LIST":                           "",
+	"$JS.API.STREAM.CREATE.MCP_0":                   "j",
+	"$JS.API.STREAM.CREATE.KV_MCP_SESSIONS":         "j",
+	"$JS.API.STREAM.CREATE.KV_MCP_ATTACH":           "s",
+	"$JS.API.STREAM.CREATE.KV_MCP_CALLS":            "b",
+	"$JS.API.STREAM.UPDATE.MCP_0":                   "j",
+	"$JS.API.STREAM.UPDATE.KV_MCP_ATTACH":           "j",
+	"$JS.API.STREAM.UPDATE.KV_MCP_CALLS":            "j",
+	"$JS.API.STREAM.DELETE.MCP_0":                   "",
+	"$JS.API.STREAM.PURGE.MCP_0":                    "j",
+	"$JS.API.STREAM.PURGE.KV_MCP_ATTACH":            "",
+	"$JS.API.STREAM.PURGE.KV_MCP_CALLS":             "",
+	"$JS.API.STREAM.SNAPSHOT.MCP_0":                 "",
+	"$JS.API.STREAM.RESTORE.MCP_0":                  "",
+	"$JS.API.STREAM.MSG.DELETE.MCP_0":               "j",
+	"$JS.API.STREAM.MSG.DELETE.KV_MCP_ATTACH":       "",
+	"$JS.API.STREAM.MSG.DELETE.KV_MCP_CALLS":        "",
+	"$JS.API.STREAM.MSG.GET.MCP_0":                  "isjb",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_SESSIONS":        "isjb",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_LEASE":           "j",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_ATTACH":          "s",
+	"$JS.API.STREAM.MSG.GET.KV_MCP_CALLS":           "b",
+	"$JS.API.DIRECT.GET.MCP_0":                      "",
+	"$JS.API.DIRECT.GET.KV_MCP_LEASE.$KV.x":         "j",
+	"$JS.API.DIRECT.GET.KV_MCP_ATTACH.$KV.x":        "s",
+	"$JS.API.DIRECT.GET.KV_MCP_CALLS.$KV.x":         "b",
+	"$JS.API.CONSUMER.CREATE.MCP_0":                 "",
+	"$JS.API.CONSUMER.DURABLE.CREATE.MCP_0.c":       "",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c":               "sj",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.l.>":   "sjb",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.=open": "sjbd",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS.c":     "isjb",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_LEASE.c":        "j",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_ATTACH.c":       "s",
+	"$JS.API.CONSUMER.CREATE.KV_MCP_CALLS.c":        "b",
+	"$JS.API.CONSUMER.NAMES.MCP_0":                  "",
+	"$JS.API.CONSUMER.LIST.MCP_0":                   "",
+	"$JS.API.CONSUMER.MSG.NEXT.MCP_0.c":             "sjbd",
+	"$JS.API.CONSUMER.DELETE.MCP_0.c":               "sjbd",
+	"$JS.API.CONSUMER.LEADER.STEPDOWN.MCP_0.c":      "",
+	"$JS.API.META.LEADER.STEPDOWN":                  "",
+	"$SYS.REQ.SERVER.PING":                          "",
+	"$SYS.REQ.SERVER.PING.CONNZ":                    "",
+	"$SYS.REQ.ACCOUNT.PING.STATZ":                   "j", // which servers are there
+	"$SYS.REQ.ACCOUNT.PING.CONNZ":                   "",
 }
 
 // maySubscribe says the same of subscriptions; a queue group follows its subject.
 var maySubscribe = map[string]string{
-	"_INBOX_ingest.>":          "i",
-	"_INBOX_sse-edge.>":        "s",
-	"_INBOX_janitor.>":         "j",
-	"_INBOX_bridge.>":          "b",
-	"_INBOX_publisher.>":       "p",
-	"_INBOX_direct.>":          "d",
-	"_INBOX_rejoin=20log.>":    "o",
-	"_INBOX.>":                 "",
-	"_INBOX_*.>":               "",
-	">":                        "",
-	"mcp.>":                    "",
-	"mcp.*.*.*":                "",
-	"mcp.ingest.*.* ingest":    "i",
-	"mcp.ingest.*.*":           "",
-	"mcp.ledger.marks janitor": "j",
-	"mcp.ledger.marks":         "",
-	"mcp.log.set janitor":      "j",
-	"mcp.log.set":              "",
-	"mcp.edge.present":         "sb",
-	"mcp.edge.audience":        "s",
-	"mcp.janitor.*.deleted":    "j",
-	"mcp.janitor.alive.one":    "j",
-	"mcp.rpc.open bridge":      "b",
-	"mcp.rpc.open":             "",
-	"mcp.rpc.s.one bridge":     "b",
-	"mcp.rpc.s.one":            "",
-	"mcp.rpc.s.one other":      "",
-	"mcp.rpc.b.one":            "b",
-	"$SRV.PING ingest":         "i",
-	"$KV.>":                    "",
-	"$KV.MCP_SESSIONS.>":       "",
-	"$JS.API.>":                "",
-	"$JS.EVENT.ADVISORY.>":     "",
+	"_INBOX_ingest.>":       "i",
+	"_INBOX_sse-edge.>":     "s",
+	"_INBOX_janitor.>":      "j",
+	"_INBOX_bridge.>":       "b",
+	"_INBOX_publisher.>":    "p",
+	"_INBOX_direct.>":       "d",
+	"_INBOX_rejoin=20log.>": "o",
+	"_INBOX.>":              "",
+	"_INBOX_*.>":            "",
+	">":                     "",
+	"mcp.>":                 "",
+	"mcp.*.*.*.>":           "",
+	"mcp.ingest.*.* ingest": "i",
+	"mcp.ingest.*.*":        "",
+	"mcp.log.set janitor":   "j",
+	"mcp.log.set":           "",
+	"mcp.edge.present":      "sb",
+	"mcp.edge.audience":     "s",
+	"mcp.janitor.>":         "",
+	"mcp.janitor.alive.one": "j",
+	"mcp.rpc.open bridge":   "b",
+	"mcp.rpc.open":          "",
+	"mcp.rpc.s.one bridge":  "b",
+	"mcp.rpc.s.one":         "",
+	"mcp.rpc.s.one other":   "",
+	"mcp.rpc.b.one":         "b",
+	"$SRV.PING ingest":      "i",
+	"$KV.>":                 "",
+	"$KV.MCP_SESSIONS.>":    "",
+	"$JS.API.>":             "",
+	"$JS.EVENT.ADVISORY.>":  "",
 }
 
 func TestEachUserMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
@@ -258,10 +285,10 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 		programs = append(programs, p)
 		return p
 	}
-	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--close-after=3s", "--max-events-per-session=20")
+	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms", "--max-events-per-session=20")
 	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
 	edge := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s")
-	standby := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--close-after=3s")
+	standby := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms")
 
 	publish := func(n int) answer {
 		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
@@ -298,9 +325,9 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 		a := do(t, http.MethodGet, janitor.url+"/v1/sessions/work", "")
 		return json.Unmarshal([]byte(a.body), &detail) == nil && detail.Events == 20
 	})
-	// An edge that has nothing in its window reads the log, and asks the janitor what is gone.
+	// An edge that has nothing in its window reads the log, which says what is removed.
 	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
-	waitUntil(t, "the janitor has told what is gone", func() bool {
+	waitUntil(t, "the edge reports what is trimmed", func() bool {
 		a := do(t, http.MethodGet, late.url+streamPath("work", "main")+"?after="+early, "", "Accept", "application/json")
 		return strings.Contains(a.body, `"reason":"trimmed","certain":true`)
 	})
@@ -319,17 +346,33 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	shows(edge, "", `"closed":true`)
 
-	// A close that its ingest does not live to end is the janitor's.
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		_, _ = try(http.MethodDelete, ingest.url+"/v1/sessions/work", "") // nobody answers
-	}()
-	waitUntil(t, "the session is closing", func() bool {
-		return do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(1), "Content-Type", "application/json").status == http.StatusConflict
-	})
+	// The floor passes all that was stored, and what has to outlive it is written again.
+	work := event.Subject{Partition: event.Partition("work", 16), Session: "work"}
+	nc := srv.as(t, "ingest")
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func() jetstream.StreamState {
+		stream, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", work.Partition))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State
+	}
+	stored := state().LastSeq
+	srv.operate(t, "set", "--max-age=1s", "--yes")
+	waitUntil(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
+	if a := do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json"); a.status != http.StatusCreated {
+		t.Errorf("an event of the open session is answered %d %s", a.status, a.body)
+	}
+
+	// An end that its ingest did not live to finish is the janitor's.
 	ingest.end(syscall.SIGKILL)
-	<-closed
+	work.Life, work.Kind = lifeOf(t, nc, "work"), event.Seal
+	if _, err := nc.Request(work.String(), nil, patience); err != nil {
+		t.Fatal(err)
+	}
 	janitor.end(syscall.SIGTERM) // and gives its lease to the other one
 	waitUntil(t, "the other janitor has closed the session", func() bool {
 		return strings.Contains(do(t, http.MethodGet, standby.url+"/v1/sessions/work", "").body, `"state":"closed"`)
@@ -385,25 +428,36 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside", Stream: "main"}.String()
-	if _, err := js.Publish(t.Context(), subject, []byte(numbered(2))); err != nil {
-		t.Fatalf("an event straight to the log: %v", err)
+	at := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside", Kind: event.Open}
+	openings, err := js.CreateConsumer(t.Context(), fmt.Sprintf("MCP_%d", at.Partition), jetstream.ConsumerConfig{
+		FilterSubject: at.String(), DeliverPolicy: jetstream.DeliverLastPolicy, AckPolicy: jetstream.AckNonePolicy,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opening, err := openings.Next(jetstream.FetchMaxWait(patience))
+	if err != nil {
+		t.Fatalf("the opening: %v", err)
+	}
+	at.Life, at.Stream = stringIn(t, string(opening.Data()), "life"), "straight"
+	for _, e := range []struct{ kind, fence event.Kind }{{event.Birth, event.Seal}, {event.Message, event.End}} {
+		at.Kind = e.kind
+		msg, fence := nats.NewMsg(at.String()), at
+		if fence.Kind = e.fence; e.fence == event.Seal {
+			fence.Stream = ""
+		}
+		msg.Data = []byte(numbered(2))
+		if _, err := js.PublishMsg(t.Context(), msg, jetstream.WithExpectLastSequenceForSubject(0, fence.String())); err != nil {
+			t.Fatalf("%s straight to the log: %v", e.kind, err)
+		}
 	}
 	waitUntil(t, "both are shown", func() bool {
-		a := do(t, http.MethodGet, services["sse-edge"].url+streamPath("outside", "main"), "", "Accept", "application/json")
+		a := do(t, http.MethodGet, services["sse-edge"].url+"/v1/sessions/outside/events", "", "Accept", "application/json")
 		return strings.Contains(a.body, `"n":1}`) && strings.Contains(a.body, `"n":2}`)
 	})
 
-	operate := func(args ...string) string {
-		args = append(append([]string{"log"}, args...), "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed("operator"))
-		out, err := exec.CommandContext(t.Context(), built(t, rejoinPackage), args...).CombinedOutput() //nolint:gosec // the program under test
-		if err != nil {
-			t.Fatalf("rejoin %v: %v\n%s", args, err, out)
-		}
-		return string(out)
-	}
-	operate("set", "--max-age=2h")
-	if out := operate("show"); !strings.Contains(out, "max-age                  2h\n") {
+	srv.operate(t, "set", "--max-age=2h")
+	if out := srv.operate(t, "show"); !strings.Contains(out, "max-age                  2h\n") {
 		t.Errorf("the log is set to\n%s", out)
 	}
 }

@@ -38,8 +38,8 @@ func (w *world) bounded() (context.Context, context.CancelFunc) {
 }
 
 // checkMessage compares an event with what was stored at its sequence. asOf is how
-// far the edge had been when the subscriber connected to it: a =clear marker up to
-// there was processed, and what lies before it must not be sent any more.
+// far the edge had been when the subscriber connected to it: a clear up to there was
+// processed, and what lies before it must not be sent any more.
 func (w *world) checkMessage(s *subscriber, session, stream string, sequence uint64, typ string, data []byte, asJSON bool, asOf uint64) {
 	ctx, cancel := w.bounded()
 	defer cancel()
@@ -56,7 +56,7 @@ func (w *world) checkMessage(s *subscriber, session, stream string, sequence uin
 		// It was removed before the truth could see it; the publisher knows it.
 	case !ok:
 		w.violate("%s: event %d of %s was never stored: %q", s, sequence, stream, data)
-	case !e.valid || e.kind != event.Message || e.place() != (place{session, stream}):
+	case !e.valid || e.kind != event.Message || e.place() != (place{session, stream}) || e.subject.Life != w.truth.history(session).life:
 		w.violate("%s: event %d of %s is %v in the log", s, sequence, stream, e.subject)
 	case e.typ != typ:
 		w.violate("%s: event %d of %s has the type %q and not %q", s, sequence, stream, typ, e.typ)
@@ -65,7 +65,7 @@ func (w *world) checkMessage(s *subscriber, session, stream string, sequence uin
 	default:
 		for _, m := range w.truth.clears(session) {
 			if m.sequence <= asOf && m.sequence > sequence && (m.subject.Stream == "" || m.subject.Stream == stream) {
-				w.violate("%s: event %d of %s was sent though the edge was past the =clear marker %d", s, sequence, stream, m.sequence)
+				w.violate("%s: event %d of %s was sent though the edge was past the clear %d", s, sequence, stream, m.sequence)
 			}
 		}
 	}
@@ -95,9 +95,6 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	if s.plan.stream == "" {
 		there = w.truth.history(s.plan.session).events("", at, ^uint64(0))
 	}
-	for wait := (&patience{w: w, since: time.Now(), least: w.grace()}); !wait.over() && ctx.Err() == nil; {
-		time.Sleep(50 * time.Millisecond)
-	}
 	h := w.truth.history(s.plan.session)
 	for _, e := range there {
 		if removed, err := w.truth.removed(ctx, h, e); err == nil && removed {
@@ -114,24 +111,9 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	}
 }
 
-// sweepsRemove reports whether the janitor has anything to remove.
-func (w *world) sweepsRemove() bool { return w.sc.sessionLimits() || w.sc.clears || w.sc.has(opClose) }
-
-// grace is how long after a gap the removal that it tells of may take: the ledger
-// answers as if what the janitor is about to delete were gone.
-func (w *world) grace() time.Duration {
-	if w.sweepsRemove() {
-		if w.sc.has(opRestartJanitor) || w.sc.has(opRestartNATS) {
-			return 3 * time.Second
-		}
-		return 1500 * time.Millisecond
-	}
-	return 200 * time.Millisecond
-}
-
 // checkGap finds out what was really missing when a gap was told to a subscriber
 // that had got some events by then. why says why it may be uncertain.
-func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told time.Time, why string) {
+func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, why string) {
 	w.mu.Lock()
 	w.tally["gap "+g.Reason+fmt.Sprintf(" certain=%t", g.Certain)]++
 	w.mu.Unlock()
@@ -158,44 +140,32 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, told 
 		// was about to be, when the gap was told.
 		upTo = max(upTo, last)
 	}
-	for wait := (&patience{w: w, since: told, least: w.grace()}); ; {
-		over := wait.over()
-		if flow && !over && ctx.Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+	h := w.truth.history(s.plan.session)
+	var removed []stored
+	for _, e := range w.everything(h, stream, g.requested, upTo) {
+		if _, ok := had[e.sequence]; ok {
 			continue
 		}
-		h := w.truth.history(s.plan.session)
-		var removed []stored
-		for _, e := range w.everything(h, stream, g.requested, upTo) {
-			if _, ok := had[e.sequence]; ok {
-				continue
-			}
-			gone, err := w.truth.removed(ctx, h, e)
-			if err != nil {
-				if w.ctx.Err() == nil {
-					w.violate("%s: %s: %v", s, g, err)
-				}
-				return
-			}
-			if gone {
-				removed = append(removed, e)
-			}
-		}
-		if len(removed) > 0 && !flow || !g.Certain && !flow || over {
-			phantom := w.truth.lostIn(p, g.requested, upTo)
-			s.mu.Lock()
-			g.removed, g.phantom = removed, phantom
-			s.mu.Unlock()
-			if len(removed) == 0 && g.Certain && !phantom {
-				w.violate("%s: %s: nothing is missing", s, g)
+		gone, err := w.truth.removed(ctx, h, e)
+		if err != nil {
+			if w.ctx.Err() == nil {
+				w.violate("%s: %s: %v", s, g, err)
 			}
 			return
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(20 * time.Millisecond):
+		if gone {
+			removed = append(removed, e)
 		}
+	}
+	phantom := w.truth.lostIn(p, g.requested, upTo)
+	s.mu.Lock()
+	g.removed, g.phantom = removed, phantom
+	if g.Reason == "damaged" {
+		g.doubtTo = last
+	}
+	s.mu.Unlock()
+	if len(removed) == 0 && g.Certain && !phantom {
+		w.violate("%s: %s: nothing is missing", s, g)
 	}
 }
 
@@ -214,7 +184,7 @@ func (w *world) everything(h history, stream string, after, upTo uint64) []store
 	w.truth.mu.Lock()
 	defer w.truth.mu.Unlock()
 	for _, e := range w.truth.parts[p] {
-		if !e.valid && e.subject.Session == h.entries[0].subject.Session && e.subject.Partition == p && e.sequence > after && e.sequence <= upTo && (stream == "" || e.subject.Stream == stream) {
+		if !e.valid && e.subject.Session == h.entries[0].subject.Session && e.subject.Life == h.life && e.subject.Partition == p && e.sequence > after && e.sequence <= upTo && (stream == "" || e.subject.Stream == stream) {
 			out = append(out, e)
 		}
 	}
@@ -264,16 +234,13 @@ func (w *world) checkSubscriber(s *subscriber, end uint64) {
 		case r.what == "close":
 			seenClose = true
 		case r.what == "message":
-			if closed := h.closedAt(r.stream); closed != 0 && r.position > closed {
-				w.violate("%s: event %d of %s lies behind the end at %d", s, r.position, r.stream, closed)
-			}
 			if seenClose {
 				w.violate("%s: event %d of %s came after close", s, r.position, r.stream)
 			}
 		}
 	}
 	if _, closed := w.goal(s); seenClose && !closed {
-		w.violate("%s was closed and there is no =close marker", s)
+		w.violate("%s was closed and there is no end", s)
 	}
 	if s.plan.from == "unknown" && (len(gaps) == 0 || gaps[0].Reason != "unknown") {
 		w.violate("%s came with an ID of nowhere and was not told", s)
@@ -298,7 +265,7 @@ func covered(s *subscriber, gaps []*toldGap, e stored) bool {
 		if g.Reason == "unknown" || e.sequence <= g.requested || !g.about(e.subject.Stream) {
 			return false
 		}
-		return e.sequence <= g.resumesAt || s.plan.stream == "" && slices.ContainsFunc(g.removed, func(r stored) bool {
+		return e.sequence <= max(g.resumesAt, g.doubtTo) || s.plan.stream == "" && slices.ContainsFunc(g.removed, func(r stored) bool {
 			return r.subject.Stream == e.subject.Stream && e.sequence <= r.sequence
 		})
 	})
@@ -307,8 +274,9 @@ func covered(s *subscriber, gaps []*toldGap, e stored) bool {
 func (w *world) checkReason(s *subscriber, g *toldGap) {
 	possible := map[string]bool{
 		"unknown": s.plan.from == "unknown",
-		"expired": w.sc.settings.MaxAge > 0 || !g.Certain,
-		"trimmed": w.sc.settings.MaxEventsPerStream > 0 || w.sc.settings.MaxBytes > 0 || w.sc.sessionLimits(),
+		"expired": w.sc.settings.MaxAge > 0 || w.sc.settings.MaxBytes > 0,
+		"trimmed": w.sc.settings.MaxEventsPerStream > 0 || w.sc.sessionLimits(),
+		"damaged": !g.Certain,
 		"cleared": w.sc.clears || w.sc.has(opClose),
 	}
 	if !w.sc.loses() && g.Certain && g.Reason != "unknown" {
@@ -349,13 +317,22 @@ func (w *world) checkPublishers() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fail := func(format string, args ...any) { w.violations = append(w.violations, fmt.Sprintf(format, args...)) }
+	for _, session := range sessionNames {
+		for _, e := range w.truth.history(session).behind {
+			fail("%s: event %d lies behind its end", e.place(), e.sequence)
+		}
+	}
 	for at, attempts := range w.attempts {
 		p := w.truth.partition(at.session)
 		h := w.truth.history(at.session)
+		closes := []*closing{w.closes[at], w.closes[place{session: at.session}]}
 		where := map[string][]uint64{}
-		for _, e := range h.entries {
-			if e.kind == event.Message && e.place() == at {
-				where[string(e.data)] = append(where[string(e.data)], e.sequence)
+		for _, e := range h.events(at.stream, 0, ^uint64(0)) {
+			where[string(e.data)] = append(where[string(e.data)], e.sequence)
+			for _, c := range closes {
+				if c != nil && c.last != 0 && e.sequence > c.last {
+					fail("%s: event %d is stored after the 204 at %d", at, e.sequence, c.last)
+				}
 			}
 		}
 		var last uint64
@@ -363,6 +340,11 @@ func (w *world) checkPublishers() {
 			stored := where[string(a.data)]
 			if len(stored) > 1 {
 				fail("%s: %s is stored at %v", at, a.data, stored)
+			}
+			for _, c := range closes {
+				if c != nil && !c.ended.IsZero() && a.began.After(c.ended) && (a.status == http.StatusCreated || len(stored) > 0) {
+					fail("%s: %s was published after it was closed, answered %d, and is stored at %v", at, a.data, a.status, stored)
+				}
 			}
 			if a.code == "direct" {
 				continue
@@ -378,14 +360,6 @@ func (w *world) checkPublishers() {
 				}
 				if len(stored) != 1 || stored[0] != a.id.Sequence {
 					fail("%s: 201 for %d, and it is stored at %v", at, a.id.Sequence, stored)
-				}
-				if closed := h.closedAt(at.stream); closed != 0 && a.id.Sequence > closed {
-					fail("%s: 201 for %d behind the end at %d", at, a.id.Sequence, closed)
-				}
-				for _, c := range []*closing{w.closes[at], w.closes[place{session: at.session}]} {
-					if c != nil && !c.ended.IsZero() && a.began.After(c.ended) {
-						fail("%s: 201 for %d after it was closed", at, a.id.Sequence)
-					}
 				}
 			case a.status == 0 || a.code == "publish_unknown":
 			case len(stored) > 0:

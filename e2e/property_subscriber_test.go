@@ -64,6 +64,7 @@ type toldGap struct {
 	// behind requested was lost before anybody saw whose it was.
 	removed []stored
 	phantom bool
+	doubtTo uint64 // of damage: events up to here may be missing
 	// why says why the gap may be uncertain, where a log is rolled back.
 	why string
 	// late says that it is of a generation that began late, or was taken away, and nothing
@@ -143,8 +144,8 @@ func (s *subscriber) avoidCoincidence() {
 	at := s.place()
 	state, _ := s.w.own.Log.State(s.w.own.Log.Partition(at.session))
 	rec, _ := s.w.own.Sessions.Session(at.session)
-	for _, incarnation := range []string{rec.Incarnation, ""} {
-		tag := event.Place{Birth: state.Birth, Session: at.session, Incarnation: incarnation, Stream: at.stream}.Tag()
+	for _, life := range []string{rec.Life, ""} {
+		tag := event.Place{Birth: state.Birth, Session: at.session, Life: life, Stream: at.stream}.Tag()
 		if tag[:placeLen] == foreignTags[0][:placeLen] {
 			id.Tag = foreignTags[1]
 			s.cursor = id.String()
@@ -350,7 +351,7 @@ func (c *connection) event(ev sse.Event) {
 	switch ev.Type {
 	case "connect":
 		c.connected = true
-		if c.asked == "" {
+		if c.asked == "" && ev.HasID { // else a gap follows, and says where
 			c.start(r.position, c.plan.from != "now")
 		}
 	case "cursor":
@@ -449,6 +450,12 @@ func (c *connection) told(g *toldGap) {
 	s := c.subscriber
 	c.toldAgain(g)
 	if g.Reason == "unknown" {
+		if c.begun && c.w.opensAgain(c.place(), g.Requested) {
+			c.w.count("unknown: the life's opening was torn away")
+			g.late, c.begin, c.position = true, g.resumesAt, g.resumesAt
+			clear(c.delivered)
+			return
+		}
 		if c.plan.from != "unknown" || c.begun {
 			c.w.violate("%s: an ID that it was given is unknown: %s", c, g)
 		}
@@ -460,11 +467,14 @@ func (c *connection) told(g *toldGap) {
 		c.w.violate("%s: a gap after %q: %v", c, g.Requested, err)
 	}
 	g.requested = from.Sequence
+	if c.asked == "" {
+		c.start(g.requested, c.plan.from != "now")
+	}
 	if c.w.sc.copies {
 		if g.Reason == "rolled_back" {
 			c.position = g.resumesAt
 		}
-		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
+		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session))
 		return
 	}
 	if g.Reason == "rolled_back" && (c.w.unattended() || c.w.disowned(c.place(), g.Requested)) {
@@ -473,9 +483,8 @@ func (c *connection) told(g *toldGap) {
 		maps.DeleteFunc(c.delivered, func(sequence uint64, _ string) bool { return sequence > g.resumesAt })
 		return
 	}
-	now, had := time.Now(), maps.Clone(c.delivered)
-	why := c.w.doubtful(c.w.truth.partition(c.plan.session), g.requested)
-	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, now, why) })
+	had, why := maps.Clone(c.delivered), c.w.doubtful(c.w.truth.partition(c.plan.session))
+	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, why) })
 }
 
 // page reads a page.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,8 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+	"rejoin/shared/simnet"
 )
 
 // world is one installation under one schedule.
@@ -39,8 +43,10 @@ type world struct {
 	sc    schedule
 	begun time.Time
 	nats  *natstest.Server
+	net   *simnet.Net             // in virtual time; nil for the system's
+	links map[string]*simnet.Link // of each process to NATS, in virtual time
 	truth *truth
-	own   *backend.Backend // markers and direct publishes
+	own   *backend.Backend // clears and direct publishes
 	feed  *eventlog.Feed   // what the first edge and the janitors share; nil for nothing
 	trace *lockedBuffer    // what the services logged, and the steps
 
@@ -69,26 +75,14 @@ type world struct {
 
 // lockedBuffer is where the services log to.
 type lockedBuffer struct {
-	mu    sync.Mutex
-	b     bytes.Buffer
-	turns int // how often a janitor has said that it acts, or does not act any more
+	mu sync.Mutex
+	b  bytes.Buffer
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, said := range []string{"this janitor acts from now on", "this janitor has stepped down", "this janitor has stopped acting"} {
-		if bytes.Contains(p, []byte(said)) {
-			l.turns++
-		}
-	}
 	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) turned() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.turns
 }
 
 func (l *lockedBuffer) String() string {
@@ -102,18 +96,24 @@ var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.Reconne
 
 func newWorld(t *testing.T, sc schedule) *world {
 	w := &world{
-		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, nats: natstest.Start(t),
-		doubt:     doubt{upTo: make([]uint64, sc.settings.Partitions), envs: map[int]*daemon.Env{}, missed: map[string]float64{}},
+		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{},
+		doubt:     doubt{unread: make([]time.Time, sc.settings.Partitions)},
 		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
-		client: &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}},
 	}
+	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
+	w.client = &http.Client{Transport: transport}
+	if sc.simulated {
+		w.net, w.links = simnet.New(), map[string]*simnet.Link{}
+		transport.DialContext = func(_ context.Context, _, addr string) (net.Conn, error) { return w.net.Dial(addr, nil) }
+	}
+	w.nats = w.startNATS(t.TempDir())
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	t.Cleanup(w.stop)
 	ctx, cancel := w.bounded()
 	defer cancel()
 	url := w.nats.URL()
 	var err error
-	w.own, err = backend.Create(ctx, backend.Config{NATSURL: url}, "test", sc.settings, w.logger("test"), fast...)
+	w.own, err = backend.Create(ctx, backend.Config{NATSURL: url}, "test", sc.settings, w.logger("test"), w.dial("test")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +123,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 		audit := w.nats.Connect(nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0))
 		w.truth = newTruth(t, audit, sc.settings.Partitions)
 	}
-	w.watch.Go(w.watchMissed)
-	w.watch.Go(w.watchAnswers)
+	w.watch.Go(w.watchUnread)
 
 	if sc.seed%2 == 0 { // as in the standalone program
 		w.feed = eventlog.NewFeed()
@@ -135,12 +134,12 @@ func newWorld(t *testing.T, sc schedule) *world {
 		w.janitors = append(w.janitors, w.newJanitor(cfg, 1))
 	}
 	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {
-		b, err := backend.Open(ctx, cfg, "ingest", log, fast...)
+		b, err := backend.Open(ctx, cfg, "ingest", log, w.dial("ingest")...)
 		if err != nil {
 			return err
 		}
 		defer b.Close()
-		s, err := ingest.New(ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: ackTimeout, CloseMargin: 150 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}, b, daemon.NewEnv(log))
+		s, err := ingest.New(ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: ackTimeout, MaxInFlight: 100}, b, w.env(log))
 		if err != nil {
 			return err
 		}
@@ -149,7 +148,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 	})
 	for i, plan := range sc.edges {
 		w.edges = append(w.edges, w.host(fmt.Sprintf("edge %d", i), func(ctx context.Context, log *slog.Logger, opened func(string)) error {
-			b, err := backend.Open(ctx, cfg, "edge", log, fast...)
+			b, err := backend.Open(ctx, cfg, "edge", log, w.dial(fmt.Sprintf("edge %d", i))...)
 			if err != nil {
 				return err
 			}
@@ -161,7 +160,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 				EdgeAddr: "127.0.0.1:0", WindowBytes: plan.window, WindowBackfill: plan.backfill, LogReads: plan.reads,
 				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
 				MaxConnections: 1000, MaxSessionConnections: 1000, MaxAddressConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
-			}, b, daemon.NewEnv(log))
+			}, b, w.env(log))
 			if err != nil {
 				return err
 			}
@@ -169,12 +168,9 @@ func newWorld(t *testing.T, sc schedule) *world {
 			return s.Run(ctx)
 		}))
 	}
-	w.absent(func() <-chan struct{} {
-		for _, j := range w.janitors {
-			j.start()
-		}
-		return closed
-	})
+	for _, j := range w.janitors {
+		j.start()
+	}
 	w.ingest.start()
 	for _, e := range w.edges {
 		e.start()
@@ -192,10 +188,69 @@ func newWorld(t *testing.T, sc schedule) *world {
 	return w
 }
 
+// startNATS runs a NATS server on a folder.
+func (w *world) startNATS(folder string) *natstest.Server {
+	if w.sc.simulated {
+		return natstest.StartInMemory(w.t, folder)
+	}
+	return natstest.StartIn(w.t, folder)
+}
+
+// dial returns how a process comes to NATS: in virtual time over a link of its own.
+func (w *world) dial(process string) []nats.Option {
+	if !w.sc.simulated {
+		return fast
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	link := w.links[process]
+	if link == nil {
+		link = simnet.NewLink()
+		w.links[process] = link
+	}
+	return append([]nats.Option{nats.InProcessServer(linked{w.nats, link})}, fast...)
+}
+
+// linked is a NATS server behind a link.
+type linked struct {
+	server *natstest.Server
+	link   *simnet.Link
+}
+
+// InProcessConn returns a connection over the link. Nobody connects while that stands still:
+// nats.go holds a lock meanwhile, and virtual time does not go on while somebody waits for one.
+func (l linked) InProcessConn() (net.Conn, error) {
+	if l.link.Stalled() {
+		return nil, os.ErrDeadlineExceeded
+	}
+	to, err := l.server.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	here, there := simnet.Pipe(l.link)
+	go forward(there, to)
+	go forward(to, there)
+	return here, nil
+}
+
+func forward(from, to net.Conn) {
+	_, _ = io.Copy(to, from) // whatever ends it, it is over in both directions
+	_, _ = from.Close(), to.Close()
+}
+
+// env is what a service of the world works in.
+func (w *world) env(log *slog.Logger) daemon.Env {
+	env := daemon.NewEnv(log)
+	if w.net != nil {
+		env.Listen = func(string, string) (net.Listener, error) { return w.net.Listen(), nil }
+	}
+	return env
+}
+
 // newJanitor returns the host of a janitor; number is its place among those of a world.
 func (w *world) newJanitor(cfg backend.Config, number int) *host {
 	return w.host(fmt.Sprintf("janitor %d", number), func(ctx context.Context, log *slog.Logger, _ func(string)) error {
-		b, err := backend.Create(ctx, cfg, "janitor", w.sc.settings, log, fast...)
+		b, err := backend.Create(ctx, cfg, "janitor", w.sc.settings, log, w.dial(fmt.Sprintf("janitor %d", number))...)
 		if err != nil {
 			return err
 		}
@@ -204,16 +259,12 @@ func (w *world) newJanitor(cfg backend.Config, number int) *host {
 		if w.sc.crashes {
 			defer context.AfterFunc(ctx, b.Conn.Close)()
 		}
-		env := daemon.NewEnv(log)
 		s, err := janitor.New(janitor.Config{
-			Interval: w.sc.sweep, Lease: 3 * time.Second, CloseAfter: 5 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour,
-		}, b, env)
+			Interval: w.sc.sweep, Lease: 3 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour, SyncInterval: w.sc.sync,
+		}, b, w.env(log))
 		if err != nil {
 			return err
 		}
-		w.mu.Lock()
-		w.doubt.envs[number] = &env
-		w.mu.Unlock()
 		return s.Run(ctx)
 	})
 }
@@ -326,9 +377,6 @@ func (h *host) at() (addr, life string) {
 	defer h.mu.Unlock()
 	return h.addr, fmt.Sprintf("%s.%d", h.name, h.life)
 }
-
-// closed is a channel that is closed.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // restart stops the service, and starts it again after a while; the channel is
 // closed then. It does nothing and returns nil when that is under way already.
@@ -482,7 +530,8 @@ func (w *world) do1(req *http.Request) (status int, body []byte, err error) {
 
 // closing is a close that somebody asked for.
 type closing struct {
-	began, ended time.Time // ended is zero until it was answered 204
+	ended time.Time // zero until it was answered 204
+	last  uint64    // the partition's last sequence then; 0 when it is not known
 }
 
 // close closes a stream or session; it repeats until it is done.
@@ -492,7 +541,7 @@ func (w *world) close(at place, clearToo bool) {
 		w.mu.Unlock()
 		return
 	}
-	this := &closing{began: time.Now()}
+	this := &closing{}
 	w.closes[at] = this
 	w.mu.Unlock()
 	w.tasks.Go(func() {
@@ -510,8 +559,10 @@ func (w *world) close(at place, clearToo bool) {
 			status, body, err := w.do1(req)
 			switch {
 			case err == nil && status == http.StatusNoContent:
+				ended := time.Now()
+				state, _ := w.own.Log.Look(w.ctx, w.truth.partition(at.session))
 				w.mu.Lock()
-				this.ended = time.Now()
+				this.ended, this.last = ended, state.Last
 				w.mu.Unlock()
 				return
 			case err == nil && status == http.StatusNotFound:
@@ -541,12 +592,16 @@ func (w *world) write(task func()) {
 	})
 }
 
-// mark writes a bare =clear marker.
-func (w *world) mark(at place) {
+// clear clears a stream or session that stays open.
+func (w *world) clear(at place) {
 	w.write(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
-		if _, err := w.own.Log.Mark(ctx, event.Clear, at.session, at.stream); err != nil {
+		rec, err := w.own.Sessions.Learn(ctx, at.session)
+		if err == nil {
+			err = w.own.Log.ClearStream(ctx, at.session, rec.Life, at.stream)
+		}
+		if err != nil {
 			w.count("clear failed")
 		}
 	})
@@ -558,7 +613,12 @@ func (w *world) publishDirectly(at place, how int) {
 	w.write(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
-		e := eventlog.Event{Session: at.session, Stream: at.stream, Data: w.message(30)}
+		rec, err := w.own.Sessions.Register(ctx, at.session, "")
+		if err != nil && !errors.Is(err, session.ErrClosed) {
+			w.count("direct publish failed")
+			return
+		}
+		e := eventlog.Event{Session: at.session, Life: rec.Life, Stream: at.stream, Data: w.message(30)}
 		a := &attempt{data: e.Data, typ: event.DefaultType, began: time.Now(), code: "direct"}
 		switch how {
 		case 0:
@@ -572,14 +632,15 @@ func (w *world) publishDirectly(at place, how int) {
 			w.attempts[at] = append(w.attempts[at], a)
 			w.mu.Unlock()
 		}
-		var err error
 		if how == 2 && w.sc.settings.Partitions > 1 { // in the wrong partition
-			s := event.Subject{Partition: 1 - w.truth.partition(at.session), Session: at.session, Stream: at.stream}
+			s := event.Subject{Partition: 1 - w.truth.partition(at.session), Session: at.session, Life: rec.Life, Stream: at.stream}
 			_, err = w.own.Conn.RequestWithContext(ctx, s.String(), []byte(`{"jsonrpc":"2.0","method":"stray"}`))
 		} else {
 			_, err = w.own.Log.Publish(ctx, e)
 		}
-		if err != nil && !errors.Is(err, context.Canceled) {
+		if errors.Is(err, eventlog.ErrClosed) {
+			w.count("direct publish after the end")
+		} else if err != nil && !errors.Is(err, context.Canceled) {
 			w.count("direct publish failed")
 		}
 	})

@@ -274,7 +274,7 @@ func TestREADMEAndDocumentsSnippetForEventSourceContinuesAfterAReload(t *testing
 	}
 	// In braces it can be pasted twice, as into a page that was loaded again.
 	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); {" + blocks[i].text + "; window.source = source }; true"
-	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
 	paste := func() {
 		b.do(chromedp.Navigate(p.api() + "/"))
@@ -323,7 +323,7 @@ func TestREADMEAndDocumentsSnippetsOfTheClientContinueAfterAReload(t *testing.T)
 			t.Fatalf("%s has no snippet of the client", file)
 		}
 		snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
-		p := startProc(t, "--ack-timeout=1s", "--close-margin=50ms")
+		p := startProc(t, "--ack-timeout=1s")
 		b := openBrowser(t)
 		for range 2 { // the second time as after a reload
 			b.do(chromedp.Navigate(p.api() + "/"))
@@ -344,7 +344,7 @@ func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T
 	if i < 0 {
 		t.Fatal("the document has no component")
 	}
-	p := startProc(t, "--ack-timeout=1s", "--close-margin=50ms")
+	p := startProc(t, "--ack-timeout=1s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	p.publish("demo", "s", 1, 3)

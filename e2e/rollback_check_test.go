@@ -61,6 +61,20 @@ func (s *subscriber) differs(g segment, life contents, common uint64) string {
 	return ""
 }
 
+// checkRemoved makes sure that no event was removed: so what a copy of the log does not
+// have, it has lost.
+func (w *world) checkRemoved(held []contents) {
+	for _, c := range held {
+		for _, part := range c.parts {
+			for _, e := range part {
+				if e.kind == event.Trim {
+					w.violate("a janitor has removed events of %s", e.place())
+				}
+			}
+		}
+	}
+}
+
 // checkLives compares what every subscriber has got with the lives of the log.
 func (w *world) checkLives() {
 	var held, copies []contents
@@ -71,6 +85,7 @@ func (w *world) checkLives() {
 		copies = append(copies, w.read(rb.copy))
 	}
 	held = append(held, w.read(""))
+	w.checkRemoved(held)
 	ctx, cancel := w.bounded() // the reading may have taken long
 	defer cancel()
 	for _, s := range w.subscribers {
@@ -172,14 +187,14 @@ func (w *world) inCopy(ctx context.Context, text string, at place, c contents, p
 	if err != nil {
 		return false
 	}
-	rec, err := w.own.Sessions.Get(ctx, at.session, "")
+	rec, err := w.own.Sessions.Get(ctx, at.session)
 	if err != nil {
 		w.violate("the session %s: %v", at.session, err)
 		return false
 	}
 	return slices.ContainsFunc(c.generations[p], func(generation string) bool {
-		return slices.ContainsFunc([]string{rec.Incarnation, ""}, func(incarnation string) bool {
-			return event.Place{Birth: c.births[p], Generation: generation, Session: at.session, Incarnation: incarnation, Stream: at.stream}.Tag() == id.Tag
+		return slices.ContainsFunc([]string{rec.Life, ""}, func(life string) bool {
+			return event.Place{Birth: c.births[p], Generation: generation, Session: at.session, Life: life, Stream: at.stream}.Tag() == id.Tag
 		})
 	})
 }

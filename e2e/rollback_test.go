@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-var rollBacks = flag.Int("rollbacks", 20/slowdown, "random schedules with roll-backs of the log's files")
+var rollBacks = flag.Int("rollbacks", 8/min(slowdown, 4), "random schedules with roll-backs of the log's files")
 
 // TestARollBackIsToldAndTheNewLifeComesWhole runs random schedules in which the
 // server is stopped, an older copy of its files put back, and the log written on,
@@ -27,7 +27,7 @@ func drawRollBacks(seed uint64) schedule {
 	rng := rand.New(rand.NewPCG(seed, 0x5e55106))
 	chance := func(percent int) bool { return rng.IntN(100) < percent }
 	between := func(lo, hi int) int { return lo + rng.IntN(hi-lo+1) }
-	sc := schedule{seed: seed, copies: true, sweep: 50 * time.Millisecond, patience: 3 * time.Second}
+	sc := schedule{seed: seed, copies: true, sweep: 50 * time.Millisecond, sync: 50 * time.Millisecond, patience: 3 * time.Second}
 	sc.settings = eventlog.Settings{
 		Partitions: between(1, 2), MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1,
 		MaxEventsPerSession: -1, MaxBytesPerSession: -1,

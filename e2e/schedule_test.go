@@ -15,17 +15,19 @@ import (
 // concurrent as the product is, so a seed does not repeat a run exactly; it repeats
 // everything that the test decides.
 type schedule struct {
-	seed     uint64
-	settings eventlog.Settings
-	edges    []edgePlan
-	sweep    time.Duration // between two sweeps of the janitor
-	patience time.Duration // the edges' for a missing janitor
-	clears   bool
-	standby  bool // a second janitor stands by
-	crashes  bool // janitors end without giving anything back
-	copies   bool // of the log's files are made and put back; then nothing else is lost
-	subs     []subPlan
-	steps    []step
+	seed      uint64
+	settings  eventlog.Settings
+	edges     []edgePlan
+	sweep     time.Duration // between two sweeps of the janitor
+	sync      time.Duration // of NATS, as the janitor knows it
+	patience  time.Duration // the edges' for a missing janitor
+	clears    bool
+	standby   bool // a second janitor stands by
+	crashes   bool // janitors end without giving anything back
+	simulated bool // in virtual time, over a network in memory
+	copies    bool // of the log's files are made and put back; then nothing else is lost
+	subs      []subPlan
+	steps     []step
 }
 
 type edgePlan struct {
@@ -72,13 +74,17 @@ const (
 	opRestartIngest
 	opCopy
 	opRollBack
+	opStall
+	opCutLink
+	opLoseIndex
+	opTear
 )
 
 func (o op) String() string {
 	return [...]string{
 		"publish", "publish+wait", "publish-directly", "join", "cut", "cut-after", "resume",
 		"restart-edge", "restart-janitor", "restart-nats", "clear", "close", "idle",
-		"restart-ingest", "copy", "roll-back",
+		"restart-ingest", "copy", "roll-back", "stall", "cut-link", "lose-index", "tear",
 	}[o]
 }
 
@@ -161,6 +167,7 @@ func (sc *schedule) drawMore() {
 	for i := range sc.subs {
 		sc.subs[i].strict = rng.IntN(100) < 30
 	}
+	sc.sync = time.Duration(5+rng.IntN(200)) * time.Millisecond
 	sc.standby, sc.crashes = rng.IntN(100) < 50, rng.IntN(100) < 50
 }
 
@@ -231,7 +238,7 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		case opClear, opClose:
 			s.which %= 9
 			s.n = rng.IntN(3) // 0: the whole session
-		case opRestartIngest, opCopy, opRollBack: // drawn apart, so that the seeds of before stay what they were
+		case opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear: // drawn apart, so that the seeds of before stay what they were
 		case opIdle:
 			s.pause = time.Duration(between(20, 120)) * time.Millisecond
 		}
@@ -280,7 +287,7 @@ func (sc *schedule) String() string {
 			fmt.Fprintf(&b, "(%d n=%d %t)", st.which, st.n, st.flag)
 		case opJoin, opCut, opResume, opCutAfter:
 			fmt.Fprintf(&b, "(%d @%d n=%d %t)", st.which, st.edge, st.n, st.flag)
-		case opRestartEdge, opRestartJanitor, opRestartNATS, opRestartIngest, opCopy, opRollBack:
+		case opRestartEdge, opRestartJanitor, opRestartNATS, opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear:
 			fmt.Fprintf(&b, "(%d %s)", st.which, st.wait)
 		case opIdle:
 		}

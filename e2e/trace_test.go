@@ -95,7 +95,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 		if request.kind != trace.Span_SPAN_KIND_SERVER || publish.kind != trace.Span_SPAN_KIND_PRODUCER || deliver.kind != trace.Span_SPAN_KIND_CONSUMER {
 			t.Errorf("the kinds are %v, %v and %v", request.kind, publish.kind, deliver.kind)
 		}
-		subject := event.Subject{Partition: event.Partition("s", 16), Session: "s", Stream: "t"}.String()
+		subject := place(t, nc, "s", "t").String()
 		for _, s := range []span{publish, deliver} {
 			for name, want := range map[string]string{
 				"messaging.system": "nats", "messaging.destination.name": subject, "rejoin.session": "s", "rejoin.stream": "t",
@@ -121,7 +121,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 	})
 	t.Run("JetStream", func(t *testing.T) {
 		parent, id, publisher := parentOf(3, "01")
-		msg := nats.NewMsg(event.Subject{Partition: event.Partition("s", 16), Session: "s", Stream: "t"}.String())
+		msg := nats.NewMsg(place(t, nc, "s", "t").String())
 		msg.Header.Set("traceparent", parent)
 		msg.Data = []byte(numbered(3))
 		if _, err := nc.RequestMsg(msg, patience); err != nil {
@@ -235,17 +235,13 @@ func TestWithoutTracesTheContextGoesOn(t *testing.T) {
 			p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
 			parent, _, _ := parentOf(1, "01")
 			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
-			nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
+			nc := p.nats(t)
 			js, err := nc.JetStream()
 			if err != nil {
 				t.Fatal(err)
 			}
-			partition := event.Partition("s", 16)
-			msg, err := js.GetLastMsg(fmt.Sprintf("MCP_%d", partition), event.Subject{Partition: partition, Session: "s", Stream: "t"}.String())
+			at := place(t, nc, "s", "t")
+			msg, err := js.GetLastMsg(fmt.Sprintf("MCP_%d", at.Partition), at.String())
 			if err != nil || msg.Header.Get("traceparent") != parent || msg.Header.Get("tracestate") != "a=b" {
 				t.Errorf("the event has %v, %v", msg, err)
 			}

@@ -2,7 +2,6 @@ package standalone
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/alecthomas/kong"
 
@@ -54,24 +53,24 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
-	if settle := c.Ingest.AckTimeout + c.Ingest.CloseMargin; c.Janitor.CloseAfter <= settle {
-		return fmt.Errorf("--close-after (%s) must be longer than --ack-timeout and --close-margin together (%s)", c.Janitor.CloseAfter, settle)
-	}
 	return nil
 }
 
 // bridge returns the configuration of the bridge.
 func (c Config) bridge() bridge.Config {
 	b := c.Bridge
-	b.AckTimeout, b.CloseMargin = c.Ingest.AckTimeout, c.Ingest.CloseMargin
+	b.AckTimeout = c.Ingest.AckTimeout
 	return b
 }
 
 // Options are the parser's options: what the flags of the services default to
 // here, where somebody tries things out and waits for Ctrl-C to be done.
 func Options() []kong.Option {
-	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true"}
-	helps := map[string]string{"max-bytes": "Bytes that a new log may hold; -1 for any number (default: half of the disk's free space)."}
+	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true", "nats-sync-interval": "10s"}
+	helps := map[string]string{
+		"max-bytes":          "Bytes that a new log may hold; -1 for any number (default: half of the disk's free space).",
+		"nats-sync-interval": "How often NATS syncs its files to disk, which the embedded server goes by; what is announced is deleted after twice as long.",
+	}
 	return []kong.Option{kong.PostBuild(func(k *kong.Kong) error {
 		for _, f := range k.Model.Flags {
 			if d, ok := defaults[f.Name]; ok {

@@ -9,14 +9,17 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"rejoin/shared/eventlog"
 )
 
-// folderVersion is the version of the data folder's layout:
+// folderVersion is the version of the data folder's layout, which is that of the log in it:
+// NATS, which would remove what has expired, is not started on a log of another version.
 //
 //	VERSION      this number; written before anything else
 //	LOCK         the process that uses the folder; locked for as long as it does
 //	jetstream/   the embedded server's store
-const folderVersion = "1"
+const folderVersion = eventlog.Version
 
 const (
 	versionFile = "VERSION"

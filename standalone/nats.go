@@ -29,9 +29,9 @@ type natsServer struct {
 }
 
 // startNATS starts a server with its store in the folder, and waits until it takes
-// connections. addr is where programs outside this one reach it. Errors wrap
-// [ErrServer].
-func startNATS(ctx context.Context, f *folder, addr string, log *slog.Logger) (*natsServer, error) {
+// connections. addr is where programs outside this one reach it. It syncs its files every
+// syncInterval, or after each write when that is 0. Errors wrap [ErrServer].
+func startNATS(ctx context.Context, f *folder, addr string, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
 	host, port, err := splitAddr(addr)
 	if err != nil {
 		return nil, err
@@ -45,6 +45,9 @@ func startNATS(ctx context.Context, f *folder, addr string, log *slog.Logger) (*
 		MaxPending: 2 * maxPayload,
 		JetStream:  true,
 		StoreDir:   f.path,
+		// The janitor deletes what it announced after twice as long.
+		SyncInterval: syncInterval,
+		SyncAlways:   syncInterval == 0,
 		// No limit besides the log's own: JetStream would refuse every change of a
 		// stream once the disk has less free space than the log was promised.
 		JetStreamMaxStore: math.MaxInt64 / 2,

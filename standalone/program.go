@@ -89,7 +89,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if err := p.checkAddrs(); err != nil {
 		return nil, err
 	}
-	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.env.Log)
+	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.cfg.Janitor.SyncInterval, p.env.Log)
 	if err != nil {
 		return nil, err
 	}

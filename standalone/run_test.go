@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -30,26 +29,6 @@ func parsed(t *testing.T, args ...string) Config {
 		t.Fatal(err)
 	}
 	return cfg
-}
-
-// A janitor that finishes a close before the publishes under way have ended would
-// put the marker before them.
-func TestACloseIsNotFinishedBeforeThePublishesAre(t *testing.T) {
-	for closeAfter, want := range map[time.Duration]string{
-		2250 * time.Millisecond: "--close-after (2.25s) must be longer than --ack-timeout and --close-margin together (2.25s)",
-		2251 * time.Millisecond: "",
-		10 * time.Second:        "",
-	} {
-		cfg := parsed(t)
-		cfg.Janitor.CloseAfter = closeAfter
-		got := ""
-		if err := cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", closeAfter, got, want)
-		}
-	}
 }
 
 // Run leaves nothing behind, whenever it is told to stop.

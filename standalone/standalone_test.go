@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 
 	"rejoin/services/web/webtest"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 )
@@ -131,7 +133,7 @@ func start(t *testing.T, data string, args ...string) *running {
 }
 
 // patientAcks have a publish wait for JetStream as long as a slow machine takes.
-var patientAcks = []string{"--ack-timeout=20s", "--close-after=40s"}
+var patientAcks = []string{"--ack-timeout=20s"}
 
 func (r *running) readAddrs() {
 	told := map[string]string{
@@ -223,7 +225,7 @@ func TestHostNamesAreAllowedBesidesThoseOfTheMachine(t *testing.T) {
 
 func TestTheLargestMessageThatALogMayTakeIsStored(t *testing.T) {
 	const largest = 31 << 20
-	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m", "--close-after=2m")
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")
 	const head, tail = `{"jsonrpc":"2.0","method":"`, `"}`
 	body := head + strings.Repeat("m", largest-len(head)-len(tail)) + tail
 	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
@@ -311,8 +313,16 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	subject := event.Subject{Partition: event.Partition("s", 16), Session: "s", Stream: "st"}.String()
-	if _, err := nc.Request(subject, []byte(message), patience); err != nil {
+	log, err := eventlog.Open(t.Context(), nc, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	opening, err := log.Opening(t.Context(), "s")
+	if err == nil {
+		_, err = log.Publish(t.Context(), eventlog.Event{Session: "s", Life: opening.Life, Stream: "st", Data: []byte(message)})
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	r.wait("the event of another program is there", func() bool { return events() == 3 })

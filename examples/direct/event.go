@@ -20,19 +20,36 @@ type event struct {
 	data            []byte
 }
 
-// message returns what is published, in a log of so many partitions.
-//
-// A subject that ends with =close or =clear is a marker: the end of a stream, or the
-// removal of what came before. Only a close through ingest may write one, since it first
-// makes sure that nothing else is under way.
-func (e event) message(partitions int) *nats.Msg {
-	msg := nats.NewMsg(fmt.Sprintf("mcp.%d.%s.%s", partition(e.session, partitions), token(e.session), token(e.stream)))
+// subject returns a subject of the event's session: "=open" is its opening, and
+// "<life>.<rest>" what belongs to one life of it.
+func (e event) subject(partitions int, rest string) string {
+	return fmt.Sprintf("mcp.%d.%s.%s", partition(e.session, partitions), token(e.session), rest)
+}
+
+// message returns what is published for the event in a life of its session.
+func (e event) message(partitions int, life string) *nats.Msg {
+	msg := nats.NewMsg(e.subject(partitions, life+"."+token(e.stream)))
 	msg.Data = e.data
-	msg.Header.Set("Nats-Msg-Id", messageID(e.session, e.stream, e.key, 0))
+	fence(msg, e.subject(partitions, life+".=end."+token(e.stream)))
+	msg.Header.Set("Nats-Msg-Id", messageID(e.session, life, e.stream, e.key, 0))
 	if e.kind != "" {
 		msg.Header.Set("Rejoin-Type", e.kind) // none of connect, cursor, gap, close, expiring, open, error
 	}
 	return msg
+}
+
+// birth returns what is stored before the first event of the stream: it names the stream,
+// so that the end of the session ends it too.
+func (e event) birth(partitions int, life string) *nats.Msg {
+	msg := nats.NewMsg(e.subject(partitions, life+".=birth."+token(e.stream)))
+	fence(msg, e.subject(partitions, life+".=seal"))
+	return msg
+}
+
+// fence makes JetStream refuse the message as soon as a subject has an entry.
+func fence(msg *nats.Msg, subject string) {
+	msg.Header.Set("Nats-Expected-Last-Subject-Sequence", "0")
+	msg.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", subject)
 }
 
 // partition is FNV-1a, 32 bits, of the session's token, modulo the number of partitions.
@@ -58,14 +75,14 @@ func token(name string) string {
 	return b.String()
 }
 
-// messageID binds a key to its session and stream, as JetStream looks for duplicates in
-// the whole partition: SHA-256 of the three, each behind its length, and of the index
+// messageID binds a key to its session, life and stream, as JetStream looks for duplicates
+// in the whole partition: SHA-256 of the four, each behind its length, and of the index
 // among the events with this key; 16 bytes of it in base64url. So a repetition through
 // ingest, with this Idempotency-Key, is found as well. Lengths and index are varints
 // (LEB128): below 128, a single byte.
-func messageID(session, stream, key string, index uint64) string {
+func messageID(session, life, stream, key string, index uint64) string {
 	var b []byte
-	for _, s := range []string{session, stream, key} {
+	for _, s := range []string{session, life, stream, key} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}

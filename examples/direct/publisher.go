@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,12 +27,19 @@ const (
 	settleWithin = 10 * time.Second
 )
 
-// publisher publishes events one after the other. It is not safe for concurrent use.
+var (
+	errNoSession = errors.New("there is no such session; create it with POST /v1/sessions")
+	errEnded     = errors.New("the stream or session has ended; if this repeats an event, that one may be stored")
+)
+
+// publisher publishes the events of one stream, one after the other. It is not safe for
+// concurrent use.
 type publisher struct {
 	nc         *nats.Conn
 	js         jetstream.JetStream
 	partitions int
-	settled    map[int]string // the server whose generation a partition has begun
+	server     string // on which the stream was begun
+	life       string // of the session
 }
 
 // connect opens a log that is there. How many partitions it has never changes.
@@ -45,12 +53,12 @@ func connect(ctx context.Context, url string) (*publisher, error) {
 		nc.Close()
 		return nil, err
 	}
-	p := &publisher{nc: nc, js: js, settled: map[int]string{}}
+	p := &publisher{nc: nc, js: js}
 	meta, err := p.metadata(ctx, 0)
 	if err == nil {
 		p.partitions, err = strconv.Atoi(meta["rejoin.partitions"])
 	}
-	if err == nil && meta["rejoin.version"] != "1" {
+	if err == nil && meta["rejoin.version"] != "2" {
 		err = fmt.Errorf("the log has version %q", meta["rejoin.version"])
 	}
 	if err != nil {
@@ -60,9 +68,11 @@ func connect(ctx context.Context, url string) (*publisher, error) {
 	return p, nil
 }
 
+func log(partition int) string { return "MCP_" + strconv.Itoa(partition) }
+
 // metadata is what the log says of itself at a partition.
 func (p *publisher) metadata(ctx context.Context, partition int) (map[string]string, error) {
-	stream, err := p.js.Stream(ctx, "MCP_"+strconv.Itoa(partition))
+	stream, err := p.js.Stream(ctx, log(partition))
 	if err != nil {
 		return nil, err
 	}
@@ -75,11 +85,9 @@ func (p *publisher) metadata(ctx context.Context, partition int) (map[string]str
 func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, repeatWithin)
 	defer cancel()
-	partition := partition(e.session, p.partitions)
 	for {
-		ack, err := p.attempt(ctx, partition, e)
-		var refused *jetstream.APIError
-		if err == nil || errors.As(err, &refused) {
+		ack, err := p.attempt(ctx, e)
+		if err == nil || refused(err) {
 			return ack, err
 		}
 		select {
@@ -90,33 +98,94 @@ func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, er
 	}
 }
 
-func (p *publisher) attempt(ctx context.Context, partition int, e event) (*jetstream.PubAck, error) {
-	p.settle(ctx, partition)
+// refused reports whether an event that failed is not to be repeated.
+func refused(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	busy := ok && api.ErrorCode == 10164 // in a cluster: another event of the stream is on its way
+	return errors.Is(err, errEnded) || errors.Is(err, errNoSession) || ok && !busy && api.ErrorCode != 10071
+}
+
+func (p *publisher) attempt(ctx context.Context, e event) (*jetstream.PubAck, error) {
+	if err := p.begin(ctx, e); err != nil {
+		return nil, err
+	}
+	return p.send(ctx, e.message(p.partitions, p.life), e)
+}
+
+// send publishes a message with a fence.
+func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstream.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	return p.js.PublishMsg(ctx, e.message(p.partitions), jetstream.WithExpectStream("MCP_"+strconv.Itoa(partition)))
+	ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(log(partition(e.session, p.partitions))))
+	// With sequence 0 the server could not look: that says nothing.
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0") {
+		return nil, fmt.Errorf("%w (%w)", errEnded, err)
+	}
+	return ack, err
+}
+
+// begin finds out the session's life and stores the birth of the stream, once for each
+// server that is connected: one that was started anew may have lost the birth.
+func (p *publisher) begin(ctx context.Context, e event) error {
+	server := p.nc.ConnectedServerId()
+	if p.server == server {
+		return nil
+	}
+	p.settle(ctx, partition(e.session, p.partitions), server)
+	life, err := p.opening(ctx, e)
+	if err != nil {
+		return err
+	}
+	if _, err := p.send(ctx, e.birth(p.partitions, life), e); err != nil {
+		return err
+	}
+	p.server, p.life = server, life
+	return nil
+}
+
+// opening returns the life that the session's opening names.
+func (p *publisher) opening(ctx context.Context, e event) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	// A user that may not read the log may still have a consumer of openings.
+	consumer, err := p.js.CreateConsumer(ctx, log(partition(e.session, p.partitions)), jetstream.ConsumerConfig{
+		FilterSubject: e.subject(p.partitions, "=open"), DeliverPolicy: jetstream.DeliverLastPolicy, AckPolicy: jetstream.AckNonePolicy,
+	})
+	if err != nil {
+		return "", err
+	}
+	found, err := consumer.FetchNoWait(1)
+	if err != nil {
+		return "", err
+	}
+	msg, ok := <-found.Messages()
+	if !ok {
+		return "", cmp.Or(found.Error(), errNoSession)
+	}
+	var opening struct{ Life string }
+	if err := json.Unmarshal(msg.Data(), &opening); err != nil {
+		return "", fmt.Errorf("the opening of the session: %w", err)
+	}
+	return opening.Life, nil
 }
 
 // settle waits until the janitor has begun a generation for the server that is connected
 // now: after a power cut, an event that is stored before may get the ID of one that was
 // lost. In a cluster the janitor writes down which servers there are.
-func (p *publisher) settle(ctx context.Context, partition int) {
-	server, name, clustered := p.nc.ConnectedServerId(), p.nc.ConnectedServerName(), p.nc.ConnectedClusterName() != ""
-	var answered time.Time
-	for p.settled[partition] != server && ctx.Err() == nil {
+func (p *publisher) settle(ctx context.Context, partition int, server string) {
+	var deadline time.Time
+	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		meta, err := p.metadata(ctx, partition)
-		if err == nil && answered.IsZero() {
-			answered = time.Now()
-		}
-		known := meta["rejoin.server"] == server
-		if clustered {
-			known = knows(meta["rejoin.servers"], name, server)
-		}
-		if err == nil && (known || time.Since(answered) > settleWithin) {
-			p.settled[partition] = server
+		switch {
+		case err != nil:
+		case p.nc.ConnectedClusterName() == "" && meta["rejoin.server"] == server,
+			p.nc.ConnectedClusterName() != "" && knows(meta["rejoin.servers"], p.nc.ConnectedServerName(), server):
+			return
+		case deadline.IsZero():
+			deadline = time.Now().Add(settleWithin)
+		case time.Now().After(deadline):
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -21,6 +21,8 @@ import uuid
 # Rejoin knows a key again for two minutes. In this many seconds the last attempt begins.
 REPEAT_WITHIN = 100
 TIMEOUT = 15
+# Codes for which a request that was stopped is not repeated.
+ENDED = ("session_closed", "stream_closed")
 
 
 class PublishError(Exception):
@@ -47,6 +49,8 @@ def publish_many(base, session, stream, messages, key, token=None):
         if status != 200:
             return None
         *each, summary = [json.loads(line) for line in answer.splitlines()]
+        if summary["stopped"] and summary["stopped"]["code"] in ENDED:
+            raise PublishError(json.dumps(summary["stopped"]), summary["unknown"] > 0)
         return each if summary["stopped"] is None and summary["unknown"] == 0 else None
 
     return repeat(base, session, stream, "\n".join(messages), key, token, "application/x-ndjson", results)
@@ -69,6 +73,9 @@ def repeat(base, session, stream, body, key, token, content_type, done):
                 if result is not None:
                     return result
                 unknown, reason = True, "not all has an answer"
+        except PublishError as error:
+            error.unknown |= unknown
+            raise
         except urllib.error.HTTPError as error:
             reason = error.read().decode(errors="replace")
             if error.code < 500 and error.code not in (408, 425, 429):

@@ -17,6 +17,8 @@ export type Target = { base: string; session: string; stream: string; token?: st
 // Rejoin knows a key again for two minutes. In this time the last attempt begins.
 const REPEAT_WITHIN = 100_000
 const TIMEOUT = 15_000
+// Codes for which a request that was stopped is not repeated.
+const ENDED = ['session_closed', 'stream_closed']
 
 /** Not stored for sure. `unknown` says whether it may be stored all the same. */
 export class PublishError extends Error {
@@ -40,7 +42,8 @@ export async function publishMany(to: Target, messages: string[], key: string): 
   return repeat(to, messages.join('\n'), key, 'application/x-ndjson', (status, answer) => {
     if (status !== 200) return null
     const lines = answer.trimEnd().split('\n')
-    const summary = JSON.parse(lines.pop()!) as { stopped: unknown; unknown: number }
+    const summary = JSON.parse(lines.pop()!) as { stopped: { code: string } | null; unknown: number }
+    if (summary.stopped && ENDED.includes(summary.stopped.code)) throw new PublishError(JSON.stringify(summary.stopped), summary.unknown > 0)
     return summary.stopped === null && summary.unknown === 0 ? lines.map((line) => JSON.parse(line) as Result) : null
   })
 }
@@ -71,7 +74,10 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
       reason = answer
       retryAfter = 1000 * Number(response.headers.get('Retry-After') ?? 0)
     } catch (error) {
-      if (error instanceof PublishError) throw error
+      if (error instanceof PublishError) {
+        error.unknown ||= unknown
+        throw error
+      }
       unknown = true // no answer, or a part of one
       reason = String(error)
     }

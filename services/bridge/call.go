@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"rejoin/shared/rpc"
-	"rejoin/shared/session"
 )
 
 // asked is a request that has no response yet.
@@ -50,7 +49,7 @@ type call struct {
 
 func newCall(h *held, stream string, ids []json.RawMessage) *call {
 	c := &call{
-		held: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, stream),
+		held: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, h.life, stream),
 		reply: make(chan rpc.Answer, 1),
 	}
 	c.out.over = h.over
@@ -267,14 +266,14 @@ func (c *call) fail(code int, text, reason string) {
 	}
 }
 
-// close ends the stream in the log without a message.
+// close ends the stream in the log without a message. Nothing may be put after it: the
+// events of a call have their fence on the session's seal, not on the stream's end.
 func (c *call) close() {
 	s := c.held.service
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
 	defer cancel()
-	err := session.Close(ctx, s.backend.Sessions, s.backend.Log, c.held.name, c.stream, false, s.cfg.settle())
-	if err != nil {
-		s.log.Warn("the stream of a cancelled request is not closed", "session", c.held.name, "stream", c.stream, "error", err)
+	if err := s.backend.Log.EndStream(ctx, c.held.name, c.held.life, c.stream); err != nil {
+		s.log.Warn("the stream of a cancelled request is not ended", "session", c.held.name, "stream", c.stream, "error", err)
 	}
 }
 

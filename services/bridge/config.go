@@ -56,11 +56,8 @@ type Config struct {
 	// handed over at once; more are answered 503. Default: 4096.
 	MaxCalls int `default:"4096" help:"Most requests that are open at once." placeholder:"N"`
 
-	// AckTimeout bounds an attempt to publish, from the look at the session's state to
-	// JetStream's acknowledgement; CloseMargin is what a close waits in addition. Both
-	// are the same at every ingest and bridge of an installation. Defaults: 2 s, 250 ms.
-	AckTimeout  time.Duration `kong:"-"`
-	CloseMargin time.Duration `kong:"-"`
+	// AckTimeout bounds an attempt to publish. Default: 2 s.
+	AckTimeout time.Duration `kong:"-"`
 }
 
 // Timeout is a duration that is read from text; -1 says for ever.
@@ -118,8 +115,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:
 		return fmt.Errorf("--ack-timeout must be positive, not %s", c.AckTimeout)
-	case c.CloseMargin < 0:
-		return fmt.Errorf("--close-margin must be positive, not %s", c.CloseMargin)
 	}
 	return nil
 }
@@ -188,12 +183,9 @@ func (c Config) upstream() string {
 
 // withDefaults sets what has no flag here.
 func (c Config) withDefaults() Config {
-	c.AckTimeout, c.CloseMargin = cmp.Or(c.AckTimeout, 2*time.Second), cmp.Or(c.CloseMargin, 250*time.Millisecond)
+	c.AckTimeout = cmp.Or(c.AckTimeout, 2*time.Second)
 	return c
 }
 
-// settle is how long a close waits before its marker.
-func (c Config) settle() time.Duration { return c.AckTimeout + c.CloseMargin }
-
-// closeTimeout bounds a close: what it waits by design, and what NATS may take.
-func (c Config) closeTimeout() time.Duration { return c.settle() + 5*time.Second }
+// closeTimeout bounds an attempt to end a session in the log.
+func (c Config) closeTimeout() time.Duration { return c.AckTimeout + 5*time.Second }

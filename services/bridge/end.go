@@ -10,15 +10,14 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// endNow ends the session because its client wants that. It returns when nothing is
-// taken for it any more; the rest of the close takes a while.
+// endNow ends the session because its client wants that, and waits for its end in the log.
 func (h *held) endNow(c rpc.Call) rpc.Answer {
 	h.remember(c.Header)
 	h.finish(errEnded)
 	ctx, cancel := context.WithTimeout(h.service.life, h.service.cfg.closeTimeout())
 	defer cancel()
 	select {
-	case <-h.closing:
+	case <-h.ended:
 		return rpc.Answer{Status: http.StatusNoContent}
 	case <-ctx.Done():
 		return busy("the session cannot be closed now")
@@ -35,14 +34,14 @@ func (h *held) check(c rpc.Call) rpc.Answer {
 	s := h.service
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
 	defer cancel()
-	final, err := s.hasFinal(ctx, h.name, c.Stream)
+	lost := newCall(h, c.Stream, ids)
+	final, err := lost.hasFinal(ctx)
 	if err != nil {
 		return busy("the log cannot be read now")
 	}
 	if final {
 		return accepted
 	}
-	lost := newCall(h, c.Stream, ids)
 	if _, err := lost.recallOnce(ctx); err != nil { // some of a batch may be answered
 		return busy("the log cannot be read now")
 	}
@@ -52,16 +51,37 @@ func (h *held) check(c rpc.Call) rpc.Answer {
 	return accepted
 }
 
-// hasFinal reports whether the log has the last event of a stream.
-func (s *Service) hasFinal(ctx context.Context, session, stream string) (bool, error) {
-	p := s.backend.Log.Partition(session)
-	sequence, err := s.backend.Log.Last(ctx, event.Subject{Partition: p, Session: session, Stream: stream})
+// hasFinal reports whether the log has the last event of a call's stream, or its end.
+func (c *call) hasFinal(ctx context.Context) (bool, error) {
+	if ended, err := c.hasEnd(ctx); ended || err != nil {
+		return ended, err
+	}
+	l, at := c.held.service.backend.Log, c.subject()
+	sequence, err := l.Last(ctx, at)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	e, err := s.backend.Log.At(ctx, p, sequence)
+	e, err := l.At(ctx, at.Partition, sequence)
 	return err == nil && e.Final, err
+}
+
+// hasEnd reports whether a call's stream was ended without a last event: its client has
+// cancelled it.
+func (c *call) hasEnd(ctx context.Context) (bool, error) {
+	end := c.subject()
+	end.Kind = event.End
+	_, err := c.held.service.backend.Log.Last(ctx, end)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// subject is where the stream's events are in the log.
+func (c *call) subject() event.Subject {
+	h := c.held
+	return event.Subject{Partition: h.service.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: c.stream}
 }

@@ -3,14 +3,12 @@ package bridge
 import (
 	"context"
 	"errors"
-	"time"
 
 	"rejoin/shared/session"
 )
 
-// finish ends the session here, upstream, and in the registry. It returns at once, and
-// does nothing the second time. cause is errEnded, errGone
-// or errExited.
+// finish ends the session here, upstream, and in the log. It returns at once, and does
+// nothing the second time. cause is errEnded, errGone or errExited.
 func (h *held) finish(cause error) {
 	h.mu.Lock()
 	first := !h.ending
@@ -34,41 +32,29 @@ func (h *held) finish(cause error) {
 	})
 }
 
-// close closes a session in the registry and in the log, however long that takes.
+// close ends a session in the log, however long that takes.
 func (s *Service) close(h *held) {
 	_ = keepTrying(s.life, func() error { // what the service does not, the next bridge does
 		err := s.closeOnce(h)
-		if err == nil || errors.Is(err, session.ErrNotFound) {
-			return nil
+		if err != nil {
+			s.log.Info("a session is not ended yet", "session", h.name, "error", err)
 		}
-		s.log.Info("a session is not closed yet", "session", h.name, "error", err)
 		return err
 	})
 }
 
+// closeOnce is one attempt to end a session in the log, also where somebody else has begun
+// to. A session of the same name that was opened since is another one.
 func (s *Service) closeOnce(h *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
 	defer cancel()
-	rec, err := s.backend.Sessions.Get(ctx, h.name, "")
-	if err != nil {
-		return err
+	rec, err := s.backend.Sessions.Get(ctx, h.name)
+	if err == nil && rec.Life == h.life {
+		err = s.backend.Sessions.End(ctx, h.name, "", false)
 	}
-	if rec.State == session.Open {
-		rec.State, rec.Ended = session.Closing, time.Now().UTC()
-		if _, err := s.backend.Sessions.Update(ctx, rec); err != nil {
-			return err
-		}
+	if err == nil || errors.Is(err, session.ErrNotFound) {
+		close(h.ended)
+		return nil
 	}
-	h.markClosing()
-	return session.Close(ctx, s.backend.Sessions, s.backend.Log, h.name, "", false, s.cfg.settle())
-}
-
-func (h *held) markClosing() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-h.closing:
-	default:
-		close(h.closing)
-	}
+	return err
 }

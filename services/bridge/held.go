@@ -34,11 +34,12 @@ type upstream interface {
 type held struct {
 	service *Service
 	name    string
+	life    string
 	up      upstream
 	ctx     context.Context //nolint:containedctx // of all that is done for the session
 	end     context.CancelCauseFunc
 	over    chan struct{} // closed when the session has ended, and its streams with it
-	closing chan struct{} // closed when the registry says that the session takes no more
+	ended   chan struct{} // closed when the session has ended in the log
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
@@ -49,8 +50,8 @@ type held struct {
 	ending     bool
 }
 
-func newHeld(s *Service, name string, up upstream) *held {
-	h := &held{service: s, name: name, up: up, calls: map[string]*call{}, over: make(chan struct{}), closing: make(chan struct{})}
+func newHeld(s *Service, name, life string, up upstream) *held {
+	h := &held{service: s, name: name, life: life, up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(s.life)
 	return h
 }

@@ -27,7 +27,7 @@ func TestASessionEndsAlthoughTheServerHangs(t *testing.T) {
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 		t.Errorf("the end was answered %d", a.Status)
 	}
-	s.wantState(t, name, "", session.Closed)
+	s.wantState(t, name, session.Closed)
 }
 
 func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
@@ -100,7 +100,7 @@ func TestACheckLeavesWhatIsAnsweredAlone(t *testing.T) {
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	stream := newStream(t, "1", "2")
-	if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: name, Stream: stream, Data: []byte(response("1"))}); err != nil {
+	if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}); err != nil {
 		t.Fatal(err)
 	}
 	s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
@@ -146,7 +146,7 @@ func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
 	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'`)
 	s.start(t, cfg)
 	for range 5 {
-		s.wantState(t, s.open(t), "", session.Closed)
+		s.wantState(t, s.open(t), session.Closed)
 	}
 }
 

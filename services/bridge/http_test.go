@@ -71,7 +71,7 @@ func TestASessionIsRegisteredAndEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.open(t)
-	rec, err := s.b.Sessions.Get(patient(t), name, "")
+	rec, err := s.b.Sessions.Get(patient(t), name)
 	if err != nil || !strings.Contains(string(rec.Metadata), `"bridge":"test","upstream":"up-`) || !strings.Contains(string(rec.Metadata), `"protocolVersion":"2025-11-25"`) {
 		t.Fatalf("the record is %+v %s, %v", rec, rec.Metadata, err)
 	}
@@ -81,7 +81,7 @@ func TestASessionIsRegisteredAndEnds(t *testing.T) {
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
 	}
-	s.wantState(t, name, "", session.Closed)
+	s.wantState(t, name, session.Closed)
 	eventually(t, "it has ended upstream", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()

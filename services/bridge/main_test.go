@@ -88,7 +88,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 func testConfig(upstream string) Config {
 	return Config{
 		Upstream: upstream, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
-		MaxCalls: 100, AckTimeout: time.Second, CloseMargin: 50 * time.Millisecond,
+		MaxCalls: 100, AckTimeout: time.Second,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}
 }
@@ -228,7 +228,11 @@ func (s *system) read(t testing.TB, name, stream string) (all []string, final bo
 	if err != nil {
 		return nil, false
 	}
-	page, err := s.b.Log.Read(patient(t), eventlog.Query{Session: name, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
+	rec, err := s.b.Sessions.Learn(patient(t), name)
+	if err != nil {
+		return nil, false
+	}
+	page, err := s.b.Log.Read(patient(t), eventlog.Query{Session: name, Life: rec.Life, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
 	if err != nil {
 		return nil, false
 	}
@@ -256,10 +260,27 @@ func (s *system) finished(t testing.TB, name, stream string) []string {
 	return all
 }
 
-func (s *system) wantState(t testing.TB, name, stream string, want session.State) {
+func (s *system) wantState(t testing.TB, name string, want session.State) {
 	t.Helper()
-	eventually(t, name+" "+stream+" is "+string(want), func() bool {
-		rec, err := s.b.Sessions.Get(patient(t), name, stream)
+	eventually(t, name+" is "+string(want), func() bool {
+		rec, err := s.b.Sessions.Get(patient(t), name)
 		return err == nil && rec.State == want
 	})
+}
+
+// lifeOf returns the life of a session.
+func (s *system) lifeOf(t testing.TB, name string) string {
+	t.Helper()
+	rec, err := s.b.Sessions.Get(patient(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec.Life
+}
+
+// ended waits for the end of a stream in the log.
+func (s *system) ended(t testing.TB, name, stream string) {
+	t.Helper()
+	end := event.Subject{Partition: s.b.Log.Partition(name), Session: name, Life: s.lifeOf(t, name), Stream: stream, Kind: event.End}
+	eventually(t, "the stream has ended", func() bool { _, err := s.b.Log.Last(patient(t), end); return err == nil })
 }

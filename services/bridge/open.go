@@ -46,13 +46,14 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	if d.up == nil { // an error: there is no session
 		return rpc.Answer{Status: http.StatusOK, Data: d.response}
 	}
-	if err := s.register(ctx, c, d); err != nil {
+	life, err := s.register(ctx, c, d)
+	if err != nil {
 		s.log.Warn("a session is not made", "session", c.Session, "error", err)
 		d.up.close(s.life, c.Header)
 		return about(busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
 	if c.Stream != "" {
-		w := newWriter(s, c.Session, c.Stream)
+		w := newWriter(s, c.Session, life, c.Stream)
 		w.trace = c.Trace
 		if _, err := w.put(ctx, item{data: d.response, final: true}); err != nil {
 			s.log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
@@ -170,29 +171,28 @@ func (s *Service) response(resp *http.Response, id json.RawMessage) (rpc.Message
 	}
 }
 
-// register makes the session's record and begins to answer for it.
-func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) error {
+// register opens the session in the log, begins to answer for it and returns its life.
+func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life string, err error) {
 	var meta metadata
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, d.id, d.version
 	data, err := json.Marshal(meta)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if _, err := s.backend.Sessions.Create(ctx, session.New(c.Session, c.Owner, data, time.Now())); err != nil {
-		return err
+	rec, err := s.backend.Sessions.Create(ctx, session.New(c.Session, c.Owner, data, time.Now()))
+	if err != nil {
+		return "", err
 	}
-	h := newHeld(s, c.Session, d.up)
+	h := newHeld(s, c.Session, rec.Life, d.up)
 	h.remember(c.Header)
 	if d.attach != nil {
 		d.attach(h)
 	}
-	if err := s.hold(h); err != nil {
-		h.finish(errEnded)
-		return err
+	if err = s.hold(h); err == nil {
+		err = s.backend.Conn.FlushWithContext(ctx)
 	}
-	if err := s.backend.Conn.FlushWithContext(ctx); err != nil {
+	if err != nil {
 		h.finish(errEnded)
-		return err
 	}
-	return nil
+	return rec.Life, err
 }

@@ -14,14 +14,13 @@ type ProgramConfig struct {
 	Backend backend.Config `embed:""`
 	Bridge  Config         `embed:""`
 
-	// AckTimeout and CloseMargin are those of [Config].
-	AckTimeout  time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream; the same at every ingest and bridge."`
-	CloseMargin time.Duration `default:"250ms" help:"What a close waits in addition to --ack-timeout."`
+	// AckTimeout is that of [Config].
+	AckTimeout time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream."`
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
-	cfg.Bridge.AckTimeout, cfg.Bridge.CloseMargin = cfg.AckTimeout, cfg.CloseMargin
+	cfg.Bridge.AckTimeout = cfg.AckTimeout
 	if !cfg.Bridge.Wanted() {
 		return ErrNoUpstream // before the wait for a log
 	}

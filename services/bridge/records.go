@@ -94,14 +94,25 @@ func (r *records) run() {
 		case <-r.service.life.Done():
 			return
 		case <-ticker.C:
-			r.write(false)
+			_ = r.write(false) // again the next time
 		}
 	}
 }
 
-// write writes down what is due; all says that everything is. What cannot be written now
-// is due the next time.
-func (r *records) write(all bool) {
+// writeAll writes down everything. It tries for recordWrite: the connection to NATS may be
+// about to come back. An edge asks after a call that was not written down, which ends it
+// with an error.
+func (r *records) writeAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), recordWrite)
+	defer cancel()
+	if err := keepTrying(ctx, func() error { return r.write(true) }); err != nil {
+		r.service.log.Warn("open calls are not written down")
+	}
+}
+
+// write writes down what is due; all says that everything is. After an error the rest is
+// due the next time.
+func (r *records) write(all bool) error {
 	ctx, done := link.While(context.Background(), r.service.backend.Conn)
 	defer done()
 	now := time.Now()
@@ -121,7 +132,7 @@ func (r *records) write(all bool) {
 		rec := record{ID: at.ID, Sequence: at.Sequence, Updated: now.UTC()}
 		if err := r.put(ctx, key, rec); err != nil {
 			r.service.log.Debug("an open call is not written down", "error", err)
-			return
+			return err
 		}
 	}
 	for key := range r.written {
@@ -130,9 +141,10 @@ func (r *records) write(all bool) {
 		}
 		if err := r.remove(ctx, key); err != nil {
 			r.service.log.Debug("the record of a call is not removed", "error", err)
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 func (r *records) put(ctx context.Context, key string, rec record) error {

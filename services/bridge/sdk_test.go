@@ -161,7 +161,7 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 				}
 				return true
 			})
-			s.wantState(t, name, "", session.Closed)
+			s.wantState(t, name, session.Closed)
 		})
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/rpc"
-	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
 
@@ -27,7 +26,7 @@ import (
 //	                   │         └─ post, end, check ──▶ its held
 //	                   ├─────▶ records: writes down what is open, for the next bridge
 //	                   ├─────▶ present: tells the janitor which sessions have open calls
-//	                   ├─────▶ patrol: ends sessions that were closed elsewhere
+//	                   ├─────▶ patrol: ends sessions that were ended elsewhere
 //	                   └─────▶ what the sessions run, see [held]
 //
 // When Run's context ends, calls are taken no more; then life ends, and with it all
@@ -152,7 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.argv != nil {
 		s.closeAll()
 	}
-	records.write(true)
+	records.writeAll()
 	return nil
 }
 
@@ -176,7 +175,7 @@ func (s *Service) stop() {
 	}
 }
 
-// closeAll closes the sessions whose processes have ended with the service: no other
+// closeAll ends the sessions whose processes have ended with the service: no other
 // bridge can go on with them.
 func (s *Service) closeAll() {
 	var closing sync.WaitGroup
@@ -185,8 +184,8 @@ func (s *Service) closeAll() {
 			for _, c := range h.streams() {
 				c.over(errExited)
 			}
-			if err := s.closeOnce(h); err != nil && !errors.Is(err, session.ErrNotFound) {
-				s.log.Warn("a session is left to the next bridge to close", "session", h.name, "error", err)
+			if err := s.closeOnce(h); err != nil {
+				s.log.Warn("a session is left to the next bridge to end", "session", h.name, "error", err)
 				return
 			}
 			s.release(h)

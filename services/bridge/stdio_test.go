@@ -121,7 +121,7 @@ func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
 		t.Errorf("the end was answered %d", a.Status)
 	}
 	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
-	s.wantState(t, name, "", session.Closed)
+	s.wantState(t, name, session.Closed)
 }
 
 func TestWhatIsAboutNoRequestGoesToTheOnlyOneThatIsOpen(t *testing.T) {
@@ -174,7 +174,7 @@ func TestAProcessThatEndsTakesItsSessionAlong(t *testing.T) {
 	stream, _ := s.request(t, name, "2", "exit")
 	wantError(t, s.finished(t, name, stream), 1, "2")
 	wantError(t, s.finished(t, name, hang), 1, "1")
-	s.wantState(t, name, "", session.Closed)
+	s.wantState(t, name, session.Closed)
 	if all, _ := s.read(t, name, rpc.Standalone); !slices.Equal(all, []string{note(9)}) {
 		t.Errorf("what it said at last is %v", all)
 	}
@@ -198,7 +198,7 @@ func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
 			return err != nil || strings.Contains(string(stat), ") Z ")
 		})
 	}
-	s.wantState(t, name, "", session.Closed)
+	s.wantState(t, name, session.Closed)
 }
 
 func TestWhatIsTooLargeOfAProcessIsAnError(t *testing.T) {
@@ -260,7 +260,7 @@ func TestTheNextBridgeClosesSessionsWhoseProcessesHaveEnded(t *testing.T) {
 	}
 	s.start(t, stdioConfig(t))
 	wantError(t, s.finished(t, "s", stream), 1, "1")
-	s.wantState(t, "s", "", session.Closed)
+	s.wantState(t, "s", session.Closed)
 }
 
 func TestLinesAreBounded(t *testing.T) {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"sync"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -19,13 +21,16 @@ func (s *Service) takeOver(ctx context.Context, r *records) error {
 	if err != nil {
 		return err
 	}
-	if err := s.backend.Sessions.Current(ctx); err != nil {
+	// The copy of this process may lack what the bridge before did last.
+	registry, err := session.OpenRegistry(ctx, s.backend.Log, s.log)
+	if err != nil {
 		return err
 	}
+	defer registry.Close()
 	calls := map[string]map[string]record{} // by session and stream
 	for key, rec := range all {
 		name, stream, ok := names(key)
-		if known, found := s.backend.Sessions.Session(name); !ok || !found || known.State != session.Open {
+		if known, found := registry.Session(name); !ok || !found || known.State != session.Open {
 			r.written[key] = rec // nobody works on it: it will be removed
 			continue
 		}
@@ -34,16 +39,26 @@ func (s *Service) takeOver(ctx context.Context, r *records) error {
 		}
 		calls[name][stream] = rec
 	}
-	for _, rec := range s.backend.Sessions.Sessions() {
-		var meta metadata
-		if rec.Stream != "" || rec.State != session.Open || json.Unmarshal(rec.Metadata, &meta) != nil || meta.MCP.Bridge != s.name {
+	var own []string
+	for _, rec := range registry.Sessions() {
+		if _, ok := s.own(rec); ok {
+			own = append(own, rec.Session)
+		}
+	}
+	confirmed, err := s.confirm(ctx, own)
+	if err != nil {
+		return err
+	}
+	for i, name := range own {
+		for stream, call := range calls[name] {
+			r.written[recordKey(name, stream)] = call
+		}
+		meta, ok := s.own(confirmed[i])
+		if !ok {
 			continue
 		}
-		for stream, call := range calls[rec.Session] {
-			r.written[recordKey(rec.Session, stream)] = call
-		}
 		s.metrics.takeovers.Inc()
-		if err := s.takeOverSession(rec.Session, meta, calls[rec.Session]); err != nil {
+		if err := s.takeOverSession(confirmed[i], meta, calls[name]); err != nil {
 			return err
 		}
 	}
@@ -53,20 +68,55 @@ func (s *Service) takeOver(ctx context.Context, r *records) error {
 	return nil
 }
 
-func (s *Service) takeOverSession(name string, meta metadata, calls map[string]record) error {
+// own reports whether a record is of an open session of this bridge's name.
+func (s *Service) own(rec session.Record) (meta metadata, own bool) {
+	own = rec.State == session.Open && json.Unmarshal(rec.Metadata, &meta) == nil && meta.MCP.Bridge == s.name
+	return meta, own
+}
+
+// confirmsAtOnce is how many sessions the log is asked for at a time.
+const confirmsAtOnce = 64
+
+// confirm asks the log for sessions. Their records come in the same order; of a name that
+// no session has any more the record is empty. It tries until ctx ends.
+func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record, error) {
+	confirmed := make([]session.Record, len(names))
+	slots := make(chan struct{}, confirmsAtOnce)
+	var asking sync.WaitGroup
+	for i, name := range names {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			_ = keepTrying(ctx, func() (err error) { // fails with ctx alone
+				confirmed[i], err = s.backend.Sessions.Get(ctx, name)
+				if errors.Is(err, session.ErrNotFound) {
+					return nil
+				}
+				if err != nil {
+					s.log.Info("a session cannot be taken over yet", "session", name, "error", err)
+				}
+				return err
+			})
+		})
+	}
+	asking.Wait()
+	return confirmed, ctx.Err()
+}
+
+func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
 	var up upstream = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 	if s.argv != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
-	h := newHeld(s, name, up)
+	h := newHeld(s, rec.Session, rec.Life, up)
 	standalone := calls[rpc.Standalone]
-	for stream, rec := range calls {
+	for stream, call := range calls {
 		ids, _ := rpc.RequestIDs(stream)
 		if len(ids) == 0 {
 			continue
 		}
 		c := newCall(h, stream, ids)
-		c.at, c.told = cursor{ID: rec.ID, Sequence: rec.Sequence}, true
+		c.at, c.told = cursor{ID: call.ID, Sequence: call.Sequence}, true
 		h.goOn(c)
 	}
 	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
@@ -95,14 +145,17 @@ func (h *held) goOn(c *call) {
 // upstream may send once more. It reports whether the stream can go on.
 func (c *call) recall(ctx context.Context) bool {
 	s := c.held.service
-	final := false
+	over := false
 	err := keepTrying(ctx, func() (err error) {
-		if final, err = c.recallOnce(ctx); err != nil {
+		if over, err = c.hasEnd(ctx); err == nil && !over {
+			over, err = c.recallOnce(ctx)
+		}
+		if err != nil {
 			s.log.Debug("a stream cannot be read yet", "session", c.held.name, "stream", c.stream, "error", err)
 		}
 		return err
 	})
-	return err == nil && !final
+	return err == nil && !over
 }
 
 // recallBytes bounds a page of what is read.
@@ -114,7 +167,7 @@ func (c *call) recallOnce(ctx context.Context) (final bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	q := eventlog.Query{Session: c.held.name, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes}
+	q := eventlog.Query{Session: c.held.name, Life: c.held.life, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes}
 	if c.standalone() {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"errors"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -184,7 +186,7 @@ func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	if err := session.Close(patient(t), s.b.Sessions, s.b.Log, name, "", false, in.cfg.settle()); err != nil {
+	if err := s.b.Sessions.End(patient(t), name, "", false); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
@@ -193,4 +195,66 @@ func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
 		defer up.mu.Unlock()
 		return len(up.deleted) == 1
 	})
+}
+
+func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	first := s.start(t, testConfig(up.URL))
+	ended, open := s.ready(t), s.ready(t)
+	first.stop()
+	if err := s.b.Log.EndSession(patient(t), ended, s.lifeOf(t, ended)); err != nil { // the index says that it is open
+		t.Fatal(err)
+	}
+	second := s.start(t, testConfig(up.URL))
+	eventually(t, "it has taken over", second.taken.Load)
+	if second.held(ended) != nil || second.held(open) == nil || second.metric(t, "takeovers_total") != 1 {
+		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
+	}
+}
+
+// The bridge's session has ended, and its name is in use again.
+func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	if err := s.b.Sessions.End(patient(t), name, "", false); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := s.b.Sessions.Get(patient(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(eventlogtest.Forget(patient(t), s.b.Log, name), s.b.Sessions.Remove(patient(t), rec)); err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.b.Sessions.Create(patient(t), session.New(name, "", nil, rec.Created))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	if now, err := s.b.Sessions.Get(patient(t), name); err != nil || now.State != session.Open || now.Life != next.Life {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+// When the end is answered, JetStream stores nothing of the session.
+func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	h := in.held(name)
+	if _, err := newStandalone(h).put(item{data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		t.Fatalf("the end was answered %d", a.Status)
+	}
+	for _, stream := range []string{rpc.Standalone, "st"} {
+		if _, err := newWriter(in.Service, name, h.life, stream).put(t.Context(), item{data: []byte(note(2))}); !errors.Is(err, errClosed) {
+			t.Errorf("%s: %v", stream, err)
+		}
+	}
+	if a, err := (rpc.Call{Action: rpc.End, Session: name}).Do(patient(t), s.b.Conn); err == nil && a.Status != http.StatusNoContent && a.Status != http.StatusNotFound {
+		t.Errorf("the end that is repeated was answered %d", a.Status)
+	}
 }

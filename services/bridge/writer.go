@@ -5,12 +5,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/session"
+	"rejoin/shared/rpc"
 	"rejoin/shared/tracing"
 )
 
@@ -18,18 +17,21 @@ import (
 // the one before is acknowledged. What the log does not answer is tried again under the
 // same idempotency key, so nothing is stored twice, left out, or stored in another
 // order. While the log is away whoever calls waits, and so does the upstream.
+//
+// The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
+// others may write too.
 type writer struct {
-	service         *Service
-	session, stream string
-	trace           tracing.Context // of the call
-	nonce           string          // of the keys of what has no ID of its own
-	index           uint64
-	last            uint64          // the sequence that the next event comes behind
-	over            <-chan struct{} // closed when the session ends: nothing needs to be stored any more
+	service               *Service
+	session, life, stream string
+	trace                 tracing.Context // of the call
+	nonce                 string          // of the keys of what has no ID of its own
+	index                 uint64
+	last                  uint64          // the sequence that the next event comes behind
+	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 
-func newWriter(s *Service, session, stream string) *writer {
-	return &writer{service: s, session: session, stream: stream, nonce: rand.Text()}
+func newWriter(s *Service, session, life, stream string) *writer {
+	return &writer{service: s, session: session, life: life, stream: stream, nonce: rand.Text()}
 }
 
 // item is an event that is to be stored.
@@ -43,7 +45,10 @@ type item struct {
 // put stores an event, and returns its sequence, as long as ctx does not end between two
 // attempts. Errors are [errTooLarge], [errClosed], and ctx's cause.
 func (w *writer) put(ctx context.Context, it item) (uint64, error) {
-	e := eventlog.Event{Session: w.session, Stream: w.stream, Data: it.data, Final: it.final, Trace: w.trace}
+	e := eventlog.Event{
+		Session: w.session, Life: w.life, Stream: w.stream, Sole: w.stream != rpc.Standalone,
+		Data: it.data, Final: it.final, Trace: w.trace,
+	}
 	if it.id != "" {
 		// A bridge that resumes the upstream's stream gets the same event again. An
 		// upstream that uses an ID twice loses nothing.
@@ -78,7 +83,7 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 			return ack.Sequence, nil
 		case errors.Is(err, eventlog.ErrTooLarge):
 			return 0, errTooLarge
-		case errors.Is(err, session.ErrClosed):
+		case errors.Is(err, eventlog.ErrClosed):
 			return 0, errClosed
 		}
 		m.retries.Inc()
@@ -120,7 +125,7 @@ func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Stream: w.stream, After: w.last, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes})
+	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.life, Stream: w.stream, After: w.last, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes})
 	if err != nil {
 		return 0, err
 	}
@@ -137,12 +142,5 @@ func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 func (w *writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)
 	defer cancel()
-	b := w.service.backend
-	if err := b.Sessions.Current(ctx); err != nil {
-		return eventlog.Ack{}, fmt.Errorf("%w: %w", eventlog.ErrUnavailable, err)
-	}
-	if err := b.Sessions.CheckOpen(w.session, w.stream); err != nil {
-		return eventlog.Ack{}, err
-	}
-	return b.Log.Publish(ctx, e)
+	return w.service.backend.Log.Publish(ctx, e)
 }

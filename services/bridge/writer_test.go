@@ -12,13 +12,13 @@ func TestWhatTheLogDidNotAnswerIsLookedForWhenItsKeyIsForgotten(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	w := newWriter(in.Service, name, "st")
+	w := newWriter(in.Service, name, s.lifeOf(t, name), "st")
 	first, err := w.put(t.Context(), item{data: []byte(note(1))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// An attempt without an answer, whose key is another one by now.
-	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "st", Data: []byte(note(2))}); err != nil {
+	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
 		t.Fatal(err)
 	}
 	in.doubtAfter = -1

@@ -22,10 +22,10 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 }
 
 // admit returns the record of a message's session, if it is open. Without access control
-// a session comes into being with its first message. With it, its owner has created it
-// before, and to all others it is not there, open or not; who reaches NATS may publish to
-// all that are there, since they could write to the log itself. Errors wrap
-// [session.ErrNotFound], [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired].
+// the first message opens its session. With it, the owner has created the session before,
+// and to all others it is not there, open or not; who reaches NATS may publish to all that
+// are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
+// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired].
 func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
 	sessions := s.backend.Sessions
 	switch {
@@ -44,14 +44,20 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	return rec, err
 }
 
-// owned returns an error that wraps [session.ErrNotFound] unless the session is the
-// caller's, as everybody's are without access control.
-func (s *Service) owned(c *fiber.Ctx, name string) error {
+// checkOwner returns an error that wraps [session.ErrNotFound] unless the session is
+// owner's, as everybody's are without access control. The copy of the registry may still
+// have a session of owner's whose name is another's by now, so the log is asked too.
+func (s *Service) checkOwner(ctx context.Context, name, owner string) error {
 	if !s.cfg.Access.On() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
-	defer cancel()
-	_, err := s.backend.Sessions.Owned(ctx, name, s.cfg.Access.Grants(c).Subject)
+	rec, err := s.backend.Sessions.Owned(ctx, name, owner)
+	if err != nil {
+		return err
+	}
+	now, err := s.backend.Sessions.Get(ctx, name)
+	if err == nil && now.Owner != rec.Owner {
+		err = session.ErrNotFound
+	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/web"
+	"rejoin/shared/eventlog"
 )
 
 const (
@@ -58,6 +59,11 @@ type batch struct {
 	over     <-chan struct{} // closed when nobody wants the rest; may be nil
 	slow     slowness
 	paused   time.Duration // for the rate so far: for this message, or for all
+
+	series   *eventlog.Series
+	life     string // of the session, at the first message
+	refusal  sync.Once
+	whyEnded error // that JetStream refused a message for; set by refusal
 
 	pending chan pendingMessage
 	ahead   budget
@@ -109,6 +115,7 @@ type pendingMessage struct {
 type stop struct {
 	index   int
 	problem *web.Problem
+	fenced  bool // JetStream refused it, and all that follow, because of their fence
 }
 
 // run returns where the batch stopped, or nil when it came to its end. It reports the
@@ -117,9 +124,10 @@ func (b *batch) run() *stop {
 	b.pending = make(chan pendingMessage, batchAhead)
 	b.trouble = make(chan struct{})
 	b.ahead.freed.L = &b.ahead.mu
-	b.template.series = b.service.backend.Log.Series()
+	b.series = b.service.backend.Log.Series()
+	b.template.batch = b
 	settled := make(chan struct{})
-	var first *web.Problem
+	var first *stop
 	go func() {
 		defer close(settled)
 		first = b.settle()
@@ -127,8 +135,11 @@ func (b *batch) run() *stop {
 	end := b.read()
 	close(b.pending)
 	<-settled
-	if end != nil && end.problem == nil {
-		end.problem = first
+	switch {
+	case first != nil && first.fenced:
+		return first
+	case end != nil && end.problem == nil:
+		end.problem = first.problem
 	}
 	return end
 }
@@ -151,7 +162,7 @@ func (b *batch) read() *stop {
 			continue
 		}
 		if err != nil {
-			return &stop{index, problem(err)}
+			return &stop{index: index, problem: problem(err)}
 		}
 		if e.eventType != "" {
 			m.eventType = e.eventType
@@ -166,13 +177,29 @@ func (b *batch) read() *stop {
 				return cmp.Or(b.ended(index), &stop{index: index}) // the trouble may not be told yet
 			}
 			if p := problem(err); stops(p) {
-				return &stop{index, p}
+				return &stop{index: index, problem: p}
 			}
 			b.pending <- pendingMessage{index: index, failed: err}
 			continue
 		}
 		b.pending <- pendingMessage{index: index, size: len(m.data), under: under}
 	}
+}
+
+// keep returns errOpenedAgain when the session has another life than at the batch's first
+// message: what was refused for the first life would be overtaken.
+func (b *batch) keep(life string) error {
+	b.life = cmp.Or(b.life, life)
+	if life != b.life {
+		return errOpenedAgain
+	}
+	return nil
+}
+
+// once asks why a message was refused because of its fence, for all that were.
+func (b *batch) once(why func() error) error {
+	b.refusal.Do(func() { b.whyEnded = why() })
+	return b.whyEnded
 }
 
 // next begins a message once there is room for it. The error is errHalted when nothing more
@@ -197,16 +224,17 @@ func (b *batch) ended(index int) *stop {
 	case <-b.trouble:
 		return &stop{index: index}
 	case <-b.stopping:
-		return &stop{index, problem(errStopping)}
+		return &stop{index: index, problem: problem(errStopping)}
 	case <-b.over:
-		return &stop{index, web.New(web.CodeUnavailable, "The results are not read.")}
+		return &stop{index: index, problem: web.New(web.CodeUnavailable, "The results are not read.")}
 	default:
 		return nil
 	}
 }
 
-// settle waits for what was begun, and returns the first trouble.
-func (b *batch) settle() (first *web.Problem) {
+// settle waits for what was begun, and returns the first trouble. What follows a message
+// that was refused because of its fence is refused too, and not reported.
+func (b *batch) settle() (first *stop) {
 	for p := range b.pending {
 		r := result{index: p.index}
 		err := p.failed
@@ -216,12 +244,14 @@ func (b *batch) settle() (first *web.Problem) {
 		if err != nil {
 			r.problem = problem(err)
 			if first == nil && stops(r.problem) {
-				first = r.problem
+				first = &stop{r.index, r.problem, errors.Is(err, errFenced)}
 				close(b.trouble)
 			}
 		}
 		b.ahead.give(p.size) // read goes on, and has to see the trouble
-		b.report(r)
+		if first == nil || !first.fenced {
+			b.report(r)
+		}
 	}
 	return first
 }

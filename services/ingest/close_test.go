@@ -1,45 +1,50 @@
 package ingest_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
+	"rejoin/shared/auth/authtest"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
-func TestClosesAndClears(t *testing.T) {
+func TestClose_Writes(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, brief(testConfig()))
-	steps := []struct {
+	in := s.start(t, testConfig())
+	in.post(t, "a", "u", ping("1")).stored(t, false)
+	in.post(t, "b", "u", ping("1")).stored(t, false)
+	in.post(t, "b", "%2A", ping("1")).stored(t, false)
+	for _, step := range []struct {
 		path   string
 		status int
-		writes string
+		writes []string // behind the session's life
 	}{
-		{"nobody", 404, ""},
-		{"nobody/streams/t", 404, ""},
-		{"a?clear=false", 204, "mcp.0.a.=close"},
-		{"a", 204, ""},
-		{"a/streams/t", 204, ""},
-		{"a?clear=true", 204, "mcp.0.a.=clear"},
-		{"a?clear=true", 204, ""},
-		{"b/streams/%2A", 204, "mcp.0.b.=2A=close"},
-		{"b/streams/%2A", 204, ""},
-		{"b/streams/t?clear=true", 204, "mcp.0.b.t=close mcp.0.b.t=clear"},
-		{"b?clear=true", 204, "mcp.0.b.=close mcp.0.b.=clear"},
-	}
-	for _, name := range []string{"a", "b"} {
-		s.register(t, name)
-	}
-	for _, step := range steps {
+		{"nobody", 404, nil},
+		{"nobody/streams/t", 404, nil},
+		{"a?clear=false", 204, []string{"=seal", "=end.u", "=end"}},
+		{"a", 204, nil},
+		{"a/streams/u", 204, nil},
+		{"a?clear=true", 204, []string{"=clear"}},
+		{"a?clear=true", 204, nil},
+		{"b/streams/%2A", 204, []string{"=end.=2A"}},
+		{"b/streams/%2A", 204, nil},
+		{"b/streams/t?clear=true", 204, []string{"=end.t", "=clear.t"}},
+		{"b?clear=true", 204, []string{"=seal", "=end.u", "=end", "=clear"}},
+		{"b", 204, nil},
+	} {
 		before := len(s.entries(t))
 		a := in.close(t, step.path)
 		if a.status != step.status || (a.status == 204) != (len(a.body) == 0) {
@@ -48,73 +53,310 @@ func TestClosesAndClears(t *testing.T) {
 		if a.status == 404 {
 			a.expect(t, 404, "not_found")
 		}
-		wrote := ""
+		var wrote []string
 		for _, e := range s.entries(t)[before:] {
-			wrote += " " + e.RawSubject
+			wrote = append(wrote, strings.SplitN(e.RawSubject, ".", 5)[4])
 		}
-		if wrote != "" {
-			wrote = wrote[1:]
-		}
-		if wrote != step.writes {
+		if !slices.Equal(wrote, step.writes) {
 			t.Errorf("%s wrote %q, want %q", step.path, wrote, step.writes)
 		}
 	}
 }
 
-func TestAClosedStreamLeavesItsSessionOpen(t *testing.T) {
+func TestClose_OfStreamLeavesSessionOpen(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in, other, closer := s.start(t, testConfig()), s.start(t, testConfig()), s.start(t, brief(testConfig()))
+	in, other := s.start(t, testConfig()), s.start(t, testConfig())
 	in.post(t, "s", "t", ping("1")).stored(t, false)
-	if a := closer.close(t, "s/streams/t"); a.status != http.StatusNoContent {
+	if a := other.close(t, "s/streams/t"); a.status != http.StatusNoContent {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	closer.knows(t, "s")
-	closer.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
 	for _, i := range []*instance{in, other} {
-		i.refuses(t, "s", "t")
 		i.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
 		i.post(t, "s", "u", ping("2")).stored(t, false)
 	}
 }
 
-// Once a close has written its marker, no message is stored behind it: not by the
-// ingest that closes, and not by another one.
-func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
+// ways are the ways to publish: each returns the status and the code of the problem.
+var ways = map[string]func(t *testing.T, s *system, in *instance, session, stream string) (status int, code string){
+	"one message": overHTTP("", asJSON, string(ping("2"))),
+	"array":       overHTTP("", asJSON, "["+string(ping("2"))+","+string(ping("3"))+"]"),
+	"NDJSON":      overHTTP("", asNDJSON, string(ping("2"))+"\n"+string(ping("3"))),
+	"NATS":        onNATS(string(ping("2"))),
+	"NATS, array": onNATS("[" + string(ping("2")) + "," + string(ping("3")) + "]"),
+}
+
+func overHTTP(query, media, body string) func(*testing.T, *system, *instance, string, string) (int, string) {
+	return func(t *testing.T, _ *system, in *instance, session, stream string) (int, string) {
+		t.Helper()
+		a := in.send(t, http.MethodPost, eventsOf(session, stream)+query, []byte(body), "Content-Type", media)
+		return a.status, a.Code
+	}
+}
+
+func onNATS(data string) func(*testing.T, *system, *instance, string, string) (int, string) {
+	return func(t *testing.T, s *system, _ *instance, session, stream string) (int, string) {
+		t.Helper()
+		reply := request(t, s.b.Conn, "mcp.ingest."+session+"."+stream, []byte(data))
+		if reply.Header.Get(micro.ErrorCodeHeader) == "" {
+			return http.StatusOK, string(reply.Data)
+		}
+		var p struct {
+			Status int
+			Code   string
+		}
+		if err := json.Unmarshal(reply.Data, &p); err != nil {
+			t.Error(err)
+		}
+		return p.Status, p.Code
+	}
+}
+
+// An ingest that pauses has a copy of the registry in which the stream is open.
+func TestPublish_RefusedAfterEndWhileCopyIsOld(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout, cfg.CloseMargin = 400*time.Millisecond, pause // short for a slow machine: a message is tried again
-	ingests := []*instance{s.start(t, cfg), s.start(t, cfg)}
+	in := s.start(t, testConfig())
+	var names []string
+	for way := range ways {
+		names = append(names, strings.NewReplacer(" ", "", ",", "").Replace(way))
+	}
+	for _, name := range names {
+		for _, session := range []string{name, name + "2"} {
+			for _, stream := range []string{"t", "u"} {
+				in.post(t, session, stream, ping("1")).stored(t, false)
+			}
+		}
+	}
+	in.freeze()
+	for _, name := range names {
+		for session, stream := range map[string]string{name: "t", name + "2": ""} {
+			if err := s.b.Sessions.End(patient(t), session, stream, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	before := len(s.entries(t))
+	for way, publish := range ways {
+		t.Run(way, func(t *testing.T) {
+			name := strings.NewReplacer(" ", "", ",", "").Replace(way)
+			if status, code := publish(t, s, in, name, "t"); status != http.StatusConflict || code != "stream_closed" {
+				t.Errorf("after the stream's end: %d %s", status, code)
+			}
+			for _, stream := range []string{"t", "u", "new"} { // a birth is refused too
+				if status, code := publish(t, s, in, name+"2", stream); status != http.StatusConflict || code != "session_closed" {
+					t.Errorf("%s after the session's end: %d %s", stream, status, code)
+				}
+			}
+		})
+	}
+	if all := s.entries(t)[before:]; len(all) != 0 {
+		t.Errorf("stored: %+v", all)
+	}
+	if status, code := ways["one message"](t, s, in, names[0], "u"); status != http.StatusCreated {
+		t.Errorf("a stream that is open: %d %s", status, code)
+	}
+}
+
+// The results of each message are a 200 that was begun before the log refused anything.
+func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "t", ping("1")).stored(t, false)
+	in.freeze()
+	if err := s.b.Sessions.End(patient(t), "s", "t", false); err != nil {
+		t.Fatal(err)
+	}
+	sum := in.postBatchEach(t, batchPath, string(ping("2"))+"\n"+string(ping("3")))
+	if sum.Accepted+sum.Refused+sum.Unknown != 0 || sum.Stopped == nil || sum.Stopped.Index != 0 || sum.Stopped.Code != "stream_closed" {
+		t.Errorf("%+v", sum)
+	}
+	// Who repeats what was stopped is refused for good.
+	again := in.send(t, http.MethodPost, batchPath+"?results=each", ping("2"), "Content-Type", asNDJSON)
+	again.expect(t, http.StatusConflict, "stream_closed")
+	if sum := in.postBatchEach(t, strings.Replace(batchPath, "/t/", "/u/", 1), string(ping("2"))); sum.Accepted != 1 {
+		t.Errorf("another stream: %+v", sum)
+	}
+}
+
+// A repeat of what was stored before the end is a duplicate while the log knows its key. An
+// ingest that knows of the end does not ask the log.
+func TestPublish_RepeatAfterEnd(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, false)
+	refused := func(code string, keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			a := in.post(t, "s", "t", ping("1"), "Idempotency-Key", key)
+			a.expect(t, http.StatusConflict, code)
+			if !strings.Contains(a.Detail, "earlier attempt with the same Idempotency-Key may have been stored") {
+				t.Errorf("with a key %s", a.body)
+			}
+		}
+		a := in.post(t, "s", "t", ping("1"))
+		a.expect(t, http.StatusConflict, code)
+		if a.Detail != "" {
+			t.Errorf("without a key %s", a.body)
+		}
+	}
+	if a := in.close(t, "s/streams/t"); a.status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
+	refused("stream_closed", "another")
+	if a := in.close(t, "s"); a.status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	refused("session_closed", "k", "another")
+}
+
+// openAgain ends a session, removes it as the janitor does, and opens another one of its
+// name.
+func (s *system) openAgain(t *testing.T, name, owner string) session.Record {
+	t.Helper()
+	ctx := patient(t)
+	if err := s.b.Sessions.End(ctx, name, "", false); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := s.b.Sessions.Get(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(eventlogtest.Forget(ctx, s.b.Log, name), s.b.Sessions.Remove(ctx, rec)); err != nil {
+		t.Fatal(err)
+	}
+	now, err := s.b.Sessions.Create(ctx, session.New(name, owner, nil, rec.Created))
+	if err != nil || now.Life == rec.Life {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	return now
+}
+
+func TestPublish_SessionOpenedAgainWhileCopyIsOld(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	for _, name := range []string{"one", "array", "nats"} {
+		in.post(t, name, "t", ping("1")).stored(t, false)
+	}
+	in.freeze()
+	lives := map[string]string{}
+	for _, name := range []string{"one", "array", "nats"} {
+		lives[name] = s.openAgain(t, name, "").Life
+	}
+	before := len(s.events(t))
+	for _, way := range []struct{ name, session string }{{"array", "array"}, {"NATS", "nats"}} {
+		if status, code := ways[way.name](t, s, in, way.session, "t"); status != http.StatusServiceUnavailable || code != "unavailable" {
+			t.Errorf("%s: %d %s", way.name, status, code)
+		}
+	}
+	if n := len(s.events(t)); n != before {
+		t.Errorf("%d events were stored", n-before)
+	}
+	in.post(t, "one", "t", ping("2")).stored(t, false)
+	if all := s.events(t); all[len(all)-1].Subject.Life != lives["one"] {
+		t.Errorf("stored as %+v", all[len(all)-1])
+	}
+	if in.metric(t, "rejoin_ingest_published_total", "unavailable") != 3 { // those of the array, and on NATS
+		t.Error("an attempt that is repeated is counted")
+	}
+	if status, code := ways["array"](t, s, in, "array", "t"); status != http.StatusOK {
+		t.Errorf("the array that is repeated: %d %s", status, code)
+	}
+}
+
+// The copy of the registry says that the session is alice's; its name is bob's by now.
+func TestClose_NameOfAnotherWhileCopyIsOld(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	alice := authtest.Of(t, "alice", "*")
+	if a := in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	in.freeze()
+	now := s.openAgain(t, "s", "bob")
+	in.as(t, alice, http.MethodDelete, "/v1/sessions/s", "").expect(t, http.StatusNotFound, "not_found")
+	if rec, err := s.b.Sessions.Get(patient(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+func TestPublish_NameOfAnotherWhileCopyIsOld(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	alice := authtest.Of(t, "alice", "*")
+	if a := in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	in.freeze()
+	s.openAgain(t, "s", "bob")
+	in.as(t, alice, http.MethodPost, eventsOf("s", "t"), string(ping("1"))).expect(t, http.StatusNotFound, "not_found")
+	if n := len(s.events(t)); n != 0 {
+		t.Errorf("%d events are stored", n)
+	}
+}
+
+// When a DELETE is answered, JetStream stores nothing of the session, whoever publishes it.
+func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: -1})
+	in, knew := s.start(t, testConfig()), s.start(t, testConfig())
+	const streams = 300 // more than are ended at a time
+	for i := range streams {
+		knew.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
+	}
+	knew.freeze()
+	rec, err := s.b.Sessions.Get(patient(t), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it may be repeated
+		if a := in.close(t, "s"); a.status != http.StatusNoContent {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	before := len(s.entries(t))
+	for i := range streams {
+		if _, err := knew.b.Log.Publish(patient(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: fmt.Sprint(i), Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
+			t.Errorf("stream %d: %v", i, err)
+		}
+	}
+	if _, err := knew.b.Log.Publish(patient(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: "of a bridge", Sole: true, Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
+		t.Error(err)
+	}
+	knew.post(t, "s", "0", ping("2")).expect(t, http.StatusConflict, "session_closed")
+	knew.post(t, "s", "new", ping("2")).expect(t, http.StatusConflict, "session_closed")
+	if all := s.entries(t)[before:]; len(all) != 0 {
+		t.Errorf("stored: %+v", all)
+	}
+}
+
+// While several publish and several close, no message is stored after the end.
+func TestClose_NoMessageAfterEnd(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	ingests := []*instance{s.start(t, testConfig()), s.start(t, testConfig())}
 	for round := range 6 {
 		name := fmt.Sprintf("s%d", round)
-		path, stream := name, ""
+		path, stream, code := name, "", "session_closed"
 		if round%2 == 1 {
-			path, stream = name+"/streams/1", "1"
+			path, stream, code = name+"/streams/1", "1", "stream_closed"
 		}
 		t.Run(path, func(t *testing.T) {
-			t.Parallel() // each waits for long
 			var mu sync.Mutex
 			var ids []string
 			var running, closing sync.WaitGroup
 			ready := make(chan struct{}, 8)
-			ctx := patient(t)
 			for i := range 8 {
 				running.Go(func() {
 					begun := sync.OnceFunc(func() { ready <- struct{}{} })
 					defer begun()
-					for n := 0; ; {
+					for n := 0; ; n++ {
 						a := ingests[i%2].post(t, name, "1", ping(fmt.Sprint(n)))
-						if (a.Code == "unavailable" || a.Code == "publish_unknown") && ctx.Err() == nil {
-							continue
-						}
 						if a.status != http.StatusCreated {
-							code := map[bool]string{true: "session_closed", false: "stream_closed"}[stream == ""]
 							a.expect(t, http.StatusConflict, code)
 							return
 						}
 						mu.Lock()
 						ids = append(ids, a.ID)
 						mu.Unlock()
-						if n++; n > 5 {
+						if n > 5 {
 							begun()
 						}
 					}
@@ -133,20 +375,24 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 			running.Wait()
 			closing.Wait()
 
-			marker, err := s.b.Log.First(patient(t), event.Subject{Session: name, Stream: stream, Kind: event.Close}, 1)
+			rec, err := s.b.Sessions.Get(patient(t), name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			last, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Stream: "1"})
-			if err != nil || last > marker {
-				t.Fatalf("message %d behind the marker %d, %v", last, marker, err)
+			end, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
+			if err != nil || last > end {
+				t.Fatalf("message %d after the end %d, %v", last, end, err)
 			}
 			for _, text := range ids {
 				id, err := event.ParseID(text)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if e, err := s.b.Log.At(patient(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > marker {
+				if e, err := s.b.Log.At(patient(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > end {
 					t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
 				}
 			}
@@ -154,12 +400,11 @@ func TestNoMessageIsStoredBehindAMarker(t *testing.T) {
 	}
 }
 
-// An ingest that was cut off knows nothing of what was closed meanwhile; an event
-// that waits for its connection must not slip in behind the marker.
-func TestAnIngestThatWasAwayLearnsWhatWasClosed(t *testing.T) {
+// An event that waits for its connection meets the end that was stored meanwhile.
+func TestPublish_RefusedAfterReconnect(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var l natstest.Link
-	other := s.start(t, brief(testConfig()))
+	other := s.start(t, testConfig())
 	away := s.start(t, testConfig(), nats.SetCustomDialer(&l))
 	away.post(t, "s", "t", ping("1")).stored(t, false)
 	l.Cut()
@@ -177,77 +422,7 @@ func TestAnIngestThatWasAwayLearnsWhatWasClosed(t *testing.T) {
 		a := <-answers
 		a.expect(t, http.StatusConflict, "session_closed")
 	}
-	if all := s.entries(t); len(all) != 2 || all[1].Subject.Kind != event.Close {
-		t.Errorf("stored: %+v", all)
-	}
-}
-
-// closeBegun reports whether a session is closing, or is closed already.
-func (s *system) closeBegun(name string) bool {
-	rec, _ := s.b.Sessions.Session(name)
-	return rec.State == session.Closing || rec.State == session.Closed
-}
-
-func TestACloseGoesOnWithoutItsClient(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, brief(testConfig()))
-	s.register(t, "s")
-	var d net.Dialer
-	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte("DELETE /v1/sessions/s HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is closing", func() bool { return s.closeBegun("s") })
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is closed", func() bool { rec, _ := s.b.Sessions.Session("s"); return rec.State == session.Closed })
-}
-
-func TestAStopFinishesWhatIsUnderWay(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, brief(testConfig()))
-	s.register(t, "s")
-	closed := make(chan answer, 1)
-	go func() { closed <- in.close(t, "s") }()
-	eventually(t, "it is closing", func() bool { return s.closeBegun("s") })
-	if err := in.stop(); err != nil {
-		t.Error(err)
-	}
-	if a := <-closed; a.status != http.StatusNoContent {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	if rec, err := s.b.Sessions.Get(patient(t), "s", ""); err != nil || rec.State != session.Closed {
-		t.Errorf("%+v, %v", rec, err)
-	}
-}
-
-func TestOnlySoManyClosesAtOnce(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout, cfg.MaxCloses = pause, 1
-	in := s.start(t, cfg)
-	for _, name := range []string{"a", "b"} {
-		s.register(t, name)
-	}
-	closed := make(chan answer, 2)
-	for range cap(closed) { // two that share one close
-		go func() { closed <- in.close(t, "a") }()
-	}
-	eventually(t, "a is closing", func() bool { rec, _ := s.b.Sessions.Session("a"); return rec.State == session.Closing })
-	in.close(t, "b").expect(t, http.StatusServiceUnavailable, "unavailable")
-	if rec, _ := s.b.Sessions.Session("b"); rec.State != session.Open {
-		t.Errorf("b is %s", rec.State)
-	}
-	for range cap(closed) {
-		if a := <-closed; a.status != http.StatusNoContent {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	}
-	if a := in.close(t, "b"); a.status != http.StatusNoContent {
-		t.Errorf("%d %s", a.status, a.body)
+	if n := len(s.events(t)); n != 1 {
+		t.Errorf("%d events are stored", n)
 	}
 }

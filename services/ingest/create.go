@@ -30,7 +30,10 @@ type sessionRequest struct {
 
 // sessionAnswer is what a client is told of its session.
 type sessionAnswer struct {
-	Session  string          `json:"session"`
+	Session string `json:"session"`
+	// Life tells this use of the name from earlier ones. Who publishes to the log
+	// directly needs it: it is part of the subject.
+	Life     string          `json:"life"`
 	State    session.State   `json:"state"`
 	Created  time.Time       `json:"created"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
@@ -56,7 +59,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 		return problem(err)
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
-	return c.Status(fiber.StatusCreated).JSON(sessionAnswer{rec.Session, rec.State, rec.Created, rec.Metadata})
+	return c.Status(fiber.StatusCreated).JSON(sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Metadata})
 }
 
 // create registers a session, which belongs to owner from then on. Errors are those of
@@ -65,7 +68,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 func (s *Service) create(ctx context.Context, req sessionRequest, owner string) (session.Record, error) {
 	rec, err := s.backend.Sessions.Create(ctx, session.New(req.name, owner, req.metadata, time.Now()))
 	if errors.Is(err, session.ErrExists) {
-		if there, getErr := s.backend.Sessions.Get(ctx, req.name, ""); getErr == nil && there.State != session.Open && there.Owner == owner {
+		if there, getErr := s.backend.Sessions.Get(ctx, req.name); getErr == nil && there.State != session.Open && there.Owner == owner {
 			err = fmt.Errorf("%w: session %s", session.ErrClosed, req.name)
 		}
 	}

@@ -12,9 +12,22 @@ import (
 )
 
 var (
-	// errStreamClosed is returned when a session is open and its stream is not.
+	// errStreamClosed is returned when a session is open and its stream has ended.
 	// It comes along with [session.ErrClosed].
 	errStreamClosed = errors.New("the stream is closed")
+
+	// errRepeated is returned along with [session.ErrClosed] for a message with an
+	// idempotency key: it may be the repeat of one that was stored before the end. The log
+	// recognizes it for two minutes, and is not asked when the registry knows of the end.
+	errRepeated = errors.New("an earlier attempt may have been stored")
+
+	// errFenced is returned along with the reason for a message that JetStream refused
+	// because of its fence: nothing is stored, as if it had not been tried.
+	errFenced = errors.New("the log refused the message")
+
+	// errOpenedAgain is returned when the session that a message was for has ended, and
+	// another one of its name is open. The message was not stored.
+	errOpenedAgain = errors.New("the session was closed and opened again")
 
 	// errTooManyStreams is returned when a session has as many open streams as it may.
 	errTooManyStreams = errors.New("too many open streams")
@@ -54,9 +67,9 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeReservedType, err.Error())
 
 	case is(errStreamClosed):
-		return web.Wrap(err, web.CodeStreamClosed, "")
+		return web.Wrap(err, web.CodeStreamClosed, earlierAttempt(err))
 	case is(session.ErrClosed):
-		return web.Wrap(err, web.CodeSessionClosed, "")
+		return web.Wrap(err, web.CodeSessionClosed, earlierAttempt(err))
 	case is(errTooManyStreams):
 		return web.Wrap(err, web.CodeTooManyStreams, "Close a stream of the session before you begin another one.")
 	case is(session.ErrExists):
@@ -73,19 +86,31 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeUnavailable, "This server is stopping.")
 	case is(errCloseFailed):
 		return web.Wrap(err, web.CodeUnavailable, "The close is not finished; repeat the request to finish it.")
+	case is(errOpenedAgain):
+		return web.Wrap(err, web.CodeUnavailable, "The session was closed and opened again in between; the message was not stored.")
 
 	case is(eventlog.ErrTooLarge):
 		return web.Wrap(err, web.CodeBodyTooLarge, "The message and its headers are larger than the log allows.")
 	case is(eventlog.ErrFull):
 		return web.Wrap(err, web.CodeStorageFull, "The event was not stored.")
+	case is(session.ErrUnavailable): // with an unknown outcome too: of an opening, not of an event
+		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached; nothing was stored.")
 	case is(eventlog.ErrUnknown):
 		return web.Wrap(err, web.CodePublishUnknown,
 			"The event may have been stored. Repeat the request with the same Idempotency-Key within two minutes: it is not stored twice then.")
-	case is(eventlog.ErrUnavailable), is(session.ErrUnavailable):
+	case is(eventlog.ErrUnavailable):
 		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached; nothing was stored.")
-	case is(session.ErrConflict), is(context.DeadlineExceeded), is(context.Canceled):
+	case is(context.DeadlineExceeded), is(context.Canceled):
 		return web.Wrap(err, web.CodeUnavailable, "")
 	default:
 		return web.AsProblem(err)
 	}
+}
+
+// earlierAttempt returns the detail of an answer to a message whose stream has ended.
+func earlierAttempt(err error) string {
+	if errors.Is(err, errRepeated) {
+		return "The message was not stored now; an earlier attempt with the same Idempotency-Key may have been stored before the end."
+	}
+	return ""
 }

@@ -3,12 +3,14 @@ package ingest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
 	"rejoin/shared/event"
+	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
 
@@ -65,7 +67,11 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 	}
 	ctx, cancel := context.WithTimeout(c.UserContext(), s.cfg.AckTimeout)
 	defer cancel()
-	if _, err := s.open(ctx, b.template); err != nil {
+	rec, err := s.open(ctx, b.template)
+	if err == nil {
+		err = s.stillOpen(ctx, rec, b.template)
+	}
+	if err != nil {
 		return problem(err)
 	}
 	conn := c.Context().Conn()
@@ -112,39 +118,67 @@ func (s *Service) closeSession(c *fiber.Ctx) error { return s.answerClose(c, fal
 func (s *Service) closeStream(c *fiber.Ctx) error { return s.answerClose(c, true) }
 
 func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
-	key, err := readClose(c, ofStream)
+	req, err := readClose(c, ofStream)
 	if err != nil {
 		return problem(err)
 	}
-	if err := s.owned(c, key.session); err != nil {
-		return problem(err)
-	}
-	this, err := s.closes.start(key)
+	req.owner = s.cfg.Access.Grants(c).Subject
+	err = s.close(req)
+	s.metrics.closedAs(err)
 	if err != nil {
 		return problem(err)
-	}
-	<-this.done // bounded by the close's own time-out
-	if this.err != nil {
-		return problem(this.err)
 	}
 	return c.SendStatus(fiber.StatusNoContent)
 }
 
-func readClose(c *fiber.Ctx, ofStream bool) (key closeKey, err error) {
-	if key.session, err = web.Param(c, "session"); err != nil {
-		return key, err
+// closeRequest says what is to be closed.
+type closeRequest struct {
+	session, stream string // no stream: the whole session
+	clear           bool
+	owner           string // who asks for it; empty without access control
+}
+
+func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
+	if req.session, err = web.Param(c, "session"); err != nil {
+		return req, err
 	}
-	if err := event.CheckSession(key.session); err != nil {
-		return key, fmt.Errorf("session: %w", err)
+	if err := event.CheckSession(req.session); err != nil {
+		return req, fmt.Errorf("session: %w", err)
 	}
 	if ofStream {
-		if key.stream, err = web.Param(c, "stream"); err != nil {
-			return key, err
+		if req.stream, err = web.Param(c, "stream"); err != nil {
+			return req, err
 		}
-		if err := event.CheckStream(key.stream); err != nil {
-			return key, fmt.Errorf("stream: %w", err)
+		if err := event.CheckStream(req.stream); err != nil {
+			return req, fmt.Errorf("stream: %w", err)
 		}
 	}
-	key.clear, err = web.Choice(c, "clear", "true", "false", false)
-	return key, err
+	req.clear, err = web.Choice(c, "clear", "true", "false", false)
+	return req, err
+}
+
+// close ends a session or stream in the log. After it has returned nil JetStream stores
+// nothing of it any more, whoever publishes. Errors wrap [session.ErrNotFound], [errBusy],
+// [session.ErrUnavailable] or [errCloseFailed].
+func (s *Service) close(req closeRequest) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
+	defer cancel()
+	if err := s.enter(ctx, s.cfg.AckTimeout); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := s.checkOwner(ctx, req.session, req.owner); err != nil {
+		return err
+	}
+	err := s.backend.Sessions.End(ctx, req.session, req.stream, req.clear)
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return err
+	case err != nil:
+		s.log.Warn("a close is not finished", "session", req.session, "stream", req.stream, "error", err)
+		return fmt.Errorf("%w: %w", errCloseFailed, err)
+	}
+	s.streams.ended(req.session, req.stream)
+	s.log.Debug("closed", "session", req.session, "stream", req.stream, "clear", req.clear)
+	return nil
 }

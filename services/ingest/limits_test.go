@@ -175,13 +175,13 @@ func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
 	for i := range 3 {
 		in.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
 	}
-	before := len(s.entries(t))
+	before := len(s.events(t))
 	full := func(a answer) { t.Helper(); a.expect(t, http.StatusConflict, "too_many_streams") }
 	full(in.post(t, "s", "3", ping("1")))
 	full(in.post(t, "s", "3", []byte("["+string(ping("1"))+"]")))
 	full(in.send(t, http.MethodPost, eventsOf("s", "3"), ping("1"), "Content-Type", asNDJSON))
 	full(in.send(t, http.MethodPost, eventsOf("s", "3")+"?results=each", ping("1"), "Content-Type", asNDJSON))
-	if n := len(s.entries(t)); n != before {
+	if n := len(s.events(t)); n != before {
 		t.Errorf("%d events were stored", n-before)
 	}
 	if n := in.metric(t, "rejoin_ingest_published_total", "limited"); n != 3 {
@@ -190,14 +190,16 @@ func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
 	in.post(t, "s", "0", ping("2")).stored(t, false)
 	in.post(t, "t", "3", ping("1")).stored(t, false)
 
-	// Closed elsewhere: the news comes with the registry.
-	other := s.start(t, brief(cfg))
-	if a := other.close(t, "s/streams/1"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
+	// A stream that was ended elsewhere counts until a message of it is refused.
+	other := s.start(t, cfg)
+	for i, closer := range []*instance{in, other} {
+		if a := closer.close(t, fmt.Sprint("s/streams/", i)); a.status != http.StatusNoContent {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		in.post(t, "s", fmt.Sprint(i), ping("1")).expect(t, http.StatusConflict, "stream_closed")
+		in.post(t, "s", fmt.Sprint(3+i), ping("1")).stored(t, false)
+		full(in.post(t, "s", "5", ping("1")))
 	}
-	in.refuses(t, "s", "1")
-	in.post(t, "s", "3", ping("1")).stored(t, false)
-	full(in.post(t, "s", "4", ping("1")))
 
 	for name, most := range map[string]int{"fewer": 2, "more": 4, "most": 4} {
 		asked := map[string]string{"fewer": "2", "more": "4", "most": "-1"}[name]

@@ -27,8 +27,8 @@ func (l publishLog) published(ctx context.Context, m message, ack stored, err er
 	l.DebugContext(ctx, "a message is stored", append(attrs, "id", ack.ID, "duplicate", ack.Duplicate)...)
 }
 
-// refused counts a message that is not begun.
-func (s *Service) refused(ctx context.Context, m message, err error) {
-	s.metrics.publishedAs(stored{}, err)
-	s.log.published(ctx, m, stored{}, err)
+// count counts and logs what became of a message.
+func (s *Service) count(ctx context.Context, m message, ack stored, err error) {
+	s.metrics.publishedAs(ack, err)
+	s.log.published(ctx, m, ack, err)
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"rejoin/services/web/webtest"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
@@ -78,11 +81,11 @@ func fast() []nats.Option {
 }
 
 func testConfig() ingest.Config {
-	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: patience, CloseMargin: 100 * time.Millisecond, MaxInFlight: 100, MaxCloses: 100}
+	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: patience, MaxInFlight: 100}
 }
 
-// brief is for an ingest that closes, which waits for what may be under way, or whose
-// acknowledgements are lost. What it is to store is not stored on a slow machine.
+// brief is for an ingest whose acknowledgements are lost. What it is to store is not
+// stored on a slow machine.
 func brief(cfg ingest.Config) ingest.Config {
 	cfg.AckTimeout = 2 * time.Second
 	return cfg
@@ -137,6 +140,7 @@ type answer struct {
 	ID        string
 	Duplicate *bool
 	Session   string
+	Life      string
 	State     string
 	Created   time.Time
 	Metadata  json.RawMessage
@@ -202,28 +206,8 @@ func (in *instance) takes(t *testing.T, id, key string) answer {
 	return a
 }
 
-// register makes a session, and waits until the ingests know of it.
-func (s *system) register(t *testing.T, name string, ingests ...*instance) {
-	t.Helper()
-	if _, err := s.b.Sessions.Register(patient(t), name, ""); err != nil {
-		t.Fatal(err)
-	}
-	for _, in := range ingests {
-		in.knows(t, name)
-	}
-}
-
-// knows waits until an ingest's copy of the registry has a session.
-func (in *instance) knows(t *testing.T, name string) {
-	t.Helper()
-	eventually(t, "it knows the session", func() bool { _, ok := in.b.Sessions.Session(name); return ok })
-}
-
-// refuses waits until an ingest has heard that a stream, or its session, is closed.
-func (in *instance) refuses(t *testing.T, session, stream string) {
-	t.Helper()
-	eventually(t, "it has heard of the close", func() bool { return in.b.Sessions.CheckOpen(session, stream) != nil })
-}
+// freeze ends the following of the registry: an ingest whose copy is held back.
+func (in *instance) freeze() { in.b.Sessions.Close() }
 
 func (in *instance) close(t *testing.T, path string) answer {
 	t.Helper()
@@ -269,6 +253,9 @@ func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 		}
 		for n := uint64(1); n <= state.Last; n++ {
 			e, err := s.b.Log.At(patient(t), p, n)
+			if errors.Is(err, eventlog.ErrNotFound) {
+				continue // removed
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,6 +263,12 @@ func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 		}
 	}
 	return all
+}
+
+// events returns all messages that are in the log.
+func (s *system) events(t *testing.T) []eventlog.Entry {
+	t.Helper()
+	return slices.DeleteFunc(s.entries(t), func(e eventlog.Entry) bool { return e.Subject.Kind != event.Message })
 }
 
 // eventually returns once cond is true. What it waits for shows itself nowhere else.

@@ -1,9 +1,12 @@
 package ingest
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/services/web"
+	"rejoin/shared/session"
 )
 
 // The results of a publish, as the metric's label.
@@ -48,11 +51,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}),
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rejoin_ingest_inflight",
-			Help: "Publishes under way.",
+			Help: "Publishes and closes under way.",
 		}),
 		closes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_ingest_closes_total",
-			Help: "Closes of sessions and streams by result: closed, not_found, failed. Requests that share a close count once.",
+			Help: "Closes of sessions and streams by result: closed, not_found, failed.",
 		}, []string{"result"}),
 	}
 	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultLimited, resultUnavailable, resultUnknown} {
@@ -63,6 +66,18 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes)
 	return m
+}
+
+// closedAs counts a close by its result.
+func (m *metrics) closedAs(err error) {
+	result := resultClosed
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		result = resultNotFound
+	case err != nil:
+		result = resultFailed
+	}
+	m.closes.WithLabelValues(result).Inc()
 }
 
 // publishedAs counts an event by the answer that its publisher gets.

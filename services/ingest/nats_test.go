@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/session"
 )
 
 // request sends a request on NATS; headers are pairs of names and values.
@@ -60,7 +59,7 @@ func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 	if diff := cmp.Diff([]string{"tick " + string(ping("0")), "message " + string(ping("1"))}, s.messages(t)); diff != "" {
 		t.Error(diff)
 	}
-	if e := s.entries(t)[0].Subject; e.Session != "s/1" || e.Stream != "t" {
+	if e := s.events(t)[0].Subject; e.Session != "s/1" || e.Stream != "t" {
 		t.Errorf("stored under %+v", e)
 	}
 }
@@ -71,10 +70,9 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 	nc := s.connect(t)
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
-	if err := session.Close(patient(t), s.b.Sessions, s.b.Log, "closed", "", false, 0); err != nil {
+	if err := s.b.Sessions.End(patient(t), "closed", "", false); err != nil {
 		t.Fatal(err)
 	}
-	in.refuses(t, "closed", "t")
 	before := len(s.entries(t))
 
 	const subject = "mcp.ingest.s.t"
@@ -96,7 +94,7 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 		"broken session":      {"mcp.ingest.s=2f.t", string(ping("1")), nil, "400", "invalid_name"},
 		"session not encoded": {"mcp.ingest.s~.t", string(ping("1")), nil, "400", "invalid_name"},
 		"stream too long":     {"mcp.ingest.s." + strings.Repeat("x", 129), string(ping("1")), nil, "400", "invalid_name"},
-		"marker":              {"mcp.ingest.s.=close", string(ping("1")), nil, "400", "invalid_name"},
+		"marker":              {"mcp.ingest.s.=end", string(ping("1")), nil, "400", "invalid_name"},
 		"closed":              {"mcp.ingest.closed.t", string(ping("1")), nil, "409", "session_closed"},
 		"closed, array":       {"mcp.ingest.closed.t", "[" + string(ping("1")) + "]", nil, "409", "session_closed"},
 		"too many streams":    {"mcp.ingest.full.u", string(ping("1")), nil, "409", "too_many_streams"},

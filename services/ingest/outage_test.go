@@ -58,7 +58,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 		eventually(t, "ready", in.ready)
 		in.takes(t, "back", fmt.Sprint(round))
 	}
-	if n := len(s.entries(t)); n != 6 {
+	if n := len(s.events(t)); n != 6 {
 		t.Errorf("%d events are stored", n)
 	}
 }
@@ -66,26 +66,27 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
-	s.register(t, "s", in)
+	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusConflict, "session_closed")
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	if a := in.close(t, "s"); a.status != http.StatusNoContent {
 		t.Errorf("the close that is repeated: %d %s", a.status, a.body)
 	}
+	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
 }
 
 func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
-	s.register(t, "s", in)
+	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
 	in.takes(t, "1", "k").stored(t, true)
-	if n := len(s.entries(t)); n != 1 {
+	if n := len(s.events(t)); n != 2 {
 		t.Errorf("%d events are stored", n)
 	}
 }
@@ -126,7 +127,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	expect(published, "unknown", 1)
 	expect("rejoin_ingest_inflight", "", 0)
 
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck, c.MaxMsgs, c.Discard = false, 2, jetstream.DiscardNew })
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck, c.MaxMsgs, c.Discard = false, 4, jetstream.DiscardNew })
 	in.post(t, "s", "t", ping("4")).expect(t, http.StatusServiceUnavailable, "storage_full")
 	expect(published, "unavailable", 2)
 	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")

@@ -72,7 +72,7 @@ func (b *batch) begin(m message) (under *underWay, err error) {
 		return nil, errHalted
 	}
 	if err != nil && !errors.Is(err, errHalted) {
-		b.service.refused(b.ctx, m, err)
+		b.service.count(b.ctx, m, stored{}, err)
 	}
 	return under, err
 }

@@ -56,7 +56,7 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var cfg ingest.ProgramConfig
 	addrs, stop := startProgram(t, &cfg, s.srv.URL(), 2)
-	if cfg.Ingest.AckTimeout != 2*time.Second || cfg.Ingest.CloseMargin != 250*time.Millisecond || cfg.Ingest.MaxInFlight != 4096 || cfg.Ingest.MaxCloses != 1000 || cfg.Streams.MaxStreamsOverride != 0 || cfg.Ingest.MaxPublishRate != 0 || cfg.Ingest.MaxSessionPublishRate != 0 {
+	if cfg.Ingest.AckTimeout != 2*time.Second || cfg.Ingest.MaxInFlight != 4096 || cfg.Streams.MaxStreamsOverride != 0 || cfg.Ingest.MaxPublishRate != 0 || cfg.Ingest.MaxSessionPublishRate != 0 {
 		t.Errorf("defaults %+v", cfg.Ingest)
 	}
 	program := &instance{url: "http://" + addrs["ingest listens"], http: newClient(t)}
@@ -94,12 +94,10 @@ func TestAConfigThatMakesNoSenseIsRefused(t *testing.T) {
 	for flag, change := range map[string]func(*ingest.Config){
 		"--ingest-addr":              func(c *ingest.Config) { c.IngestAddr = "" },
 		"--ack-timeout":              func(c *ingest.Config) { c.AckTimeout = 0 },
-		"--close-margin":             func(c *ingest.Config) { c.CloseMargin = -time.Second },
 		"--max-in-flight":            func(c *ingest.Config) { c.MaxInFlight = 0 },
 		"--max-publish-rate":         func(c *ingest.Config) { c.MaxPublishRate = -2 },
 		"--max-session-publish-rate": func(c *ingest.Config) { c.MaxSessionPublishRate = -2 },
 		"--max-streams-override":     func(c *ingest.Config) { c.Streams.MaxStreamsOverride = -2 },
-		"--max-closes":               func(c *ingest.Config) { c.MaxCloses = -1 },
 	} {
 		cfg := testConfig()
 		change(&cfg)

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,11 +19,11 @@ type message struct {
 	key             string // the idempotency key, or empty
 	keyIndex        uint64 // of the message among those with the key
 	trace           tracing.Context
-	publisher       string           // whom its rate is counted for
-	owner           string           // who publishes it over HTTP; empty without access control
-	expires         time.Time        // when its token does; zero without one
-	trusted         bool             // it came on NATS, whose access control is its own
-	series          *eventlog.Series // that it is one of, or nil
+	publisher       string    // whom its rate is counted for
+	owner           string    // who publishes it over HTTP; empty without access control
+	expires         time.Time // when its token does; zero without one
+	trusted         bool      // it came on NATS, whose access control is its own
+	batch           *batch    // that it is one of, or nil
 	data            []byte
 }
 
@@ -33,19 +34,28 @@ type stored struct {
 }
 
 // publish checks a message, registers its session on first use and stores the
-// event. It returns after JetStream's acknowledgement and never tries twice: a
-// second try could overtake the event behind it. Errors are those that [problem]
-// knows; only [eventlog.ErrUnknown] leaves open whether the event was stored.
-func (s *Service) publish(ctx context.Context, m message) (stored, error) {
-	if err := s.turn(m); err != nil {
-		s.refused(ctx, m, err)
-		return stored{}, err
+// event. It returns after JetStream's acknowledgement. It tries twice only when the
+// first attempt was for a life of the session that has ended, and was surely not stored.
+// Errors are those that [problem] knows; only [eventlog.ErrUnknown] leaves open whether
+// the event was stored.
+func (s *Service) publish(ctx context.Context, m message) (ack stored, err error) {
+	if err = s.turn(m); err == nil {
+		ack, err = s.try(ctx, m)
 	}
-	under, err := s.begin(ctx, m)
+	if errors.Is(err, errOpenedAgain) {
+		ack, err = s.try(ctx, m)
+	}
+	s.count(ctx, m, ack, err)
+	return ack, err
+}
+
+// try is one attempt of publish.
+func (s *Service) try(ctx context.Context, m message) (stored, error) {
+	u, err := s.attempt(ctx, m, 0)
 	if err != nil {
 		return stored{}, err
 	}
-	return under.wait()
+	return u.outcome()
 }
 
 // underWay is a message that was handed to the log. wait must be called.
@@ -63,7 +73,7 @@ type underWay struct {
 func (s *Service) begin(ctx context.Context, m message) (*underWay, error) {
 	u, err := s.attempt(ctx, m, 0)
 	if err != nil {
-		s.refused(ctx, m, err)
+		s.count(ctx, m, stored{}, err)
 	}
 	return u, err
 }
@@ -87,47 +97,97 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	if u.session, err = s.open(u.ctx, m); err != nil {
 		return nil, err
 	}
+	if m.batch != nil {
+		if err := m.batch.keep(u.session.Life); err != nil {
+			return nil, err
+		}
+	}
 	// Only now: who may not publish to a session must not use up its rate.
 	if wait := s.perSession.Take(m.session); wait > 0 {
 		return nil, &rateError{"session", wait}
 	}
 	u.begun = time.Now()
-	u.publishing, err = s.hand(u.ctx, m.series, eventlog.Event{
-		Session: m.session, Stream: m.stream, Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
+	begin := s.backend.Log.Begin
+	if m.batch != nil {
+		begin = m.batch.series.Begin
+	}
+	u.publishing, err = begin(u.ctx, eventlog.Event{
+		Session: m.session, Life: u.session.Life, Stream: m.stream,
+		Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
 	if err != nil {
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
-		return nil, err
+		return nil, u.refused(err)
 	}
 	return u, nil
 }
 
-// hand gives the log an event, in its series if it is of one.
-func (s *Service) hand(ctx context.Context, series *eventlog.Series, e eventlog.Event) (*eventlog.Publishing, error) {
-	if series == nil {
-		return s.backend.Log.Begin(ctx, e)
-	}
-	return series.Begin(ctx, e)
+// wait is the second half of publish.
+func (u *underWay) wait() (stored, error) {
+	ack, err := u.outcome()
+	u.service.count(u.ctx, u.message, ack, err)
+	return ack, err
 }
 
-// wait is the second half of publish.
-func (u *underWay) wait() (ack stored, err error) {
+// outcome is wait, whose caller counts the message.
+func (u *underWay) outcome() (stored, error) {
 	defer u.leave()
 	s := u.service
 	at, err := u.publishing.Wait(u.ctx)
 	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
-	if err == nil {
-		ack = stored{ID: s.eventID(u.session, u.message.stream, at), Duplicate: at.Duplicate}
-		if !at.Duplicate {
-			s.metrics.bytes.Add(float64(len(u.message.data)))
-		}
+	if err != nil {
+		return stored{}, u.refused(err)
 	}
-	s.metrics.publishedAs(ack, err)
-	s.log.published(u.ctx, u.message, ack, err)
-	return ack, err
+	if !at.Duplicate {
+		s.metrics.bytes.Add(float64(len(u.message.data)))
+	}
+	return stored{ID: s.eventID(u.session, u.message.stream, at), Duplicate: at.Duplicate}, nil
 }
 
-// enter takes a place among the publishes under way. The error is errBusy.
+// refused says why JetStream refused an event because of its fence. Other errors stay.
+func (u *underWay) refused(err error) error {
+	if !errors.Is(err, session.ErrClosed) {
+		return err
+	}
+	m := u.message
+	u.service.streams.ended(m.session, m.stream)
+	u.service.endings.add(m.session, u.session.Life, m.stream)
+	why := u.whyEnded
+	if m.batch != nil {
+		why = func() error { return m.batch.once(u.whyEnded) }
+	}
+	return fmt.Errorf("%w: %w", errFenced, m.mayBeRepeated(why()))
+}
+
+// whyEnded asks the log what has ended, which the copy of the registry may not have yet.
+func (u *underWay) whyEnded() error {
+	s, m := u.service, u.message
+	now, err := s.backend.Sessions.Get(u.ctx, m.session)
+	switch {
+	case errors.Is(err, session.ErrNotFound): // its tombstone is removed too
+		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
+	case err != nil:
+		return err
+	case s.cfg.Access.On() && !m.trusted && now.Owner != m.owner: // the name is another's now
+		return session.ErrNotFound
+	case now.State != session.Open:
+		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
+	case now.Life != u.session.Life:
+		return errOpenedAgain
+	default:
+		return fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream)
+	}
+}
+
+// mayBeRepeated adds errRepeated to what wraps [session.ErrClosed], when m has a key.
+func (m message) mayBeRepeated(err error) error {
+	if m.key != "" && errors.Is(err, session.ErrClosed) {
+		return fmt.Errorf("%w: %w", errRepeated, err)
+	}
+	return err
+}
+
+// enter takes a place among the publishes and closes under way. The error is errBusy.
 func (s *Service) enter(ctx context.Context, patience time.Duration) error {
 	select {
 	case s.inflight <- struct{}{}:
@@ -156,11 +216,16 @@ func (s *Service) queue(ctx context.Context, patience time.Duration) bool {
 	return false
 }
 
+// leave gives back what enter took.
+func (s *Service) leave() {
+	s.metrics.inflight.Dec()
+	<-s.inflight
+}
+
 // leave ends what begin began.
 func (u *underWay) leave() {
 	u.cancel()
-	u.service.metrics.inflight.Dec()
-	<-u.service.inflight
+	u.service.leave()
 }
 
 // checkNames checks session and stream.
@@ -189,24 +254,12 @@ func (m message) check(maxBytes int) error {
 	return event.CheckMessage(m.data)
 }
 
-// open returns the record of a message's session when session and stream take messages.
-//
-// What it says is true at some moment after the call, and the publish that
-// follows ends within AckTimeout of the call: so a close that was not seen here
-// writes its marker after that publish. A copy of the registry that is not
-// current would break this, since whatever happened while the connection was
-// away is missing from it.
+// open returns the record of a message's session. It may be older than the log: JetStream
+// refuses what comes after the end of its session or stream.
 func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
-	sessions := s.backend.Sessions
-	if err := sessions.Current(ctx); err != nil {
-		return session.Record{}, err
-	}
 	rec, err := s.admit(ctx, m)
 	if err != nil {
-		return session.Record{}, err
-	}
-	if closed, ok := sessions.Stream(m.session, m.stream); ok && closed.State != session.Open {
-		return session.Record{}, fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream)
+		return session.Record{}, m.mayBeRepeated(err)
 	}
 	return rec, s.streams.enter(rec, m.stream, time.Now())
 }
@@ -217,7 +270,7 @@ func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) st
 	state, _ := s.backend.Log.State(at.Partition)
 	place := event.Place{
 		Birth: state.Birth, Generation: generationOf(at.Sequence, state.Generations),
-		Session: rec.Session, Incarnation: rec.Incarnation, Stream: stream,
+		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}
 	return s.ids.of(place, at.Sequence)
 }

@@ -21,23 +21,20 @@ import (
 //	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
 //	                   │       publishes and waits for the acknowledgement: the
 //	                   │       order of a connection is the order in the log
-//	                   ├─────▶ listen: requests on NATS, begun in their order in one
-//	                   │       goroutine, each answered in one of its own
-//	                   └─────▶ closes: one goroutine a close, begun by a DELETE,
-//	                           which waits for it; it goes on without
+//	                   └─────▶ listen: requests on NATS, begun in their order in one
+//	                           goroutine, each answered in one of its own
 //
-// When Run's context ends, web.Serve ends first, then the answers on NATS, then the
-// closes.
+// When Run's context ends, web.Serve ends first, then the answers on NATS.
 type Service struct {
 	cfg      Config
 	backend  *backend.Backend
 	metrics  *metrics
 	traces   *tracing.Traces
 	log      publishLog
-	closes   *closes
-	inflight chan struct{} // one token a publish
+	inflight chan struct{} // one token for each publish and close
 	visits   visits        // of requests on NATS
 	streams  *openStreams
+	endings  endings
 	ids      *ids
 	// The rates of messages, nil without a limit.
 	publishers, perSession *web.Limiter[string]
@@ -54,7 +51,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Access.CheckListen(cfg.IngestAddr, "--ingest-addr"); err != nil {
 		return nil, err
 	}
-	ln, err := web.Listen(cfg.IngestAddr, "--ingest-addr")
+	ln, err := web.Listen(env, cfg.IngestAddr, "--ingest-addr")
 	if err != nil {
 		return nil, err
 	}
@@ -62,14 +59,10 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		closes:   newCloses(cfg, b, env.Log, m),
 		inflight: make(chan struct{}, cfg.MaxInFlight),
 		ids:      newIDs(),
 		streams: newOpenStreams(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
-		}, func(session, stream string) bool {
-			_, ended := b.Sessions.Stream(session, stream)
-			return ended
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
 		app: web.NewApp(web.Config{
@@ -99,20 +92,18 @@ func (s *Service) Routes() []web.Route {
 	}
 }
 
-// Run serves until ctx ends, then answers the requests under way, waits for the
-// closes, and returns nil. What takes longer than a close may is cut off.
+// Run serves until ctx ends, then answers the requests under way, and returns nil. What
+// takes longer than a close may is cut off.
 func (s *Service) Run(ctx context.Context) error {
-	grace := s.cfg.closeTimeout()
 	onNATS, err := s.listen()
 	if err != nil {
 		_ = s.ln.Close() // the other error says why
 		return err
 	}
-	err = web.Serve(ctx, s.app, s.ln, grace)
+	err = web.Serve(ctx, s.app, s.ln, s.cfg.closeTimeout())
 	if stopErr := onNATS.Stop(); stopErr != nil && s.backend.Connected() == nil {
 		err = errors.Join(err, stopErr)
 	}
 	s.visits.close() // each is bounded by AckTimeout
-	s.closes.stop(grace)
 	return err
 }

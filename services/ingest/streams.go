@@ -21,27 +21,27 @@ const (
 // times as many, and some more after a restart; only the janitor's ledger knows all of a
 // session's streams, and to ask it would take a request for every new one.
 //
-// A stream counts from its first message until it is closed, or had no message for as
-// long as the log retains one, a day at most. It is safe for concurrent use.
+// A stream counts from its first message until this ingest ends it or JetStream refuses a
+// message of it, or until it had no message for as long as the log retains one, a day at
+// most. It is safe for concurrent use.
 type openStreams struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
-	closed   func(session, stream string) bool
-	retained func() time.Duration // how long the log retains an event; negative: for ever
+	retained func() time.Duration       // how long the log retains an event; negative: for ever
 
 	mu            sync.Mutex
 	recent, older map[string]*sessionStreams // by session; older: without a message since recent began
 	held          int                        // streams in recent
 }
 
-// sessionStreams are the streams of one incarnation of a session, with the Unix time of
-// their last message, in seconds.
+// sessionStreams are the streams of one life of a session, with the Unix time of their
+// last message, in seconds.
 type sessionStreams struct {
-	incarnation string
-	last        map[string]int64
+	life string
+	last map[string]int64
 }
 
-func newOpenStreams(most func(session.Record) int64, closed func(session, stream string) bool, retained func() time.Duration) *openStreams {
-	return &openStreams{most: most, closed: closed, retained: retained, recent: map[string]*sessionStreams{}}
+func newOpenStreams(most func(session.Record) int64, retained func() time.Duration) *openStreams {
+	return &openStreams{most: most, retained: retained, recent: map[string]*sessionStreams{}}
 }
 
 // enter counts a message of a stream. The error is errTooManyStreams, when the stream is
@@ -56,7 +56,7 @@ func (o *openStreams) enter(rec session.Record, stream string, now time.Time) er
 	known := o.of(rec)
 	if _, ok := known.last[stream]; !ok {
 		if int64(len(known.last)) >= most {
-			o.tidy(rec.Session, known, now)
+			o.tidy(known, now)
 		}
 		if int64(len(known.last)) >= most {
 			return errTooManyStreams
@@ -70,7 +70,7 @@ func (o *openStreams) enter(rec session.Record, stream string, now time.Time) er
 // of returns what is known of a session. The caller holds the lock.
 func (o *openStreams) of(rec session.Record) *sessionStreams {
 	known, ok := o.recent[rec.Session]
-	if ok && known.incarnation == rec.Incarnation {
+	if ok && known.life == rec.Life {
 		return known
 	}
 	if ok {
@@ -78,8 +78,8 @@ func (o *openStreams) of(rec session.Record) *sessionStreams {
 	} else if known, ok = o.older[rec.Session]; ok {
 		delete(o.older, rec.Session)
 	}
-	if !ok || known.incarnation != rec.Incarnation {
-		known = &sessionStreams{rec.Incarnation, map[string]int64{}}
+	if !ok || known.life != rec.Life {
+		known = &sessionStreams{rec.Life, map[string]int64{}}
 	}
 	if o.held+len(o.recent) >= maxStreamsHeld { // an empty session takes room as well
 		o.older, o.recent, o.held = o.recent, map[string]*sessionStreams{}, 0
@@ -89,14 +89,35 @@ func (o *openStreams) of(rec session.Record) *sessionStreams {
 	return known
 }
 
+// ended forgets a stream that has ended, or all of a session when stream is empty.
+func (o *openStreams) ended(session, stream string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known, ok := o.recent[session]; ok {
+		before := len(known.last)
+		known.end(stream)
+		o.held -= before - len(known.last)
+	}
+	if known, ok := o.older[session]; ok {
+		known.end(stream)
+	}
+}
+
+func (s *sessionStreams) end(stream string) {
+	if stream == "" {
+		clear(s.last)
+	}
+	delete(s.last, stream)
+}
+
 // tidy forgets what does not count any more. The caller holds the lock.
-func (o *openStreams) tidy(session string, known *sessionStreams, now time.Time) {
+func (o *openStreams) tidy(known *sessionStreams, now time.Time) {
 	idle := longestIdle
 	if retained := o.retained(); retained >= 0 {
 		idle = min(idle, retained)
 	}
 	for stream, last := range known.last {
-		if now.Unix()-last > int64(idle/time.Second) || o.closed(session, stream) {
+		if now.Unix()-last > int64(idle/time.Second) {
 			delete(known.last, stream)
 			o.held--
 		}

@@ -10,21 +10,18 @@ import (
 )
 
 // world is what openStreams asks others for.
-type world struct {
-	closed   map[string]bool // session, slash, stream
-	retained time.Duration
-}
+type world struct{ retained time.Duration }
 
 func (w *world) streams(most int) *openStreams {
-	return newOpenStreams(func(session.Record) int64 { return int64(most) }, func(session, stream string) bool { return w.closed[session+"/"+stream] }, func() time.Duration { return w.retained })
+	return newOpenStreams(func(session.Record) int64 { return int64(most) }, func() time.Duration { return w.retained })
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func TestOnlySoManyOpenStreams(t *testing.T) {
-	w := world{map[string]bool{}, time.Hour}
+	w := world{time.Hour}
 	o := w.streams(2)
-	s, again, other := session.Record{Session: "s", Incarnation: "1"}, session.Record{Session: "s", Incarnation: "2"}, session.Record{Session: "t"}
+	s, again, other := session.Record{Session: "s", Life: "1"}, session.Record{Session: "s", Life: "2"}, session.Record{Session: "t"}
 	enter := func(rec session.Record, stream string, at time.Duration, refused bool) {
 		t.Helper()
 		if err := o.enter(rec, stream, noon.Add(at)); errors.Is(err, errTooManyStreams) != refused {
@@ -37,7 +34,9 @@ func TestOnlySoManyOpenStreams(t *testing.T) {
 	enter(s, "a", 0, false)
 	enter(other, "c", 0, false)
 
-	w.closed["s/b"] = true
+	o.ended("s", "b")
+	o.ended("s", "x")
+	o.ended("nobody", "")
 	enter(s, "c", 0, false)
 	enter(s, "d", 0, true)
 
@@ -49,6 +48,11 @@ func TestOnlySoManyOpenStreams(t *testing.T) {
 	enter(again, "e", 2*time.Hour, false) // a session of the same name, later
 	enter(again, "f", 2*time.Hour, false)
 	enter(again, "g", 2*time.Hour, true)
+
+	o.ended("s", "")
+	enter(again, "e", 2*time.Hour, false)
+	enter(again, "f", 2*time.Hour, false)
+	count(t, o)
 
 	w.retained = -1
 	enter(again, "g", 25*time.Hour, true)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"rejoin/shared/session"
+	"rejoin/shared/eventlog"
 )
 
 // askPatience is how long a request for a sweep waits until one begins: the one
@@ -21,8 +21,8 @@ type ask chan swept
 
 // swept is what came of a sweep.
 type swept struct {
-	removed map[Reason]int // by the sweep
-	left    map[Reason]int // doomed, and removed at leisure
+	removed map[Reason]int          // announced by the sweep
+	left    map[eventlog.Reason]int // announced, and not deleted yet
 	took    time.Duration
 	err     error // the sweep is left unfinished
 }
@@ -77,7 +77,7 @@ func (w *sweeper) dryRun() dryRun {
 	all, more := f.all()
 	d := dryRun{total, make([]removalInfo, 0, len(all)), more}
 	for _, one := range all {
-		d.removals = append(d.removals, one.withID(w.sessions))
+		d.removals = append(d.removals, one.withID())
 	}
 	return d
 }
@@ -93,11 +93,9 @@ func comparePlanned(a, b planned) int {
 	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
 }
 
-func (d planned) withID(sessions *session.Registry) removalInfo {
+func (d planned) withID() removalInfo {
 	if d.isOfEvents() {
-		rec, _ := sessions.Session(d.Session)
-		rec.Session = d.Session
-		d.partition.with(func(l *ledger) { d.UpTo = l.idOf(rec, d.Stream, d.last) })
+		d.partition.with(func(l *ledger) { d.UpTo = l.idOf(d.Session, d.life, d.Stream, d.last) })
 	}
 	return d.removalInfo
 }

@@ -1,34 +1,36 @@
 package janitor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/backend"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
-// store is a copy of the files of a stream, or of all of them.
-type store struct {
+// kept is a copy of the files of a stream, or of all of them.
+type kept struct {
 	t        *testing.T
 	from, to string
 }
 
 // keep copies the files of a stream as they are; none is all streams.
-func keep(t *testing.T, srv *natstest.Server, stream string) store {
+func keep(t *testing.T, srv *natstest.Server, stream string) kept {
 	t.Helper()
-	s := store{t, filepath.Join(srv.Dir(), "jetstream", "$G", "streams", stream), filepath.Join(t.TempDir(), "kept")}
+	s := kept{t, filepath.Join(srv.Dir(), "jetstream", "$G", "streams", stream), filepath.Join(t.TempDir(), "kept")}
 	srv.Stop()
 	if err := os.CopyFS(s.to, os.DirFS(s.from)); err != nil {
 		t.Fatal(err)
@@ -38,7 +40,7 @@ func keep(t *testing.T, srv *natstest.Server, stream string) store {
 }
 
 // restore starts the server with what was kept.
-func (s store) restore(srv *natstest.Server) {
+func (s kept) restore(srv *natstest.Server) {
 	s.t.Helper()
 	srv.Stop()
 	if err := errors.Join(os.RemoveAll(s.from), os.CopyFS(s.from, os.DirFS(s.to))); err != nil {
@@ -51,7 +53,7 @@ func (s store) restore(srv *natstest.Server) {
 func (r *running) actsAnew(t *testing.T, before *term) {
 	t.Helper()
 	eventually(t, func() error {
-		if now := r.charge.Load(); now == nil || now == before {
+		if now := r.lease.acting(); now == nil || now == before {
 			return errors.New("it does not act again")
 		}
 		return nil
@@ -63,20 +65,21 @@ func (r *running) actsAnew(t *testing.T, before *term) {
 func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
-	r := beginAt(t, network.url, settings, idle())
+	r := beginAt(t, network.url, settings, idle(), deletesNothing)
 	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 3)
-	earlier := r.charge.Load()
+	earlier := r.lease.acting()
 	old := keep(t, srv, "")
 	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
 	r.publish(t, "s", "a", 7)
-	if rest, err := r.sweeper.plan(t.Context(), r.partitions[0]); err != nil || rest == nothingLeft {
-		t.Fatal(rest, err)
+	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[Reason]int{}); err != nil {
+		t.Fatal(err)
 	}
+	r.partitions[0].caughtUp(t.Context())
 
-	term := r.charge.Load()
+	term := r.lease.acting()
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js, err := jetstream.New(srv.Connect())
@@ -86,12 +89,13 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	var direct []string // as many as the ledger has seen go, and more
 	for i := range 10 {
 		direct = append(direct, fmt.Sprint("direct", i))
-		if _, err := js.Publish(t.Context(), "mcp.0."+direct[i]+".a", []byte(`{"jsonrpc":"2.0","method":"n"}`)); err != nil {
+		if _, err := js.Publish(t.Context(), event.Subject{Session: direct[i], Stream: "a"}.String(), []byte(`{"jsonrpc":"2.0","method":"n"}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.actsAnew(t, term)
 	r.sweeper.sweepNow(100 * time.Millisecond)
+	_ = r.deleter.all(r.term(t), r.partitions[0])
 	wantAll := func() {
 		t.Helper()
 		for _, name := range direct {
@@ -105,6 +109,9 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	eventually(t, func() error {
 		if done := r.sweeper.sweepNow(patience); done.err != nil {
 			return done.err
+		}
+		if err := r.deleter.all(r.term(t), r.partitions[0]); err != nil {
+			return err
 		}
 		if n := len(r.stored(t, "s", "a")); n != 2 {
 			return fmt.Errorf("%d events of the session are left", n)
@@ -121,95 +128,83 @@ func TestASessionIsNotRemovedForAnOldRecord(t *testing.T) {
 	network := newNetwork(t, srv)
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
-	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, cfg)
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1, MaxAge: time.Second}, cfg)
 	r.acts(t)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "s", "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	old := r.create(t, "s")
+	r.end(t, "s", "")
 	eventually(t, func() error {
 		r.sweepNow(t)
-		return wantSequences(r.stored(t, "s", ""), nil)
+		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Events > 0 {
+			return fmt.Errorf("%d entries are left, %w", state.Events, err)
+		}
+		return nil
 	})
 
-	term := r.charge.Load()
+	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Hour })
+	term := r.lease.acting()
 	network.lose("$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS")
 	srv.Stop()
 	srv.Start()
 	r.actsAnew(t, term)
-	others, err := session.OpenRegistry(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler))
+	others, err := backend.Open(t.Context(), backend.Config{NATSURL: srv.URL()}, "others", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer others.Close()
-	rec, err := others.Get(t.Context(), "s", "")
+	rec, err := others.Sessions.Get(t.Context(), "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := others.Remove(t.Context(), rec); err != nil {
+	if err := others.Sessions.Remove(t.Context(), rec); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := others.Create(t.Context(), session.New("s", "", nil, time.Now())); err != nil {
+	again, err := others.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
+	if err != nil {
 		t.Fatal(err)
 	}
-	all := r.publish(t, "s", "a", 3)
-	if done := r.sweeper.sweepNow(patience); !errors.Is(done.err, session.ErrUnavailable) || len(done.left) > 0 {
-		t.Errorf("%v is doomed, %v", done.left, done.err)
+	ack, err := others.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: again.Life, Stream: "a", Data: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.followed(t, ack)
+	if copied, _ := r.b.Sessions.Session("s"); copied.Life != old.Life || copied.State != session.Closed {
+		t.Fatalf("the copy is not old: %+v", copied)
+	}
+	if done := r.sweeper.sweepNow(patience); done.err != nil || len(done.left)+len(done.removed) > 0 {
+		t.Errorf("%v is left and %v removed, %v", done.left, done.removed, done.err)
 	}
 	network.lose("")
-	eventually(t, func() error { return r.sweeper.sweepNow(patience).err })
-	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
+	eventually(t, func() error {
+		if rec, _ := r.b.Sessions.Session("s"); rec.Life != again.Life {
+			return errors.New("the copy is old")
+		}
+		return nil
+	})
+	r.everything(t)
+	if err := wantSequences(r.stored(t, "s", "a"), []uint64{ack.Sequence}); err != nil {
 		t.Error(err)
 	}
 }
 
-// What a janitor has deleted is in no other book, should it die before its next sweep.
-func TestTrimMarksThatTheServerHasLostAreWrittenAgainAtOnce(t *testing.T) {
-	srv := natstest.Start(t)
-	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, idle())
-	r.onlySweeps()
-	r.acts(t)
-	earlier := r.charge.Load()
-	old := keep(t, srv, "KV_"+TrimsBucket)
-	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
-	r.actsAnew(t, earlier)
-	all := r.publish(t, "s", "a", 5)
-	r.sweepNow(t)
-	term, want := r.charge.Load(), trimMarks(t, srv)
-	if want["s"].UpTo != all[2] {
-		t.Fatalf("%+v", want)
-	}
-	old.restore(srv)
-	r.actsAnew(t, term)
-	if got := trimMarks(t, srv); got["s"] != want["s"] {
-		t.Errorf("the marks are %+v, want %+v", got, want)
-	}
-}
-
-func TestABatchEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
+func TestADeleteEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
 	all := r.publish(t, "s", "a", 3)
 	before, _ := r.b.Log.State(0)
-	todo := []doom{{all[0], &verdict{reason: SessionEvents}}, {all[1], &verdict{reason: SessionEvents}}}
-	from := deleter{r.b.Log, 0, before.Created.Add(-time.Second)}
-	for name, remove := range map[string]func(context.Context, deleter, []doom) ([]doom, error){"all": deleteAll, "in turn": deleteInTurn} {
-		if done, err := remove(t.Context(), from, todo); !errors.Is(err, errMoved) || len(done) > 0 {
-			t.Errorf("%s: %d were deleted, %v", name, len(done), err)
-		}
+	if err := r.deleter.some(t.Context(), r.partitions[0], before.Created.Add(-time.Second), all[:2]); !errors.Is(err, errMoved) {
+		t.Error(err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
 		t.Error(err)
 	}
 }
 
-// Somebody sets the clock: what goes by it goes earlier or later, and nothing else does.
+// Somebody sets the janitor's clock: what goes after a while goes earlier or later, and nothing
+// else does.
 func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 	cfg := idle()
 	cfg.ClosedGrace = time.Hour
 	var off atomic.Int64
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, cfg, func(s *Service) {
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: 20_000 * time.Hour}, cfg, func(s *Service) {
 		for _, p := range s.partitions {
 			p.now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
 		}
@@ -217,32 +212,109 @@ func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	quiet := r.publish(t, "quiet", "a", 2)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	r.create(t, "closed")
 	closed := r.publish(t, "closed", "a", 3)
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "closed", "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.end(t, "closed", "")
 	busy := r.publish(t, "busy", "a", 4)
-	over := false
 	for _, jump := range []time.Duration{-48 * time.Hour, 30 * time.Minute, -10_000 * time.Hour, 0, 2 * time.Hour, -48 * time.Hour, 10_000 * time.Hour, 0} {
 		off.Store(int64(jump))
-		busy = append(busy, r.publish(t, "busy", "a", 2)...)
+		busy = append(busy, r.publish(t, "busy", "a", 2)...) // the ledger knows the time again
 		r.sweepNow(t)
-		mark, left := marks.Mark{}, closed
-		if over = over || jump > cfg.ClosedGrace; over {
-			mark, left = marks.Mark{Removed: closed[2], Reason: marks.Trimmed}, nil
-		}
-		eventually(t, func() error { return wantSequences(r.stored(t, "closed", "a"), left) })
-		r.wantMark(t, "closed", "a", mark)
-		for name, want := range map[string][]uint64{"quiet": quiet, "busy": busy[len(busy)-4:]} {
+		eventually(t, func() error { return wantSequences(r.stored(t, "busy", "a"), busy[len(busy)-4:]) })
+		for name, want := range map[string][]uint64{"quiet": quiet, "closed": closed} {
 			if err := wantSequences(r.stored(t, name, "a"), want); err != nil {
 				t.Errorf("%s, after a jump of %s: %v", name, jump, err)
 			}
 		}
-		r.wantMark(t, "quiet", "a", marks.Mark{})
-		r.wantMark(t, "busy", "a", marks.Mark{Removed: busy[len(busy)-5], Reason: marks.Trimmed})
+		r.wantTrimmed(t, "quiet", "a", 0, "")
+		r.wantTrimmed(t, "busy", "a", busy[len(busy)-5], eventlog.Trimmed)
 		r.wantCounts(t)
+	}
+	off.Add(int64(2 * time.Hour))
+	r.sweepNow(t)
+	r.wantTrimmed(t, "closed", "a", closed[2], eventlog.Trimmed)
+	r.wantTrimmed(t, "quiet", "a", 0, "")
+}
+
+// A server that was started anew reads its blocks again, and one of them may be damaged.
+func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
+	srv := natstest.Start(t)
+	network := newNetwork(t, srv)
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle())
+	r.acts(t)
+	quiet := r.publish(t, "s", "quiet", 2)
+	r.publish(t, "s", "busy", 3)
+
+	term := r.lease.acting()
+	network.lose("$JS.API.STREAM.INFO.MCP_0")
+	srv.Stop()
+	srv.Start()
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), quiet[1]); err != nil {
+		t.Fatal(err)
+	}
+	network.lose("")
+	r.actsAnew(t, term)
+	eventually(t, func() error {
+		r.sweepNow(t)
+		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged != quiet[1] {
+			return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
+		}
+		return nil
+	})
+	if !strings.Contains(r.log.String(), "entries are missing that nothing explains") {
+		t.Error("it is not logged")
+	}
+}
+
+// The index and an opening are lost, and somebody opens the session again: whoever still
+// publishes to the earlier life is refused from then on, and what it has goes.
+func TestALifeWhoseNameIsOpenedAgainIsEnded(t *testing.T) {
+	cfg := quick()
+	cfg.ClosedGrace = 0
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)
+	js, err := jetstream.New(r.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(t.Context(), session.Bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := r.create(t, "s")
+	r.publish(t, "s", "a", 2)
+	o, err := r.b.Log.Opening(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.b.Log.Delete(t.Context(), 0, o.Sequence), kv.Purge(t.Context(), event.Token("s"))); err != nil {
+		t.Fatal(err)
+	}
+	again := r.create(t, "s")
+	late := eventlog.Event{Session: "s", Life: before.Life, Stream: "a", Data: []byte(`{}`)}
+	eventually(t, func() error {
+		if _, err := r.b.Log.Publish(t.Context(), late); !errors.Is(err, eventlog.ErrClosed) {
+			return fmt.Errorf("the earlier life takes events: %w", err)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if page, err := r.b.Log.Read(t.Context(), eventlog.Query{Session: "s", Life: before.Life, UpTo: 1000, MaxEvents: 1, MaxBytes: 1000}); err != nil || len(page.Entries) > 0 {
+			return fmt.Errorf("%+v, %w", page, err)
+		}
+		return nil
+	})
+	if rec, err := r.b.Sessions.Get(t.Context(), "s"); err != nil || rec.Life != again.Life || rec.State != session.Open {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	if all := r.publish(t, "s", "a", 1); !slices.Equal(r.stored(t, "s", "a"), all) {
+		t.Errorf("%d is not stored", all)
 	}
 }

@@ -27,16 +27,17 @@ type Config struct {
 	// first janitor decides. At least 1 s; 0: the default. Default: 5 s.
 	Lease time.Duration `default:"5s" help:"How long the acting janitor's lease is good without a renewal; a standby acts within three times as long."`
 
-	// CloseAfter is how long a session or stream may stay closing until the
-	// janitor writes its marker, in place of an ingest that has died. It must be
-	// longer than a close takes at an ingest. Default: 10 s.
-	CloseAfter time.Duration `default:"10s" help:"How long a session or stream may stay closing until the janitor finishes it."`
+	// SyncInterval is the sync_interval of the NATS servers: what they have stored for longer
+	// than twice that survives a loss of power. What the janitor announces it deletes after so
+	// long. Default: 2 min, which is the servers' default; 0 for servers that always sync.
+	SyncInterval time.Duration `name:"nats-sync-interval" default:"2m" help:"The sync_interval of the NATS servers; what is announced is deleted after twice as long."`
 
 	// ClosedGrace is how long the events of a closed session are kept. Default: 5 min.
 	ClosedGrace time.Duration `default:"5m" help:"How long the events of a closed session are kept."`
 
-	// TombstoneTTL is how long the name of a closed session is not given again. It
-	// must not be shorter than ClosedGrace. Default: 24 h.
+	// TombstoneTTL is how long the name of a closed session is not given again, and a while
+	// longer: until the floor has passed its last entry in the log. It must not be shorter than
+	// ClosedGrace. Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
 
 	// IdleAfter is how long a session may have no events in the log, no subscribers and
@@ -71,8 +72,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--interval must be at least 10ms, not %s", c.Interval)
 	case c.Lease != 0 && c.Lease < time.Second:
 		return fmt.Errorf("--lease must be at least 1s, not %s", c.Lease)
-	case c.CloseAfter <= 0:
-		return fmt.Errorf("--close-after must be positive, not %s", c.CloseAfter)
+	case c.SyncInterval < 0:
+		return fmt.Errorf("--nats-sync-interval must not be negative, as %s is", c.SyncInterval)
 	case c.ClosedGrace < 0:
 		return fmt.Errorf("--closed-grace must not be negative, as %s is", c.ClosedGrace)
 	case c.TombstoneTTL < c.ClosedGrace:

@@ -1,20 +1,25 @@
-// Package janitor keeps the log tidy and knows what is gone from it.
+// Package janitor keeps the log tidy, and alone removes anything from it.
 //
-// It follows every partition headers-only and keeps a ledger: what is retained of
-// each session and stream, and up to where events were removed, by whomever. From
-// the ledger a pure function, the policy, says what has to go; one place, the
-// sweep, deletes it. Edges ask the ledger over NATS whether a cursor is complete,
-// operators ask it over HTTP what is retained.
+// It follows every partition headers-only and keeps a ledger: what is retained of each life
+// and stream. From the ledger a pure function, the policy, says what has to go. The sweeper
+// announces it with trims, entries of the log that name what is removed, and the deleter
+// deletes that some time later. The head of a partition goes with the floor; what must
+// outlive it is copied to the end before. So the log says itself what is missing from it, and
+// a ledger that reads it knows all of that: after a restart, and in every janitor.
 //
-// Any number may run. One of them acts: it has the lease, begins generations, deletes,
-// and answers. The others stand by with ledgers of their own.
+// The limits of a session or stream may be exceeded for a moment by an eighth, and what is
+// announced still takes room until it is deleted.
 //
-//	lease.go, term.go, leasebucket.go, candidacy.go (pure)                    who acts
-//	news.go, takeover.go                                                      what a standby knows of what was deleted
-//	ledger.go, stream.go, retire.go, doubt.go, doom.go, alarm.go, answer.go   the ledger: pure
-//	policy.go, merge.go, overrides.go, duty.go, idle.go                       the policy: pure
-//	partition.go, generation.go, trim.go, trimbucket.go                       the ledger's connection to NATS
-//	plan.go, sweep.go, early.go, batch.go, leisure.go, registrar.go           what the policy says is done here
-//	marks.go, http.go, list.go, view.go, ask.go                               what is told to others
-//	edges.go, watch.go, near.go, adminpage                                    what is told to those who watch
+// Any number of janitors may run. One of them acts: it has the lease, begins generations,
+// announces, copies and deletes. The others stand by with the same ledgers. Operators ask over
+// HTTP what is retained.
+//
+//	lease.go, term.go, leasebucket.go, candidacy.go (pure)             who acts
+//	ledger.go, stream.go, control.go, trim.go, hole.go, stretch.go     the ledger: pure
+//	policy.go, merge.go, alarm.go, floor.go, duty.go, idle.go          what has to go, stay and be done: pure
+//	partition.go, checked.go, generation.go                            the ledger's connection to NATS
+//	plan.go, sweep.go, early.go, announce.go, purge.go, delete.go      what the policy says is done here
+//	registrar.go, setter.go                                            the index of sessions, and the limits
+//	http.go, list.go, view.go, ask.go                                  what is told to others
+//	edges.go, watch.go, near.go, adminpage                             what is told to those who watch
 package janitor

@@ -8,76 +8,133 @@ import (
 	"rejoin/shared/session"
 )
 
-// task is what has to be done about a record of the registry.
+// task is what has to be done about a session.
 type task uint8
 
 const (
-	// register makes a record for a session that only exists in the log.
-	register task = iota
-	// closeIdle begins to close a session that nobody needs; finish does the rest.
+	// repair has the index say what the log does, and asks whose the opening is.
+	repair task = iota
+	// closeIdle ends a session that nobody needs.
 	closeIdle
-	// finish closes what stays closing because whoever began it has died.
+	// finish ends a life whose end somebody began and did not finish, and the life of a
+	// name that has a newer opening.
 	finish
 	// remove deletes a record that has served its time.
 	remove
 )
 
-// duty is one thing to be done in the registry.
+// finishAfter is how long a life may be sealed without an end, by the ledger's own clock:
+// longer than an end takes.
+const finishAfter = 5 * time.Second
+
+// duty is one thing to be done.
 type duty struct {
 	task   task
-	record session.Record // for register only with a name
+	record session.Record // as the index has it; for finish a name and a life
 }
 
-// presence says what a complete ledger knows of a session.
-type presence uint8
+// loggedSession is what a complete ledger knows of a session's name.
+type loggedSession struct {
+	opening opening // the newest; sequence 0 when the log has none
+	lives   []loggedLife
+}
 
-const (
-	absent  presence = iota // nothing of it is in the log
-	hollow                  // markers of it are in the log, and no events
-	ended                   // it is in the log, with events and a =close marker
-	present                 // it has events and no =close marker
-)
+// loggedLife is a life of which something is in the log.
+type loggedLife struct {
+	life          string
+	first         uint64 // its oldest entry
+	events        bool
+	sealed, ended bool
+	since         time.Time // when the ledger got the seal
+}
 
-// duties says what has to be done in the registry, given its records and the
-// sessions in the log.
-//
-//   - A session with events and no record is registered. One with a tombstone is left.
-//   - What has been closing for longer than closeAfter is finished.
-//   - A session's tombstone goes when it is older than tombstoneTTL and nothing of
-//     the session is in the log any more, and its streams' records go before it.
-//   - A stream's record whose session has none is removed.
-//
-// Clocks are taken to agree within closeAfter less the time that a publish may take.
-func duties(records []session.Record, inLog map[string]presence, cfg Config, now time.Time) []duty {
-	sessions := make(map[string]*session.Record, len(records)) // not copied: there may be many
-	for i := range records {
-		if r := &records[i]; isSession(*r) {
-			sessions[r.Session] = r
+// of returns what is in the log of a life.
+func (s loggedSession) of(life string) (loggedLife, bool) {
+	for _, l := range s.lives {
+		if l.life == life {
+			return l, true
 		}
 	}
+	return loggedLife{}, false
+}
+
+// events reports whether the log has events of any life.
+func (s loggedSession) events() bool {
+	return slices.ContainsFunc(s.lives, func(l loggedLife) bool { return l.events })
+}
+
+// holds reports whether the log has something of a record's life or of the empty one, or
+// an opening of its name.
+func (s loggedSession) holds(rec session.Record) bool {
+	_, own := s.of(rec.Life)
+	_, empty := s.of("")
+	return own || empty || s.opening.seq > 0
+}
+
+// disagrees reports whether the log says something else of a session than its record, or
+// may: what an opening says that nobody has read matters when the record's life began
+// before it or has ended, or when something of another life is in the log.
+func (s loggedSession) disagrees(rec session.Record) bool {
+	own, _ := s.of(rec.Life)
+	switch {
+	case s.opening.seq == 0:
+		return false
+	case rec.Revision == 0, rec.State == session.Closed && !own.sealed:
+		return true
+	case s.opening.known:
+		return s.opening.life != rec.Life
+	}
+	return slices.ContainsFunc(s.lives, func(l loggedLife) bool {
+		return l.life != "" && (l.life != rec.Life || l.ended || l.first < s.opening.first)
+	})
+}
+
+// unfinished reports whether a life has to be ended.
+func (s loggedSession) unfinished(l loggedLife, rec session.Record, patience time.Duration, now time.Time) bool {
+	switch {
+	case l.life == "": // it has no fence
+		return false
+	case l.sealed && (!l.ended || rec.State == session.Open && rec.Life == l.life):
+		return now.Sub(l.since) >= patience
+	default:
+		return !l.sealed && s.opening.known && s.opening.life != l.life
+	}
+}
+
+// duties says what has to be done, given the index and the sessions in the log.
+//
+//   - The index says what the log does. Events of the empty life are no session: who
+//     stores them has opened none.
+//   - A life that somebody began to end longer than patience ago is ended; so is one that
+//     has a newer opening.
+//   - A tombstone goes when it is older than tombstoneTTL and nothing of the session is
+//     in the log any more.
+func duties(records []session.Record, inLog map[string]loggedSession, tombstoneTTL, patience time.Duration, now time.Time) []duty {
 	var out []duty
-	for name, p := range inLog {
-		if _, ok := sessions[name]; !ok && p == present {
-			out = append(out, duty{register, session.Record{Session: name}})
-		}
-	}
-	expired := func(r *session.Record) bool {
-		return r.State == session.Closed && now.Sub(r.Ended) >= cfg.TombstoneTTL && inLog[r.Session] == absent
-	}
+	indexed := make(map[string]*session.Record, len(records)) // not copied: there may be many
 	for i := range records {
 		r := &records[i]
-		owner, owned := sessions[r.Session]
-		overdue := r.State != session.Open && now.Sub(r.Ended) >= cfg.CloseAfter
-		switch {
-		case r.Stream != "" && !owned && overdue, r.Stream != "" && owned && expired(owner), r.Stream == "" && expired(r):
+		indexed[r.Session] = r
+		if r.State == session.Closed && now.Sub(r.Ended) >= tombstoneTTL && !inLog[r.Session].holds(*r) {
 			out = append(out, duty{remove, *r})
-		case r.State == session.Closing && overdue:
-			out = append(out, duty{finish, *r})
+		}
+	}
+	for name, s := range inLog {
+		rec := session.Record{Session: name}
+		if r := indexed[name]; r != nil {
+			rec = *r
+		}
+		if s.disagrees(rec) {
+			out = append(out, duty{repair, rec})
+		}
+		for _, l := range s.lives {
+			if s.unfinished(l, rec, patience, now) {
+				out = append(out, duty{finish, session.Record{Session: name, Life: l.life}})
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b duty) int {
-		streamsFirst := cmp.Compare(b.record.Stream, a.record.Stream)
-		return cmp.Or(cmp.Compare(a.record.Session, b.record.Session), streamsFirst, cmp.Compare(a.task, b.task))
+		return cmp.Or(cmp.Compare(a.record.Session, b.record.Session), cmp.Compare(a.task, b.task), cmp.Compare(a.record.Life, b.record.Life))
 	})
 	return out
 }

@@ -9,52 +9,67 @@ import (
 )
 
 func TestDuties(t *testing.T) {
-	cfg := Config{CloseAfter: 10 * time.Second, TombstoneTTL: time.Hour}
-	rec := func(name, stream string, state session.State, age time.Duration) session.Record {
-		r := session.Record{Session: name, Stream: stream, State: state}
-		if state != session.Open {
-			r.Ended = noon.Add(-age)
-		}
-		return r
+	indexed := func(life string) session.Record {
+		return session.Record{Session: "s", Life: life, State: session.Open, Revision: 1}
 	}
+	tombstone := func(age time.Duration) session.Record {
+		return session.Record{Session: "s", Life: "x", State: session.Closed, Ended: noon.Add(-age), Revision: 1}
+	}
+	unread, read := opening{seq: 20, first: 10}, opening{seq: 20, first: 10, life: "x", known: true}
+	in := func(o opening, lives ...loggedLife) loggedSession { return loggedSession{o, lives} }
+	living := loggedLife{life: "x", first: 11, events: true}
+	sealed := func(age time.Duration) loggedLife {
+		return loggedLife{life: "x", first: 11, sealed: true, since: noon.Add(-age)}
+	}
+	over := sealed(time.Minute)
+	over.ended = true
+	finishes := func(life string) []duty { return []duty{{finish, session.Record{Session: "s", Life: life}}} }
+	repairs := func(r session.Record) []duty { return []duty{{repair, r}} }
 	for _, test := range []struct {
-		name    string
-		records []session.Record
-		inLog   map[string]presence
-		want    []duty
+		name   string
+		record session.Record // without a revision: none
+		in     loggedSession
+		want   []duty
 	}{
-		{"nothing", nil, nil, nil},
-		{"only in the log", nil, map[string]presence{"s": present}, []duty{{register, session.Record{Session: "s"}}}},
-		{"only in the log and ended", nil, map[string]presence{"s": ended}, nil},
-		{"open and in the log", []session.Record{rec("s", "", session.Open, 0)}, map[string]presence{"s": present}, nil},
-		{"open and not in the log", []session.Record{rec("s", "", session.Open, 0)}, nil, nil},
-		{"a tombstone and in the log", []session.Record{rec("s", "", session.Closed, 2*time.Hour)}, map[string]presence{"s": present}, nil},
-		{"closing", []session.Record{rec("s", "", session.Closing, 9*time.Second)}, nil, nil},
-		{"closing for too long", []session.Record{rec("s", "", session.Closing, 10*time.Second)}, nil, []duty{{finish, rec("s", "", session.Closing, 10*time.Second)}}},
-		{
-			"a stream closing for too long",
-			[]session.Record{rec("s", "", session.Open, 0), rec("s", "a", session.Closing, time.Minute)},
-			nil,
-			[]duty{{finish, rec("s", "a", session.Closing, time.Minute)}},
-		},
-		{"a young tombstone", []session.Record{rec("s", "", session.Closed, time.Minute)}, nil, nil},
-		{
-			"an old tombstone takes its streams along, and goes last",
-			[]session.Record{rec("s", "", session.Closed, time.Hour), rec("s", "a", session.Closed, time.Hour), rec("s", "b", session.Closing, time.Hour)},
-			nil,
-			[]duty{{remove, rec("s", "b", session.Closing, time.Hour)}, {remove, rec("s", "a", session.Closed, time.Hour)}, {remove, rec("s", "", session.Closed, time.Hour)}},
-		},
-		{"an old tombstone with something left in the log", []session.Record{rec("s", "", session.Closed, time.Hour)}, map[string]presence{"s": ended}, nil},
-		{"a stream without a session", []session.Record{rec("s", "a", session.Closed, time.Minute)}, nil, []duty{{remove, rec("s", "a", session.Closed, time.Minute)}}},
-		{"a stream whose session may be on its way", []session.Record{rec("s", "a", session.Closed, time.Second)}, nil, nil},
-		{
-			"a closed stream of an open session",
-			[]session.Record{rec("s", "", session.Open, 0), rec("s", "a", session.Closed, 2*time.Hour)},
-			nil, nil,
-		},
+		{"nothing", session.Record{}, in(opening{}), nil},
+		{"open and in the log", indexed("x"), in(unread, living), nil},
+		{"open and without events", indexed("x"), in(unread), nil},
+		{"open and not in the log", indexed("x"), in(opening{}), nil},
+		{"events without an opening and a record", session.Record{}, in(opening{}, loggedLife{events: true}), nil},
+
+		{"an opening without a record", session.Record{}, in(unread), repairs(session.Record{Session: "s"})},
+		{"the record of a life of before the opening", indexed("x"), in(unread, loggedLife{life: "x", first: 9}), repairs(indexed("x"))},
+		{"the record of another life than the one that is published to", indexed("y"), in(unread, living), repairs(indexed("y"))},
+		{"the opening says so too", indexed("y"), in(read, living), repairs(indexed("y"))},
+		{"the opening says no", indexed("x"), in(read, living, loggedLife{events: true, first: 12}), nil},
+		{"events without an opening beside it", indexed("x"), in(unread, living, loggedLife{events: true, first: 12}), nil},
+		{"a tombstone, and the log has no seal", tombstone(0), in(read, living), repairs(tombstone(0))},
+		{"a life has ended and its opening is not read", tombstone(0), in(unread, over), repairs(tombstone(0))},
+
+		{"being ended", indexed("x"), in(unread, sealed(finishAfter-1)), nil},
+		{"being ended for too long", indexed("x"), in(unread, sealed(finishAfter)), finishes("x")},
+		{"ended, and the index says open", indexed("x"), in(read, over), finishes("x")},
+		{"replaced", indexed("x"), in(read, living, loggedLife{life: "y", first: 3, events: true}), finishes("y")},
+		{"replaced, and published to late", indexed("x"), in(read, living, loggedLife{life: "y", first: 12, events: true}), finishes("y")},
+		{"replaced and ended", indexed("x"), in(read, living, loggedLife{life: "y", first: 3, sealed: true, ended: true}), nil},
+
+		{"a young tombstone", tombstone(time.Minute), in(opening{}), nil},
+		{"an old tombstone", tombstone(time.Hour), in(opening{}), []duty{{remove, tombstone(time.Hour)}}},
+		{"an old tombstone with its life in the log", tombstone(time.Hour), in(opening{}, over), nil},
+		{"an old tombstone with the empty life in the log", tombstone(time.Hour), in(opening{}, loggedLife{events: true}), nil},
+		{"an old tombstone with another life in the log", tombstone(time.Hour), in(opening{}, loggedLife{life: "y"}), []duty{{remove, tombstone(time.Hour)}}},
+		{"an old tombstone with its opening in the log", tombstone(time.Hour), in(read, over), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := duties(test.records, test.inLog, cfg, noon); !reflect.DeepEqual(got, test.want) {
+			var records []session.Record
+			if test.record.Revision > 0 {
+				records = append(records, test.record)
+			}
+			inLog := map[string]loggedSession{}
+			if test.in.opening.seq > 0 || len(test.in.lives) > 0 {
+				inLog["s"] = test.in
+			}
+			if got := duties(records, inLog, time.Hour, finishAfter, noon); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
 		})

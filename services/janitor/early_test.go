@@ -11,14 +11,19 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
-	"rejoin/shared/session"
 )
 
 // sweepNow has the sweeper sweep.
 func (r *running) sweepNow(t *testing.T) {
 	t.Helper()
-	// Right after a restart the copy of the registry may be behind.
-	passes(t, session.ErrUnavailable, func() error { return r.sweeper.sweepNow(patience).err })
+	passes(t, eventlog.ErrUnavailable, func() error { return r.sweeper.sweepNow(patience).err })
+}
+
+// everything has the registrar do its duties, and the sweeper sweep.
+func (r *running) everything(t *testing.T) {
+	t.Helper()
+	r.registrar.round(r.term(t))
+	r.sweepNow(t)
 }
 
 func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
@@ -34,12 +39,12 @@ func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
 			cfg.Interval = time.Hour
 			test.settings.Partitions = 1
 			r := begin(t, natstest.Start(t), test.settings, cfg)
-			within := r.publish(t, "within", "a", 41) // a fortieth more
+			within := r.publish(t, "within", "a", 44) // less than an eighth more
 			all := r.publish(t, "s", "a", 30)
 			for range 3 {
 				all = append(all, r.publish(t, "s", "b", 15)...)
 				eventually(t, func() error {
-					if n := len(r.stored(t, "s", "")); n > 41 {
+					if n := len(r.stored(t, "s", "")); n > 44 {
 						return fmt.Errorf("%d events are stored", n)
 					}
 					return nil
@@ -56,7 +61,7 @@ func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
 				t.Error("there is a line for what was trimmed between the sweeps")
 			}
 			r.sweepNow(t)
-			if line := fmt.Sprintf("session_%s=%d", test.name, len(all)-40+1); !strings.Contains(r.log.String(), line) {
+			if line := fmt.Sprintf("session_%s=%d", test.name, len(all)-40+4); !strings.Contains(r.log.String(), line) {
 				t.Errorf("the log does not say %s", line)
 			}
 		})
@@ -65,23 +70,23 @@ func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
 
 func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
 	l := newLedger()
-	l.alarm = limits{maxEvents: 100, maxBytes: -1}.alarm()
+	l.alarm = limits{maxPerStream: -1, maxEvents: 100, maxBytes: -1}.alarm()
 	publish := func(session string, n int) {
 		for range n {
 			l.apply(eventlog.Entry{Subject: event.Subject{Session: session, Stream: "x"}, Valid: true, Sequence: l.through + 1, Time: noon}, noon)
 		}
 	}
-	publish("a", 102)
+	publish("a", 111)
 	publish("b", 200)
 	if l.alarmed() {
 		t.Error("it rings before the ledger is complete")
 	}
 	l.reach(l.through, noon)
 	for range 2 {
-		if got := fmt.Sprint(l.alarms()); got != "[b]" || l.alarmed() {
+		if got := fmt.Sprint(l.alarms()); got != "[b ]" || l.alarmed() {
 			t.Errorf("it rang for %s", got)
 		}
-		l.hush("b")
+		l.hush(unopened("b"))
 		publish("b", 2)
 	}
 	l.alarms()
@@ -89,8 +94,31 @@ func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
 		t.Error("it rings for a session that had to give up nothing")
 	}
 	l.drop()
-	if l.alarmed() || l.alarm.events != 102 {
+	if l.alarmed() || l.alarm.events != 112 {
 		t.Errorf("the ledger that was dropped is left with %+v and %v", l.alarm, l.over)
+	}
+}
+
+func TestAlarm_IsAnEighthAboveTheLimit(t *testing.T) {
+	for limit, want := range map[int64]int64{-1: 0, 1: 2, 7: 8, 8: 9, 16: 18, 10_000: 11_250} {
+		if got := (limits{limit, limit, limit, -1, 0}).alarm(); got != (alarm{want, want, want}) {
+			t.Errorf("with a limit of %d it rings at %+v, want %d", limit, got, want)
+		}
+	}
+	m := alarm{perStream: 3, events: 5, bytes: 50}
+	for name, test := range map[string]struct {
+		a    account
+		s    stream
+		want bool
+	}{
+		"nothing":  {account{events: 4, bytes: 49}, stream{events: sized(1, 2)}, false},
+		"a stream": {account{events: 3}, stream{events: sized(1, 2, 3)}, true},
+		"events":   {account{events: 5}, stream{}, true},
+		"bytes":    {account{bytes: 50}, stream{}, true},
+	} {
+		if got := m.rings(&test.a, &test.s); got != test.want {
+			t.Errorf("%s: it rings: %t", name, got)
+		}
 	}
 }
 
@@ -114,19 +142,15 @@ func BenchmarkPlan(b *testing.B) {
 		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
 	}
 	l.reach(l.through, noon)
-	p := &partition{ledger: l, now: time.Now}
 	w := newSweeper(quick(), back, nil, env.Log)
-	w.partitions = []*partition{p}
 	b.Run("partition", func(b *testing.B) {
 		for b.Loop() {
-			w.doom(l, noon)
-			l.forget(keepEmpty)
+			w.planned(l, nil, noon)
 		}
 	})
 	b.Run("session", func(b *testing.B) {
 		for b.Loop() {
-			l.over = []string{"session-1"}
-			w.planEarly(nil)
+			w.planned(l, []string{unopened("session-1")}, noon)
 		}
 	})
 	for i := range 10_500 {
@@ -135,7 +159,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	b.Run("hot session", func(b *testing.B) {
 		for b.Loop() {
-			if n := len(w.ofSession(l, "hot", w.limits(), noon)); n != 50 {
+			if n := len(w.ofLife(l, l.accounts[unopened("hot")], w.limits(), noon)); n != 50 {
 				b.Fatal(n)
 			}
 		}

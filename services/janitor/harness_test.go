@@ -7,16 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
+	"rejoin/shared/session"
 )
 
 // patience is how long a test waits for what must happen.
@@ -87,7 +90,7 @@ type running struct {
 func quick() Config {
 	return Config{
 		JanitorAddr: "127.0.0.1:0", Interval: 50 * time.Millisecond, Lease: 15 * time.Second, // longer than a slow machine pauses
-		CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: 2 * time.Hour,
+		SyncInterval: 10 * time.Millisecond, ClosedGrace: time.Hour, TombstoneTTL: 2 * time.Hour,
 	}
 }
 
@@ -134,6 +137,9 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	return r
 }
 
+// impatient has the registrar end a life soon after its seal.
+func impatient(s *Service) { s.registrar.patience = time.Millisecond }
+
 // onlySweeps has sessions trimmed by sweeps alone, until the first one.
 func (r *running) onlySweeps() {
 	for _, p := range r.partitions {
@@ -144,13 +150,19 @@ func (r *running) onlySweeps() {
 // messageBytes is the size of what publish stores.
 const messageBytes = 52
 
+// life returns the life of a session that is in the index, or the empty one.
+func (r *running) life(session string) string {
+	rec, _ := r.b.Sessions.Session(session)
+	return rec.Life
+}
+
 // publish stores events of a stream and returns their sequences. It lets the ledger
 // follow each, so that none is removed before the ledger saw it.
 func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 {
 	t.Helper()
 	var all []uint64
 	for i := range n {
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: session, Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"i":%06d}}`, i)})
+		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: r.life(session), Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"i":%06d}}`, i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,8 +182,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	}
 }
 
-// exact waits until the ledgers are exact: a ledger that has begun anew answers late
-// questions as well as it can.
+// exact waits until the ledgers are exact.
 func (r *running) exact(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -183,23 +194,57 @@ func (r *running) exact(t *testing.T) {
 	}
 }
 
+// mark stores a control entry, and returns its sequence.
 func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) uint64 {
 	t.Helper()
-	ack, err := r.b.Log.Mark(t.Context(), kind, session, stream)
+	life, p := r.life(session), r.b.Log.Partition(session)
+	do := r.b.Log.EndStream
+	if kind == event.Clear {
+		do = r.b.Log.ClearStream
+	}
+	if err := do(t.Context(), session, life, stream); err != nil {
+		t.Fatal(err)
+	}
+	seq, err := r.b.Log.Last(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ack.Sequence
+	return seq
 }
 
-// stored returns the sequences of what is in the log of a session and stream.
+// create opens a session.
+func (r *running) create(t *testing.T, name string) session.Record {
+	t.Helper()
+	rec, err := r.b.Sessions.Create(t.Context(), session.New(name, "", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// end ends a session, or a stream of it, and waits for the ledger to follow.
+func (r *running) end(t *testing.T, name, stream string) {
+	t.Helper()
+	if err := r.b.Sessions.End(t.Context(), name, stream, false); err != nil {
+		t.Fatal(err)
+	}
+	p := r.b.Log.Partition(name)
+	state, err := r.b.Log.Look(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.followed(t, eventlog.Ack{Partition: p, Sequence: state.Last})
+}
+
+// stored returns the sequences of what is in the log of a session's life and stream, but
+// for births and trims.
 func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	t.Helper()
 	var page eventlog.Page
 	passes(t, eventlog.ErrUnavailable, func() error { // what is asked right after a restart ends when the log hears of it
 		state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
 		if err == nil {
-			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
+			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Life: r.life(session), Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
 		}
 		return err
 	})
@@ -207,33 +252,111 @@ func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	for _, e := range page.Entries {
 		all = append(all, e.Sequence)
 	}
+	if stream == "" {
+		all = append(all, r.controlsOf(t, session)...)
+		slices.Sort(all)
+	}
 	return all
 }
 
-// ask asks for the mark of a stream as an edge does.
-func (r *running) ask(t *testing.T, session, stream string) (marks.Mark, error) {
+// controlsOf returns the sequences of the last control entries of a life on each subject, but
+// for births and trims.
+func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 	t.Helper()
-	p := r.b.Log.Partition(session)
-	state, err := r.b.Log.Look(t.Context(), p)
+	of := event.Subject{Partition: r.b.Log.Partition(session), Session: session, Life: r.life(session)}
+	js, err := jetstream.New(r.b.Conn)
 	if err != nil {
-		return marks.Mark{}, err
+		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), marks.AskTimeout)
-	defer cancel()
-	reply, err := marks.Ask(ctx, r.b.Conn, marks.Request{Partition: p, Birth: state.Birth, Session: session, Stream: stream, Through: state.Last, First: state.First, Limit: state.Limits.MaxEventsPerStream})
-	return lookUp(reply, place{session, stream}), err
-}
-
-// wantMark waits for an answer, which has to be the right one at once.
-func (r *running) wantMark(t *testing.T, session, stream string, want marks.Mark) {
-	t.Helper()
-	var got marks.Mark
-	eventually(t, func() (err error) {
-		got, err = r.ask(t, session, stream)
+	var info *jetstream.StreamInfo
+	eventually(t, func() error {
+		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))
+		if err == nil {
+			info, err = stream.Info(t.Context(), jetstream.WithSubjectFilter(of.Filter()))
+		}
 		return err
 	})
-	if got != want {
-		t.Errorf("the mark of %s/%s is %+v, want %+v", session, stream, got, want)
+	for text := range info.State.Subjects {
+		s, err := event.ParseSubject(text)
+		if err != nil || s.Kind == event.Message || s.Kind == event.Birth || s.Kind == event.Trim {
+			continue
+		}
+		seq, err := r.b.Log.Last(t.Context(), s)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, seq)
+	}
+	return all
+}
+
+// wantTrimmed waits until the log says that a stream's events were removed up to a sequence, 0
+// for none, and the ledger says the same.
+func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, reason eventlog.Reason) {
+	t.Helper()
+	eventually(t, func() error {
+		p := r.b.Log.Partition(name)
+		state, err := r.b.Log.Look(t.Context(), p)
+		if err != nil {
+			return err
+		}
+		missing, err := r.b.Log.Missing(t.Context(), state, name, r.life(name), stream, 0, 0)
+		if err != nil {
+			return err
+		}
+		var newest eventlog.Missing
+		for _, m := range missing {
+			// Without a birth nobody can say what the floor took.
+			if m.UpTo > newest.UpTo && (m.Reason != eventlog.Expired || reason == eventlog.Expired) {
+				newest = m
+			}
+		}
+		if newest.UpTo != upTo || newest.Reason != reason {
+			return fmt.Errorf("the log says that %+v is missing of %s/%s, want %d, %s", missing, name, stream, upTo, reason)
+		}
+		removed := uint64(0)
+		r.partitions[p].with(func(l *ledger) {
+			if a := l.accounts[event.LifeKey(name, r.life(name))]; a != nil && a.streams[stream] != nil {
+				removed = a.streams[stream].removed
+			}
+		})
+		if removed != upTo && reason != eventlog.Expired {
+			return fmt.Errorf("the ledger says that %s/%s is removed up to %d, want %d", name, stream, removed, upTo)
+		}
+		return nil
+	})
+}
+
+// term returns the context of the term in which a janitor acts, or fails the test.
+func (r *running) term(t *testing.T) context.Context {
+	t.Helper()
+	term := r.lease.acting()
+	if term == nil {
+		t.Fatal("it does not act any more")
+	}
+	return term.ctx
+}
+
+// wantCounts waits until the ledgers have as many entries as the log.
+func (r *running) wantCounts(t *testing.T) {
+	t.Helper()
+	for _, p := range r.partitions {
+		eventually(t, func() error {
+			state, err := r.b.Log.Look(t.Context(), p.number)
+			if err != nil {
+				return err
+			}
+			p.with(func(l *ledger) {
+				l.advance(state.First)
+				if n := l.entries(); !l.exact() || l.through != state.Last || n != state.Events {
+					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.number, state.Events, state.Last, l.exact(), n, l.through)
+				}
+			})
+			return err
+		})
 	}
 }
 

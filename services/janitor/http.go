@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/audience"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 )
 
@@ -36,9 +37,9 @@ type sessionList struct {
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
 type sweepAnswer struct {
 	Removed map[Reason]int `json:"removed"`
-	// Left is what is removed in the next minute, so that publishers do not notice.
-	Left    map[Reason]int `json:"left"`
-	Seconds float64        `json:"seconds"`
+	// Left is what is announced and not deleted yet, by what readers are told.
+	Left    map[eventlog.Reason]int `json:"left"`
+	Seconds float64                 `json:"seconds"`
 }
 
 // dryAnswer is the body of POST /v1/sweep?dry_run=true.
@@ -47,8 +48,8 @@ type dryAnswer struct {
 	// Removals are the largest ones.
 	Removals []removalInfo `json:"removals"`
 	More     bool          `json:"more"` // there are more than these
-	// Left is what earlier sweeps have left to be removed.
-	Left map[Reason]int `json:"left"`
+	// Left is what earlier sweeps have announced and nobody has deleted yet.
+	Left map[eventlog.Reason]int `json:"left"`
 }
 
 // guard returns a handler that calls h for requests whose token grants admin: what the
@@ -70,18 +71,10 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 		p.with(func(l *ledger) { l.held(inLog) })
 	}
 	page, more := q.rows(records, inLog)
-	of := make(map[string][]session.Record, len(page))
-	for _, at := range page {
-		of[at.name] = nil
-	}
-	for _, r := range records {
-		if _, ok := of[r.Session]; ok {
-			of[r.Session] = append(of[r.Session], r)
-		}
-	}
 	list := sessionList{Sessions: make([]sessionInfo, 0, len(page))}
 	for _, at := range page {
-		list.Sessions = append(list.Sessions, s.info(at.name, of[at.name]))
+		rec, _ := s.backend.Sessions.Session(at.name)
+		list.Sessions = append(list.Sessions, s.info(at.name, rec))
 	}
 	if more {
 		list.Next = q.next(page[len(page)-1])
@@ -126,10 +119,10 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	records, err := s.recordsOf(name)
-	d := s.detail(name, records)
+	rec, err := s.recordOf(name)
+	d := s.detail(name, rec)
 	switch {
-	case len(records) > 0 || d.Events > 0:
+	case rec.Session != "" || d.Events > 0:
 		return answerJSON(c, d)
 	case err != nil:
 		return web.Wrap(err, web.CodeUnavailable, "The registry of sessions does not answer.")
@@ -137,52 +130,60 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
 }
 
-// recordsOf returns the records of a session and its streams. Where the copy has none, the
-// registry is asked: the copy may be a moment behind what somebody has just created.
-func (s *Service) recordsOf(name string) ([]session.Record, error) {
-	if _, ok := s.backend.Sessions.Session(name); ok {
-		return s.backend.Sessions.Of(name), nil
+// recordOf returns the record of a session, without a name when there is none. Where
+// the copy has none, the log is asked: the copy may be a moment behind what somebody has
+// just created.
+func (s *Service) recordOf(name string) (session.Record, error) {
+	if rec, ok := s.backend.Sessions.Session(name); ok {
+		return rec, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
 	defer cancel()
-	rec, err := s.backend.Sessions.Get(ctx, name, "")
-	switch {
-	case err == nil:
-		return []session.Record{rec}, nil
-	case errors.Is(err, session.ErrNotFound):
-		return nil, nil
+	rec, err := s.backend.Sessions.Get(ctx, name)
+	if errors.Is(err, session.ErrNotFound) {
+		err = nil
 	}
-	return nil, err
+	return rec, err
 }
 
-// info puts together what registry and ledger have of a session.
-func (s *Service) info(name string, records []session.Record) (info sessionInfo) {
-	rec := recordOf(name, records)
-	lim := s.sweeper.limitsOf(rec)
+// info puts together what index and ledger have of a session.
+func (s *Service) info(name string, rec session.Record) (info sessionInfo) {
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) { info = l.infoOf(rec, l.streamsOf(rec, records, p.now()), lim) })
+	p.with(func(l *ledger) {
+		rec := l.shown(name, rec)
+		info = l.infoOf(rec, l.streamsOf(rec, s.retention()), s.sweeper.limitsOf(rec))
+	})
 	return info
 }
 
 // detail is info with the streams, and what goes next.
-func (s *Service) detail(name string, records []session.Record) (d sessionDetail) {
-	rec := recordOf(name, records)
-	lim := s.sweeper.limitsOf(rec)
+func (s *Service) detail(name string, rec session.Record) (d sessionDetail) {
 	p := s.partitions[s.backend.Log.Partition(name)]
 	p.with(func(l *ledger) {
-		now := p.now()
-		removals := s.sweeper.ofSession(l, name, s.sweeper.limits(), now)
-		d = l.detail(rec, l.streamsOf(rec, records, now), removals, lim)
+		rec := l.shown(name, rec)
+		removals := s.sweeper.ofLife(l, l.accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.now())
+		d = l.detail(rec, l.streamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
 	})
 	return d
 }
 
-// recordOf returns the session's own record of those of it and its streams.
-func recordOf(name string, records []session.Record) session.Record {
-	if i := slices.IndexFunc(records, isSession); i >= 0 {
-		return records[i]
+// retention is what the log keeps of a stream.
+type retention struct {
+	maxAge       time.Duration // not positive: no limit
+	maxPerStream int64         // likewise
+}
+
+func (s *Service) retention() retention {
+	settings := s.backend.Log.Settings()
+	return retention{settings.MaxAge, settings.MaxEventsPerStream}
+}
+
+// shown returns the record of a session, or one with its life where there is none.
+func (l *ledger) shown(name string, rec session.Record) session.Record {
+	if rec.Session == "" {
+		rec = session.Record{Session: name, Life: l.lifeOf(name)}
 	}
-	return session.Record{Session: name}
+	return rec
 }
 
 // sweep sweeps, or says what a sweep would do.
@@ -196,7 +197,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	}
 	if dry {
 		d := s.sweeper.dryRun()
-		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.doomed()})
+		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.toDelete()})
 	}
 	if !s.lease.held() {
 		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")
@@ -210,8 +211,6 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	}
 	return answerJSON(c, sweepAnswer{done.removed, done.left, done.took.Seconds()})
 }
-
-func isSession(r session.Record) bool { return r.Stream == "" }
 
 // ready returns the problem that answers a request while a ledger is not complete: at
 // the beginning, and while one begins anew.
@@ -265,8 +264,8 @@ func parseListQuery(c *fiber.Ctx) (listQuery, error) {
 	if err != nil {
 		return listQuery{}, err
 	}
-	if q.state = session.State(state); given && !slices.Contains([]session.State{session.Open, session.Closing, session.Closed}, q.state) {
-		return bad(`The parameter "state" is "open", "closing" or "closed".`)
+	if q.state = session.State(state); given && !slices.Contains([]session.State{session.Open, session.Closed}, q.state) {
+		return bad(`The parameter "state" is "open" or "closed".`)
 	}
 	return q, nil
 }

@@ -56,7 +56,7 @@ func do(t *testing.T, method, addr, path string, into any) (status int, body str
 func TestASessionIsThereAtOnce(t *testing.T) {
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
-	others, err := session.OpenRegistry(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler))
+	others, err := session.OpenRegistry(t.Context(), r.b.Log, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +79,7 @@ func TestHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"log/1", "log2"} {
+		r.create(t, name)
 		a := r.publish(t, name, "a", 2)
 		r.publish(t, name, "b", 1)
 		if name == "log/1" {
@@ -94,20 +95,8 @@ func TestHTTP(t *testing.T) {
 			})
 		}
 	}
-	for _, name := range []string{"log/1", "log2"} {
-		eventually(t, func() error { // the registrar was here
-			if _, ok := r.b.Sessions.Session(name); !ok {
-				return fmt.Errorf("%s is not registered", name)
-			}
-			return nil
-		})
-	}
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "log2", "a", false, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "log2", "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.end(t, "log2", "a")
+	r.end(t, "log2", "")
 	for _, test := range []struct {
 		path   string
 		status int
@@ -121,7 +110,7 @@ func TestHTTP(t *testing.T) {
 		{"/v1/sessions?limit=1&after=f", 200, "", "log/1", "log/1"},
 		{"/v1/sessions?state=closed", 200, "", "log2", ""},
 		{"/v1/sessions?state=open&limit=2", 200, "", "empty log/1", ""},
-		{"/v1/sessions?state=closing", 200, `"sessions":[]`, "", ""},
+		{"/v1/sessions?state=closing", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?limit=0", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?limit=1001", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?limit=x", 400, "invalid_parameter", "", ""},
@@ -162,6 +151,20 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// Who publishes without an opening has no session in the index.
+func TestHTTP_SessionWithoutARecord(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
+	all := r.publish(t, "s", "a", 2)
+	var list sessionList
+	if status, body := get(t, r.Addr().String(), "/v1/sessions?state=open", &list); status != http.StatusOK || len(list.Sessions) != 1 || list.Sessions[0].Session != "s" || list.Sessions[0].Events != 2 {
+		t.Errorf("%d %s", status, body)
+	}
+	var d sessionDetail
+	if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK || d.State != session.Open || !d.Created.IsZero() || d.OpenStreams != 1 || d.Streams[0].OldestID != r.idOf(t, "s", "a", all[0]) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
 // activity returns when a session was last active, in microseconds.
 func activity(t *testing.T, r *running, name string) int64 {
 	t.Helper()
@@ -179,8 +182,7 @@ func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, _ := r.b.Sessions.Session(name)
-	at := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: name, Incarnation: rec.Incarnation, Stream: stream}
+	at := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 
@@ -189,10 +191,7 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg)
 	r.onlySweeps()
-	rec, err := r.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.create(t, "s")
 	a, b := r.publish(t, "s", "a", 4), r.publish(t, "s", "b", 1)
 	look := func() (d sessionDetail) {
 		t.Helper()
@@ -213,9 +212,7 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
 	}
 	r.sweepNow(t)
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, rec.Session, "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.end(t, "s", "")
 	d = look()
 	want = []removalInfo{
 		{Reason: expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
@@ -231,17 +228,12 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 
 func TestASweepOnRequest(t *testing.T) {
 	cfg := quick()
-	cfg.Interval, cfg.ClosedGrace = time.Hour, 0
+	cfg.Interval, cfg.ClosedGrace, cfg.SyncInterval = time.Hour, 0, time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
 	r.onlySweeps()
-	rec, err := r.b.Sessions.Create(t.Context(), session.New("closed", "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.create(t, "closed")
 	r.publish(t, "closed", "x", 2)
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, rec.Session, "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.end(t, "closed", "")
 	a, b := r.publish(t, "s", "a", 5), r.publish(t, "s", "b", 3)
 	for range 2 { // a dry run changes nothing
 		var got dryAnswer
@@ -252,7 +244,7 @@ func TestASweepOnRequest(t *testing.T) {
 				{Reason: SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
 				{Reason: Closed, Session: "closed", Stream: "x", Entries: 2},
 			},
-			Left: map[Reason]int{},
+			Left: map[eventlog.Reason]int{},
 		}
 		want.Removals[1].UpTo = got.Removals[min(1, len(got.Removals)-1)].UpTo
 		if status != http.StatusOK || !reflect.DeepEqual(got, want) {
@@ -264,11 +256,13 @@ func TestASweepOnRequest(t *testing.T) {
 	}
 	var got sweepAnswer
 	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
-	want := sweepAnswer{Removed: map[Reason]int{SessionEvents: 5}, Left: map[Reason]int{Closed: 2}, Seconds: got.Seconds}
+	want := sweepAnswer{Removed: map[Reason]int{SessionEvents: 5, Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
 	if status != http.StatusOK || !reflect.DeepEqual(got, want) || got.Seconds <= 0 {
 		t.Fatalf("%d %s, want %+v", status, body, want)
 	}
-	if err := wantSequences(r.stored(t, "s", ""), b); err != nil {
+	r.wantTrimmed(t, "s", "a", a[4], eventlog.Trimmed)
+	r.wantTrimmed(t, "s", "b", 0, "")
+	if err := wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)); err != nil { // it is not on disk for long enough
 		t.Error(err)
 	}
 	for path, want := range map[string]int{

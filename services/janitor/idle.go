@@ -42,16 +42,16 @@ type candidate struct {
 }
 
 // idle reports whether a session has had no event for as long as it may have none.
-func (c candidate) idle(p presence, lastEvent func(session string) time.Time, now time.Time) bool {
+func (c candidate) idle(in loggedSession, lastEvent func(session.Record) time.Time, now time.Time) bool {
 	enough := func(since time.Time) bool { return now.Sub(since) >= c.after }
-	return c.record.State == session.Open && (p == absent || p == hollow) && c.after > 0 &&
-		enough(c.record.Created) && enough(c.seen) && enough(lastEvent(c.record.Session))
+	return c.record.State == session.Open && !in.events() && c.after > 0 &&
+		enough(c.record.Created) && enough(c.seen) && enough(lastEvent(c.record))
 }
 
 // candidates returns sessions to ask the edges about, as many as one question may
 // have: first those that were alone in the last round, then the others by name.
 // lastEvent says when a session's last event may have been stored.
-func (v *vigil) candidates(records []session.Record, inLog map[string]presence, limit func(session.Retention) time.Duration, lastEvent func(string) time.Time, now time.Time) []candidate {
+func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSession, limit func(session.Retention) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
@@ -64,7 +64,7 @@ func (v *vigil) candidates(records []session.Record, inLog map[string]presence, 
 	present := map[string]time.Time{}
 	for i := range records {
 		r := &records[i]
-		if r.Stream != "" || r.State != session.Open {
+		if r.State != session.Open {
 			continue
 		}
 		c := candidate{*r, limit(r.Retention), v.present[r.Session]}

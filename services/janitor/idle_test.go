@@ -29,8 +29,10 @@ func namesOf(all []candidate) (names []string) {
 
 func TestWhichSessionsMayBeIdle(t *testing.T) {
 	const day = 24 * time.Hour
-	closing, stream := openRecord("s", day), openRecord("s", day)
-	closing.State, stream.Stream = session.Closing, "t"
+	closed := openRecord("s", day)
+	closed.State = session.Closed
+	absent, hollow := loggedSession{}, loggedSession{opening{seq: 1, first: 1}, []loggedLife{{life: "x"}}}
+	present := loggedSession{opening{}, []loggedLife{{life: "x"}, {events: true}}}
 	asks := func(idle time.Duration) session.Record {
 		r := openRecord("s", 2*day)
 		r.Retention.IdleAfter = idle
@@ -40,21 +42,19 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		record session.Record
-		in     presence
+		in     loggedSession
 		last   time.Duration // ago
 		seen   time.Duration // ago
 		cfg    Config
 		want   bool
 	}{
 		{"for as long as it may be", openRecord("s", day), absent, day, day, everSince(day), true},
-		{"with markers in the log", openRecord("s", day), hollow, day, day, everSince(day), true},
+		{"with control entries in the log", openRecord("s", day), hollow, day, day, everSince(day), true},
 		{"with events", openRecord("s", day), present, day, day, everSince(day), false},
-		{"with events and a close marker", openRecord("s", day), ended, day, day, everSince(day), false},
 		{"created lately", openRecord("s", day-1), absent, day, day, everSince(day), false},
 		{"published to lately", openRecord("s", day), absent, day - 1, day, everSince(day), false},
 		{"asked for lately", openRecord("s", day), absent, day, day - 1, everSince(day), false},
-		{"closing", closing, absent, day, day, everSince(day), false},
-		{"a stream", stream, absent, day, day, everSince(day), false},
+		{"closed", closed, absent, day, day, everSince(day), false},
 		{"none ever is", openRecord("s", day), absent, day, day, everSince(-1), false},
 		{"none ever is, by default of a program", openRecord("s", day), absent, day, day, Config{}, false},
 		{"it asks for less", asks(time.Hour), absent, time.Hour, time.Hour, everSince(day), true},
@@ -64,8 +64,8 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			v := vigil{present: map[string]time.Time{"s": noon.Add(-test.seen), "gone": noon}}
-			last := func(string) time.Time { return noon.Add(-test.last) }
-			got := v.candidates([]session.Record{test.record}, map[string]presence{"s": test.in}, test.cfg.idleLimit(), last, noon)
+			last := func(session.Record) time.Time { return noon.Add(-test.last) }
+			got := v.candidates([]session.Record{test.record}, map[string]loggedSession{"s": test.in}, test.cfg.idleLimit(), last, noon)
 			if (len(got) == 1) != test.want {
 				t.Errorf("got %+v", got)
 			}
@@ -82,7 +82,7 @@ func TestTheEdgesAreAskedAboutSoManySessionsAtOnce(t *testing.T) {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
 	v := vigil{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
-	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(string) time.Time { return time.Time{} }, noon))
+	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, noon))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}
@@ -145,17 +145,18 @@ func TestWhoIsAlone(t *testing.T) {
 func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 	l := newLedger()
 	fill(l, 1, 3)
-	last := l.accounts["s"].last
+	last := l.accounts[unopened("s")].last
 	l.reach(3, noon)
-	if got := l.lastEvent("nobody"); !got.Equal(noon) {
+	if got := l.lastEvent(unopened("nobody")); !got.Equal(noon) {
 		t.Errorf("of a stranger: %s", got)
 	}
-	if got := l.lastEvent("s"); got.Before(noon) || last == 0 {
+	if got := l.lastEvent(unopened("s")); got.Before(noon) || last == 0 {
 		t.Errorf("%s, %d", got, last)
 	}
-	l.accounts["s"].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
-	l.forgetAccount("s")
-	if got := l.lastEvent("s"); !got.Equal(noon.Add(time.Hour)) {
+	l.accounts[unopened("s")].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
+	l.advance(4)
+	l.expireAll()
+	if got := l.lastEvent(unopened("s")); !got.Equal(noon.Add(time.Hour)) {
 		t.Errorf("when it is forgotten: %s", got)
 	}
 }
@@ -179,16 +180,13 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
-	cfg.IdleAfter, cfg.CloseAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 100*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
-	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
+	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 300*time.Millisecond, 600*time.Millisecond
+	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: 2 * time.Second}, cfg, func(s *Service) {
 		s.registrar.vigil.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 	})
 	r.play(t, "e", func(name string) bool { return name == "visited" })
-	r.publish(t, "busy", "t", 1)
-	for _, name := range []string{"alone", "visited"} {
-		if _, err := r.b.Sessions.Register(t.Context(), name, ""); err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range []string{"alone", "visited", "busy"} {
+		r.create(t, name)
 	}
 	patient := session.New("patient", "", json.RawMessage(`{"retention":{"idleAfter":-1}}`), time.Now())
 	if _, err := r.b.Sessions.Create(t.Context(), patient); err != nil {
@@ -200,13 +198,14 @@ func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
 	}
 	for _, name := range []string{"alone", "patient"} {
 		eventually(t, func() error {
+			r.publish(t, "busy", "t", 1)
 			if now := state(name); now != "" {
 				return fmt.Errorf("the session %s is %s", name, now)
 			}
 			return nil
 		})
 	}
-	for task, want := range map[string]float64{"closed": 2, "finished": 2, "removed": 2} {
+	for task, want := range map[string]float64{"closed": 2, "removed": 2} {
 		eventually(t, func() error {
 			if n := r.metric(t, "registry_records_total", task); n != want {
 				return fmt.Errorf("%v records were %s, want %v", n, task, want)

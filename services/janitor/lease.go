@@ -53,9 +53,7 @@ type lease struct {
 	state candidacy
 	term  *term // nil while another one acts
 
-	freed  chan struct{} // somebody has released the lease
-	placed chan struct{} // closed when it is known for the first time who acts
-	place  func()
+	freed chan struct{} // somebody has released the lease
 }
 
 func newLease(length time.Duration, nc *nats.Conn, replicas int, logger *slog.Logger) (*lease, error) {
@@ -68,9 +66,8 @@ func newLease(length time.Duration, nc *nats.Conn, replicas int, logger *slog.Lo
 		nc: nc, js: js, replicas: replicas, logger: logger,
 		now:   func() instant { return instant{time.Since(start), time.Duration(time.Now().UnixNano())} },
 		state: candidacy{id: rand.Text(), lease: length},
-		freed: make(chan struct{}, 1), placed: make(chan struct{}),
+		freed: make(chan struct{}, 1),
 	}
-	l.place = sync.OnceFunc(func() { close(l.placed) })
 	return l, nil
 }
 
@@ -126,11 +123,8 @@ func (l *lease) live(ctx, program context.Context, act func(context.Context) err
 			}
 			t = nil
 		}
-		if !acting && wait > 0 {
-			l.place()
-			if result == taken {
-				follow()
-			}
+		if !acting && wait > 0 && result == taken {
+			follow()
 		}
 		var ended <-chan struct{}
 		if t != nil {

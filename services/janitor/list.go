@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
 
@@ -38,13 +39,25 @@ type held struct {
 	newest int64 // see account
 }
 
-// held returns what the ledger has of every session with events.
+// held returns what the ledger has of every life with events.
 func (l *ledger) held(of map[string]held) {
-	for name, a := range l.accounts {
+	for key, a := range l.accounts {
 		if a.events > 0 {
-			of[name] = held{a.events, a.bytes, int64(a.last)}
+			of[key] = held{a.events, a.bytes, int64(a.last)}
 		}
 	}
+}
+
+// lifeOf returns the life of a session that was published to last, for a session that is
+// not in the index.
+func (l *ledger) lifeOf(session string) (life string) {
+	newest := uint32(0)
+	for key, a := range l.accounts {
+		if name, of := event.ParseLifeKey(key); name == session && a.last >= newest {
+			life, newest = of, a.last
+		}
+	}
+	return life
 }
 
 // listQuery are the parameters of GET /v1/sessions.
@@ -58,9 +71,9 @@ type listQuery struct {
 	after    *row // nil: from the beginning
 }
 
-// rows returns the sessions of a page, those of the registry and those that are only
-// in the log, and whether there are more. It empties inLog. A page takes a look at each
-// session, and sorts no more than it shows.
+// rows returns the sessions of a page, those of the index and those that are only in the
+// log, and whether there are more, given what the log has of each life. It empties inLog.
+// A page takes a look at each session, and sorts no more than it shows.
 func (q listQuery) rows(records []session.Record, inLog map[string]held) (page []row, more bool) {
 	f := firsts[row]{n: q.limit, compare: compareRows}
 	add := func(r session.Record, h held) {
@@ -70,12 +83,25 @@ func (q listQuery) rows(records []session.Record, inLog map[string]held) (page [
 		}
 	}
 	for i := range records {
-		if r := &records[i]; isSession(*r) {
-			add(*r, inLog[r.Session])
-			delete(inLog, r.Session)
+		r := &records[i]
+		life := event.LifeKey(r.Session, r.Life)
+		add(*r, inLog[life])
+		delete(inLog, life)
+	}
+	unknown := map[string]held{} // by session
+	for life, h := range inLog {
+		name, _ := event.ParseLifeKey(life)
+		if h.newest >= unknown[name].newest {
+			unknown[name] = h
 		}
 	}
-	for name, h := range inLog {
+	clear(inLog)
+	if len(unknown) > 0 {
+		for i := range records { // what is left of earlier lives
+			delete(unknown, records[i].Session)
+		}
+	}
+	for name, h := range unknown {
 		add(session.Record{Session: name, State: session.Open}, h)
 	}
 	return f.all()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
 
@@ -15,11 +16,17 @@ func many(n int) ([]session.Record, map[string]held) {
 	records, inLog := make([]session.Record, 0, n), map[string]held{}
 	for i := range n {
 		name := fmt.Sprint("session-", i)
+		life := event.LifeKey(name, "")
 		if i%10 > 0 {
-			records = append(records, session.New(name, "", nil, noon))
+			rec := session.New(name, "", nil, noon)
+			records = append(records, rec)
+			if i%10 == 1 { // what is left of an earlier life
+				inLog[life] = held{1000, 1000, noon.Unix()}
+			}
+			life = event.LifeKey(name, rec.Life)
 		}
 		if i%10 == 0 || i%2 == 0 {
-			inLog[name] = held{random.IntN(100) + 1, random.Int64N(1000), noon.Unix() + random.Int64N(100)}
+			inLog[life] = held{random.IntN(100) + 1, random.Int64N(1000), noon.Unix() + random.Int64N(100)}
 		}
 	}
 	return records, inLog

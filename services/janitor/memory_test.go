@@ -7,7 +7,6 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/session"
 )
 
 // What a ledger may take, in bytes: an event lies in 16, and a list that grows has
@@ -38,8 +37,8 @@ func crowd(sessions, streams, events int) ([]*ledger, int64) {
 	for n := range events {
 		stream := n % streams
 		if n < streams {
-			session := fmt.Sprint("session-", stream%sessions)
-			of := event.Subject{Partition: event.Partition(session, partitions), Session: session, Stream: fmt.Sprint(stream)}
+			name := fmt.Sprint("session-", stream%sessions)
+			of := event.Subject{Partition: event.Partition(name, partitions), Session: name, Stream: fmt.Sprint(stream)}
 			at[stream], _ = event.ParseSubject(of.String()) // names as a tail has them
 		}
 		l := ledgers[at[stream].Partition]
@@ -63,24 +62,25 @@ func TestALedgerTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// What is doomed takes no more than what is retained.
-func TestWhatIsDoomedTakesLittleMemory(t *testing.T) {
+// What is announced takes no more than what is retained.
+func TestWhatIsAnnouncedTakesLittleMemory(t *testing.T) {
 	const streams, events = 10_000, 650_000
 	before := inUse()
 	ledgers, _ := crowd(1000, streams, events)
+	none := limits{-1, 0, -1, -1, 0}
 	for _, l := range ledgers {
-		for name, a := range l.accounts {
-			over := session.Record{State: session.Closed}
-			for _, r := range policy(l.view(name, a, over, noon), limits{}, noon) {
-				l.condemn(r)
+		n := l.totals.events
+		for _, a := range l.accounts {
+			for _, t := range announcements(policy(l.view(a, l.lifeState(a)), none, noon)) {
+				at := event.Subject{Session: t.Session, Stream: t.Stream, Kind: event.Trim}
+				l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Trim: &t.Trim}, noon)
 			}
 		}
-		l.sortDoomed()
-		if n := l.tally[Closed]; n == 0 || n != len(l.doomed) || l.totals.events > 0 {
-			t.Fatalf("%d are doomed, and %d counted", len(l.doomed), n)
+		if l.totals.events > 0 || l.toDelete() != n {
+			t.Fatalf("%d are to be deleted, and %d left", l.toDelete(), l.totals.events)
 		}
 	}
-	took, bound := inUse()-before, int64(eventBytes*events+streamBytes*streams)
+	took, bound := inUse()-before, int64(eventBytes*events+2*streamBytes*streams)
 	t.Logf("%.1f B an event, %.2f of the bound", float64(took)/events, float64(took)/float64(bound))
 	if took > bound {
 		t.Errorf("they take %d B, want %d at most", took, bound)

@@ -11,16 +11,10 @@ import (
 type run struct {
 	stream string
 	events []entry
-	end    ending
+	end    marker // see [streamView.ending]
 }
 
-// ending is where a stream was finished; the zero value says that it is open.
-type ending struct {
-	seq uint64 // of the marker or event that says so
-	at  time.Time
-}
-
-func (r run) open() bool { return r.end.seq == 0 }
+func (r run) open() bool { return r.end.first == 0 }
 
 // runs is a heap of streams, the one with the oldest event on top.
 type runs []run
@@ -38,7 +32,7 @@ func (r *runs) Pop() any {
 
 // trimming collects what has to go for a session to be within its limits.
 type trimming struct {
-	session       string
+	life          string // its key
 	limits        limits
 	left          runs
 	events, bytes int64 // in what is left
@@ -60,8 +54,8 @@ type cause struct {
 //   - then the oldest events of all streams.
 //
 // An event counts as one too many for the number of events first.
-func trimLive(session string, live []run, lim limits, now time.Time) []Removal {
-	t := trimming{session: session, limits: lim, gone: map[cause][]uint64{}}
+func trimLive(life string, live []run, lim limits, now time.Time) []Removal {
+	t := trimming{life: life, limits: lim, gone: map[cause][]uint64{}}
 	for _, r := range live {
 		if len(r.events) > 0 {
 			t.left = append(t.left, r)
@@ -128,9 +122,9 @@ func (t *trimming) trimFinished(now time.Time) {
 	if t.over() == "" {
 		return
 	}
-	// The end of the session ends many streams at once.
+	// The end of the life ends many streams at once.
 	slices.SortFunc(t.left, func(a, b run) int {
-		return cmp.Or(cmp.Compare(a.end.seq, b.end.seq), cmp.Compare(a.events[0].seq, b.events[0].seq))
+		return cmp.Or(cmp.Compare(a.end.first, b.end.first), cmp.Compare(a.events[0].seq, b.events[0].seq))
 	})
 	for i := range t.left {
 		r := &t.left[i]
@@ -164,7 +158,7 @@ func (t *trimming) removals() []Removal {
 	}
 	out := make([]Removal, 0, len(t.gone))
 	for k, sequences := range t.gone {
-		out = append(out, Removal{k.reason, t.session, k.stream, sequences})
+		out = append(out, Removal{k.reason, t.life, k.stream, sequences})
 	}
 	slices.SortFunc(out, func(a, b Removal) int { return cmp.Compare(a.Sequences[0], b.Sequences[0]) })
 	return out

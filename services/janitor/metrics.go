@@ -6,15 +6,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 )
 
 type metrics struct {
 	trimmed     *prometheus.CounterVec
+	trims       prometheus.Counter
+	deleted     prometheus.Counter
+	copies      prometheus.Counter
+	floors      *prometheus.CounterVec
 	sweep       prometheus.Histogram
 	failed      prometheus.Counter
 	duties      *prometheus.CounterVec
-	asked       *prometheus.CounterVec
 	generations prometheus.Counter
 }
 
@@ -24,7 +26,23 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	m := &metrics{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_trimmed_events_total",
-			Help: "Entries that the janitor deleted from the log, by reason.",
+			Help: "Events that the janitor announced to be removed, by reason.",
+		}, []string{"reason"}),
+		trims: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_janitor_trims_total",
+			Help: "Entries of the log with which the janitor announced what is removed.",
+		}),
+		deleted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_janitor_deleted_entries_total",
+			Help: "Entries that the janitor deleted from the log, after they were announced to be removed.",
+		}),
+		copies: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rejoin_janitor_copies_total",
+			Help: "Openings, births and ends that the janitor wrote again, so that the oldest part of the log can go.",
+		}),
+		floors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_janitor_floor_moves_total",
+			Help: "How often the oldest part of a partition was removed: for its age, or because the partition was full.",
 		}, []string{"reason"}),
 		sweep: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rejoin_janitor_sweep_duration_seconds",
@@ -37,12 +55,8 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		}),
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_registry_records_total",
-			Help: "Records of the session registry that the janitor registered, closed because they were idle, finished or removed.",
+			Help: "Sessions whose record the janitor repaired from the log or removed, or which it closed because they were idle, or finished closing.",
 		}, []string{"task"}),
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_janitor_marks_requests_total",
-			Help: "Questions for marks: answered, refused (the ledger could not say in time), dropped (too many waited).",
-		}, []string{"result"}),
 		generations: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rejoin_janitor_generations_begun_total",
 			Help: "Generations of partitions that were begun because the server was started anew, or most of the servers of a cluster that hold the partition at once.",
@@ -51,13 +65,13 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	for _, r := range reasons {
 		m.trimmed.WithLabelValues(string(r))
 	}
-	for _, t := range []task{register, closeIdle, finish, remove} {
+	for _, t := range []task{repair, closeIdle, finish, remove} {
 		m.duties.WithLabelValues(t.String())
 	}
-	for _, r := range []string{answered, refused, dropped} {
-		m.asked.WithLabelValues(r)
+	for _, why := range []string{byAge, byVolume} {
+		m.floors.WithLabelValues(why)
 	}
-	registerer.MustRegister(m.trimmed, m.sweep, m.failed, m.duties, m.asked, m.generations)
+	registerer.MustRegister(m.trimmed, m.trims, m.deleted, m.copies, m.floors, m.sweep, m.failed, m.duties, m.generations)
 	sum := func(value func(*ledger) float64) func() float64 {
 		return func() float64 {
 			sum := 0.0
@@ -70,24 +84,19 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	gauge := func(name, help string, value func(*ledger) float64) {
 		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_" + name, Help: help}, sum(value)))
 	}
-	gauge("retained_events", "Events in the log.", func(l *ledger) float64 { return float64(l.totals.events) })
+	gauge("retained_events", "Events in the log that are not announced to be removed.", func(l *ledger) float64 { return float64(l.totals.events) })
 	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
 	gauge("sessions", "Sessions with events in the log.", func(l *ledger) float64 { return float64(l.totals.sessions) })
-	gauge("doomed_entries", "Entries that the janitor has yet to delete: what is not urgent may take a minute.", func(l *ledger) float64 { return float64(len(l.doomed)) })
+	gauge("pending_entries", "Entries that are announced to be removed and not deleted yet.", func(l *ledger) float64 { return float64(l.toDelete()) })
 	gauge("streams", "Streams with events in the log.", func(l *ledger) float64 { return float64(l.totals.streams) })
 	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rejoin_janitor_tail_missed_total",
-		Help: "Sequences that were removed before a tail received them: at a start those that the log has lost by then, later those that it loses too fast for the ledgers to say whose they were.",
+		Help: "Sequences that were deleted before a tail received them, most of them before it began.",
 	}, sum(func(l *ledger) float64 { return float64(l.missed) })))
-	removed := func(reason marks.Reason, value func(*ledger) uint64) {
-		registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name:        "rejoin_janitor_jetstream_removed_events_total",
-			Help:        "Events that JetStream removed by itself, as the ledgers saw it: expired, for their age, or trimmed, by the limits of events per stream and of bytes.",
-			ConstLabels: prometheus.Labels{"reason": string(reason)},
-		}, sum(func(l *ledger) float64 { return float64(value(l)) })))
-	}
-	removed(marks.Expired, func(l *ledger) uint64 { return l.expired })
-	removed(marks.Trimmed, func(l *ledger) uint64 { return l.pressed })
+	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "rejoin_janitor_floor_removed_events_total",
+		Help: "Events that went with the oldest part of a partition, for their age or because the partition was full, as the ledgers saw it.",
+	}, sum(func(l *ledger) float64 { return float64(l.passed) })))
 	registerLog(registerer, partitions)
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
@@ -134,7 +143,7 @@ func registerLog(registerer prometheus.Registerer, partitions []*partition) {
 	gauge("max_bytes", "Bytes that the log may take; +Inf without a limit.", func(total float64, s eventlog.State) float64 {
 		return total + maxBytes(s)
 	})
-	gauge("fullest_partition_ratio", "How full the fullest partition is, from 0 to 1; 0 without a limit. At 1 its oldest events go, however young they are.", func(total float64, s eventlog.State) float64 {
+	gauge("fullest_partition_ratio", "How full the fullest partition is, from 0 to 1; 0 without a limit. From 0.875 on its oldest events go, however young they are; at 1 it refuses events.", func(total float64, s eventlog.State) float64 {
 		return max(total, float64(s.Bytes)/maxBytes(s))
 	})
 }

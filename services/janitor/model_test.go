@@ -1,159 +1,192 @@
 package janitor
 
 import (
-	"math"
+	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
-// place is a stream of a session.
-type place struct{ session, stream string }
+// unopened returns the key of a session's empty life.
+func unopened(session string) string { return event.LifeKey(session, "") }
 
-// removal is one event that is gone from the model.
-type removal struct {
-	place
-	seq uint64
-	// asOf is the sequence of the log at which it counts as gone.
-	asOf uint64
-	// byFirst says that no later entry tells of it. Everything counts as gone once
-	// the ledger knows of a first retained sequence behind it.
-	byFirst bool
-	// condemned says that the janitor has doomed it.
-	condemned bool
-}
+// noIndex is an index without records.
+func noIndex(string) (session.Record, bool) { return session.Record{}, false }
 
-// model is a log as JetStream keeps it: one partition, a limit per subject, and
-// removals from the front.
+// place is a stream of a life.
+type place struct{ session, life, stream string }
+
+// model is a log as JetStream keeps it: one partition, of which nothing goes by itself.
 type model struct {
-	limit    int64
-	earlier  []eventlog.Earlier // smaller limits of before, as the partition's metadata has them
-	now      time.Time
-	last     uint64
-	first    uint64
-	entries  []eventlog.Entry // retained, in order
-	closedAt map[place]uint64
-	final    map[place]bool // the last event says that it is the last
-	removals []removal
+	now     time.Time // by the server's clock
+	last    uint64
+	first   uint64
+	entries []eventlog.Entry // in order
+	lives   map[string]*modelLife
+	opened  int
+	history map[place][]uint64 // all events that there ever were
+	trims   []eventlog.Trim
+	copies  []modelCopy
 }
 
-func newModel(limit int64) *model {
-	return &model{limit: limit, first: 1, now: time.Unix(1_800_000_000, 0), closedAt: map[place]uint64{}, final: map[place]bool{}}
+// modelLife is the newest life of a name.
+type modelLife struct {
+	life   string
+	born   map[string]bool // the streams, and whether they have ended
+	sealed bool
+	ended  time.Time
+}
+
+// modelCopy is a control entry that was written again.
+type modelCopy struct {
+	original uint64
+	at       time.Time
+}
+
+func newModel() *model {
+	return &model{first: 1, now: time.Unix(1_800_000_000, 0).UTC(), lives: map[string]*modelLife{}, history: map[place][]uint64{}}
 }
 
 func (m *model) state() eventlog.State {
 	return eventlog.State{
 		Created: time.Unix(1, 0), Birth: "birth", Generations: []event.Generation{{ID: "birth", Start: 1}},
-		First: m.first, Last: m.last,
-		Limits:  eventlog.Limits{MaxEventsPerStream: m.limit, MaxAge: time.Hour, MaxBytes: -1},
-		Earlier: slices.Clone(m.earlier),
+		First: m.first, Last: m.last, Events: uint64(len(m.entries)),
 	}
 }
 
-// relimit changes the limit per subject as the log's SetLimits does: with a smaller
-// one the oldest events and markers of each subject go at once, and some more of
-// those that are published to meanwhile; a larger one leaves the smaller among the
-// earlier ones. What the change adds has an open end until closeEarlier.
-func (m *model) relimit(to int64, more func() int64) {
-	smaller := func(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
-	if smaller(m.limit, to) {
-		m.earlier = append(m.earlier, eventlog.Earlier{MaxEventsPerStream: m.limit, UpTo: math.MaxUint64})
-	}
-	if smaller(to, m.limit) && more != nil {
-		m.earlier = append(m.earlier, eventlog.Earlier{UpTo: math.MaxUint64})
-	}
-	m.relimited(to, more)
-	m.earlier = slices.DeleteFunc(m.earlier, func(e eventlog.Earlier) bool { return e.MaxEventsPerStream > 0 && !smaller(e.MaxEventsPerStream, to) })
-}
-
-// relimited is relimit without the book-keeping.
-func (m *model) relimited(to int64, more func() int64) {
-	if m.limit = to; to < 0 {
-		return
-	}
-	keep := map[event.Subject]int64{}
-	for _, e := range slices.Clone(m.entries) {
-		left := m.retained(func(other eventlog.Entry) bool { return other.Subject == e.Subject })
-		if _, ok := keep[e.Subject]; !ok {
-			keep[e.Subject] = to
-			if left > to && more != nil {
-				keep[e.Subject] -= more()
-			}
-		}
-		if left > keep[e.Subject] {
-			m.gone(e, m.last, false)
-			m.delete(e.Sequence)
-		}
-	}
-}
-
-func (m *model) closeEarlier() {
-	for i := range m.earlier {
-		m.earlier[i].UpTo = min(m.earlier[i].UpTo, m.last)
-	}
-}
-
-// publishFinal stores an event that says that it is its stream's last.
-func (m *model) publishFinal(at place) {
-	m.publish(at, event.Message)
-	m.entries[len(m.entries)-1].Final, m.final[at] = true, true
-}
-
-// publish stores an event or a marker.
-func (m *model) publish(at place, kind event.Kind) {
+// store stores an entry.
+func (m *model) store(e eventlog.Entry) uint64 {
 	m.last++
 	m.now = m.now.Add(time.Millisecond)
-	e := eventlog.Entry{
-		Subject: event.Subject{Session: at.session, Stream: at.stream, Kind: kind}, Valid: true,
-		Sequence: m.last, Time: m.now, Size: 10,
+	e.Valid, e.Sequence, e.Time = true, m.last, m.now
+	if e.Trim != nil {
+		e.Trim.Sequence, e.Trim.Time = e.Sequence, e.Time
+		m.trims = append(m.trims, *e.Trim)
 	}
 	m.entries = append(m.entries, e)
-	switch kind {
-	case event.Close:
-		if m.closedAt[at] == 0 {
-			m.closedAt[at] = m.last
-		}
-	case event.Clear:
-		m.tell(m.last, func(r removal) bool { return r.session == at.session && (r.stream == at.stream || at.stream == "") })
-		for _, old := range m.entries {
-			if m.counts(old) && (old.Subject.Stream == at.stream || at.stream == "") && old.Subject.Session == at.session {
-				m.gone(old, m.last, false)
-			}
-		}
-	case event.Message:
-		m.final[at] = false
-	}
-	same := func(old eventlog.Entry) bool { return old.Subject == e.Subject }
-	if m.limit > 0 && m.retained(same) > m.limit {
-		oldest := slices.IndexFunc(m.entries, same)
-		m.gone(m.entries[oldest], m.last, false)
-		m.delete(m.entries[oldest].Sequence)
+	return m.last
+}
+
+func (m *model) control(kind event.Kind, at place) {
+	m.store(eventlog.Entry{Subject: event.Subject{Session: at.session, Life: at.life, Stream: at.stream, Kind: kind}})
+}
+
+// message stores an event.
+func (m *model) message(at place, final bool) {
+	seq := m.store(eventlog.Entry{Subject: event.Subject{Session: at.session, Life: at.life, Stream: at.stream}, Size: 10, Final: final})
+	m.history[at] = append(m.history[at], seq)
+}
+
+// open opens a session, if its name has no opening.
+func (m *model) open(name string) {
+	if !m.has(event.Subject{Session: name, Kind: event.Open}) {
+		m.opened++
+		m.lives[name] = &modelLife{life: fmt.Sprint("l", m.opened), born: map[string]bool{}}
+		m.control(event.Open, place{session: name})
 	}
 }
 
-func (m *model) retained(f func(eventlog.Entry) bool) (n int64) {
-	for _, e := range m.entries {
-		if f(e) {
-			n++
-		}
+// publish stores an event of a session's life, after the birth of its stream, or of the empty
+// life where there is none.
+func (m *model) publish(name, stream string, final bool) {
+	life := m.lives[name]
+	if life == nil {
+		m.message(place{name, "", stream}, final)
+		return
 	}
-	return n
+	at := place{name, life.life, stream}
+	ended, born := life.born[stream]
+	switch {
+	case ended, !born && life.sealed:
+		return
+	case !born:
+		m.control(event.Birth, at)
+		life.born[stream] = false
+	}
+	m.message(at, final)
 }
 
-// expire removes what lies before a sequence.
-func (m *model) expire(before uint64) {
-	for len(m.entries) > 0 && m.entries[0].Sequence < before {
-		m.gone(m.entries[0], 0, true)
-		m.entries = m.entries[1:]
+// bearAgain stores a birth that there is already, as an ingest does that does not know it.
+func (m *model) bearAgain(name, stream string) {
+	if life := m.lives[name]; life != nil && !life.sealed {
+		if _, born := life.born[stream]; born {
+			m.control(event.Birth, place{name, life.life, stream})
+		}
+	}
+}
+
+func (m *model) endStream(name, stream string) {
+	if life := m.lives[name]; life != nil {
+		if ended, born := life.born[stream]; born && !ended {
+			m.control(event.End, place{name, life.life, stream})
+			life.born[stream] = true
+		}
+	}
+}
+
+// endSession does the next step of an end.
+func (m *model) endSession(name string) {
+	life := m.lives[name]
+	switch {
+	case life == nil || !life.ended.IsZero():
+		return
+	case !life.sealed:
+		m.control(event.Seal, place{name, life.life, ""})
+		life.sealed = true
+		return
+	}
+	for _, stream := range slices.Sorted(maps.Keys(life.born)) {
+		m.endStream(name, stream)
+	}
+	m.control(event.End, place{name, life.life, ""})
+	life.ended = m.now
+}
+
+func (m *model) clear(name, stream string) {
+	if life := m.lives[name]; life != nil {
+		m.control(event.Clear, place{name, life.life, stream})
+	}
+}
+
+// rewrite stores a control entry again.
+func (m *model) rewrite(c copying) uint64 {
+	i, there := m.find(c.seq)
+	if !there {
+		return 0
+	}
+	e := m.entries[i]
+	e.Copy = c.birth
+	m.copies = append(m.copies, modelCopy{c.seq, m.now.Add(time.Millisecond)})
+	return m.store(e)
+}
+
+func (m *model) find(seq uint64) (int, bool) {
+	return slices.BinarySearchFunc(m.entries, seq, func(e eventlog.Entry, seq uint64) int { return int(e.Sequence) - int(seq) }) //nolint:gosec // small
+}
+
+// has reports whether there is an entry of a subject.
+func (m *model) has(s event.Subject) bool {
+	return slices.ContainsFunc(m.entries, func(e eventlog.Entry) bool { return e.Subject == s })
+}
+
+// delete removes one entry, whoever does it.
+func (m *model) delete(seq uint64) {
+	if i, there := m.find(seq); there {
+		m.entries = slices.Delete(slices.Clone(m.entries), i, i+1)
 	}
 	m.setFirst()
 }
 
-// delete removes one entry, as the janitor does.
-func (m *model) delete(seq uint64) {
-	m.entries = slices.DeleteFunc(m.entries, func(e eventlog.Entry) bool { return e.Sequence == seq })
+// purge moves the floor.
+func (m *model) purge(before uint64) {
+	i, _ := m.find(before)
+	m.entries = slices.Clone(m.entries[i:])
 	m.setFirst()
 }
 
@@ -164,70 +197,72 @@ func (m *model) setFirst() {
 	}
 }
 
-// counts reports whether an entry is an event that edges show.
-func (m *model) counts(e eventlog.Entry) bool {
-	closed := m.closedAt[place{e.Subject.Session, e.Subject.Stream}]
-	return e.Subject.Kind == event.Message && (closed == 0 || e.Sequence < closed)
-}
-
-func (m *model) gone(e eventlog.Entry, asOf uint64, byFirst bool) {
-	if m.counts(e) {
-		m.removals = append(m.removals, removal{place: place{e.Subject.Session, e.Subject.Stream}, seq: e.Sequence, asOf: asOf, byFirst: byFirst})
-	}
-}
-
-// condemn notes that the janitor has doomed an entry.
-func (m *model) condemn(seq, asOf uint64) {
-	if e, ok := m.next(seq - 1); ok && e.Sequence == seq && m.counts(e) {
-		m.gone(e, asOf, false)
-		m.removals[len(m.removals)-1].condemned = true
-	}
-	m.tell(asOf, func(r removal) bool { return r.seq == seq })
-}
-
-// tell notes that a ledger at asOf takes removed events for gone, however they went.
-func (m *model) tell(asOf uint64, which func(removal) bool) {
-	for i, r := range m.removals {
-		if which(r) && (r.byFirst || r.asOf > asOf) {
-			m.removals[i].asOf, m.removals[i].byFirst = asOf, false
-		}
-	}
-}
-
-// pardon forgets what was doomed by a janitor that died before it was deleted.
-func (m *model) pardon() {
-	m.removals = slices.DeleteFunc(m.removals, func(r removal) bool {
-		e, ok := m.next(r.seq - 1)
-		return r.condemned && ok && e.Sequence == r.seq
-	})
-}
-
-// next returns the oldest retained entry after a sequence.
+// next returns the oldest entry after a sequence.
 func (m *model) next(after uint64) (eventlog.Entry, bool) {
-	i := slices.IndexFunc(m.entries, func(e eventlog.Entry) bool { return e.Sequence > after })
-	if i < 0 {
+	i, _ := m.find(after + 1)
+	if i == len(m.entries) {
 		return eventlog.Entry{}, false
 	}
 	return m.entries[i], true
 }
 
-// truth returns the last event of a stream that is gone to the knowledge of a
-// ledger that is at through and knows of first.
-func (m *model) truth(at place, through, first uint64) (last uint64) {
-	for _, r := range m.removals {
-		if r.place == at && (r.seq < first || !r.byFirst && r.asOf <= through) && r.seq <= through {
-			last = max(last, r.seq)
+// trimmed reports whether trims up to a sequence remove an event.
+func (m *model) trimmed(at place, seq, through uint64) bool {
+	return slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool {
+		return t.Sequence <= through && t.Session == at.session && t.Life == at.life && (t.Stream == at.stream || t.Stream == "") && seq <= t.UpTo
+	})
+}
+
+// checkDelete checks that an entry may be deleted.
+func (m *model) checkDelete(t *rapid.T, seq uint64, settled time.Duration) {
+	if !slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool { return contains(t.Removed, seq) && m.now.Sub(t.Time) >= settled }) {
+		t.Fatalf("%d is deleted, and was not announced long enough ago", seq)
+	}
+}
+
+// checkFloor checks what is left after the floor has moved: everything that is younger than
+// the maximum age, what was copied a moment ago, and what says that lives, streams and ends are
+// there.
+func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r rules) {
+	for _, e := range before {
+		if e.Sequence >= m.first {
+			break
+		}
+		if e.Subject.Kind == event.Message && r.maxAge > 0 && m.now.Sub(e.Time) < r.maxAge {
+			t.Fatalf("the event at %d is %s old, and the floor is at %d", e.Sequence, m.now.Sub(e.Time), m.first)
+		}
+		if slices.ContainsFunc(m.copies, func(c modelCopy) bool { return c.original == e.Sequence && m.now.Sub(c.at) < r.settled() }) {
+			t.Fatalf("the floor is at %d, and %d was copied a moment ago", m.first, e.Sequence)
 		}
 	}
-	return last
+	m.checkLives(t, r)
 }
 
-// wasRemoved reports whether an event is gone, or is ignored by edges anyway.
-func (m *model) wasRemoved(at place, seq uint64) bool {
-	if closed := m.closedAt[at]; closed != 0 && seq > closed {
-		return true
+func (m *model) checkLives(t *rapid.T, r rules) {
+	for name, life := range m.lives {
+		opening := m.has(event.Subject{Session: name, Kind: event.Open})
+		want := func(kind event.Kind, stream string) {
+			t.Helper()
+			if !m.has(event.Subject{Session: name, Life: life.life, Stream: stream, Kind: kind}) {
+				t.Fatalf("%s of %s/%s/%s is gone (opening there: %t)", kind, name, life.life, stream, opening)
+			}
+		}
+		over := !life.ended.IsZero()
+		if !opening && (!over || m.now.Sub(life.ended) < r.tombstoneTTL) {
+			t.Fatalf("the opening of %s is gone: %+v", name, life)
+		}
+		if over && opening {
+			want(event.Seal, "")
+			want(event.End, "")
+		}
+		if !over {
+			for stream, ended := range life.born {
+				if ended {
+					want(event.End, stream)
+				} else {
+					want(event.Birth, stream)
+				}
+			}
+		}
 	}
-	return slices.ContainsFunc(m.removals, func(r removal) bool { return r.place == at && r.seq == seq })
 }
-
-const never = uint64(math.MaxUint64)

@@ -64,17 +64,17 @@ func (lim limits) closest(a *account) (limit string, share float64) {
 }
 
 // near adds the sessions that use a share of a limit, and returns how many there are.
-func (l *ledger) near(f *firsts[nearInfo], share float64, limitsOf func(name string) (limits, bool)) (n int) {
-	for name, a := range l.accounts {
-		if a.events == 0 {
+func (l *ledger) near(f *firsts[nearInfo], share float64, limitsOf func(session, life string) (limits, bool)) (n int) {
+	for _, a := range l.accounts {
+		if a.events == 0 || a.markers.sealed() {
 			continue
 		}
-		lim, ok := limitsOf(name)
+		lim, ok := limitsOf(a.session, a.life)
 		if !ok {
 			continue
 		}
 		if limit, used := lim.closest(a); used >= share {
-			f.add(nearInfo{name, a.events, a.bytes, a.open, lim.info(), limit, used})
+			f.add(nearInfo{a.session, a.events, a.bytes, a.open, lim.info(), limit, used})
 			n++
 		}
 	}
@@ -103,9 +103,9 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	f := firsts[nearInfo]{n: n, compare: func(a, b nearInfo) int {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), strings.Compare(a.Session, b.Session))
 	}}
-	limitsOf := func(name string) (limits, bool) {
-		rec, _ := s.backend.Sessions.Session(name)
-		return s.sweeper.limitsOf(rec), rec.State != session.Closed
+	limitsOf := func(name, life string) (limits, bool) {
+		rec, indexed := s.backend.Sessions.Session(name)
+		return s.sweeper.limitsOf(rec), !indexed || rec.Life == life && rec.State == session.Open
 	}
 	for _, p := range s.partitions {
 		p.with(func(l *ledger) {

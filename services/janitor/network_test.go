@@ -35,7 +35,7 @@ func (n *network) breakAfter(changes int) {
 func (n *network) broken() bool { return n.most.Load() > 0 && n.wrote.Load() >= n.most.Load() }
 
 // changes are what others may see of a janitor, as it is sent.
-var changes = regexp.MustCompile(`H?PUB (\$KV\.MCP_(TRIMS|SESSIONS)\.|\$JS\.API\.STREAM\.MSG\.DELETE\.|mcp\.)`)
+var changes = regexp.MustCompile(`H?PUB (\$KV\.MCP_SESSIONS\.|\$JS\.API\.STREAM\.(MSG\.DELETE|PURGE)\.MCP_|mcp\.)`)
 
 // pass returns what gets through of what is sent.
 func (n *network) pass(sent []byte) []byte {

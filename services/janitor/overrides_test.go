@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
@@ -29,14 +28,17 @@ func TestTheOldestOpenStreamsGo(t *testing.T) {
 	r.register(t, "one", `{"maxStreams":1}`)
 	r.register(t, "many", `{"maxStreams":-1}`)
 	finish := func(name, stream string) {
-		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: stream, Data: []byte(`{}`), Final: true}); err != nil {
+		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: stream, Data: []byte(`{}`), Final: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	last := uint64(0)
 	for _, name := range []string{"plain", "one", "many"} {
 		finish(name, "finished")
 		for i := range 4 {
-			r.publish(t, name, fmt.Sprint("open-", i), 2)
+			if all := r.publish(t, name, fmt.Sprint("open-", i), 2); name == "plain" && i == 2 {
+				last = all[1]
+			}
 		}
 	}
 	for name, kept := range map[string]int{"plain": 2, "one": 1, "many": 3} {
@@ -62,14 +64,7 @@ func TestTheOldestOpenStreamsGo(t *testing.T) {
 	if err := wantSequences(r.stored(t, "plain", "open-0"), gone); err != nil {
 		t.Error(err)
 	}
-	var mark marks.Mark
-	eventually(t, func() (err error) {
-		mark, err = r.ask(t, "plain", "open-2")
-		return err
-	})
-	if mark.Reason != marks.Trimmed || mark.Maybe != 0 {
-		t.Errorf("%+v", mark)
-	}
+	r.wantTrimmed(t, "plain", "open-2", last, eventlog.Trimmed)
 	eventually(t, func() error {
 		if n := r.metric(t, "trimmed_events_total", "session_streams"); n != 4+6+2+2 {
 			return fmt.Errorf("%v events are counted", n)
@@ -92,7 +87,7 @@ func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {
 	for name := range wants {
 		r.publish(t, name, "open", 3)
 		r.publish(t, name, "finished", 2)
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "finished", Data: []byte(`{}`), Final: true})
+		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: "finished", Data: []byte(`{}`), Final: true})
 		if err != nil {
 			t.Fatal(err)
 		}

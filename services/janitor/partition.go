@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,159 +21,96 @@ import (
 type partition struct {
 	number  int
 	log     *eventlog.Log
-	trims   *trims
 	logger  *slog.Logger
-	cleared func() // called for every =clear marker of a complete ledger
-	alarmed func() // called while a session of a complete ledger is to be trimmed soon
+	settled time.Duration // after which what was announced may be deleted
+	cleared func()        // called for every =clear marker of a complete ledger
+	alarmed func()        // called while a session of a complete ledger, or the partition, holds too much
+	acts    func() bool   // reports whether this janitor acts
 	now     func() time.Time
-	// inCharge returns the term in which this janitor acts, and has taken over what its
-	// predecessor left; nil otherwise.
-	inCharge func() *term
 
 	mu      sync.Mutex
 	ledger  *ledger
 	ready   bool           // the ledger was complete once
 	waiting int            // how many wait for moved
-	sure    bool           // nobody has deleted anything that the ledger does not know of
-	dropped time.Time      // when the ledger was dropped
-	heard   news           // the newest news of another janitor, without what it says
-	pending []Removal      // what another janitor has deleted that the ledger has yet to get to
-	told    uint64         // how many news this janitor has told in the term
-	toldIn  string         // the term
-	barrier *barrier       // where the tail has to wait
-	fed     bool           // the tail that runs has begun the ledger, or goes on with it
-	tailed  eventlog.State // when it did
-	held    bool           // no ledger may begin
-	// deleting says that the sweeper deletes what was doomed. A ledger that began
-	// meanwhile would hold some of it for retained.
-	deleting bool
-	endTail  context.CancelFunc
-	moved    chan struct{} // closed and replaced when the ledger moves, if somebody waits
-	wake     chan struct{} // tells follow that a look is wanted
+	tailed  eventlog.State // when the tail that runs began
+	moved   chan struct{}  // closed and replaced when the ledger moves, if somebody waits
+	wake    chan struct{}  // tells follow that a look is wanted
 }
 
-func newPartition(p int, log *eventlog.Log, trims *trims, logger *slog.Logger, cleared, alarmed func()) *partition {
+func newPartition(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *partition {
 	return &partition{
-		number: p, log: log, trims: trims, logger: logger, cleared: cleared, alarmed: alarmed, now: time.Now, inCharge: func() *term { return nil },
+		number: p, log: log, logger: logger, settled: settled, cleared: func() {}, alarmed: func() {}, acts: func() bool { return false }, now: time.Now,
 		ledger: newLedger(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
-// tail follows the log until ctx ends, with one tail after the other.
+// tail follows the log until ctx ends.
 func (p *partition) tail(ctx context.Context) {
-	for ctx.Err() == nil {
-		life, end := context.WithCancel(ctx)
-		p.mu.Lock()
-		p.endTail = end
-		p.mu.Unlock()
-		_ = p.log.Tail(life, p.number, eventlog.TailConfig{ // it ends with its context
-			HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
-		})
-		end()
-	}
-}
-
-// errNotNow is returned to a tail that has to wait until its ledger may begin.
-var errNotNow = errors.New("the ledger may not begin now")
-
-// drop drops the ledger; the next tail begins it anew. The caller holds mu.
-func (p *partition) drop() {
-	p.ledger.drop()
-	p.fed = false // what the tail still handles is of no ledger
-	p.sure, p.dropped, p.heard, p.pending = false, time.Now(), news{}, nil
-	if p.endTail != nil {
-		p.endTail()
-	}
-}
-
-// without calls change while there is no ledger of the partition. What the ledger
-// answered before was right about everything that was read before, and it answers
-// again when it has read what the change has left.
-func (p *partition) without(change func() error) error {
-	p.mu.Lock()
-	p.held = true
-	birth := p.ledger.birth
-	p.notice()
-	p.drop()
-	p.mu.Unlock()
-	defer p.with(func(*ledger) { p.held = false })
-	defer p.tell(news{Birth: birth, Limits: true})
-	return change()
+	_ = p.log.Tail(ctx, p.number, eventlog.TailConfig{ // it ends with its context
+		HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
+	})
 }
 
 func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error) {
-	acting := p.inCharge() != nil
-	if !acting {
-		p.mu.Lock()
-		since := p.dropped
-		if p.ledger.birth != "" && !p.ledger.follows(s) {
-			since = time.Now()
-		}
-		p.mu.Unlock()
-		if err := p.trims.load(ctx, since); err != nil {
-			return 0, err
-		}
-	}
-	if err := p.compare(ctx, s); err != nil {
+	same, err := p.same(ctx, s)
+	if err != nil {
 		return 0, err
 	}
-	past := p.trims.of(p.number, s.Birth)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if acting != (p.inCharge() != nil) {
-		return 0, errNotNow
-	}
-	if p.held || p.deleting && !p.ledger.follows(s) {
-		return 0, errNotNow
-	}
-	if now, _ := p.log.State(p.number); now.Limits != s.Limits {
-		return 0, errNotNow // s was asked for before a change, and has been on its way since
-	}
-	p.fed, p.tailed = true, s
 	epoch, through := p.ledger.epoch, p.ledger.through
-	after := p.ledger.begin(s, past)
-	if p.ledger.epoch != epoch {
-		p.sure, p.ledger.doubts.standby = acting, !acting
+	if !same {
+		p.ledger.drop()
 	}
+	after := p.ledger.begin(s)
+	p.ledger.stretches.step = stepOf(p.log.Settings())
 	if p.ledger.epoch != epoch && through > 0 {
 		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
 	}
+	p.tailed = s
 	return after, nil
 }
 
-// compare looks, when a ledger is to go on with another server than before, whether the
-// log has the ledger's newest entry. A server that was started anew may have lost it, and
-// have given its sequence to another one before there was a generation that says so.
-func (p *partition) compare(ctx context.Context, s eventlog.State) error {
+// same reports whether the log has what the ledger has, when the ledger is to go on with
+// another server than before: one that was started anew may have lost some of it. It may have
+// given the sequence of the newest entry to another one before there was a generation that
+// says so, and a damaged block leaves a hole inside.
+func (p *partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
-	newest, goesOn := p.ledger.newest, p.ledger.follows(s) && !s.SameServer(p.tailed)
+	newest, other := p.ledger.newest, p.ledger.follows(s) && !s.SameServer(p.tailed)
+	whole := !other || p.ledger.intact(s)
 	p.mu.Unlock()
-	if !goesOn || newest.sequence < s.First { // nothing that is in the ledger is there any more
-		return nil
+	if !other || !whole || newest.sequence < s.First { // the last: nothing that is in the ledger is there any more
+		return whole, nil
 	}
 	there, err := p.log.At(ctx, p.number, newest.sequence)
-	switch {
-	case errors.Is(err, eventlog.ErrNotFound):
-		// It was removed, or has never been in this log.
-	case err != nil:
-		return err
-	case there.Time.Equal(newest.at):
-		return nil
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return false, err
 	}
-	p.logger.Warn("the log may have been rolled back; the ledger begins anew", "partition", p.number, "newest", newest.sequence)
-	p.with(func(*ledger) { p.drop() })
-	return errNotNow
+	return err == nil && there.Time.Equal(newest.at), nil
+}
+
+// intact reports whether a partition has as many entries as the ledger expects, and so the
+// same ones. What is to be deleted may be deleted; but in a generation that the ledger does not
+// know, of a server that may have found a damaged file, it takes no chances.
+func (l *ledger) intact(s eventlog.State) bool {
+	known := l.heardOf(s.Generation().ID)
+	if !l.complete {
+		return known
+	}
+	l.advance(s.First)
+	most := l.entries() + s.Last - max(l.through, s.First-1)
+	least := most - uint64(l.toDelete()) //nolint:gosec // not negative
+	return s.Events == most || known && s.Events < most && s.Events >= least
 }
 
 // compared reports whether the ledger is of the log as the server of a state has it. The
 // caller holds mu.
-func (p *partition) compared(s eventlog.State) bool { return p.fed && s.SameServer(p.tailed) }
+func (p *partition) compared(s eventlog.State) bool { return s.SameServer(p.tailed) }
 
 func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()
-	p.halt(e.Sequence)
-	cleared := p.fed && p.ledger.apply(e, p.now()) && p.ledger.complete
-	p.enter()
+	cleared := p.ledger.apply(e, p.now()) && p.ledger.complete
 	alarmed := p.ledger.alarmed()
 	p.progress()
 	p.mu.Unlock()
@@ -187,12 +125,11 @@ func (p *partition) handle(e eventlog.Entry, _ uint64) {
 func (p *partition) through(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.fed {
-		return
-	}
 	p.ledger.reach(sequence, p.now())
-	p.enter()
-	p.ready = true
+	if !p.ready {
+		p.ready = true
+		p.logger.Debug("the ledger is complete", "partition", p.number)
+	}
 	p.progress()
 }
 
@@ -201,6 +138,10 @@ func (p *partition) progress() {
 	if p.waiting > 0 {
 		close(p.moved)
 		p.moved = make(chan struct{})
+	}
+	for _, d := range p.ledger.takeDamage() {
+		p.logger.Warn("entries are missing that nothing explains; every stream may have lost events up to the last of them",
+			"partition", p.number, "from", d.from, "to", d.to, "entries", d.n)
 	}
 	if p.ledger.wantsLook() {
 		select {
@@ -217,28 +158,21 @@ const lookEvery = 100 * time.Millisecond
 // until it takes what lies between for missing: the tail would have brought it.
 const stuckAfter = 3 * time.Second
 
+// askEvery is how often a standby asks what the janitor that acts has deleted at most.
+const askEvery = 10 * time.Second
+
 // follow runs until ctx ends.
 func (p *partition) follow(ctx context.Context) {
 	var still eventlog.Standing
-	var looked time.Time
+	var looked, asked time.Time
 	for {
 		state, changed := p.log.State(p.number)
 		now := p.now()
 		p.mu.Lock()
-		if p.notice() {
-			p.logger.Warn("somebody has changed a limit of the partition; its ledger begins anew", "partition", p.number)
-			p.drop()
-		}
 		if p.ledger.isOf(state) {
-			p.ledger.maxAge = state.Limits.MaxAge
-			p.ledger.advance(state.First)
-			p.ledger.prune(now)
-			if state.SameServer(p.tailed) && !p.ledger.heardOf(state.Generation().ID) {
-				p.ledger.generations = state.Generations // begun late: the life is the same
-				p.progress()
-			}
+			p.note(state, now)
 			if before := max(state.First, 1) - 1; still.Since(p.ledger.through, before, now) > stuckAfter {
-				p.ledger.skip(before, now)
+				p.ledger.skip(before)
 				p.progress()
 			}
 		}
@@ -257,6 +191,10 @@ func (p *partition) follow(ctx context.Context) {
 				due = time.After(lookEvery)
 			}
 		}
+		if now.Sub(asked) >= askEvery && !p.acts() {
+			asked = now
+			p.askDeleted(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -267,17 +205,62 @@ func (p *partition) follow(ctx context.Context) {
 	}
 }
 
-// notice reports whether the ledger is under another limit than the partition:
-// somebody has changed that without [partition.without]. It asks for the state
-// itself, which must not be older than the one that the ledger began with. The
-// caller holds mu.
-func (p *partition) notice() bool {
-	s, _ := p.log.State(p.number)
-	return p.fed && p.ledger.notice(s)
+// note enters what was seen of the partition. The caller holds mu.
+func (p *partition) note(state eventlog.State, now time.Time) {
+	l := p.ledger
+	l.stretches.step = stepOf(p.log.Settings())
+	l.advance(state.First)
+	l.prune(now)
+	if !p.acts() {
+		for _, key := range l.alarms() { // nobody hears them: the first sweep of a term looks at all
+			l.hush(key)
+		}
+	}
+	if (rules{maxBytes: p.log.Settings().Limits().MaxBytes}).used(state.Bytes) > fullShare {
+		p.alarmed()
+	}
+	if p.compared(state) && !l.heardOf(state.Generation().ID) {
+		l.generations = state.Generations // begun late: the life is the same
+		p.progress()
+	}
+}
+
+// askDeleted forgets what the janitor that acts has deleted. It deletes in order, so of each
+// trim the last entry tells.
+func (p *partition) askDeleted(ctx context.Context) {
+	var due []uint64
+	epoch := 0
+	p.with(func(l *ledger) { due, epoch = l.dueTrims(p.now(), p.settled), l.epoch })
+	n := slices.IndexFunc(due, func(last uint64) bool {
+		_, err := p.log.At(ctx, p.number, last)
+		return !errors.Is(err, eventlog.ErrNotFound)
+	})
+	if n < 0 {
+		n = len(due)
+	}
+	if n > 0 {
+		p.with(func(l *ledger) {
+			if l.epoch == epoch {
+				l.othersDeleted(due[n-1])
+			}
+		})
+	}
 }
 
 // look looks at the server and tells the ledger.
 func (p *partition) look(ctx context.Context) error {
+	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
+		if same {
+			p.ledger.looked(asOf, s)
+			p.progress()
+		}
+		return nil
+	})
+}
+
+// lookThen looks at the server, and calls f under the lock: with the ledger's sequence when the
+// look began, and whether the ledger was not begun anew since.
+func (p *partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
 	p.mu.Lock()
 	asOf, epoch := p.ledger.through, p.ledger.epoch
 	p.mu.Unlock()
@@ -287,11 +270,25 @@ func (p *partition) look(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ledger.epoch == epoch {
-		p.ledger.looked(asOf, state, p.now())
+	return f(state, asOf, p.ledger.epoch == epoch)
+}
+
+// errMoved is returned when the partition is not the one that the ledger follows.
+var errMoved = errors.New("the partition is not what it was")
+
+// check looks at the server, and calls f with the state and the ledger if that is of the
+// partition and complete. Whoever changes the log does it first.
+func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger)) error {
+	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
+		l := p.ledger
+		if !same || !l.complete || !l.followed(s, asOf) || !p.compared(s) {
+			return errMoved
+		}
+		l.looked(asOf, s)
 		p.progress()
-	}
-	return nil
+		f(s, l)
+		return nil
+	})
 }
 
 // with calls f with the ledger, under its lock.

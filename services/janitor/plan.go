@@ -1,65 +1,21 @@
 package janitor
 
 import (
-	"context"
 	"iter"
 	"slices"
 	"time"
 
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 )
 
-// keepEmpty is how many streams of which nothing is retained a partition's ledger
-// remembers, with about 200 B each.
-const keepEmpty = 100_000
-
-// plan asks the policy about all sessions of a partition, and dooms what it says. It
-// returns what there is to delete.
-func (w *sweeper) plan(ctx context.Context, p *partition) (left, error) {
-	if err := p.look(ctx); err != nil {
-		return nothingLeft, err
-	}
-	now := p.now()
-	var birth string
-	var first uint64
-	rest, complete := nothingLeft, false
-	p.with(func(l *ledger) {
-		state, _ := p.log.State(p.number)
-		if complete = l.complete && p.compared(state); !complete {
-			return
-		}
-		w.doom(l, now)
-		l.forget(keepEmpty)
-		birth, first, rest = l.birth, l.first, l.left()
-	})
-	if !complete {
-		return nothingLeft, nil
-	}
-	return rest, w.trims.tidy(ctx, p.number, birth, first)
-}
-
-// doom asks the policy. The caller holds the partition's lock.
-func (w *sweeper) doom(l *ledger, now time.Time) {
-	l.alarm, l.over = w.limits().alarm(), nil
-	for _, a := range l.accounts {
-		a.over = false
-	}
-	for r := range w.removals(l, now) {
-		l.condemn(r)
-	}
-	l.sortDoomed()
-}
-
-// removals are what has to go of a partition now. The caller holds its lock, and may
-// condemn what it gets.
+// removals are what has to go of a partition now. The caller holds its lock.
 func (w *sweeper) removals(l *ledger, now time.Time) iter.Seq[Removal] {
 	return func(yield func(Removal) bool) {
-		if len(l.strays) > 0 && !yield(Removal{Reason: Stray, Sequences: slices.Clone(l.strays)}) {
-			return
-		}
 		lim := w.limits()
-		for name := range l.accounts {
-			for _, r := range w.ofSession(l, name, lim, now) {
+		for _, a := range l.accounts {
+			for _, r := range w.ofLife(l, a, lim, now) {
 				if !yield(r) {
 					return
 				}
@@ -68,17 +24,19 @@ func (w *sweeper) removals(l *ledger, now time.Time) iter.Seq[Removal] {
 	}
 }
 
-// ofSession returns what has to go of a session now, given the limits of all sessions.
-func (w *sweeper) ofSession(l *ledger, name string, lim limits, now time.Time) []Removal {
-	a := l.accounts[name]
+// ofLife returns what has to go of a life now, given the limits of all sessions.
+func (w *sweeper) ofLife(l *ledger, a *account, lim limits, now time.Time) []Removal {
 	if a == nil {
 		return nil
 	}
-	rec, _ := w.sessions.Session(name)
-	if lim = w.overrides.limits(lim, rec.Retention); !lim.concern(a, rec.State) {
+	if rec, _ := w.sessions.Session(a.session); rec.Life == a.life {
+		lim = w.overrides.limits(lim, rec.Retention)
+	}
+	state := l.lifeState(a)
+	if now = l.clock(now); a.events == 0 || !lim.concern(a) && !state.over(now, lim.closedGrace) {
 		return nil
 	}
-	return policy(l.view(name, a, rec, now), lim, now)
+	return policy(l.view(a, state), lim, now)
 }
 
 // limitsOf returns the limits of a session.
@@ -88,33 +46,79 @@ func (w *sweeper) limitsOf(rec session.Record) limits {
 
 // limits are those of all sessions, now: the log's may change.
 func (w *sweeper) limits() limits {
-	s := w.settings()
-	return limits{maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession, maxStreams: s.MaxStreamsPerSession, closedGrace: w.closedGrace}
+	s := w.log.Settings()
+	return limits{
+		maxPerStream: s.MaxEventsPerStream, maxEvents: s.MaxEventsPerSession, maxBytes: s.MaxBytesPerSession,
+		maxStreams: s.MaxStreamsPerSession, closedGrace: w.cfg.ClosedGrace,
+	}
 }
 
-// concern reports whether the policy may have something to say about a session:
-// it says nothing about one within its limits that has no markers and is not closed.
-func (lim limits) concern(a *account, state session.State) bool {
-	return a.marked > 0 || state == session.Closed && a.events > 0 ||
+// rules are the floor's, now.
+func (w *sweeper) rules() rules {
+	s := w.log.Settings()
+	return rules{
+		maxAge: s.MaxAge, maxBytes: s.Limits().MaxBytes,
+		syncInterval: w.cfg.SyncInterval, interval: w.cfg.Interval, tombstoneTTL: w.cfg.TombstoneTTL,
+	}
+}
+
+// concern reports whether the policy may have something to say about a life that is not
+// over: it says nothing about one within its limits and without a =clear marker.
+func (lim limits) concern(a *account) bool {
+	return a.clears > 0 ||
+		lim.maxPerStream >= 0 && int64(a.events) > lim.maxPerStream ||
 		lim.maxEvents >= 0 && int64(a.events) > lim.maxEvents ||
 		lim.maxBytes >= 0 && a.bytes > lim.maxBytes ||
 		lim.maxStreams >= 0 && int64(a.open) > lim.maxStreams
 }
 
-// view returns what the policy sees of a session.
-func (l *ledger) view(name string, a *account, rec session.Record, now time.Time) sessionView {
-	v := sessionView{
-		name: name, state: rec.State, ended: rec.Ended,
-		exact: l.exact(), pending: a.doomed > 0,
-		streams: make([]streamView, 0, len(a.streams)),
-	}
-	for stream, s := range a.streams {
-		l.expire(a, s, now)
-		if len(s.events) > 0 || s.markers != nil {
-			v.streams = append(v.streams, streamView{stream, s.events, s.final, s.markers})
+// lifeState returns what the ledger knows of a life as a whole.
+func (l *ledger) lifeState(a *account) lifeState {
+	return lifeState{a.session, a.life, l.openings[a.session], a.markers}
+}
+
+// view returns what the policy sees of a life.
+func (l *ledger) view(a *account, state lifeState) lifeView {
+	v := lifeView{lifeState: state, streams: make([]streamView, 0, len(a.streams))}
+	for name, s := range a.streams {
+		if l.expire(a, s); len(s.events) > 0 {
+			v.streams = append(v.streams, streamView{name, s.events, s.final, s.markers.clearedAt(), a.end(s)})
 		}
 	}
-	a.markers = a.drop(a.markers, func(m marker) bool { return m.seq < l.first })
-	v.markers = a.markers
 	return v
+}
+
+// announcement is a trim to be stored.
+type announcement struct {
+	eventlog.Trim
+	why     Reason
+	follows uint64 // the newest trim that the ledger knows of
+}
+
+// announcements returns the trims of one life's removals, in the order in which they have to be
+// stored. A life that is over has one for all its streams.
+func announcements(removals []Removal) (all []announcement) {
+	var whole []uint64
+	for _, r := range removals {
+		if r.Reason == Closed {
+			whole = append(whole, r.Sequences...)
+		} else {
+			all = appendTrims(all, r)
+		}
+	}
+	if len(whole) > 0 {
+		slices.Sort(whole)
+		all = appendTrims(all, Removal{Closed, removals[0].Life, "", whole})
+	}
+	return all
+}
+
+func appendTrims(all []announcement, r Removal) []announcement {
+	t := eventlog.Trim{Stream: r.Stream, Reason: r.Reason.announced()}
+	t.Session, t.Life = event.ParseLifeKey(r.Life)
+	for t.Removed = range slices.Chunk(r.Sequences, eventlog.MaxRemoved) {
+		t.UpTo = t.Removed[len(t.Removed)-1]
+		all = append(all, announcement{Trim: t, why: r.Reason})
+	}
+	return all
 }

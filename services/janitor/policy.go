@@ -1,17 +1,18 @@
 package janitor
 
 import (
-	"slices"
 	"time"
 
-	"rejoin/shared/session"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
-// Reason says why the janitor removes entries of the log; its text is a label of
-// a metric.
+// Reason says why the janitor removes events; its text is a label of a metric.
 type Reason string
 
 const (
+	// StreamEvents means that the stream had more events than the log allows it.
+	StreamEvents Reason = "stream_events"
 	// SessionEvents means that the session had more events than the log allows it.
 	SessionEvents Reason = "session_events"
 	// SessionBytes means that the session had more bytes than the log allows it.
@@ -20,221 +21,124 @@ const (
 	SessionStreams Reason = "session_streams"
 	// Cleared means that a =clear marker lies behind the events.
 	Cleared Reason = "cleared"
-	// Closed means that the session has been closed for longer than the grace.
+	// Closed means that the events' life has been over for longer than the grace.
 	Closed Reason = "closed"
-	// AfterClose means that the events lie behind a =close marker, where edges ignore them.
-	AfterClose Reason = "after_close"
-	// Superseded means that the entries are markers that have nothing left to say.
-	Superseded Reason = "superseded"
-	// Stray means that the entries' subjects name no event, or one of another partition.
-	Stray Reason = "stray"
 )
 
-// urgent reports whether what goes for a reason has to go now. The rest may take a
-// minute, and is removed so that publishers do not notice.
-func (r Reason) urgent() bool {
-	switch r {
-	case SessionEvents, SessionBytes, SessionStreams, Cleared:
-		return true
-	default:
-		return false
+// reasons are all of them.
+var reasons = []Reason{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
+
+// announced returns the reason that readers are told.
+func (r Reason) announced() eventlog.Reason {
+	if r == Cleared {
+		return eventlog.Cleared
 	}
+	return eventlog.Trimmed
 }
 
-// reasons are all of them.
-var reasons = []Reason{SessionEvents, SessionBytes, SessionStreams, Cleared, Closed, AfterClose, Superseded, Stray}
-
-// Removal is a list of entries that have to go.
+// Removal is a list of events of a stream that have to go.
 type Removal struct {
-	Reason  Reason
-	Session string
-	// Stream is empty when Sequences are markers of the session, and for strays.
+	Reason Reason
+	Life   string // as [event.LifeKey] has it
 	Stream string
-	// Sequences are in order. Of a stream's events they are the oldest without
-	// exception, or, when the reason is AfterClose, the newest.
+	// Sequences are in order. Of the stream's events they are the oldest without exception, but
+	// for those of the removals before.
 	Sequences []uint64
 }
 
 // limits are what the policy enforces.
 type limits struct {
+	maxPerStream                    int64 // events of one stream; negative: none
 	maxEvents, maxBytes, maxStreams int64 // of one session; negative: none
-	// closedGrace is how long the events of a closed session are kept, and for how long
+	// closedGrace is how long the events of a life that is over are kept, and for how long
 	// those of a finished stream are as good as any.
 	closedGrace time.Duration
 }
 
-// clearKept is how long a =clear marker is kept at least: it has to reach every
-// edge that was tailing when it was written.
-const clearKept = time.Minute
+// lifeState is what the log says of a life as a whole.
+type lifeState struct {
+	session, life string
+	opening       *opening // the newest of the session's name; nil when there is none
+	markers       *markers
+}
 
-// sessionView is what the policy sees of a session. The slices are the ledger's
-// own: the policy only reads them.
-type sessionView struct {
-	name    string
-	state   session.State // empty while the session is not registered
-	ended   time.Time     // when the registered state last became closing or closed
-	exact   bool          // the ledger is exact
-	pending bool          // entries of the session are doomed and not deleted yet
-	markers *markers
+// over reports whether the life has been over for longer than the grace. A life that is sealed
+// and has no end is not over: its streams take events until the registrar has ended it.
+func (s lifeState) over(now time.Time, grace time.Duration) bool {
+	var since time.Time
+	switch {
+	case s.markers.ended():
+		since = s.markers.end.at
+	case s.opening != nil && s.life == "": // an opening ends it, and it has no fence
+		since = s.opening.at
+	default:
+		return false
+	}
+	return now.Sub(since) >= grace
+}
+
+// lifeView is what the policy sees of a life. The slices are the ledger's own: the policy
+// only reads them.
+type lifeView struct {
+	lifeState
 	streams []streamView // by name
 }
 
 type streamView struct {
 	name    string
 	events  []entry
-	final   bool // the last event says that it is the last
-	markers *markers
+	final   bool   // the last event says that it is the last
+	cleared uint64 // up to where its last =clear marker reaches
+	end     marker // where it ended; see [account.end]
 }
 
-// policy says what of a session has to go now.
-//
-// Whatever it takes of a stream's events is the oldest part, except what lies
-// behind a =close marker; edges rely on that. The limits of a session count what is
-// left after everything else, and are met exactly; see [trimLive]. Markers go in a later round than the events
-// that they are about, and a =close marker stays as long as its session lives.
-func policy(v sessionView, lim limits, now time.Time) []Removal {
-	if v.over(now, lim.closedGrace) {
-		return v.finish()
+// ending returns where the stream was finished: at an event that says so and that no other
+// one follows, or at its end. The zero marker says that it is open.
+func (s streamView) ending() marker {
+	if n := len(s.events); s.final && n > 0 {
+		last := s.events[n-1]
+		return marker{last.seq, last.seq, last.time()}
 	}
+	return s.end
+}
+
+func (v lifeView) key() string { return event.LifeKey(v.session, v.life) }
+
+// policy says what of a life has to go now. Whatever it takes of a stream is the oldest part,
+// and what it says of one stream is in order.
+//
+// The limits count what is left after everything else, and are met exactly; see [trimLive].
+func policy(v lifeView, lim limits, now time.Time) []Removal {
 	var out []Removal
+	if v.over(now, lim.closedGrace) {
+		for _, s := range v.streams {
+			out = appendRemoval(out, Closed, v.key(), s.name, s.events)
+		}
+		return out
+	}
 	live := make([]run, 0, len(v.streams))
 	for _, s := range v.streams {
-		cleared := max(v.markers.clearedAt(), s.markers.clearedAt())
-		closed := min(v.markers.closedAt(), s.markers.closedAt())
-		from, to := 0, len(s.events)
-		for from < to && s.events[from].seq <= cleared {
+		cleared := max(v.markers.clearedAt(), s.cleared)
+		from := 0
+		for from < len(s.events) && s.events[from].seq <= cleared {
 			from++
 		}
-		for to > from && s.events[to-1].seq > closed {
-			to--
+		out = appendRemoval(out, Cleared, v.key(), s.name, s.events[:from])
+		left := s.events[from:]
+		if tooMany := int64(len(left)) - lim.maxPerStream; lim.maxPerStream >= 0 && tooMany > 0 {
+			out = appendRemoval(out, StreamEvents, v.key(), s.name, left[:tooMany])
+			left = left[tooMany:]
 		}
-		out = appendRemoval(out, Cleared, v.name, s.name, s.events[:from])
-		if v.exact {
-			out = appendRemoval(out, AfterClose, v.name, s.name, s.events[to:])
-		}
-		live = append(live, run{stream: s.name, events: s.events[from:to], end: v.ending(s)})
+		live = append(live, run{stream: s.name, events: left, end: s.ending()})
 	}
-	out = append(out, trimLive(v.name, live, lim, now)...)
-	return append(out, v.superseded(now)...)
+	return append(out, trimLive(v.key(), live, lim, now)...)
 }
 
-// ending returns where a stream was finished: at a =close marker, or at an event that
-// says so and that nothing follows.
-func (v sessionView) ending(s streamView) ending {
-	end := ending{seq: open}
-	if n := len(s.events); s.final && n > 0 {
-		end = ending{s.events[n-1].seq, s.events[n-1].time()}
-	}
-	for _, m := range []*markers{v.markers, s.markers} {
-		if m.closedAt() < end.seq {
-			end = ending{m.closes[0].seq, m.closes[0].at}
-		}
-	}
-	if end.seq == open {
-		return ending{}
-	}
-	return end
-}
-
-// over reports whether the session has been closed for longer than the grace. One
-// that has a =close marker but no record any more counts from the marker on.
-func (v sessionView) over(now time.Time, grace time.Duration) bool {
-	switch {
-	case v.state == session.Closed:
-		return now.Sub(v.ended) >= grace
-	case v.state == "" && v.markers != nil && len(v.markers.closes) > 0:
-		return now.Sub(v.markers.closes[0].at) >= grace
-	default:
-		return false
-	}
-}
-
-// finish removes all of a session: the events, and when they are gone the markers.
-func (v sessionView) finish() []Removal {
-	var out []Removal
-	for _, s := range v.streams {
-		out = appendRemoval(out, Closed, v.name, s.name, s.events)
-	}
-	if len(out) > 0 || v.pending {
-		return out
-	}
-	all := func(m *markers) []uint64 {
-		if m == nil {
-			return nil
-		}
-		return sequencesOf(slices.Concat(m.closes, m.clears))
-	}
-	out = appendMarkers(out, v.name, "", all(v.markers))
-	for _, s := range v.streams {
-		out = appendMarkers(out, v.name, s.name, all(s.markers))
-	}
-	return out
-}
-
-// superseded returns the markers that have nothing left to say: every =close
-// marker but the first, every =clear marker but the last, and that one too when it
-// has been there for a while and nothing lies before it any more.
-func (v sessionView) superseded(now time.Time) []Removal {
-	var out []Removal
-	oldest := open
-	for _, s := range v.streams {
-		if len(s.events) > 0 {
-			oldest = min(oldest, s.events[0].seq)
-		}
-	}
-	out = appendMarkers(out, v.name, "", v.useless(v.markers, oldest, 0, now))
-	for _, s := range v.streams {
-		oldest := open
-		if len(s.events) > 0 {
-			oldest = s.events[0].seq
-		}
-		out = appendMarkers(out, v.name, s.name, v.useless(s.markers, oldest, v.markers.clearedAt(), now))
-	}
-	return out
-}
-
-// useless returns the superseded ones of some markers, given the oldest event they
-// could be about and the last =clear marker that includes theirs.
-func (v sessionView) useless(m *markers, oldest, wider uint64, now time.Time) []uint64 {
-	if m == nil {
-		return nil
-	}
-	var gone []marker
-	if len(m.closes) > 1 {
-		gone = append(gone, m.closes[1:]...)
-	}
-	if n := len(m.clears); n > 0 {
-		gone = append(gone, m.clears[:n-1]...)
-		last := m.clears[n-1]
-		done := oldest > last.seq && !v.pending && now.Sub(last.at) >= clearKept
-		if done || wider > last.seq {
-			gone = append(gone, last)
-		}
-	}
-	return sequencesOf(gone)
-}
-
-func sequencesOf(ms []marker) []uint64 {
-	all := make([]uint64, 0, len(ms))
-	for _, m := range ms {
-		all = append(all, m.seq)
-	}
-	slices.Sort(all)
-	return all
-}
-
-func appendMarkers(out []Removal, session, stream string, sequences []uint64) []Removal {
-	if len(sequences) == 0 {
-		return out
-	}
-	return append(out, Removal{Superseded, session, stream, sequences})
-}
-
-func appendRemoval(out []Removal, reason Reason, session, stream string, events []entry) []Removal {
+func appendRemoval(out []Removal, reason Reason, life, stream string, events []entry) []Removal {
 	if len(events) == 0 {
 		return out
 	}
-	return append(out, Removal{reason, session, stream, sequencesOfEvents(events)})
+	return append(out, Removal{reason, life, stream, sequencesOfEvents(events)})
 }
 
 func sequencesOfEvents(events []entry) []uint64 {

@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"rejoin/shared/session"
 )
 
-// drawView returns a session with up to five streams and a mark here and there.
-func drawView(t *rapid.T) sessionView {
-	v := sessionView{name: "s", state: session.Open, exact: true}
+// drawView returns a life with up to five streams and a control entry here and there.
+func drawView(t *rapid.T) lifeView {
+	v := lifeView{lifeState: lifeState{session: "s"}}
 	streams := make([]streamView, rapid.IntRange(1, 5).Draw(t, "streams"))
 	for i := range streams {
 		streams[i].name = fmt.Sprint(i)
@@ -26,25 +24,26 @@ func drawView(t *rapid.T) sessionView {
 	for seq := range rapid.Uint64Range(0, 40).Draw(t, "entries") {
 		seq++
 		s := &streams[rapid.IntRange(0, len(streams)-1).Draw(t, "stream")]
-		at := marker{seq, age(seq)}
-		of := &s.markers
-		if rapid.IntRange(0, 3).Draw(t, "of the session") == 0 {
-			of = &v.markers
-		}
-		switch kind := rapid.IntRange(0, 30).Draw(t, "kind"); {
-		case kind > 1:
+		kind := rapid.IntRange(0, 30).Draw(t, "kind")
+		if kind > 1 {
 			s.events = append(s.events, entry{seq: seq, size: rapid.Uint32Range(0, 9).Draw(t, "size"), unix: uint32(age(seq).Unix())}) //nolint:gosec // 2026
-		case *of == nil:
-			*of = &markers{}
-			fallthrough
+			continue
+		}
+		m := marker{seq, seq, age(seq)}
+		switch whole := kind == 1 && rapid.IntRange(0, 3).Draw(t, "of the life") == 0; {
 		case kind == 0:
-			(*of).closes = append((*of).closes, at)
+			s.end = m
+		case whole:
+			v.markers = &markers{clear: m}
 		default:
-			(*of).clears = append((*of).clears, at)
+			s.cleared = seq
 		}
 	}
 	for _, s := range streams {
-		if len(s.events) > 0 || s.markers != nil {
+		if n := len(s.events); n > 0 {
+			if s.end.seq < s.events[n-1].seq {
+				s.end = marker{}
+			}
 			v.streams = append(v.streams, s)
 		}
 	}
@@ -53,7 +52,7 @@ func drawView(t *rapid.T) sessionView {
 
 // plain is what the policy says of a view, said in a plainer way.
 type plain struct {
-	view  sessionView
+	view  lifeView
 	lim   limits
 	gone  map[uint64]Reason
 	ends  map[string]uint64 // sequence of the end of each finished stream
@@ -89,35 +88,19 @@ func (p *plain) within() bool {
 func (p *plain) markers() {
 	p.gone, p.ends, p.ended = map[uint64]Reason{}, map[string]uint64{}, map[string]time.Time{}
 	for _, s := range p.view.streams {
-		cleared, closed := max(p.view.markers.clearedAt(), s.markers.clearedAt()), min(p.view.markers.closedAt(), s.markers.closedAt())
+		cleared := max(p.view.markers.clearedAt(), s.cleared)
 		for _, e := range s.events {
 			if e.seq <= cleared {
 				p.gone[e.seq] = Cleared
-			} else if e.seq > closed {
-				p.gone[e.seq] = AfterClose
 			}
 		}
-		if closed != open {
-			p.ends[s.name], p.ended[s.name] = closed, p.timeOf(closed)
+		if s.end.seq > 0 {
+			p.ends[s.name], p.ended[s.name] = s.end.seq, s.end.at
 		}
-		if n := len(s.events); n > 0 && s.final && s.events[n-1].seq < closed {
+		if n := len(s.events); n > 0 && s.final {
 			p.ends[s.name], p.ended[s.name] = s.events[n-1].seq, s.events[n-1].time()
 		}
 	}
-}
-
-func (p *plain) timeOf(closed uint64) time.Time {
-	for _, ms := range append([]*markers{p.view.markers}, func() (all []*markers) {
-		for _, s := range p.view.streams {
-			all = append(all, s.markers)
-		}
-		return all
-	}()...) {
-		if ms.closedAt() == closed {
-			return ms.closes[0].at
-		}
-	}
-	panic("no such marker")
 }
 
 // next returns the event that goes next: of the stream that was finished first, long
@@ -142,7 +125,7 @@ func (p *plain) next() uint64 {
 // firstLive returns the first event of a stream that the markers leave.
 func (p *plain) firstLive(s streamView) uint64 {
 	for _, e := range s.events {
-		if r := p.gone[e.seq]; r != Cleared && r != AfterClose {
+		if r := p.gone[e.seq]; r != Cleared && r != StreamEvents {
 			return e.seq
 		}
 	}
@@ -165,6 +148,13 @@ func (p *plain) tooManyOpen() (oldest streamView, yes bool) {
 
 func (p *plain) run() {
 	p.markers()
+	for _, s := range p.view.streams {
+		left := p.stays(s)
+		for tooMany := int64(len(left)) - p.lim.maxPerStream; p.lim.maxPerStream >= 0 && tooMany > 0; tooMany-- {
+			p.gone[left[0].seq] = StreamEvents
+			left = left[1:]
+		}
+	}
 	for s, yes := p.tooManyOpen(); yes; s, yes = p.tooManyOpen() {
 		for _, e := range p.stays(s) {
 			p.gone[e.seq] = SessionStreams
@@ -186,7 +176,8 @@ func TestThePolicyIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t)
 		lim := limits{
-			maxEvents: rapid.Int64Range(-1, 45).Draw(t, "max events"), maxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes"),
+			maxPerStream: rapid.Int64Range(-1, 20).Draw(t, "max per stream"),
+			maxEvents:    rapid.Int64Range(-1, 45).Draw(t, "max events"), maxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes"),
 			maxStreams: rapid.Int64Range(-1, 5).Draw(t, "max streams"), closedGrace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Minute,
 		}
 		want := plain{view: v, lim: lim}
@@ -207,25 +198,18 @@ func TestThePolicyIsExact(t *testing.T) {
 }
 
 // applied returns the events that go, each with the reason, and checks that at every
-// step it is the oldest of its stream, or the newest for what lies behind a close.
-func applied(t *rapid.T, v sessionView, removals []Removal) map[uint64]Reason {
+// step it is the oldest of its stream.
+func applied(t *rapid.T, v lifeView, removals []Removal) map[uint64]Reason {
 	left := map[string][]entry{}
 	for _, s := range v.streams {
 		left[s.name] = slices.Clone(s.events)
 	}
 	found := map[uint64]Reason{}
 	for _, r := range removals {
-		if r.Reason == Superseded {
-			continue
-		}
 		n := len(r.Sequences)
 		events := left[r.Stream]
 		part := events[:min(n, len(events))]
-		if r.Reason == AfterClose {
-			part, left[r.Stream] = events[len(events)-n:], events[:len(events)-n]
-		} else {
-			left[r.Stream] = events[len(part):]
-		}
+		left[r.Stream] = events[len(part):]
 		if !slices.Equal(sequencesOfEvents(part), r.Sequences) {
 			t.Fatalf("%+v is not the end of %v", r, events)
 		}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/session"
+	"rejoin/shared/eventlog"
 )
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -28,147 +28,184 @@ func old(age time.Duration, sequences ...uint64) []entry {
 	return all
 }
 
-// at returns markers that were stored a while before noon.
-func at(age time.Duration, sequences ...uint64) []marker {
-	var all []marker
-	for _, seq := range sequences {
-		all = append(all, marker{seq, noon.Add(-age)})
-	}
-	return all
-}
+// at returns a control entry that was stored a while before noon.
+func at(age time.Duration, seq uint64) marker { return marker{seq, seq, noon.Add(-age)} }
+
+// allOf returns the state of a life with control entries.
+func allOf(m markers) lifeState { return lifeState{markers: &m} }
 
 func TestPolicy(t *testing.T) {
-	off := limits{maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: 5 * time.Minute}
+	const key = "s x"
+	off := limits{maxPerStream: -1, maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: 5 * time.Minute}
 	with := func(events, bytes int64) limits {
-		return limits{maxEvents: events, maxBytes: bytes, maxStreams: -1, closedGrace: off.closedGrace}
+		return limits{maxPerStream: -1, maxEvents: events, maxBytes: bytes, maxStreams: -1, closedGrace: off.closedGrace}
 	}
 	withStreams := func(streams, events int64) limits {
-		return limits{maxEvents: events, maxBytes: -1, maxStreams: streams, closedGrace: off.closedGrace}
+		return limits{maxPerStream: -1, maxEvents: events, maxBytes: -1, maxStreams: streams, closedGrace: off.closedGrace}
 	}
 	two := []streamView{{name: "a", events: sized(1, 4, 5)}, {name: "b", events: sized(2, 3, 6)}}
 	for _, test := range []struct {
 		name string
-		view sessionView
+		view lifeView
 		lim  limits
 		want []Removal
 	}{
-		{"within all limits", sessionView{streams: two}, with(6, 60), nil},
-		{"no limits", sessionView{streams: two}, off, nil},
-		{"the oldest of all streams go first", sessionView{streams: two}, with(3, -1), []Removal{
-			{SessionEvents, "s", "a", []uint64{1}},
-			{SessionEvents, "s", "b", []uint64{2, 3}},
+		{"within all limits", lifeView{streams: two}, with(6, 60), nil},
+		{"no limits", lifeView{streams: two}, off, nil},
+		{"the oldest of all streams go first", lifeView{streams: two}, with(3, -1), []Removal{
+			{SessionEvents, key, "a", []uint64{1}},
+			{SessionEvents, key, "b", []uint64{2, 3}},
 		}},
-		{"not one byte too few", sessionView{streams: two}, with(-1, 49), []Removal{
-			{SessionBytes, "s", "a", []uint64{1}},
-			{SessionBytes, "s", "b", []uint64{2}},
+		{"not one byte too few", lifeView{streams: two}, with(-1, 49), []Removal{
+			{SessionBytes, key, "a", []uint64{1}},
+			{SessionBytes, key, "b", []uint64{2}},
 		}},
-		{"events before bytes", sessionView{streams: two}, with(4, 30), []Removal{
-			{SessionEvents, "s", "a", []uint64{1}},
-			{SessionEvents, "s", "b", []uint64{2}},
-			{SessionBytes, "s", "b", []uint64{3}},
+		{"events before bytes", lifeView{streams: two}, with(4, 30), []Removal{
+			{SessionEvents, key, "a", []uint64{1}},
+			{SessionEvents, key, "b", []uint64{2}},
+			{SessionBytes, key, "b", []uint64{3}},
 		}},
-		{"nothing at all is allowed", sessionView{streams: two[:1]}, with(0, -1), []Removal{
-			{SessionEvents, "s", "a", []uint64{1, 4, 5}},
+		{"nothing at all is allowed", lifeView{streams: two[:1]}, with(0, -1), []Removal{
+			{SessionEvents, key, "a", []uint64{1, 4, 5}},
 		}},
-		{"one open stream too many", sessionView{streams: two}, withStreams(1, -1), []Removal{
-			{SessionStreams, "s", "a", []uint64{1, 4, 5}},
+		{"one open stream too many", lifeView{streams: two}, withStreams(1, -1), []Removal{
+			{SessionStreams, key, "a", []uint64{1, 4, 5}},
 		}},
-		{"no stream too many", sessionView{streams: two}, withStreams(2, -1), nil},
-		{"streams before events", sessionView{streams: two}, withStreams(1, 2), []Removal{
-			{SessionStreams, "s", "a", []uint64{1, 4, 5}},
-			{SessionEvents, "s", "b", []uint64{2}},
+		{"no stream too many", lifeView{streams: two}, withStreams(2, -1), nil},
+		{"streams before events", lifeView{streams: two}, withStreams(1, 2), []Removal{
+			{SessionStreams, key, "a", []uint64{1, 4, 5}},
+			{SessionEvents, key, "b", []uint64{2}},
 		}},
-		{"finished streams and empty ones are not open", sessionView{streams: []streamView{
+		{"finished streams and empty ones are not open", lifeView{streams: []streamView{
 			{name: "a", events: sized(1)},
 			{name: "b", events: sized(2, 3), final: true},
-			{name: "c", events: sized(4), markers: &markers{closes: at(0, 5)}},
-			{name: "d", events: sized(6), markers: &markers{clears: at(0, 7)}},
-			{name: "e", markers: &markers{clears: at(0, 8)}},
-		}}, withStreams(1, -1), []Removal{{Cleared, "s", "d", []uint64{6}}}},
-		{"none is open in a session that is closed", sessionView{exact: true, markers: &markers{closes: at(0, 7)}, streams: two}, withStreams(1, -1), nil},
-		{"finished streams go first", sessionView{streams: []streamView{
+			{name: "c", events: sized(4), end: at(0, 5)},
+			{name: "d", events: sized(6), cleared: 7},
+		}}, withStreams(1, -1), []Removal{{Cleared, key, "d", []uint64{6}}}},
+		{"finished streams go first", lifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1, 2)},
 			{name: "b", events: old(time.Hour, 3, 9), final: true},
 			{name: "c", events: old(time.Hour, 4, 7), final: true},
-			{name: "d", events: old(time.Hour, 5, 6), markers: &markers{closes: at(time.Hour, 8)}},
+			{name: "d", events: old(time.Hour, 5, 6), end: at(time.Hour, 8)},
 			{name: "e", events: old(time.Minute, 10), final: true},
 		}}, with(4, -1), []Removal{
-			{SessionEvents, "s", "b", []uint64{3}},
-			{SessionEvents, "s", "c", []uint64{4, 7}},
-			{SessionEvents, "s", "d", []uint64{5, 6}},
+			{SessionEvents, key, "b", []uint64{3}},
+			{SessionEvents, key, "c", []uint64{4, 7}},
+			{SessionEvents, key, "d", []uint64{5, 6}},
 		}},
-		{"then the oldest", sessionView{streams: []streamView{
+		{"then the oldest", lifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1, 4)}, {name: "b", events: old(time.Hour, 2, 3), final: true}, {name: "c", events: old(0, 5)},
 		}}, with(2, -1), []Removal{
-			{SessionEvents, "s", "a", []uint64{1}},
-			{SessionEvents, "s", "b", []uint64{2, 3}},
+			{SessionEvents, key, "a", []uint64{1}},
+			{SessionEvents, key, "b", []uint64{2, 3}},
 		}},
-		{"not within the grace", sessionView{streams: []streamView{
+		{"not within the grace", lifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1)},
 			{name: "b", events: old(5*time.Minute-time.Second, 2), final: true},
-			{name: "c", events: old(time.Hour, 3), markers: &markers{closes: at(time.Minute, 4)}},
-		}}, with(2, -1), []Removal{{SessionEvents, "s", "a", []uint64{1}}}},
-		{"finished at the event that says so, closed later", sessionView{streams: []streamView{
-			{name: "a", events: old(0, 1)}, {name: "b", events: old(5*time.Minute, 2), final: true, markers: &markers{closes: at(0, 4)}},
-		}}, with(1, -1), []Removal{{SessionEvents, "s", "b", []uint64{2}}}},
-		{"clear of a stream", sessionView{streams: []streamView{
-			{name: "a", events: sized(1, 4, 9), markers: &markers{clears: at(0, 6)}}, {name: "b", events: sized(2)},
-		}}, off, []Removal{{Cleared, "s", "a", []uint64{1, 4}}}},
-		{"clear of the session", sessionView{markers: &markers{clears: at(0, 4)}, streams: two}, off, []Removal{
-			{Cleared, "s", "a", []uint64{1, 4}},
-			{Cleared, "s", "b", []uint64{2, 3}},
+			{name: "c", events: old(time.Hour, 3), end: at(time.Minute, 4)},
+		}}, with(2, -1), []Removal{{SessionEvents, key, "a", []uint64{1}}}},
+		{"finished at the event that says so, ended later", lifeView{streams: []streamView{
+			{name: "a", events: old(0, 1)}, {name: "b", events: old(5*time.Minute, 2), final: true, end: at(0, 4)},
+		}}, with(1, -1), []Removal{{SessionEvents, key, "b", []uint64{2}}}},
+		{"clear of a stream", lifeView{streams: []streamView{
+			{name: "a", events: sized(1, 4, 9), cleared: 6}, {name: "b", events: sized(2)},
+		}}, off, []Removal{{Cleared, key, "a", []uint64{1, 4}}}},
+		{"clear of the session", lifeView{lifeState: allOf(markers{clear: at(0, 4)}), streams: two}, off, []Removal{
+			{Cleared, key, "a", []uint64{1, 4}},
+			{Cleared, key, "b", []uint64{2, 3}},
 		}},
-		{"limits count what a clear leaves", sessionView{markers: &markers{clears: at(0, 3)}, streams: two}, with(2, -1), []Removal{
-			{Cleared, "s", "a", []uint64{1}},
-			{Cleared, "s", "b", []uint64{2, 3}},
-			{SessionEvents, "s", "a", []uint64{4}},
+		{"limits count what a clear leaves", lifeView{lifeState: allOf(markers{clear: at(0, 3)}), streams: two}, with(2, -1), []Removal{
+			{Cleared, key, "a", []uint64{1}},
+			{Cleared, key, "b", []uint64{2, 3}},
+			{SessionEvents, key, "a", []uint64{4}},
 		}},
-		{"events after a stream's close", sessionView{exact: true, streams: []streamView{
-			{name: "a", events: sized(1, 4, 5), markers: &markers{closes: at(0, 3)}},
-		}}, off, []Removal{{AfterClose, "s", "a", []uint64{4, 5}}}},
-		{"events after the session's close", sessionView{exact: true, markers: &markers{closes: at(0, 4)}, streams: two}, off, []Removal{
-			{AfterClose, "s", "a", []uint64{5}},
-			{AfterClose, "s", "b", []uint64{6}},
+		{"too many in one stream", lifeView{streams: two}, limits{2, -1, -1, -1, 0}, []Removal{
+			{StreamEvents, key, "a", []uint64{1}},
+			{StreamEvents, key, "b", []uint64{2}},
 		}},
-		{"not while the ledger is not exact", sessionView{markers: &markers{closes: at(0, 4)}, streams: two}, off, nil},
-		{"a close marker stays", sessionView{streams: []streamView{{name: "a", markers: &markers{closes: at(time.Hour, 3)}}}}, off, nil},
-		{"superseded markers go", sessionView{
-			markers: &markers{closes: at(0, 7, 8), clears: at(0, 5, 6)},
-			streams: []streamView{{name: "a", markers: &markers{clears: at(0, 4)}}},
-		}, off, []Removal{
-			{Superseded, "s", "", []uint64{5, 8}},
-			{Superseded, "s", "a", []uint64{4}},
+		{"none is allowed in a stream", lifeView{streams: two[:1]}, limits{0, -1, -1, -1, 0}, []Removal{{StreamEvents, key, "a", []uint64{1, 4, 5}}}},
+		{"too many in one stream, and in the session", lifeView{streams: two}, limits{2, 3, -1, -1, 0}, []Removal{
+			{StreamEvents, key, "a", []uint64{1}},
+			{StreamEvents, key, "b", []uint64{2}},
+			{SessionEvents, key, "b", []uint64{3}},
 		}},
-		{"a clear marker goes in the end", sessionView{markers: &markers{clears: at(time.Minute, 4)}, streams: []streamView{{name: "a", events: sized(5)}}}, off, []Removal{
-			{Superseded, "s", "", []uint64{4}},
+		{"what a clear leaves of a stream", lifeView{streams: []streamView{{name: "a", events: sized(1, 4, 9, 10), cleared: 4}}}, limits{1, -1, -1, -1, 0}, []Removal{
+			{Cleared, key, "a", []uint64{1, 4}},
+			{StreamEvents, key, "a", []uint64{9}},
 		}},
-		{"not while something lies before it", sessionView{markers: &markers{clears: at(time.Minute, 6)}, streams: []streamView{{name: "a", events: sized(5)}}}, off, []Removal{
-			{Cleared, "s", "a", []uint64{5}},
+
+		{"ended within the grace", lifeView{lifeState: allOf(markers{end: at(5*time.Minute-1, 9)}), streams: two}, off, nil},
+		{"ended for long", lifeView{lifeState: allOf(markers{end: at(5*time.Minute, 9)}), streams: two}, off, []Removal{
+			{Closed, key, "a", []uint64{1, 4, 5}},
+			{Closed, key, "b", []uint64{2, 3, 6}},
 		}},
-		{"not before that is deleted", sessionView{pending: true, markers: &markers{clears: at(time.Minute, 6)}}, off, nil},
-		{"not within a minute", sessionView{markers: &markers{clears: at(time.Minute-1, 6)}}, off, nil},
-		{"closed within the grace", sessionView{state: session.Closed, ended: noon.Add(-5*time.Minute + 1), markers: &markers{closes: at(0, 9)}, streams: two}, off, nil},
-		{"closed for long", sessionView{state: session.Closed, ended: noon.Add(-5 * time.Minute), markers: &markers{closes: at(0, 9)}, streams: two}, off, []Removal{
-			{Closed, "s", "a", []uint64{1, 4, 5}},
-			{Closed, "s", "b", []uint64{2, 3, 6}},
-		}},
-		{"closed for long, events doomed", sessionView{state: session.Closed, pending: true, markers: &markers{closes: at(0, 9)}}, off, nil},
-		{"closed for long, events gone", sessionView{
-			state: session.Closed, markers: &markers{closes: at(0, 9), clears: at(0, 7)},
-			streams: []streamView{{name: "a", markers: &markers{closes: at(0, 8)}}},
-		}, off, []Removal{
-			{Superseded, "s", "", []uint64{7, 9}},
-			{Superseded, "s", "a", []uint64{8}},
-		}},
-		{"closed without a record", sessionView{markers: &markers{closes: at(5*time.Minute, 9)}, streams: two[:1]}, off, []Removal{
-			{Closed, "s", "a", []uint64{1, 4, 5}},
-		}},
-		{"closing is not closed", sessionView{state: session.Closing, ended: noon.Add(-time.Hour), streams: two}, off, nil},
+		{"sealed for long and not ended", lifeView{lifeState: allOf(markers{seal: at(time.Hour, 9)}), streams: two}, off, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.view.name = "s"
+			test.view.session, test.view.life = "s", "x"
 			if got := policy(test.view, test.lim, noon); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
+			}
+		})
+	}
+}
+
+// Nobody has opened the empty life, and it has no fence: an opening of its session ends it.
+func TestPolicy_EmptyLife(t *testing.T) {
+	lim := limits{maxPerStream: -1, maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: time.Hour}
+	streams := []streamView{{name: "a", events: sized(1)}}
+	opened := func(ago time.Duration) *opening { return &opening{seq: 2, at: noon.Add(-ago)} }
+	for name, test := range map[string]struct {
+		opening *opening
+		life    string
+		goes    bool
+	}{
+		"nobody has opened the session":  {nil, "", false},
+		"opened for less than the grace": {opened(time.Hour - 1), "", false},
+		"opened for the grace":           {opened(time.Hour), "", true},
+		"a life that the opening is of":  {opened(time.Hour), "x", false},
+	} {
+		got := policy(lifeView{lifeState: lifeState{session: "s", life: test.life, opening: test.opening}, streams: streams}, lim, noon)
+		if (len(got) > 0) != test.goes {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestAnnouncements(t *testing.T) {
+	many := make([]uint64, eventlog.MaxRemoved+1)
+	for i := range many {
+		many[i] = uint64(2*i + 1)
+	}
+	last := many[len(many)-1]
+	trim := func(stream string, upTo uint64, reason eventlog.Reason, removed []uint64) eventlog.Trim {
+		return eventlog.Trim{Session: "s", Life: "x", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed}
+	}
+	for _, test := range []struct {
+		name     string
+		removals []Removal
+		want     []eventlog.Trim
+	}{
+		{"nothing", nil, nil},
+		{"of a stream, cleared before the rest", []Removal{{Cleared, "s x", "a", []uint64{1, 3}}, {StreamEvents, "s x", "a", []uint64{5}}}, []eventlog.Trim{
+			trim("a", 3, eventlog.Cleared, []uint64{1, 3}), trim("a", 5, eventlog.Trimmed, []uint64{5}),
+		}},
+		{"more than a trim may name", []Removal{{SessionEvents, "s x", "a", many}}, []eventlog.Trim{
+			trim("a", last-2, eventlog.Trimmed, many[:eventlog.MaxRemoved]), trim("a", last, eventlog.Trimmed, []uint64{last}),
+		}},
+		{"a whole life", []Removal{{Closed, "s x", "b", []uint64{2, 5}}, {Closed, "s x", "a", []uint64{1, 7}}}, []eventlog.Trim{
+			trim("", 7, eventlog.Trimmed, []uint64{1, 2, 5, 7}),
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got []eventlog.Trim
+			for i, a := range announcements(test.removals) {
+				if got = append(got, a.Trim); a.why != test.removals[min(i, len(test.removals)-1)].Reason {
+					t.Errorf("number %d is for %s", i, a.why)
+				}
+			}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
 		})
 	}

@@ -6,18 +6,20 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/link"
 	who "rejoin/shared/presence"
 	"rejoin/shared/session"
 )
 
-// registrar does the janitor's duties in the registry.
+// registrar keeps the index of sessions, and ends what others have left unfinished.
 type registrar struct {
 	log        *eventlog.Log
 	sessions   *session.Registry
 	partitions []*partition
 	cfg        Config
+	patience   time.Duration // finishAfter
 	metrics    *metrics
 	logger     *slog.Logger
 	vigil      vigil
@@ -48,7 +50,7 @@ func (r *registrar) round(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if r.doAll(ctx, duties(records, inLog, r.cfg, time.Now())) {
+	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, time.Now())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
 }
@@ -65,7 +67,7 @@ func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
 			r.metrics.duties.WithLabelValues(d.task.String()).Inc()
 		case ctx.Err() != nil:
 			return false
-		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed):
+		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
 			r.logger.Debug("a record was changed by somebody else", "task", d.task.String(), "error", err)
 		default:
 			r.logger.Warn("the registry is not up to date", "task", d.task.String(), "error", err)
@@ -77,7 +79,7 @@ func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
 
 // idle returns the sessions that nobody needs, as duties. It asks the edges who is
 // there, and looks again when they have answered.
-func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]presence) []duty {
+func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]loggedSession) []duty {
 	limit := r.cfg.idleLimit()
 	asked := r.vigil.candidates(records, inLog, limit, r.lastEvent, time.Now())
 	if len(asked) == 0 && !r.vigil.rollCall(time.Now()) {
@@ -105,34 +107,46 @@ func (r *registrar) idle(ctx context.Context, records []session.Record, inLog ma
 	return todo
 }
 
-func (r *registrar) lastEvent(name string) (last time.Time) {
-	r.partitions[r.log.Partition(name)].with(func(l *ledger) { last = l.lastEvent(name) })
+func (r *registrar) lastEvent(rec session.Record) (last time.Time) {
+	r.with(rec.Session, func(l *ledger) { last = l.lastEvent(event.LifeKey(rec.Session, rec.Life)) })
 	return last
 }
 
-// holds reports whether something of a session is in the log.
-func (r *registrar) holds(name string) (some bool) {
-	r.partitions[r.log.Partition(name)].with(func(l *ledger) {
-		a := l.accounts[name]
-		some = !l.complete || a != nil && !a.empty()
+// with calls f with the ledger of a session.
+func (r *registrar) with(session string, f func(*ledger)) {
+	r.partitions[r.log.Partition(session)].with(f)
+}
+
+// holds reports whether something of a record's session is in the log now, or may be.
+func (r *registrar) holds(rec session.Record) (some bool) {
+	r.with(rec.Session, func(l *ledger) {
+		s := loggedSession{opening: l.opening(rec.Session)}
+		for _, life := range []string{rec.Life, ""} {
+			s.add(life, l.accounts[event.LifeKey(rec.Session, life)])
+		}
+		some = !l.complete || s.holds(rec)
 	})
 	return some
 }
 
 func (r *registrar) do(ctx context.Context, d duty) error {
 	rec := d.record
+	now, _ := r.sessions.Session(rec.Session)
 	switch d.task {
-	case register:
-		_, err := r.sessions.Register(ctx, rec.Session, "")
-		return err
+	case repair:
+		if now.Revision != rec.Revision {
+			return session.ErrConflict // the next round looks again
+		}
+		return r.repair(ctx, rec.Session)
 	case closeIdle:
-		rec.State, rec.Ended = session.Closing, time.Now().UTC()
-		_, err := r.sessions.Update(ctx, rec)
-		return err
+		return r.sessions.EndLife(ctx, rec)
 	case finish:
-		return session.Close(ctx, r.sessions, r.log, rec.Session, rec.Stream, rec.Clear, 0)
+		if now.Life == rec.Life {
+			return r.sessions.EndLife(ctx, now)
+		}
+		return r.log.EndSession(ctx, rec.Session, rec.Life)
 	case remove:
-		if isSession(rec) && r.holds(rec.Session) {
+		if r.holds(rec) {
 			return session.ErrConflict // it was published to since the round began
 		}
 		return r.sessions.Remove(ctx, rec)
@@ -140,32 +154,65 @@ func (r *registrar) do(ctx context.Context, d duty) error {
 	return nil
 }
 
+// repair has the index say what the log does, and the ledger know whose the opening is.
+func (r *registrar) repair(ctx context.Context, name string) error {
+	o, err := r.log.Opening(ctx, name)
+	switch {
+	case err == nil:
+		r.with(name, func(l *ledger) { l.learn(name, o.Sequence, o.Life) })
+		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open {
+			return nil // it was the ledger that did not know
+		}
+	case !errors.Is(err, eventlog.ErrNotFound):
+		return err
+	}
+	_, err = r.sessions.Get(ctx, name)
+	return err
+}
+
 // inLog returns what the ledgers know of all sessions, if all are complete.
-func (r *registrar) inLog() (map[string]presence, bool) {
-	all, ok := map[string]presence{}, true
+func (r *registrar) inLog() (map[string]loggedSession, bool) {
+	all, ok := map[string]loggedSession{}, true
 	for _, p := range r.partitions {
 		p.with(func(l *ledger) {
 			ok = ok && l.complete
-			for name, a := range l.accounts {
-				switch {
-				case a.events == 0 && !a.empty():
-					all[name] = hollow
-				case a.events > 0 && a.markers.closedAt() == open:
-					all[name] = present
-				case !a.empty():
-					all[name] = ended
-				}
-			}
+			l.logged(all)
 		})
 	}
 	return all, ok
 }
 
+// logged enters what the ledger knows of each session.
+func (l *ledger) logged(all map[string]loggedSession) {
+	for name := range l.openings {
+		all[name] = loggedSession{opening: l.opening(name)}
+	}
+	for _, a := range l.accounts {
+		s := all[a.session]
+		if s.add(a.life, a) {
+			all[a.session] = s
+		}
+	}
+}
+
+// add adds a life, if something of it is in the log, and reports whether it is.
+func (s *loggedSession) add(life string, a *account) bool {
+	if a == nil || a.empty() {
+		return false
+	}
+	l := loggedLife{life: life, first: a.first, events: a.events > 0, sealed: a.markers.sealed(), ended: a.markers.ended()}
+	if l.sealed && a.markers.seal.seq > 0 {
+		l.since = a.markers.seal.at
+	}
+	s.lives = append(s.lives, l)
+	return true
+}
+
 // String returns the task's name in the metric.
 func (t task) String() string {
 	switch t {
-	case register:
-		return "registered"
+	case repair:
+		return "repaired"
 	case closeIdle:
 		return "closed"
 	case finish:

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -24,16 +23,14 @@ import (
 //
 //	Run ──▶ lease         one goroutine and one for each term: who acts
 //	   ├──▶ tail, follow  two a partition: keep its ledger
-//	   ├──▶ herald        one: what another janitor has deleted goes out of the ledgers
 //	   ├──▶ roster        one: which servers of a cluster are there
 //	   └──▶ web.Serve     one a connection, if there is a listener
 //
 //	act ──▶ generations   one goroutine: a generation for the server that is connected,
 //	   │                  at once, or for those of a cluster; waits for nothing else
-//	   ├──▶ takeOver      one a partition: the ledger knows what others have deleted
-//	   ├──▶ clerk         one, from when all ledgers are complete: answers marks;
-//	   │                  and one for each question that waits for a ledger
-//	   ├──▶ sweeper       one: policy, then deletes with up to 16 more
+//	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
+//	   │                  copies control entries, with up to 64 more, and moves the floors
+//	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
 //	   ├──▶ registrar     one: duties in the session registry
 //	   └──▶ setter        one: changes the log's limits
 //
@@ -45,14 +42,11 @@ type Service struct {
 	backend     *backend.Backend
 	logger      *slog.Logger
 	partitions  []*partition
-	trims       *trims
 	lease       *lease
 	roster      *roster
 	generations *generations
-	charge      atomic.Pointer[term] // in which act has read what its predecessor wrote down
-	herald      *herald
-	clerk       *clerk
 	sweeper     *sweeper
+	deleter     *deleter
 	registrar   *registrar
 	setter      *setter
 	edges       *edges
@@ -74,7 +68,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
 		}
-		ln, err := web.Listen(cfg.JanitorAddr, "--janitor-addr")
+		ln, err := web.Listen(env, cfg.JanitorAddr, "--janitor-addr")
 		if err != nil {
 			return nil, err
 		}
@@ -88,25 +82,25 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, env.Log); err != nil {
 		return nil, err
 	}
-	s.trims = newTrims(b.Log, env.Log)
-	s.sweeper = newSweeper(cfg, b, s.trims, env.Log)
+	settled := rules{syncInterval: cfg.SyncInterval}.settled()
+	s.deleter = &deleter{nc: b.Conn, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
+	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
 	for p := range b.Log.Settings().Partitions {
-		part := newPartition(p, b.Log, s.trims, env.Log, s.sweeper.cleared, s.sweeper.alarmed)
-		part.inCharge = s.charge.Load
+		part := newPartition(p, b.Log, settled, env.Log)
+		part.cleared, part.alarmed, part.acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.held
 		s.partitions = append(s.partitions, part)
+		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
-	s.trims.theirs = func(p int) { s.partitions[p].theirs() }
-	s.herald = &herald{nc: b.Conn, id: s.lease.state.id, partitions: s.partitions, logger: env.Log}
 	b.Register("janitor", env.Metrics)
 	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
+	s.deleter.partitions, s.deleter.metrics = s.partitions, m
 	s.sweeper.setAlarms()
 	s.roster = newRoster(b.Log, env.Log)
 	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
-	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, metrics: m, logger: env.Log}
-	s.setter = &setter{nc: b.Conn, log: b.Log, partitions: s.partitions, logger: env.Log}
+	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: finishAfter, metrics: m, logger: env.Log}
+	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
-	s.clerk = &clerk{nc: b.Conn, partitions: s.partitions, metrics: m, logger: env.Log}
 	env.Health.Add("ledger", s.complete)
 	return s, nil
 }
@@ -180,27 +174,13 @@ func (s *Service) Run(ctx context.Context) error {
 	return errs
 }
 
-// keepLedger keeps the ledgers until ctx ends, whether or not this janitor acts. It
-// begins them when it is known who does: one that acts need not be compared.
+// keepLedger keeps the ledgers until ctx ends, whether or not this janitor acts.
 func (s *Service) keepLedger(ctx context.Context) error {
-	heard, unsubscribe, err := s.herald.open()
-	if err != nil {
-		return err
-	}
-	defer unsubscribe()
-	if err := s.trims.open(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-s.lease.placed:
-	case <-ctx.Done():
-	}
 	var wg sync.WaitGroup
 	for _, p := range s.partitions {
 		wg.Go(func() { p.tail(ctx) })
 		wg.Go(func() { p.follow(ctx) })
 	}
-	wg.Go(func() { s.herald.run(ctx, heard) })
 	wg.Wait()
 	return nil
 }
@@ -211,50 +191,10 @@ func (s *Service) act(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { s.generations.run(ctx) })
-	if !s.takeCharge(ctx) {
-		return nil
+	for _, run := range []func(context.Context){s.generations.run, s.sweeper.run, s.deleter.run, s.registrar.run} {
+		wg.Go(func() { run(ctx) })
 	}
-	defer s.resign()
-	wg.Go(func() { s.sweeper.run(ctx) })
-	wg.Go(func() { s.registrar.run(ctx) })
-	var setErr error
-	wg.Go(func() {
-		setErr = s.setter.run(ctx)
-		stop()
-	})
-	err := s.clerk.run(ctx)
+	err := s.setter.run(ctx)
 	stop()
-	wg.Wait()
-	return errors.Join(err, setErr)
-}
-
-// takeCharge reads what the janitor before has written down, and takes its partitions
-// over. It reports false when ctx ends before.
-func (s *Service) takeCharge(ctx context.Context) bool {
-	select {
-	case <-s.trims.opened:
-	case <-ctx.Done():
-		return false
-	}
-	if s.trims.inherit(ctx) != nil {
-		return false
-	}
-	t, _ := ctx.Value(termKey{}).(*term)
-	s.charge.Store(t)
-	s.lease.place()
-	var wg sync.WaitGroup
-	for _, p := range s.partitions {
-		wg.Go(func() { p.takeOver(ctx) })
-	}
-	wg.Wait()
-	return true
-}
-
-// resign is the end of takeCharge.
-func (s *Service) resign() {
-	s.charge.Store(nil)
-	for _, p := range s.partitions {
-		p.resign()
-	}
+	return err
 }

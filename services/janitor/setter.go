@@ -21,10 +21,9 @@ const setsBacklog = 64
 
 // setter changes the limits of partitions for whoever asks.
 type setter struct {
-	nc         *nats.Conn
-	log        *eventlog.Log
-	partitions []*partition
-	logger     *slog.Logger
+	nc     *nats.Conn
+	log    *eventlog.Log
+	logger *slog.Logger
 }
 
 // errChanged is what a request is answered that was made for other settings.
@@ -63,7 +62,7 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 	if err := json.Unmarshal(data, &req); err != nil {
 		return fmt.Errorf("the request cannot be read: %w", err)
 	}
-	if req.Partition < 0 || req.Partition >= len(s.partitions) {
+	if req.Partition < 0 || req.Partition >= s.log.Settings().Partitions {
 		return fmt.Errorf("there is no partition %d", req.Partition)
 	}
 	if _, err := s.log.Look(ctx, 0); err != nil {
@@ -72,23 +71,13 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 	if s.log.Settings() != req.From {
 		return errChanged
 	}
-	state, err := s.log.Look(ctx, req.Partition)
-	if err != nil {
-		return err
-	}
 	if req.Partition == 0 {
 		if err := s.buckets(ctx, req.To.Replicas); err != nil {
 			s.logger.Warn("cannot change the replicas of a bucket", "error", err)
 			return err
 		}
 	}
-	set := func() error { return s.log.SetLimits(ctx, req.Partition, req.To) }
-	if state.Limits.MaxEventsPerStream == req.To.MaxEventsPerStream {
-		err = set()
-	} else {
-		err = s.partitions[req.Partition].without(set)
-	}
-	if err != nil {
+	if err := s.log.SetLimits(ctx, req.Partition, req.To); err != nil {
 		s.logger.Warn("cannot change the limits of a partition", "partition", req.Partition, "error", err)
 		return err
 	}
@@ -102,7 +91,7 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 // own, the edges' attach records and the bridges' calls. Those that are missing are made
 // with the log's number later.
 func (s *setter) buckets(ctx context.Context, replicas int) error {
-	for _, name := range []string{session.Bucket, TrimsBucket, LeaseBucket, rpc.AttachBucket, rpc.CallsBucket} {
+	for _, name := range []string{session.Bucket, LeaseBucket, rpc.AttachBucket, rpc.CallsBucket} {
 		if err := s.log.SetReplicas(ctx, name, replicas); err != nil {
 			return fmt.Errorf("the bucket %s: %w", name, err)
 		}

@@ -1,11 +1,10 @@
 package janitor
 
 import (
-	"math"
 	"slices"
 	"time"
 
-	"rejoin/shared/marks"
+	"rejoin/shared/event"
 )
 
 // entry is a retained event, 16 bytes of memory.
@@ -17,53 +16,100 @@ type entry struct {
 
 func (e entry) time() time.Time { return time.Unix(int64(e.unix), 0).UTC() }
 
-// marker is a =close or =clear marker in the log.
+// marker is a control entry in the log. One that was written again lies at seq, and counts
+// from where it was stored first.
 type marker struct {
-	seq uint64
-	at  time.Time // when a =close marker was stored, or the ledger got a =clear marker
+	seq   uint64 // 0: there is none
+	first uint64
+	at    time.Time // when it was stored first, or, of a seal, when the ledger got it
 }
 
-// markers are those of one stream, or of a session as a whole, in order of sequence.
-type markers struct {
-	closes, clears []marker
-}
-
-// open is the close sequence of what has no =close marker.
-const open = uint64(math.MaxUint64)
-
-// closedAt returns the sequence of the first =close marker, which is the one that
-// counts: what a direct publisher wrote after it is ignored.
-func (m *markers) closedAt() uint64 {
-	if m == nil || len(m.closes) == 0 {
-		return open
+// put enters a marker, or its copy, and returns where the one before lies; 0 for none.
+func (m *marker) put(seq uint64, at time.Time) (before uint64) {
+	if before = m.seq; before == 0 {
+		m.first, m.at = seq, at
 	}
-	return m.closes[0].seq
+	m.seq = seq
+	return before
+}
+
+// drop takes a marker out if it lies at a sequence.
+func (m *marker) drop(seq uint64) {
+	if m.seq == seq {
+		*m = marker{}
+	}
+}
+
+// markers are the newest control entries of one stream, or of a life as a whole.
+type markers struct {
+	seal  marker // of a life
+	end   marker
+	clear marker
+}
+
+// of returns the marker of a kind; nil for a kind that has none.
+func (m *markers) of(kind event.Kind) *marker {
+	switch kind {
+	case event.Seal:
+		return &m.seal
+	case event.End:
+		return &m.end
+	case event.Clear:
+		return &m.clear
+	default:
+		return nil
+	}
+}
+
+// sealed reports whether a life has a seal or an end: then its streams are all it will have.
+func (m *markers) sealed() bool { return m != nil && (m.seal.seq > 0 || m.end.seq > 0) }
+
+// ended reports whether there is an end.
+func (m *markers) ended() bool { return m != nil && m.end.seq > 0 }
+
+// endAfter returns the end if it lies behind a sequence.
+func (m *markers) endAfter(seq uint64) (end marker, ok bool) {
+	if m == nil || m.end.first <= seq {
+		return marker{}, false
+	}
+	return m.end, true
 }
 
 // clearedAt returns the sequence of the last =clear marker, or 0.
 func (m *markers) clearedAt() uint64 {
-	if m == nil || len(m.clears) == 0 {
+	if m == nil {
 		return 0
 	}
-	return m.clears[len(m.clears)-1].seq
+	return m.clear.seq
 }
 
-// stream is what the ledger knows of a stream. It is kept when nothing of it is
-// retained any more, for the sake of removed and maybe.
+// opening is the newest opening of a session in the log.
+type opening struct {
+	session string
+	seq     uint64
+	first   uint64    // where it was stored first, as far as the ledger knows
+	whole   bool      // the ledger has seen it as it was stored first, so all of its life
+	at      time.Time // when that was
+	// life is what the opening says, when known is set: the tail brings no content, and so
+	// the log is asked when it matters.
+	life  string
+	known bool
+}
+
+// stream is what the ledger knows of a stream of which anything is in the log.
 type stream struct {
-	events  []entry // retained, oldest first
-	bytes   int64
-	removed uint64 // the last event known to be removed
-	maybe   uint64 // see doubts
-	reason  marks.Reason
-	// ghosts counts the events after a =close marker that were doomed. JetStream
-	// counts them until they are deleted, and nobody can say whether that was
-	// before or after the next event of a publisher who goes on writing.
-	ghosts  int32
-	popped  int32 // events that went off the front of the array that events lies in
-	final   bool  // the last event that was stored says that it is the stream's last
-	counted bool  // in account.open
-	markers *markers
+	name     string
+	events   []entry // retained, oldest first
+	bytes    int64
+	last     uint64 // the newest event that the ledger knows of, retained or removed
+	removed  uint64 // the newest event that the ledger knows to be removed
+	birth    uint64 // where its birth lies, or the newest copy of it; 0 when it has none
+	markers  *markers
+	popped   int32 // events that went off the front of the array that events lies in
+	controls int32 // control entries of the stream in the log, trims among them
+	known    bool  // a copy of its birth tells what the ledger has not seen of it
+	final    bool  // the last event that was stored says that it is the stream's last
+	counted  bool  // in account.open
 }
 
 // push takes an event in.
@@ -72,10 +118,13 @@ func (s *stream) push(e entry) {
 		s.popped = 0 // append moves them
 	}
 	s.events = append(s.events, e)
+	s.last = e.seq
 }
 
-// popOldest takes the oldest event out. An array is not kept for less than half of it.
+// popOldest takes the oldest event out, which is removed. An array is not kept for less than
+// half of it.
 func (s *stream) popOldest() {
+	s.removed = max(s.removed, s.events[0].seq)
 	s.events = s.events[1:]
 	s.popped++
 	if int(s.popped) > len(s.events) {
@@ -87,44 +136,58 @@ func (s *stream) popOldest() {
 	}
 }
 
-// oldest returns the sequence of the oldest retained event.
-func (s *stream) oldest() uint64 {
-	if len(s.events) == 0 {
-		return math.MaxUint64
+// removedBelow returns the newest event that was removed, as far as the ledger knows, given the
+// first retained sequence.
+func (s *stream) removedBelow(first uint64) uint64 {
+	if s.last < first {
+		return s.last
 	}
-	return s.events[0].seq
+	return s.removed
 }
 
-// account is what the ledger knows of a session.
+// noteRemoved notes that events up to a sequence, which is one of them, were removed.
+func (s *stream) noteRemoved(upTo uint64) {
+	s.removed, s.last = max(s.removed, upTo), max(s.last, upTo)
+}
+
+// idle reports whether nothing of the stream is in the log.
+func (s *stream) idle() bool { return len(s.events) == 0 && s.controls == 0 }
+
+// account is what the ledger knows of a life of a session.
 type account struct {
-	streams map[string]*stream
-	order   *names // of the streams
-	open    int    // streams with events that are not finished, but for the session's end
-	events  int    // retained, over all streams
-	bytes   int64
-	maybe   uint64 // for streams that the ledger does not know; see doubts
-	last    uint32 // when the newest event was stored, as in entry; 0: none was seen
-	markers *markers
-	marked  int  // markers of the session and of its streams
-	trimmed trim // up to the last event that was ever doomed
-	doomed  int  // entries that are doomed and not deleted yet
-	over    bool // the session is on the ledger's list of those to be trimmed soon
+	session, life string
+	streams       map[string]*stream
+	open          int // streams with events that are not finished, but for the life's end
+	events        int // retained, over all streams
+	bytes         int64
+	// trims are where the newest trim of each stream lies, and under "" that of the whole life.
+	trims    map[string]uint64
+	controls int    // control entries of the life and its streams in the log, trims among them
+	last     uint32 // when the newest event was stored, as in entry; 0: none was seen
+	first    uint64 // sequence of the oldest entry that the ledger ever had of the life
+	markers  *markers
+	clears   int  // =clear markers of the life and its streams in the log
+	over     bool // the life is on the ledger's list of those to be trimmed soon
 }
 
-// closedAt returns the sequence after which a stream's events are ignored.
-func (a *account) closedAt(s *stream) uint64 {
-	return min(a.markers.closedAt(), s.markers.closedAt())
-}
+func (a *account) key() string { return event.LifeKey(a.session, a.life) }
 
-// clearedAt returns the sequence up to which a stream is cleared.
-func (a *account) clearedAt(s *stream) uint64 {
-	return max(a.markers.clearedAt(), s.markers.clearedAt())
+// end returns where a stream ended, nothing while it is open: its own end, or the one of its
+// life, when no event lies behind it. An event behind an end, which only damage or a publisher
+// without a fence can store, cancels the end.
+func (a *account) end(s *stream) marker {
+	if end, ended := s.markers.endAfter(s.last); ended {
+		return end
+	}
+	end, _ := a.markers.endAfter(s.last)
+	return end
 }
 
 // recount counts a stream that changed among the open ones, or takes it off. Whoever
 // changes a stream's events or markers calls it.
 func (a *account) recount(s *stream) {
-	open := len(s.events) > 0 && !s.final && s.markers.closedAt() == open
+	_, ended := s.markers.endAfter(s.last)
+	open := len(s.events) > 0 && !s.final && !ended
 	switch {
 	case open && !s.counted:
 		a.open++
@@ -134,5 +197,5 @@ func (a *account) recount(s *stream) {
 	s.counted = open
 }
 
-// empty reports whether nothing of the session is in the log.
-func (a *account) empty() bool { return a.events == 0 && a.marked == 0 && a.doomed == 0 }
+// empty reports whether nothing of the life is in the log.
+func (a *account) empty() bool { return a.events+a.controls == 0 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,31 +20,29 @@ import (
 // cleared stream by stream is swept once.
 const clearDelay = 50 * time.Millisecond
 
-// sweeper is the one place that deletes from the log.
+// sweeper announces what the policy removes, and moves the floor. What it announces the
+// deleter deletes.
 type sweeper struct {
-	nc          *nats.Conn
-	partitions  []*partition
-	trims       *trims
-	sessions    *session.Registry
-	settings    func() eventlog.Settings // the log's, now
-	closedGrace time.Duration
-	overrides   overrides
-	interval    time.Duration
-	metrics     *metrics
-	logger      *slog.Logger
-	kick        chan struct{} // a =clear marker was seen
-	alarm       chan struct{} // a session holds more than its limits
-	asks        chan ask
-	early       map[Reason]int // deleted since the last sweep, for its line in the log
-	delay       time.Duration  // from an alarm to the early trimming
-	leisure     leisure
+	nc         *nats.Conn
+	log        *eventlog.Log
+	partitions []*partition
+	floors     []*floorKeeper // of each partition
+	deleter    *deleter
+	sessions   *session.Registry
+	cfg        Config
+	overrides  overrides
+	metrics    *metrics
+	logger     *slog.Logger
+	kick       chan struct{} // a =clear marker was seen
+	alarm      chan struct{} // a session or partition holds more than it may
+	asks       chan ask
+	early      map[Reason]int // announced since the last sweep, for its line in the log
+	delay      time.Duration  // from an alarm to the early trimming
 }
 
-func newSweeper(cfg Config, b *backend.Backend, trims *trims, logger *slog.Logger) *sweeper {
+func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
 	return &sweeper{
-		nc: b.Conn, trims: trims, sessions: b.Sessions, settings: b.Log.Settings, closedGrace: cfg.ClosedGrace,
-		overrides: cfg.overrides(),
-		interval:  cfg.Interval, logger: logger,
+		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, overrides: cfg.overrides(), logger: logger,
 		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan ask),
 		early: map[Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
 	}
@@ -54,7 +51,7 @@ func newSweeper(cfg Config, b *backend.Backend, trims *trims, logger *slog.Logge
 // cleared asks for a sweep soon.
 func (w *sweeper) cleared() { ring(w.kick) }
 
-// alarmed asks for the sessions that hold too much to be trimmed soon.
+// alarmed asks for what holds too much to be trimmed soon.
 func (w *sweeper) alarmed() { ring(w.alarm) }
 
 func ring(bell chan struct{}) {
@@ -64,13 +61,11 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// run sweeps until ctx ends. Between the sweeps it trims what cannot wait for the
-// next one, and removes what is not urgent.
+// run sweeps until ctx ends. Between the sweeps it trims what cannot wait for the next one.
 func (w *sweeper) run(ctx context.Context) {
-	ticker := time.NewTicker(w.interval)
+	ticker := time.NewTicker(w.cfg.Interval)
 	defer ticker.Stop()
-	w.leisure = leisure{} // what an earlier term has left a sweep finds
-	var soon, early, rest <-chan time.Time
+	var soon, early <-chan time.Time
 	var asked []ask
 	for {
 		select {
@@ -90,9 +85,6 @@ func (w *sweeper) run(ctx context.Context) {
 			early = nil
 			w.trimEarly(ctx)
 			continue
-		case <-rest:
-			rest = w.goOn(ctx)
-			continue
 		case first := <-w.asks:
 			asked = append(w.others(), first)
 		case <-soon:
@@ -102,7 +94,6 @@ func (w *sweeper) run(ctx context.Context) {
 		done := swept{err: nats.ErrDisconnected}
 		if w.nc.IsConnected() {
 			done = w.sweep(ctx)
-			rest = w.leisure.next(0)
 		}
 		for _, a := range asked {
 			a <- done // has room for it
@@ -111,107 +102,57 @@ func (w *sweeper) run(ctx context.Context) {
 	}
 }
 
-// sweep does what the policy says, partition by partition, then batch by batch in
-// turns, so that a partition with much to delete does not hold up the others. What
-// fails is left for the next sweep: the ledger remembers what is doomed.
+// sweep does what the policy says, and moves the floor. What fails is left for the next sweep.
 func (w *sweeper) sweep(ctx context.Context) swept {
 	begun := time.Now()
 	stopped := ctx
 	ctx, done := link.While(ctx, w.nc)
 	defer done()
-	err := w.current(ctx)
-	if err != nil {
-		w.report(stopped, false, time.Since(begun), w.early, err)
-		return swept{left: w.doomed(), took: time.Since(begun), err: err}
-	}
-	var busy, leisurely []*partition
-	for _, p := range w.partitions {
-		if ctx.Err() != nil {
-			break
-		}
-		rest, planErr := w.plan(ctx, p)
-		switch {
-		case planErr != nil:
-			err = errors.Join(err, fmt.Errorf("partition %d: %w", p.number, planErr))
-		case rest == urgentLeft:
-			busy = append(busy, p)
-		case rest == leisureLeft:
-			leisurely = append(leisurely, p)
-		}
-	}
-	deleted := map[Reason]int{}
-	late, removeErr := w.remove(ctx, busy, deleted)
-	err = errors.Join(err, removeErr, ctx.Err())
-	w.leisure.begin(append(leisurely, late...), time.Now())
+	removed := map[Reason]int{}
+	err := w.each(ctx, w.partitions, func(p *partition) error { return w.announce(ctx, p, nil, removed) })
+	err = errors.Join(err, w.each(ctx, w.partitions, func(p *partition) error {
+		p.caughtUp(ctx)
+		return errors.Join(p.noteChecked(ctx), w.moveFloor(ctx, p))
+	}), ctx.Err())
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
-	w.report(stopped, false, took, sumOf(deleted, w.early), err)
+	w.report(stopped, took, sumOf(removed, w.early), err)
 	clear(w.early)
-	return swept{removed: deleted, left: w.doomed(), took: took, err: err}
+	return swept{removed: removed, left: w.toDelete(), took: took, err: err}
 }
 
-// remove deletes what is urgent of partitions, and counts it. What holds too much
-// meanwhile is trimmed as well, but not beyond an interval or a =clear marker: then
-// there is a sweep to be done. It returns the partitions that have something left
-// that is not urgent.
-func (w *sweeper) remove(ctx context.Context, busy []*partition, deleted map[Reason]int) (leisurely []*partition, err error) {
-	begun, looked := time.Now(), time.Time{}
-	for ctx.Err() == nil {
-		if now := time.Now(); now.Sub(begun) < w.interval && len(w.kick) == 0 && (len(busy) == 0 || now.Sub(looked) >= alarmEvery) {
-			busy, looked = w.planEarly(busy), now
+// each does something for some partitions, one after the other. One that is full gets room for
+// what the janitor has to store; one that is not what it was is left to its tail.
+func (w *sweeper) each(ctx context.Context, partitions []*partition, do func(*partition) error) (errs error) {
+	for _, p := range partitions {
+		if ctx.Err() != nil {
+			return errs
 		}
-		if len(busy) == 0 {
-			return leisurely, err
+		err := do(p)
+		if errors.Is(err, eventlog.ErrFull) {
+			if err = w.makeRoom(ctx, p); err == nil {
+				err = do(p)
+			}
 		}
-		busy = slices.DeleteFunc(busy, func(p *partition) bool {
-			rest, batchErr := w.batch(ctx, p, deleted)
-			if batchErr != nil {
-				err = errors.Join(err, fmt.Errorf("partition %d: %w", p.number, batchErr))
-			}
-			if rest == leisureLeft {
-				leisurely = append(leisurely, p)
-			}
-			return rest != urgentLeft
-		})
+		if err != nil && !errors.Is(err, errMoved) {
+			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.number, err))
+		}
 	}
-	return leisurely, err
+	return errs
 }
 
-// goOn removes some of what is not urgent, and returns when to go on with that.
-func (w *sweeper) goOn(ctx context.Context) <-chan time.Time {
-	stopped := ctx
-	ctx, done := link.While(ctx, w.nc)
-	defer done()
-	begun := time.Now()
-	rest, err := w.batch(ctx, w.leisure.turn(), w.leisure.deleted)
-	pause := w.leisure.done(rest == leisureLeft, time.Since(begun), time.Now(), total(w.doomed()))
-	if err != nil || w.leisure.over() {
-		w.report(stopped, true, time.Since(w.leisure.begun), w.leisure.deleted, err)
-		w.leisure.deleted = nil
-	}
-	return w.leisure.next(pause)
-}
-
-// doomed returns how many entries there are to delete, by reason.
-func (w *sweeper) doomed() map[Reason]int {
-	all := map[Reason]int{}
+// toDelete returns how many entries are announced and not deleted yet, by what readers are
+// told.
+func (w *sweeper) toDelete() map[eventlog.Reason]int {
+	all := map[eventlog.Reason]int{}
 	for _, p := range w.partitions {
 		p.with(func(l *ledger) {
-			for reason, n := range l.tally {
-				if n > 0 {
-					all[reason] += n
-				}
+			for _, t := range l.pending {
+				all[t.reason] += len(t.entries)
 			}
 		})
 	}
 	return all
-}
-
-func total(of map[Reason]int) (n int) {
-	for _, some := range of {
-		n += some
-	}
-	return n
 }
 
 func sumOf(a, b map[Reason]int) map[Reason]int {
@@ -222,11 +163,11 @@ func sumOf(a, b map[Reason]int) map[Reason]int {
 	return sum
 }
 
-// report writes a line about what was deleted, if anything was.
-func (w *sweeper) report(ctx context.Context, atLeisure bool, took time.Duration, deleted map[Reason]int, err error) {
+// report writes a line about what was announced, if anything was.
+func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range reasons {
-		if n := deleted[r]; n > 0 {
+		if n := removed[r]; n > 0 {
 			attrs = append(attrs, string(r), n)
 		}
 	}
@@ -234,20 +175,7 @@ func (w *sweeper) report(ctx context.Context, atLeisure bool, took time.Duration
 	case err != nil && ctx.Err() == nil:
 		w.metrics.failed.Inc()
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
-	case len(deleted) > 0 && atLeisure:
-		w.logger.Info("removed at leisure", attrs...)
-	case len(deleted) > 0:
+	case len(removed) > 0:
 		w.logger.Info("swept", attrs...)
 	}
-}
-
-// currentWithin is how long a sweep waits for the copy of the registry.
-const currentWithin = time.Second
-
-// current makes sure that the copy of the registry is one of this connection's life. An
-// older one may say of a session that it was closed, and be of an earlier one of its name.
-func (w *sweeper) current(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, currentWithin)
-	defer cancel()
-	return w.sessions.Current(ctx)
 }

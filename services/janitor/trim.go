@@ -1,204 +1,129 @@
 package janitor
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"sync"
+	"cmp"
+	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"rejoin/shared/bucket"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 )
 
-// TrimsBucket is the key-value bucket of the durable trim marks.
-const TrimsBucket = "MCP_TRIMS"
-
-// trim is a durable trim mark: how far a janitor has removed events of a session,
-// or was about to, written before the first delete. The key is the session's token.
-type trim struct {
-	UpTo   uint64       `json:"upTo"`
-	Reason marks.Reason `json:"reason"`
-	// Birth is the partition's, so that the mark says nothing of another log.
-	Birth string `json:"birth"`
+// trimmed are the entries that a trim has named and that lie in the log until they are
+// deleted.
+type trimmed struct {
+	at      time.Time // when the ledger got the trim
+	reason  eventlog.Reason
+	entries []entry // in order of sequence, at least one
 }
 
-// kept is a mark, and the revision of the bucket that holds it.
-type kept struct {
-	trim
-	revision uint64
+func (t *trimmed) last() uint64 { return t.entries[len(t.entries)-1].seq }
+
+// dropBefore takes out what lies before a sequence.
+func (t *trimmed) dropBefore(seq uint64) {
+	n, _ := slices.BinarySearchFunc(t.entries, seq, func(e entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
+	t.entries = t.entries[n:]
 }
 
-// trims are the durable trim marks, in memory and in the bucket. Only the acting
-// janitor writes them, each over the revision that it knows: when another one has
-// written meanwhile, the mark that reaches further stays. It is safe for concurrent use.
-type trims struct {
-	log    *eventlog.Log
-	logger *slog.Logger
-	js     jetstream.JetStream
-	kv     jetstream.KeyValue
-	opened chan struct{} // closed by open
-
-	reading chan struct{} // holds one token while somebody reads the bucket
-
-	mu   sync.Mutex
-	all  map[string]kept     // by session
-	lost map[string]struct{} // those of which the newest reading found less in the bucket
-	read time.Time           // when that reading was begun
-	// theirs is called, without a lock, for a partition of which another janitor has
-	// written a mark that was not known.
-	theirs func(p int)
-}
-
-// trimsTimeout bounds one request.
-const trimsTimeout = 5 * time.Second
-
-// trimsRetry is how long is waited between attempts.
-const trimsRetry = 200 * time.Millisecond
-
-// trimTTL is how long the bucket remembers that a mark was removed.
-const trimTTL = time.Hour
-
-func newTrims(log *eventlog.Log, logger *slog.Logger) *trims {
-	return &trims{
-		log: log, logger: logger, opened: make(chan struct{}), reading: make(chan struct{}, 1),
-		all: map[string]kept{}, theirs: func(int) {},
+// trim takes out of the book what a trim removes, whoever has written it. What it names of
+// that is to be deleted; what it names and the ledger has not was deleted already.
+func (l *ledger) trim(a *account, t *eventlog.Trim, now time.Time) {
+	if a.trims == nil {
+		a.trims = map[string]uint64{}
 	}
-}
-
-// open makes the bucket if it is missing, and reads it. It tries until it can, or
-// until ctx ends, whose error it returns then.
-func (t *trims) open(ctx context.Context) error {
-	err := t.retry(ctx, t.tryOpen)
-	if err == nil {
-		close(t.opened)
+	a.trims[t.Stream] = t.Sequence
+	for _, seq := range t.Removed {
+		l.holes.remove(seq)
 	}
-	return err
-}
-
-// inherit reads, at the beginning of a term, what the janitor before has written down,
-// and writes again what the server has lost of it: one that was started anew may not
-// have the newest marks, and deletes do not wait for those that are in memory. It tries
-// as open does.
-func (t *trims) inherit(ctx context.Context) error {
-	begun := time.Now()
-	return t.retry(ctx, func(ctx context.Context) error {
-		if err := t.load(ctx, begun); err != nil {
-			return err
-		}
-		return t.restore(ctx)
-	})
-}
-
-func (t *trims) retry(ctx context.Context, try func(context.Context) error) error {
-	said := false
-	for {
-		err := try(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if !said {
-			t.logger.Warn("waiting for the trim marks", "error", err)
-			said = true
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(trimsRetry):
-		}
-	}
-}
-
-// of returns the marks of a partition's sessions that were made in its present life.
-func (t *trims) of(p int, birth string) map[string]uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := map[string]uint64{}
-	for name, mark := range t.all {
-		if mark.Birth == birth && t.log.Partition(name) == p {
-			out[name] = mark.UpTo
-		}
-	}
-	return out
-}
-
-// write makes sure that the marks of sessions reach at least as far as given.
-func (t *trims) write(ctx context.Context, wanted map[string]trim) error {
-	for name, mark := range wanted {
-		t.mu.Lock()
-		old := t.all[name]
-		t.mu.Unlock()
-		if old.Birth == mark.Birth && old.UpTo >= mark.UpTo {
-			continue
-		}
-		if err := stillActing(ctx); err != nil {
-			return err
-		}
-		if err := t.put(ctx, name, mark); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// restore writes again what the bucket has less of. It must not run beside write.
-func (t *trims) restore(ctx context.Context) error {
-	t.mu.Lock()
-	wanted := map[string]trim{}
-	for name := range t.lost {
-		wanted[name] = t.all[name].trim
-	}
-	t.mu.Unlock()
-	for name, mark := range wanted {
-		if err := stillActing(ctx); err != nil {
-			return err
-		}
-		if err := t.put(ctx, name, mark); err != nil && !errors.Is(err, errTheirs) {
-			return err
-		}
-		t.mu.Lock()
-		delete(t.lost, name)
-		t.mu.Unlock()
-	}
-	return nil
-}
-
-// errTheirs is returned when another janitor has written a mark meanwhile.
-var errTheirs = errors.New("another janitor has trimmed the session meanwhile")
-
-func (t *trims) put(ctx context.Context, name string, mark trim) error {
-	t.mu.Lock()
-	old := t.all[name]
-	t.mu.Unlock()
-	revision, err := t.over(ctx, name, mark, old.revision)
-	if bucket.Conflict(err) {
-		// Somebody else has written, or the server has lost what it had.
-		var is kept
-		if is, err = t.get(ctx, name); err == nil {
-			if is.Birth == mark.Birth && is.UpTo > mark.UpTo {
-				t.set(name, is)
-				t.theirs(t.log.Partition(name))
-				return errTheirs
+	out := trimmed{at: now, reason: t.Reason}
+	take := func(s *stream) {
+		l.expire(a, s)
+		for len(s.events) > 0 && s.events[0].seq <= t.UpTo {
+			if e := l.pop(a, s); contains(t.Removed, e.seq) {
+				out.entries = append(out.entries, e)
+			} else {
+				l.unlisted = append(l.unlisted, e.seq)
 			}
-			revision, err = t.over(ctx, name, mark, is.revision)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("cannot write a trim mark: %w", err)
+	if t.Stream != "" {
+		s := a.stream(t.Stream)
+		take(s)
+		s.noteRemoved(t.UpTo)
+	} else {
+		for _, s := range a.streams {
+			take(s)
+		}
+		slices.SortFunc(out.entries, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
 	}
-	t.set(name, kept{mark, revision})
-	return nil
+	if len(out.entries) > 0 {
+		l.pending = append(l.pending, out)
+	}
 }
 
-func (t *trims) set(name string, mark kept) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.all[name] = mark
+func contains(sorted []uint64, seq uint64) bool {
+	_, found := slices.BinarySearch(sorted, seq)
+	return found
+}
+
+// toDelete returns how many entries are trimmed and not deleted yet.
+func (l *ledger) toDelete() (n int) {
+	for _, t := range l.pending {
+		n += len(t.entries)
+	}
+	return n
+}
+
+// due returns how many entries were trimmed some time ago, and the sequences of the first of
+// them, up to n.
+func (l *ledger) due(now time.Time, ago time.Duration, n int) (first []uint64, all int) {
+	for _, t := range l.pending {
+		if now.Sub(t.at) < ago {
+			break
+		}
+		all += len(t.entries)
+		for _, e := range t.entries[:min(n-len(first), len(t.entries))] {
+			first = append(first, e.seq)
+		}
+	}
+	return first, all
+}
+
+// deleted takes entries off those to be deleted, where they are the first ones.
+func (l *ledger) deleted(sequences []uint64) {
+	gone, left := slices.Sorted(slices.Values(sequences)), len(sequences)
+	for i := 0; left > 0 && i < len(l.pending); i++ {
+		t := &l.pending[i]
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool {
+			found := contains(gone, e.seq)
+			if found {
+				left--
+				l.stretches.remove(e)
+			}
+			return found
+		})
+	}
+	l.pending = slices.DeleteFunc(l.pending, func(t trimmed) bool { return len(t.entries) == 0 })
+}
+
+// dueTrims returns the last entry of each trim that is due.
+func (l *ledger) dueTrims(now time.Time, ago time.Duration) (last []uint64) {
+	for _, t := range l.pending {
+		if now.Sub(t.at) < ago {
+			break
+		}
+		last = append(last, t.last())
+	}
+	return last
+}
+
+// othersDeleted forgets what is to be deleted up to the trim with a last entry: the janitor
+// that acts has done it.
+func (l *ledger) othersDeleted(last uint64) {
+	n := slices.IndexFunc(l.pending, func(t trimmed) bool { return t.last() == last })
+	for _, t := range l.pending[:n+1] {
+		for _, e := range t.entries {
+			l.stretches.remove(e)
+		}
+	}
+	l.pending = l.pending[n+1:]
 }

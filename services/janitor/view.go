@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 )
 
@@ -14,7 +15,7 @@ import (
 type sessionInfo struct {
 	Session string        `json:"session"`
 	State   session.State `json:"state"`
-	// Created is absent for a session that is in the log and not registered yet.
+	// Created is absent for a session that is in the log and not in the index.
 	Created  time.Time       `json:"created,omitzero"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Owner    string          `json:"owner,omitempty"`
@@ -94,22 +95,27 @@ type removalInfo struct {
 	// At is absent for what goes with the next sweep.
 	At time.Time `json:"at,omitzero"`
 
+	life string
 	last uint64 // sequence of the last one
 }
 
 // isOfEvents reports whether what goes are events of one stream.
-func (r removalInfo) isOfEvents() bool { return r.Stream != "" && r.Reason != Superseded }
+func (r removalInfo) isOfEvents() bool { return r.Stream != "" }
 
-// expired is the reason of what goes by age, which JetStream removes.
-const expired Reason = "expired"
+// expired is the reason of what goes by age, with the floor.
+const expired = Reason(eventlog.Expired)
 
 func removalOf(r Removal) removalInfo {
-	return removalInfo{Reason: r.Reason, Session: r.Session, Stream: r.Stream, Entries: len(r.Sequences), last: r.Sequences[len(r.Sequences)-1]}
+	session, life := event.ParseLifeKey(r.Life)
+	return removalInfo{
+		Reason: r.Reason, Session: session, Stream: r.Stream, Entries: len(r.Sequences),
+		life: life, last: r.Sequences[len(r.Sequences)-1],
+	}
 }
 
-// idOf returns the event ID of a sequence in a stream of a session.
-func (l *ledger) idOf(rec session.Record, stream string, seq uint64) string {
-	at := event.Place{Birth: l.birth, Session: rec.Session, Incarnation: rec.Incarnation, Stream: stream}
+// idOf returns the event ID of a sequence in a stream of a life.
+func (l *ledger) idOf(session, life, stream string, seq uint64) string {
+	at := event.Place{Birth: l.birth, Session: session, Life: life, Stream: stream}
 	if n := len(l.generations); n > 0 {
 		at.Generation = l.generations[n-1].ID
 	}
@@ -125,37 +131,27 @@ func roomFor(limit, has int64) *int64 {
 	return &left
 }
 
-// streamsOf returns a session's streams, by name: those with events in the log and
-// those that are closed. records are the session's in the registry.
-func (l *ledger) streamsOf(rec session.Record, records []session.Record, now time.Time) []streamInfo {
-	closed := map[string]bool{}
-	for _, r := range records {
-		if r.State == session.Closed && r.Stream != "" {
-			closed[r.Stream] = true
-		}
-	}
+// streamsOf returns the streams of a session's life, by name: those with events in the
+// log and those that have ended.
+func (l *ledger) streamsOf(rec session.Record, kept retention) []streamInfo {
 	out := []streamInfo{}
-	if a := l.accounts[rec.Session]; a != nil {
+	if a := l.accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
 		for stream, s := range a.streams {
-			l.expire(a, s, now)
-			isClosed := rec.State == session.Closed || closed[stream] || a.closedAt(s) != open
-			delete(closed, stream)
-			if len(s.events) > 0 || isClosed {
-				out = append(out, l.streamInfo(stream, s, isClosed))
+			l.expire(a, s)
+			closed := rec.State == session.Closed || a.end(s).seq > 0
+			if len(s.events) > 0 || closed {
+				out = append(out, streamInfoOf(stream, s, closed, kept))
 			}
 		}
-	}
-	for name := range closed {
-		out = append(out, l.streamInfo(name, &stream{}, true))
 	}
 	slices.SortFunc(out, func(a, b streamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	return out
 }
 
-func (l *ledger) streamInfo(name string, s *stream, closed bool) streamInfo {
+func streamInfoOf(name string, s *stream, closed bool, kept retention) streamInfo {
 	info := streamInfo{Stream: name, Events: len(s.events), Bytes: s.bytes, Closed: closed}
-	if l.limit > 0 {
-		info.Room.Events = roomFor(l.limit, int64(len(s.events)))
+	if kept.maxPerStream > 0 {
+		info.Room.Events = roomFor(kept.maxPerStream, int64(len(s.events)))
 	}
 	n := len(s.events)
 	if n == 0 {
@@ -163,13 +159,13 @@ func (l *ledger) streamInfo(name string, s *stream, closed bool) streamInfo {
 	}
 	info.first, info.last = s.events[0].seq, s.events[n-1].seq
 	info.Oldest, info.Newest = s.events[0].time(), s.events[n-1].time()
-	if l.maxAge > 0 {
-		info.Expires = info.Oldest.Add(l.maxAge)
+	if kept.maxAge > 0 {
+		info.Expires = info.Oldest.Add(kept.maxAge)
 	}
 	return info
 }
 
-// infoOf sums up a session. A session in the log that is not registered is open.
+// infoOf sums up a session. A session in the log that is not in the index is open.
 func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) sessionInfo {
 	info := sessionInfo{
 		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
@@ -184,7 +180,7 @@ func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) se
 		info.Newest = later(info.Newest, s.Newest)
 	}
 	info.Activity = later(later(info.Created, info.Ended), info.Newest)
-	if a := l.accounts[rec.Session]; a != nil {
+	if a := l.accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
 		if info.State == session.Open {
 			info.OpenStreams = a.open
 		}
@@ -217,12 +213,12 @@ func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Rem
 		n := &d.Upcoming[i]
 		n.Session = ""
 		if n.isOfEvents() {
-			n.UpTo = l.idOf(rec, n.Stream, n.last)
+			n.UpTo = l.idOf(rec.Session, rec.Life, n.Stream, n.last)
 		}
 	}
 	for i := range d.Streams {
 		if s := &d.Streams[i]; s.Events > 0 {
-			s.OldestID, s.NewestID = l.idOf(rec, s.Stream, s.first), l.idOf(rec, s.Stream, s.last)
+			s.OldestID, s.NewestID = l.idOf(rec.Session, rec.Life, s.Stream, s.first), l.idOf(rec.Session, rec.Life, s.Stream, s.last)
 		}
 	}
 	return d

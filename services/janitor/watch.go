@@ -41,7 +41,7 @@ type timeline struct {
 	Since      time.Time       `json:"since,omitzero"`
 	Total      int             `json:"total"` // happenings that the edges remember
 	Happenings []happeningInfo `json:"happenings"`
-	// Published are the newest events and markers of the log.
+	// Published are the newest events of the log, and its =end and =clear entries.
 	Published []publishedInfo `json:"published"`
 }
 
@@ -52,11 +52,11 @@ type happeningInfo struct {
 	audience.Happening
 }
 
-// publishedInfo is an event or marker in the log, without its message.
+// publishedInfo is an entry of the log, without its message.
 type publishedInfo struct {
-	// Kind is "event", "close" or "clear".
+	// Kind is "event", "close" for an end, or "clear".
 	Kind     string    `json:"kind"`
-	Stream   string    `json:"stream,omitempty"` // absent for a session's marker
+	Stream   string    `json:"stream,omitempty"` // absent for what is about the session
 	Sequence uint64    `json:"sequence"`
 	Time     time.Time `json:"time"`
 	// Type and Bytes are the event's. Type is absent when only the ledger was asked.
@@ -115,19 +115,27 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Edge, b.Edge), cmp.Compare(b.Number, a.Number))
 	})
 	list.Connections = list.Connections[:min(limit, len(list.Connections))]
-	p := s.partitions[s.backend.Log.Partition(name)]
+	life, p := s.lifeOf(name)
 	for i := range list.Connections {
 		one := &list.Connections[i]
 		// A session may have many streams, and the ledger has others to answer in between.
-		p.with(func(l *ledger) { one.Behind = l.behind(name, one.Stream, one.Cursor) })
+		p.with(func(l *ledger) { one.Behind = l.behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
 	}
 	return answerJSON(c, list)
 }
 
-// behind returns how many retained events lie behind a cursor in a stream, or in all
-// streams of a session when it has no name.
-func (l *ledger) behind(session, name string, cursor uint64) (n int) {
-	a := l.accounts[session]
+// lifeOf returns the life of a session that is shown, and the session's partition.
+func (s *Service) lifeOf(name string) (life string, p *partition) {
+	p = s.partitions[s.backend.Log.Partition(name)]
+	rec, _ := s.backend.Sessions.Session(name)
+	p.with(func(l *ledger) { life = l.shown(name, rec).Life })
+	return life, p
+}
+
+// behind returns how many retained events lie behind a cursor in a stream of a life, or in
+// all streams when it has no name.
+func (l *ledger) behind(life, name string, cursor uint64) (n int) {
+	a := l.accounts[life]
 	if a == nil {
 		return 0
 	}
@@ -175,68 +183,58 @@ func merge(answers []audience.Answer, limit int) (newest []happeningInfo, total 
 	return newest[:min(limit, len(newest))], total, since
 }
 
-// published returns the newest events and markers of a session, the newest first. What
+// published returns the newest events, ends and clears of a session, the newest first. What
 // the log does not say in time, the ledger does, without types and in whole seconds.
 func (s *Service) published(name string, limit int) []publishedInfo {
-	p := s.partitions[s.backend.Log.Partition(name)]
+	life, p := s.lifeOf(name)
 	var newest []publishedInfo
 	var through uint64
-	p.with(func(l *ledger) { newest, through = l.newestOf(name, limit), l.through })
+	p.with(func(l *ledger) { newest, through = l.newestOf(event.LifeKey(name, life), limit), l.through })
 	if len(newest) == 0 {
 		return []publishedInfo{}
 	}
-	entries, err := s.last(name, newest[len(newest)-1].Sequence-1, through, limit)
+	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	defer cancel()
+	page, err := s.backend.Log.Read(ctx, eventlog.Query{
+		Session: name, Life: life, After: newest[len(newest)-1].Sequence - 1, UpTo: through, MaxEvents: limit, MaxBytes: math.MaxInt, HeadersOnly: true,
+	})
 	if err != nil {
 		s.logger.Debug("a timeline shows what the ledger knows", "error", err)
 		return newest
 	}
-	newest = newest[:0]
-	for _, e := range slices.Backward(entries) {
-		newest = append(newest, shown(e))
+	events := make(map[uint64]eventlog.Entry, len(page.Entries))
+	for _, e := range page.Entries {
+		events[e.Sequence] = e
+	}
+	for i := range newest {
+		if e, ok := events[newest[i].Sequence]; ok {
+			newest[i].Time, newest[i].Type, newest[i].Bytes, newest[i].Final = e.Time.UTC(), e.Type, e.Size, e.Final
+		}
 	}
 	return newest
 }
 
-// last reads the last entries of a session behind a sequence, without their messages.
-func (s *Service) last(name string, after, through uint64, limit int) (entries []eventlog.Entry, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
-	defer cancel()
-	for after < through { // between as many events there may be any number of markers
-		page, err := s.backend.Log.Read(ctx, eventlog.Query{
-			Session: name, After: after, UpTo: through, MaxEvents: 2*limit + 2, MaxBytes: math.MaxInt, HeadersOnly: true,
-		})
-		if err != nil {
-			return nil, err
-		}
-		entries = append(entries, page.Entries...)
-		entries = slices.Clone(entries[max(len(entries)-limit, 0):])
-		after = page.Through
-	}
-	return entries, nil
-}
-
-func shown(e eventlog.Entry) publishedInfo {
-	info := publishedInfo{Kind: "event", Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UTC()}
-	switch e.Subject.Kind {
-	case event.Close:
-		info.Kind = "close"
-	case event.Clear:
-		info.Kind = "clear"
-	case event.Message:
-		info.Type, info.Bytes, info.Final = e.Type, e.Size, e.Final
-	}
-	return info
-}
-
-// newestOf returns the newest retained events of a session, the newest first, as far as
-// the ledger knows them.
-func (l *ledger) newestOf(session string, limit int) []publishedInfo {
-	a := l.accounts[session]
+// newestOf returns the newest retained events, ends and clears of a life, the newest
+// first, as far as the ledger knows them.
+func (l *ledger) newestOf(life string, limit int) []publishedInfo {
+	a := l.accounts[life]
 	if a == nil {
 		return nil
 	}
 	newest := firsts[publishedInfo]{n: limit, compare: func(a, b publishedInfo) int { return cmp.Compare(b.Sequence, a.Sequence) }}
+	mark := func(stream string, m *markers) {
+		if m == nil {
+			return
+		}
+		for kind, e := range map[string]marker{"close": m.end, "clear": m.clear} {
+			if e.seq > 0 {
+				newest.add(publishedInfo{Kind: kind, Stream: stream, Sequence: e.first, Time: e.at.UTC()})
+			}
+		}
+	}
+	mark("", a.markers)
 	for name, s := range a.streams {
+		mark(name, s.markers)
 		for _, e := range slices.Backward(s.events) {
 			one := publishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)}
 			if newest.beyond(one) {

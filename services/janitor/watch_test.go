@@ -100,7 +100,7 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.publish(t, "other", "a", 1)
-	r.mark(t, event.Close, "s", "a")
+	r.mark(t, event.End, "s", "a")
 	last := r.publish(t, "s", "c", 1)[0]
 	at := time.Now().UTC()
 	for i, id := range []string{"one", "two"} {
@@ -147,7 +147,7 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 		return nil
 	})
 	var away timeline
-	if status, body := get(t, r.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 4 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
+	if status, body := get(t, r.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 5 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
 		t.Errorf("without NATS: %d %s", status, body)
 	}
 	srv.Start()
@@ -158,7 +158,7 @@ func TestATimelineEndsWithTheLastMarker(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	r.publish(t, "s", "a", 1)
 	for i := range 9 {
-		r.mark(t, event.Close, "s", fmt.Sprint(i))
+		r.mark(t, event.End, "s", fmt.Sprint(i))
 	}
 	seen(t, r, "/v1/sessions/s/timeline?limit=2", func(l timeline) bool {
 		return len(l.Published) == 2 && l.Published[0].Stream == "8" && l.Published[1].Stream == "7"
@@ -169,7 +169,7 @@ func TestTheNewestEventsOfManyStreams(t *testing.T) {
 	l := newLedger()
 	const streams, events, limit = 100, 30, 7
 	fill(l, streams, events)
-	newest := l.newestOf("s", limit)
+	newest := l.newestOf(unopened("s"), limit)
 	if len(newest) != limit {
 		t.Fatalf("%d of %d", len(newest), limit)
 	}
@@ -178,13 +178,13 @@ func TestTheNewestEventsOfManyStreams(t *testing.T) {
 			t.Errorf("number %d is %+v", i, p)
 		}
 	}
-	if all := l.newestOf("s", streams*events+1); len(all) != streams*events {
+	if all := l.newestOf(unopened("s"), streams*events+1); len(all) != streams*events {
 		t.Errorf("there are %d", len(all))
 	}
 	took := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			l.newestOf("s", limit)
+			l.newestOf(unopened("s"), limit)
 		}
 	})
 	if size := int(unsafe.Sizeof(publishedInfo{})); took.AllocedBytesPerOp() > int64(8*limit*size) {
@@ -230,13 +230,9 @@ func TestSessionsThatAreCloseToALimit(t *testing.T) {
 	r.publish(t, "streams", "a", 1)
 	r.publish(t, "streams", "b", 1)
 	r.publish(t, "over", "a", 11)
+	r.create(t, "shut")
 	r.publish(t, "shut", "a", 10)
-	if _, err := r.b.Sessions.Register(t.Context(), "shut", ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := session.Close(t.Context(), r.b.Sessions, r.b.Log, "shut", "", false, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.end(t, "shut", "")
 	got := seen(t, r, "/v1/limits", func(l limitList) bool { return l.Acting && l.Total == 3 })
 	var all []string
 	for _, s := range got.Sessions {

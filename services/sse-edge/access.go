@@ -22,25 +22,41 @@ const (
 
 // admit returns an error unless a request may read a session: what the token does not
 // allow is 403, whatever there is, and a session of another is 404, the same as one that
-// is not there. So nobody can wait for a session that somebody else may create.
-func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) error {
+// is not there. So nobody can wait for a session that somebody else may create. With
+// access control it returns the life of the session that is the caller's: no other one of
+// the name may be read.
+func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
 	if !s.cfg.Access.On() {
-		return nil
+		return "", nil
 	}
 	if !grants.MaySubscribe(name) {
-		return s.cfg.Access.Insufficient(c)
+		return "", s.cfg.Access.Insufficient(c)
 	}
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	_, err := s.sessions.Owned(ctx, name, grants.Subject)
+	rec, err := s.ownedNow(ctx, name, grants.Subject)
 	switch {
 	case errors.Is(err, session.ErrNotFound):
-		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
+		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
 	case err != nil && passing(err):
-		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+		return "", web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 	default:
-		return err
+		return rec.Life, err
 	}
+}
+
+// ownedNow is [session.Registry.Owned], which may answer from a copy, unless the window
+// knows better.
+func (s *Service) ownedNow(ctx context.Context, name, owner string) (session.Record, error) {
+	rec, err := s.sessions.Owned(ctx, name, owner)
+	life, known, _ := s.partition(name).window.lifeOf(name)
+	if err != nil || !known || life == rec.Life {
+		return rec, err
+	}
+	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
+		return session.Record{}, err
+	}
+	return s.sessions.Owned(ctx, name, owner)
 }
 
 // turnAway answers a request that is not let in. Trouble that will pass must not stop an
@@ -50,7 +66,7 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	session, stream := web.Place(c)
-	s.comesBack(c.UserContext(), place{session, stream}, err)
+	s.comesBack(c.UserContext(), place{session: session, stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 

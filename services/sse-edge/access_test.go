@@ -15,7 +15,6 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 	"rejoin/shared/sse"
 )
@@ -88,7 +87,7 @@ func follow(t *testing.T, url string, headers ...string) *client {
 }
 
 func TestOnlyTheOwnerReadsASession(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
 	f.create("other", "carol")
@@ -149,7 +148,7 @@ func TestOnlyTheOwnerReadsASession(t *testing.T) {
 // What a token may read is decided when it comes, also when the edge has not heard of
 // the session yet.
 func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
 	for _, name := range []string{"1", "2", "3"} {
@@ -163,7 +162,7 @@ func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	change := guarded(t)
 	s, _ := f.startService(change)
 	url := s.url()
@@ -225,7 +224,7 @@ func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
 }
 
 func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
 	f.publish("a", 1)
@@ -250,7 +249,7 @@ func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
 
 // An EventSource gives up for good after anything but a 200.
 func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
 	f.server.Stop()
@@ -265,14 +264,14 @@ func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
 }
 
 func TestWithoutAccessControlThereIsNoCookieToGet(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	if resp := ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", bearer("x")...); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
 }
 
 func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	cfg := Config{
 		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
 		MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1,

@@ -11,7 +11,6 @@ import (
 	"rejoin/shared/audience"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/rpc"
 )
 
@@ -50,11 +49,10 @@ func recounted(happenings []audience.Happening) string {
 }
 
 func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 2, Reason: marks.Trimmed}}))
+	f := newFixture(t)
 	f.publish("a", 5)
 	f.publish("b", 1)
-	f.remove(1, 2)
+	f.trim("a", eventlog.Trimmed, 1, 2)
 	url := f.edge(nil)
 
 	one := subscribe(t, url+streamPath)
@@ -81,7 +79,7 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	f.publish("a", 1)
 	two.messages(1)
 	a = f.audience(connections, "all three have got the last event", func(a audience.Answer) bool {
-		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c audience.Connection) bool { return c.Cursor < 7 })
+		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c audience.Connection) bool { return c.Cursor < 8 })
 	})
 	var got []string
 	for _, c := range a.Connections {
@@ -95,12 +93,12 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	}
 	two.close()
 	want := `connect a start from 2
-end a gone at 6, sent 3
+end a gone at 7, sent 3
 resume a window from 5
-connect * now from 6
+connect * now from 7
 resume a window from 1
 gap a trimmed true, asked for 1, on from 2
-end a gone at 7, sent 1`
+end a gone at 8, sent 1`
 	happenings := audience.Question{About: audience.Happenings, Session: "s"}
 	a = f.audience(happenings, "the end is told", func(a audience.Answer) bool { return a.Total == 7 })
 	if got := recounted(a.Happenings); got != want {
@@ -138,7 +136,7 @@ func (c *client) trimmed(t *testing.T) {
 }
 
 func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
 	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
 	if err != nil {
@@ -179,17 +177,17 @@ func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
 
 func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 	d := newDiary()
-	gap := happening{what: audience.Gapped, where: place{"s", "a"}, reason: "trimmed", certain: true}
+	gap := happening{what: audience.Gapped, where: placeOf("s", "a"), reason: "trimmed", certain: true}
 	d.note(gap)
 	for i := range maxComings {
-		d.note(happening{what: audience.Connected, where: place{fmt.Sprint("s", i%2), "a"}, number: uint64(i)})
+		d.note(happening{what: audience.Connected, where: placeOf(fmt.Sprint("s", i%2), "a"), number: uint64(i)})
 	}
 	_, total, since := d.of("s1", 5)
 	if total != maxComings/2 || since.UnixNano() != d.began {
 		t.Fatalf("%d happened since %s", total, since)
 	}
 	first := d.comings.all[0].at
-	d.note(happening{what: audience.Ended, where: place{"s1", "a"}})
+	d.note(happening{what: audience.Ended, where: placeOf("s1", "a")})
 	newest, total, since := d.of("s1", 5)
 	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != audience.Ended || newest[1].Connection != maxComings-1 {
 		t.Errorf("%d happened since %s: %s", total, since, recounted(newest))
@@ -214,7 +212,7 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 // asked for nothing.
 func TestAGapSaysWhoseItIs(t *testing.T) {
 	d := newDiary()
-	r := &reader{place: place{"s", ""}, cursor: 9}
+	r := &reader{place: placeOf("s", ""), cursor: 9}
 	for _, g := range []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}} {
 		d.noteGap(r, step{gaps: []gap{g}, first: 9}, g, asked{number: 3})
 	}

@@ -110,7 +110,7 @@ func (b *backlog) readOne(q *logRead) {
 	if q.err = q.ctx.Err(); q.err == nil {
 		b.metrics.logReads.Inc()
 		q.page, q.err = b.log.Read(q.ctx, eventlog.Query{
-			Session: q.at.session, Stream: q.at.stream, After: q.after, UpTo: q.upTo,
+			Session: q.at.session, Life: q.at.life, Stream: q.at.stream, After: q.after, UpTo: q.upTo,
 			MaxEvents: q.limit.events, MaxBytes: q.limit.bytes,
 		})
 	}
@@ -182,13 +182,11 @@ func (s *logScan) join(position uint64) (least uint64) {
 // take takes an entry of the scan.
 func (s *logScan) take(e eventlog.Entry) (more bool) {
 	s.position = e.Sequence
-	if !e.Valid {
+	if !e.Valid || e.Subject.Kind != event.Message {
 		return true
 	}
-	if e.Subject.Kind == event.Message {
-		s.give(place{e.Subject.Session, e.Subject.Stream}, e)
-	}
-	s.give(place{session: e.Subject.Session}, e)
+	s.give(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream}, e)
+	s.give(place{session: e.Subject.Session, life: e.Subject.Life}, e)
 	if s.held > s.backlog.budget {
 		s.pause()
 	}

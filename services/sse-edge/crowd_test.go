@@ -129,7 +129,7 @@ func crowded(c *Config) {
 // A thousand clients that do not read are no burden to one that does, and when they
 // read on they get everything, from the frame that was cut in the middle.
 func TestAThousandStalledClients(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(crowded)
 	const stalled, events = 1000, 120
 	crowd := make([]*spectator, stalled)
@@ -161,7 +161,7 @@ func TestAThousandStalledClients(t *testing.T) {
 
 // Cursors in the window and below its floor, all at once.
 func TestTwoThousandReconnectAtOnce(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(func(c *Config) {
 		crowded(c)
 		c.WindowBytes = 128 << 10
@@ -206,7 +206,7 @@ func consumers(t *testing.T, f *fixture) int {
 // An edge that drains while events flow cuts nothing in the middle: every client goes
 // on at another edge behind what it has.
 func TestDrainUnderLoad(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	other := f.edge(crowded)
 	s, stop := f.startService(func(c *Config) {
 		crowded(c)
@@ -258,7 +258,7 @@ func TestDrainUnderLoad(t *testing.T) {
 // A client that takes a few bytes now and then makes progress for ever, but an edge
 // that stops does not wait for it.
 func TestAnEdgeThatStopsDoesNotWaitForAClientThatReadsByteByByte(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.publishPadded("a", 300, 4<<10)
 	url, stop := f.startEdge(crowded)
 	s, err := attend(t.Context(), url, streamPath, "", true)

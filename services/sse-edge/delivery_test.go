@@ -24,7 +24,7 @@ func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
 
 // What was published before a client came is no delivery, however late it comes.
 func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	s, _ := f.startService(nil)
 	url := s.url() + "/v1/sessions/s/streams/a/events"
 	waits := func() { // for the worker that has the stream; its second answer comes in a round of its own
@@ -73,7 +73,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 // A client that does not read is seen while it does not, and what waits for it is not
 // counted as sent, nor twice.
 func TestABlockedClientIsCounted(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	s, _ := f.startService(crowded)
 	c, err := attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestABlockedClientIsCounted(t *testing.T) {
 
 // Behind a gap that is answered as an error there are events that nobody gets.
 func TestAnErrorSendsNoEvents(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	s, _ := f.startService(nil)
 	f.publish("a", 3)
 	eventually(t, "the window has them", func() bool { return s.parts[0].window.stats().events == 3 })

@@ -76,7 +76,7 @@ func (d *diary) note(h happening) {
 func (d *diary) noteGap(r *reader, s step, g gap, by asked) {
 	requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
 	d.note(happening{
-		what: audience.Gapped, where: place{r.place.session, g.stream}, address: by.address, number: by.number,
+		what: audience.Gapped, where: place{r.place.session, r.place.life, g.stream}, address: by.address, number: by.number,
 		reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
 	})
 }

@@ -13,13 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
-	registry "rejoin/shared/session"
 )
 
 func TestAFilterShowsWhatItNames(t *testing.T) {
@@ -59,7 +56,7 @@ func TestAFilterShowsWhatItNames(t *testing.T) {
 }
 
 func TestAFilterThatCannotBeReadIsRefused(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	edge := f.edge(nil)
 	many := strings.Repeat("m,", maxMethods) + "m"
 	for query, want := range map[string]int{
@@ -97,7 +94,7 @@ func distinct(n int) string {
 
 func (f *fixture) store(session, stream, message string) uint64 {
 	f.t.Helper()
-	ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Stream: stream, Data: []byte(message)})
+	ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Life: f.life(session), Stream: stream, Data: []byte(message)})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -110,7 +107,7 @@ const (
 )
 
 func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	c := subscribe(t, url+streamPath+"?method=shown")
 	c.next("connect")
@@ -124,7 +121,7 @@ func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
 }
 
 func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	got := make(chan page, 1)
 	cursor := poll(t, url+streamPath).Cursor
@@ -141,8 +138,7 @@ func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
 // A page that shows little has read little, too: what is behind comes with the next one.
 func TestTheWorkOfAPageIsBounded(t *testing.T) {
 	for _, window := range []int{4 << 10, 16 << 20} {
-		f := newFixture(t, eventlog.Settings{MaxEventsPerStream: -1})
-		f.ledger(nothingRemoved)
+		f := newFixture(t)
 		var all []*eventlog.Publishing
 		for range 2*sieveEvents + 10 {
 			w, err := f.b.Log.Begin(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
@@ -174,34 +170,32 @@ func TestTheWorkOfAPageIsBounded(t *testing.T) {
 // A page's gap stands before its events, so one that is found behind some is for the
 // next page, which finds it again.
 func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
-	const read, removed, last = 10, maxLimit + 200, maxLimit + 500
-	f := newFixture(t, eventlog.Settings{})
-	var s *Service
-	f.tune = func(edge *Service) { s = edge }
-	f.ledger(func(req marks.Request) marks.Reply {
-		if len(req.Places) == 0 || testutil.ToFloat64(s.metrics.logReads)+testutil.ToFloat64(s.metrics.logScans) == 1 {
-			return marks.Reply{} // what the first read did not find was not removed
-		}
-		return says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: removed, Reason: marks.Trimmed}})(req)
-	})
-	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	const read, cleared, last = 10, maxLimit + 200, maxLimit + 500
+	f := newFixture(t)
 	for n := 1; n <= last; n++ {
-		f.store("s", "a", map[bool]string{true: shown, false: hidden}[n == read || n == last-100])
+		switch {
+		case n > maxLimit && n < cleared:
+			f.store("s", "b", hidden)
+		case n == cleared:
+			f.mark(event.Clear, "b")
+		default:
+			f.store("s", "a", map[bool]string{true: shown, false: hidden}[n == read || n == last-100])
+		}
 	}
-	s.has(t, last)
-	first := poll(t, url+streamPath+"?method=shown")
+	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
+	first := poll(t, url+flowPath+"?method=shown")
 	if len(first.Events) != 1 || sequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || sequenceOf(t, first.Cursor) != maxLimit {
 		t.Errorf("the first page is %s at %s", first, first.Cursor)
 	}
-	second := poll(t, url+streamPath+"?method=shown&after="+first.Cursor)
-	if g := second.Gap; g == nil || g.Reason != ReasonTrimmed || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != removed ||
+	second := poll(t, url+flowPath+"?method=shown&after="+first.Cursor)
+	if g := second.Gap; g == nil || g.Reason != ReasonCleared || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != cleared ||
 		len(second.Events) != 1 || sequenceOf(t, second.Events[0].ID) != last-100 {
 		t.Errorf("the second page is %s", second)
 	}
 }
 
 func TestClientsWithAndWithoutFiltersFollowOneStream(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	queries := []string{"", "?method=shown", "?method=hidden", "?method=shown", "?level=error", "?method=none", ""}
 	var clients []*client
@@ -213,7 +207,7 @@ func TestClientsWithAndWithoutFiltersFollowOneStream(t *testing.T) {
 	for n := range 300 {
 		f.store("s", "a", []string{shown, hidden}[n%2])
 	}
-	f.mark(event.Close, "a")
+	f.mark(event.End, "a")
 	for n, c := range clients {
 		want := map[string]int{"": 300, "?method=shown": 150, "?method=hidden": 150, "?level=error": 300, "?method=none": 0}[queries[n%len(queries)]]
 		c.messages(want)
@@ -256,7 +250,7 @@ func wanted(message []byte, methods []string, level string) bool {
 // With a filter, a client is told what it would be told without, but for what is hidden:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
 func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	edges := []string{f.edge(nil), f.edge(func(c *Config) { c.WindowBytes = 2 << 10 })}
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -276,12 +270,12 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 			}
 			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
 			if n == cleared {
-				if _, err := f.b.Log.Mark(patient(t), event.Clear, session, "x"); err != nil {
+				if err := f.b.Log.ClearStream(patient(t), session, f.life(session), "x"); err != nil {
 					rt.Fatal(err)
 				}
 			}
 		}
-		if err := registry.Close(patient(t), f.b.Sessions, f.b.Log, session, "", false, 0); err != nil {
+		if err := f.b.Sessions.End(patient(t), session, "", false); err != nil {
 			rt.Fatal(err)
 		}
 		edge := rapid.SampledFrom(edges).Draw(rt, "edge")

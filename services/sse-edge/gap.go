@@ -1,6 +1,6 @@
 package edge
 
-import "rejoin/shared/marks"
+import "rejoin/shared/eventlog"
 
 // Reason says why events are missing behind a cursor.
 type Reason string
@@ -17,16 +17,18 @@ const (
 	ReasonCleared Reason = "cleared"
 	// ReasonRolledBack: the log has lost the events that the ID stands behind.
 	ReasonRolledBack Reason = "rolled_back"
+	// ReasonDamaged: entries of the log are missing that nothing explains.
+	ReasonDamaged Reason = "damaged"
 )
 
-// reasonOf names a removal by the janitor's word for it.
-func reasonOf(r marks.Reason) Reason {
+// reasonOf names a removal by the log's word for it.
+func reasonOf(r eventlog.Reason) Reason {
 	switch r {
-	case marks.Trimmed:
+	case eventlog.Trimmed:
 		return ReasonTrimmed
-	case marks.Cleared:
+	case eventlog.Cleared:
 		return ReasonCleared
-	case marks.Expired:
+	case eventlog.Expired:
 		return ReasonExpired
 	default:
 		return ReasonExpired

@@ -3,14 +3,13 @@ package edge
 import (
 	"encoding/json"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/session"
 )
 
@@ -18,22 +17,15 @@ import (
 
 const flowPath = "/v1/sessions/s/events"
 
-func (f *fixture) remove(sequences ...uint64) {
+func (f *fixture) mark(kind event.Kind, stream string) {
 	f.t.Helper()
-	for _, sequence := range sequences {
-		if err := f.b.Log.Delete(patient(f.t), 0, sequence); err != nil {
-			f.t.Fatal(err)
-		}
-	}
-}
-
-func (f *fixture) mark(kind event.Kind, stream string) uint64 {
-	f.t.Helper()
-	ack, err := f.b.Log.Mark(patient(f.t), kind, "s", stream)
+	js, err := jetstream.New(f.b.Conn)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return ack.Sequence
+	if _, err := js.Publish(patient(f.t), event.Subject{Session: "s", Life: f.life("s"), Stream: stream, Kind: kind}.String(), nil); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // cursorAt returns the ID of a position on a path.
@@ -47,20 +39,15 @@ func cursorAt(t *testing.T, url, path string, sequence uint64) string {
 	return id.String()
 }
 
-func says(all ...marks.StreamMark) func(marks.Request) marks.Reply {
-	return func(marks.Request) marks.Reply { return marks.Reply{Marks: all} }
-}
-
 func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	const removed = 395 // in the window, which holds the newest few of 400
-	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: removed, Reason: marks.Trimmed}}))
 	s, _ := f.startService(func(c *Config) { c.WindowBytes = 4 << 10 })
 	url := s.url()
 	f.publish("a", 5)
 	after := cursorAt(t, url, streamPath, 5)
 	s.has(t, f.publish("a", 395)) // or it would show what is removed then
-	f.remove(seq(1, removed)...)
+	f.trim("a", eventlog.Trimmed, seq(1, removed)...)
 	c := subscribe(t, url+streamPath+"?after="+after)
 	c.next("connect")
 	if g := c.gap(); sequenceOf(t, g.ResumesAt) != removed || !g.Certain {
@@ -71,33 +58,13 @@ func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T
 	c.messages(1) // and no second gap
 }
 
-func TestTheLedgerIsAskedAboutAllThatWasStoredWhenTheLogWasRead(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	last := f.publish("a", 400)
-	asked := make(chan uint64, 100)
-	f.ledger(func(req marks.Request) marks.Reply {
-		if req.Session != "" || len(req.Places) > 0 {
-			asked <- req.Through
-		}
-		return marks.Reply{}
-	})
-	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
-	poll(t, url+streamPath+"?limit=1")
-	if through := <-asked; through != last {
-		t.Errorf("asked through %d, want %d: an event behind the page may have pushed out one in it", through, last)
-	}
-}
-
 func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	f.publish("a", 5)
 	f.publish("b", 5)
 	f.publish("c", 1)
-	f.remove(seq(1, 10)...)
-	f.ledger(says(
-		marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 5, Reason: marks.Trimmed}},
-		marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Maybe: 10}},
-	))
+	f.trim("a", eventlog.Trimmed, seq(1, 5)...)
+	f.trim("", eventlog.Cleared, seq(6, 10)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	after := cursorAt(t, url, flowPath, 1)
 	c := subscribe(t, url+flowPath+"?after="+after)
@@ -116,7 +83,7 @@ func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
 }
 
 func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	after := ""
@@ -149,26 +116,35 @@ func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
 	c.messages(1)
 }
 
-func TestEventsBehindTheEndAreNotSentFromTheLogEither(t *testing.T) {
-	f := newIntact(t)
+// Only damage, or a publisher without a fence, puts events behind an end. The log decides:
+// they are sent, and the stream is open again.
+func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
+	f := newFixture(t)
 	f.publish("a", 3)
-	f.mark(event.Close, "a")
-	f.publish("a", 2) // by somebody who does not ask ingest
+	f.mark(event.End, "a")
+	f.publish("a", 2)
 	f.publish("b", 300)
-	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
-	for _, e := range poll(t, url+flowPath+"?limit=20").Events {
-		if e.Stream == "a" && sequenceOf(t, e.ID) > 3 {
-			t.Errorf("event %s was sent", e.ID)
+	small := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+	large := f.edge(nil)
+	for _, url := range []string{small, large} {
+		if p := poll(t, url+streamPath+"?limit=20"); len(p.Events) != 5 || p.Closed {
+			t.Errorf("%d events of the stream, closed: %v, want 5 of an open one", len(p.Events), p.Closed)
 		}
-	}
-	if p := poll(t, url+streamPath+"?limit=20"); len(p.Events) != 3 {
-		t.Errorf("%d events of the stream, want 3", len(p.Events))
+		n := 0
+		for _, e := range poll(t, url+flowPath+"?limit=20").Events {
+			if e.Stream == "a" {
+				n++
+			}
+		}
+		if n != 5 {
+			t.Errorf("%d events of the stream in the flow, want 5", n)
+		}
 	}
 }
 
 // The window forgets where a stream ended, and the log knows.
 func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.publish("a", 2)
 	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
 		t.Fatal(err)
@@ -187,58 +163,157 @@ func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 	}
 }
 
-// Whoever connects before a session is registered gets IDs of that session once it
-// is: those without an incarnation would be good for a later one of the same name.
-func TestIDsOfAConnectionFromBeforeTheSessionAreBoundToItOnceItIsThere(t *testing.T) {
-	f := newIntact(t)
+// The window forgets that a session has ended, and the log knows.
+func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
+	for _, cleared := range []bool{false, true} {
+		f := newFixture(t)
+		if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+			t.Fatal(err)
+		}
+		f.publish("a", 2)
+		if err := f.b.Sessions.End(patient(t), "s", "", cleared); err != nil {
+			t.Fatal(err)
+		}
+		for range 300 {
+			if _, err := f.b.Log.Publish(patient(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
+		for _, path := range []string{flowPath, streamPath} {
+			p := poll(t, url+path)
+			if len(p.Events) > 0 {
+				p = poll(t, url+path+"?after="+p.Cursor)
+			}
+			if !p.Closed {
+				t.Errorf("%s, cleared: %t: a page answers %+v", path, cleared, p)
+			}
+			if again := subscribe(t, url+path+"?after="+p.Cursor); again.resp.StatusCode != http.StatusNoContent {
+				t.Errorf("%s, cleared: %t: a resume behind the end answers %d", path, cleared, again.resp.StatusCode)
+			}
+		}
+	}
+}
+
+// The end of a session is kept for longer than its opening may be.
+func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
+	f := newFixture(t)
+	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+		t.Fatal(err)
+	}
+	f.publish("a", 2)
+	if err := f.b.Sessions.End(patient(t), "s", "", false); err != nil {
+		t.Fatal(err)
+	}
+	end, err := f.b.Log.Last(patient(t), event.Subject{Session: "s", Life: f.life("s"), Kind: event.End})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.purge(end)
+	for _, backfill := range []int{0, -1} {
+		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		if p := poll(t, url+flowPath); !p.Closed || len(p.Events) > 0 {
+			t.Errorf("backfill %d: %+v", backfill, p)
+		}
+	}
+	f.purge(end + 1) // and then nobody knows of it
+	url := f.edge(nil)
+	if p := poll(t, url+flowPath); p.Closed {
+		t.Errorf("an unknown session: %+v", p)
+	}
+	var data connectData
+	c := subscribe(t, url+flowPath)
+	if err := json.Unmarshal(c.next("connect").Data, &data); err != nil || data.Exists {
+		t.Errorf("an unknown session: %+v, %v", data, err)
+	}
+}
+
+// A client that connects before its session is opened gets IDs of the session's life once
+// there is one: IDs without a life would be good for the next life as well.
+func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
+	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	url := s.url()
-	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+"/v1/sessions/s/streams/b/events")
+	url, quietPath := s.url(), "/v1/sessions/s/streams/b/events"
+	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+quietPath)
 	c.next("connect")
 	quiet.next("connect")
 	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session("s"); return ok })
-	f.publish("a", 1)
+	last := f.publish("a", 1)
 	old := c.messages(1)
-	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) == 1 })
+	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) >= last })
 	oldQuiet := quiet.next("cursor").ID
-	rec, err := f.b.Sessions.Get(patient(t), "s", "")
-	if err == nil {
-		err = f.b.Sessions.Remove(patient(t), rec)
+	f.reuse("s")
+	s.has(t, f.publish("a", 1))
+	c.next("close")
+	quiet.next("close")
+	for path, after := range map[string]string{flowPath: old, quietPath: oldQuiet} {
+		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != ReasonUnknown {
+			t.Errorf("%s: the gap of an ID of the life before is %+v", path, g)
+		}
 	}
-	if err == nil {
-		_, err = f.b.Sessions.Create(patient(t), session.New("s", "", nil, time.Now()))
+	if p := poll(t, url+flowPath); len(p.Events) != 1 || sequenceOf(t, p.Events[0].ID) <= last {
+		t.Errorf("the new life has %+v", p.Events)
 	}
+}
+
+// The log may have an opening before the tail does. A client that waits for the session is
+// not told its end when another one comes meanwhile.
+func TestPartition_LogAheadOfTheTail(t *testing.T) {
+	f := newFixture(t)
+	p := &partition{log: f.b.Log, window: newTestWindow(1 << 20)}
+	attach := func() attachment {
+		of, err := p.lifeOf(patient(t), "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.window.attach(place{session: "s", life: of.name}, of.found, of.opened)
+	}
+	waiting := attach()
+	rec, err := f.b.Sessions.Register(patient(t), "s", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the edge knows the new session", func() bool {
-		p := poll(t, url+flowPath)
-		return len(p.Events) == 1 && p.Cursor != old
-	})
-	for path, after := range map[string]string{flowPath: old, "/v1/sessions/s/streams/b/events": oldQuiet} {
-		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != ReasonUnknown {
-			t.Errorf("%s: the gap of an ID of the session before is %+v", path, g)
-		}
+	attach()
+	p.window.append(opening(1, "s", rec.Life), 0)
+	if c := waiting.chain; c.place.life != rec.Life || c.closed != 0 {
+		t.Errorf("it waits in life %q, which ends at %d", c.place.life, c.closed)
+	}
+}
+
+// reuse makes a session's name free, as the janitor does, and opens a session of the name.
+func (f *fixture) reuse(name string) {
+	f.t.Helper()
+	rec, err := f.b.Sessions.Get(patient(f.t), name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	opening, err := f.b.Log.Opening(patient(f.t), name)
+	if err == nil {
+		f.remove(opening.Sequence)
+		err = f.b.Sessions.Remove(patient(f.t), rec)
+	}
+	if err == nil {
+		_, err = f.b.Sessions.Create(patient(f.t), session.New(name, "", nil, time.Now()))
+	}
+	if err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.publish("a", 3)
-	f.publish("b", 3)
+	f := newFixture(t)
+	f.publish("a", 2)
 	f.publish("c", 1)
-	f.remove(1, 7) // so that the window has holes and the ledger is asked
+	f.publish("a", 1)
+	f.publish("b", 3)
+	f.trim("c", eventlog.Trimmed, 3) // so that the window has a hole
 	url := f.edge(nil)
-	after := cursorAt(t, url, flowPath, 2)
+	after := cursorAt(t, url, flowPath, 3)
 	f.mark(event.Clear, "")
 	f.publish("a", 1)
-	f.ledger(says(
-		marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 3, Reason: marks.Cleared}},
-		marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Removed: 6, Reason: marks.Cleared}},
-	))
+	f.trim("", eventlog.Cleared, 1, 2, 4, 5, 6, 7)
 	eventually(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
 	c := subscribe(t, url+flowPath+"?after="+after)
 	c.next("connect")
@@ -251,12 +326,11 @@ func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 // A client without a cursor has missed nothing of what is gone when it comes, also
 // not of a stream whose events only a later page of the log holds.
 func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	f.publish("a", stepEvents+100)
 	gone := f.publish("b", 5)
 	left := f.publish("b", 1)
-	f.remove(seq(gone-4, gone)...)
-	f.ledger(says(marks.StreamMark{Session: "s", Stream: "b", Mark: marks.Mark{Removed: gone, Reason: marks.Trimmed}}))
+	f.trim("b", eventlog.Trimmed, seq(gone-4, gone)...)
 	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
 	c.next("connect")
 	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
@@ -264,36 +338,8 @@ func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
 	}
 }
 
-// A janitor that hangs costs each of those that wait for its answer one time-out,
-// and not one for each that asked before.
-func TestClientsDoNotQueueForAJanitorThatHangs(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.publish("a", 10)
-	f.remove(1, 2, 3, 4)
-	url := f.edge(nil)
-	after := cursorAt(t, url, streamPath, 2)
-	sub, err := f.b.Conn.QueueSubscribeSync(marks.Subject, marks.Queue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	begun := time.Now()
-	for range 8 {
-		clients.Go(func() {
-			if g := poll(t, url+streamPath+"?after="+after).Gap; g == nil || g.Certain {
-				t.Errorf("the gap is %+v", g)
-			}
-			if took := time.Since(begun); took > 6*marks.AskTimeout {
-				t.Errorf("an answer took %s", took)
-			}
-		})
-	}
-}
-
 func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	c := subscribe(t, url+streamPath+"?after=rubbish")
@@ -310,10 +356,9 @@ func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 // What follows the cursor is known only after it was read: so connect comes behind
 // the first read, or it would say that a cursor was resumed which was not.
 func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 5, Reason: marks.Trimmed}}))
+	f := newFixture(t)
 	f.publish("a", 10)
-	f.remove(seq(1, 5)...)
+	f.trim("a", eventlog.Trimmed, seq(1, 5)...)
 	url := f.edge(nil)
 	for after, resumed := range map[uint64]bool{2: false, 5: true} {
 		c := subscribe(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, after))
@@ -329,23 +374,6 @@ func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 	}
 }
 
-func TestAClearBelowTheFloorIsAnUncertainGapWhenTheLedgerDoubts(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	f.publish("a", 5)
-	at := f.mark(event.Clear, "")
-	f.remove(seq(1, 5)...)
-	f.publish("b", 300)
-	f.ledger(func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: at}} })
-	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
-	c := subscribe(t, url+flowPath+"?after="+cursorAt(t, url, flowPath, 2))
-	c.next("connect")
-	var g gapData
-	if err := json.Unmarshal(c.next("gap").Data, &g); err != nil || g.Certain || g.Reason != ReasonCleared {
-		t.Errorf("gap is %+v: %v", g, err)
-	}
-	c.messages(300)
-}
-
 func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
 	st := &stream{reader: &reader{tags: newTagger(event.Place{}), pending: []gap{{reason: ReasonCleared}}}}
 	if b := string(st.heartbeat()); b != ":\n\n" {
@@ -354,61 +382,5 @@ func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T)
 	st.reader.pending = nil
 	if b := string(st.heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
-	}
-}
-
-// Two absences of the janitor with a long time between them are two, also if nobody
-// asked while it was there.
-func TestPatienceBeginsAnewWithEachAbsence(t *testing.T) {
-	l := &ledger{patience: time.Second}
-	first := l.answered(false)
-	if again := l.answered(false); again != first {
-		t.Errorf("one absence is two: %s and %s", first, again)
-	}
-	l.missing, l.failed = first.Add(-time.Hour), first.Add(-time.Hour)
-	if again := l.answered(false); again.Before(first) {
-		t.Errorf("the second absence began with the first one, %s before", first.Sub(again))
-	}
-}
-
-// A clear can be swept, marker and all, between the read of the log and the question
-// for marks: the answer alone then says that what was read must not be shown.
-func TestAnEventThatWasClearedWhileItWasReadIsNotSent(t *testing.T) {
-	for _, path := range []string{streamPath, flowPath} {
-		t.Run(path, func(t *testing.T) {
-			f := newFixture(t, eventlog.Settings{})
-			f.ledger(says(marks.StreamMark{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 1, Reason: marks.Cleared}}))
-			f.publish("a", 1)
-			f.publish("b", 1)
-			url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
-			for _, e := range poll(t, url+path).Events {
-				if e.Stream == "a" {
-					t.Errorf("it was sent: %+v", e)
-				}
-			}
-		})
-	}
-}
-
-// The log can begin another generation between the look at it and the janitor's answer.
-// An answer of then knows of removals that the window has yet to hear of: a cursor that
-// followed it would be ahead of the generation's start, and be told that it was rolled
-// back.
-func TestAnAnswerOfALaterGenerationIsNotFollowed(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
-	var asked atomic.Int32
-	f.ledger(func(marks.Request) marks.Reply {
-		if asked.Add(1) > 1 {
-			return marks.Reply{}
-		}
-		return marks.Reply{Generation: "another", Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 1000, Reason: marks.Trimmed}}}}
-	})
-	f.publish("a", 3)
-	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
-	after := cursorAt(t, url, streamPath, 1)
-	asked.Store(0)
-	page := poll(t, url+streamPath+"?after="+after)
-	if page.Gap != nil || len(page.Events) != 2 {
-		t.Errorf("got %+v", page)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/web"
-	"rejoin/shared/eventlog"
 )
 
 // Who is counted is the peer, whatever it says, unless it is a trusted proxy. Clients of
@@ -19,7 +18,7 @@ func TestForwardedAddressesCountFromTrustedProxiesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	for name, tt := range map[string]struct {
 		clients *web.Clients
 		second  string
@@ -50,7 +49,7 @@ func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) { c.MaxAddressConnectRate, c.Clients = 1, proxy })
 	url := s.url() + streamPath
 	ask := func(accept, from string) (status int, header http.Header, body string) {

@@ -2,21 +2,23 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"time"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 )
 
 // looks lets readers that look at the partition's leader at about the same time share
-// one look, and one question for the marks of their streams. What was read before the
-// look is judged by it, so a look serves only those who came before it began: who
-// comes while one is under way shares the next one.
+// one look. What was read before the look is judged by it, so a look serves only those who
+// came before it began: who comes while one is under way shares the next one. When it is
+// over, the window has come to the end of the log that it has shown: so the window knows
+// every trim of what was deleted before the look.
 type looks struct {
 	base   context.Context //nolint:containedctx // of the edge: looks end with it
 	log    *eventlog.Log
-	ledger *ledger
 	number int
+	window *window
 	work   sync.WaitGroup
 
 	mu   sync.Mutex
@@ -26,73 +28,38 @@ type looks struct {
 
 // look is one look at a partition's leader.
 type look struct {
-	places []marks.Place // whose marks are asked for behind it
-	index  map[place]int // where in places each is
-
 	state eventlog.State
 	err   error
 	done  chan struct{} // closed when state and err are there
-
-	marks []marks.PlaceMark
-	none  error         // why there are no marks
-	asked chan struct{} // closed when marks and none are there
 }
 
-// after returns the result of a look that begins after the call.
-func (l *looks) after(ctx context.Context) (eventlog.State, error) {
-	return l.join(nil).wait(ctx)
-}
-
-// marksOf returns the marks of a stream, asked for behind a look that begins after
-// the call, in which the partition must be as far as v: its error is errBehind else.
-// Other errors are those of [marks.Ask] and of the log.
-func (l *looks) marksOf(ctx context.Context, at place, v view) (marks.PlaceMark, error) {
-	mine := l.join(&at)
-	state, err := mine.wait(ctx)
-	if err != nil {
-		return marks.PlaceMark{}, err
-	}
-	if err := behind(state, v.birth, v.generation); err != nil {
-		return marks.PlaceMark{}, err
-	}
+// after returns the result of a look that begins after the call. Errors are those of the
+// log; errBehind says that the window is not of the log's generation.
+func (l *looks) after(ctx context.Context, v view) (eventlog.State, error) {
+	k := l.join()
 	select {
-	case <-mine.asked:
+	case <-k.done:
 	case <-ctx.Done():
-		return marks.PlaceMark{}, ctx.Err()
+		return eventlog.State{}, ctx.Err()
 	}
-	if mine.none != nil {
-		return marks.PlaceMark{}, mine.none
+	if k.err != nil {
+		return eventlog.State{}, k.err
 	}
-	return mine.marks[mine.index[at]], nil
+	return k.state, behind(k.state, v.birth, v.generation)
 }
 
 // join takes part in the next look.
-func (l *looks) join(at *place) *look {
+func (l *looks) join() *look {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.next == nil {
-		l.next = &look{index: map[place]int{}, done: make(chan struct{}), asked: make(chan struct{})}
-	}
-	if at != nil {
-		if _, there := l.next.index[*at]; !there {
-			l.next.index[*at] = len(l.next.places)
-			l.next.places = append(l.next.places, marks.Place{Session: at.session, Stream: at.stream})
-		}
+		l.next = &look{done: make(chan struct{})}
 	}
 	if !l.busy {
 		l.busy = true
 		l.work.Go(l.run)
 	}
 	return l.next
-}
-
-func (k *look) wait(ctx context.Context) (eventlog.State, error) {
-	select {
-	case <-k.done:
-		return k.state, k.err
-	case <-ctx.Done():
-		return eventlog.State{}, ctx.Err()
-	}
 }
 
 // run looks for as long as somebody waits.
@@ -107,25 +74,26 @@ func (l *looks) run() {
 		}
 		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(l.base, openTimeout)
-		now.state, now.err = l.log.Look(ctx, l.number)
+		if now.state, now.err = l.log.Look(ctx, l.number); now.err == nil {
+			now.err = l.reach(ctx, now.state)
+		}
 		cancel()
 		close(now.done)
-		if now.err == nil && len(now.places) > 0 {
-			l.work.Go(func() { l.ask(now) })
-		}
 	}
 }
 
-// ask asks for the marks that a look is waited for.
-func (l *looks) ask(k *look) {
-	defer close(k.asked)
-	ctx, cancel := context.WithTimeout(l.base, openTimeout)
-	defer cancel()
-	for from := 0; from < len(k.places) && k.none == nil; from += marks.MaxPlaces {
-		req := question(l.number, k.state)
-		req.Places = k.places[from:min(from+marks.MaxPlaces, len(k.places))]
-		var reply marks.Reply
-		reply, k.none = l.ledger.ask(ctx, req)
-		k.marks = append(k.marks, reply.Places...)
+// reachEvery is how often a look asks whether the window has come to its end: it mostly
+// has, or lacks the events of some milliseconds.
+const reachEvery = 2 * time.Millisecond
+
+// reach waits until the window has come to the end of the log as a look has shown it.
+func (l *looks) reach(ctx context.Context, state eventlog.State) error {
+	for !l.window.reached(state) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
+		case <-time.After(reachEvery):
+		}
 	}
+	return nil
 }

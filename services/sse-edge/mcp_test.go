@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -39,7 +38,7 @@ func (f *fixture) mcpEdge(change func(*Config)) string {
 // newMCP returns a bridge, and a client that has begun a session at an edge.
 func newMCP(t *testing.T, change func(*Config)) (*bridge, *mcpUser) {
 	t.Helper()
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	return b, join(t, f.mcpEdge(change), "2025-11-25")
 }
@@ -92,7 +91,7 @@ func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
 }
 
 func TestWhatHasNoResponseIsAccepted(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	b := f.bridge()
 	u := join(t, f.mcpEdge(nil), "2025-06-18")
 	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, result("1"), `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`} {
@@ -137,7 +136,7 @@ func TestTheStandaloneStream(t *testing.T) {
 }
 
 func TestASessionEnds(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	s, _ := f.mcpService(nil)
 	u := join(t, s.url(), "2025-11-25")
@@ -171,7 +170,7 @@ func TestASessionEnds(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	f.bridge()
 	url := f.mcpEdge(nil)
 	u := join(t, url, "2025-11-25")
@@ -237,7 +236,7 @@ func TestNobodyListens(t *testing.T) {
 
 // The SDKs give a call up after anything but a 200, and one of them its session.
 func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.bridge()
 	for name, change := range map[string]func(*Config){
 		"no room":   func(c *Config) { c.MaxConnections = 1 },

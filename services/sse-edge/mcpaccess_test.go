@@ -7,12 +7,11 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
 func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	guard := guarded(t)
 	url := f.mcpEdge(func(c *Config) {
@@ -74,7 +73,7 @@ func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
 }
 
 func TestAPageOfAListedOriginUsesMCP(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	f.bridge()
 	u := join(t, f.mcpEdge(guarded(t)), "2025-11-25", append(bearer(authtest.Of(t, "alice", "*")), "Origin", origin)...)
 	a := u.read(u.post(result("1")))

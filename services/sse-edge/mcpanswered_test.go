@@ -46,20 +46,21 @@ func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
 }
 
 // What may be lost, and may not, is no end of a call whose client can ask again.
-func TestACallWaitsForTheLedger(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+func TestACallWaitsForACheckOfTheLog(t *testing.T) {
+	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
 	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
-	f.publish("b", 3)
+	other := f.publish("b", 3)
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
 	c.over()
 	stop()
-	f.remove(1) // of another stream, as the ledger would know
-	u.url = f.mcpEdge(nil)
+	f.trim("b", eventlog.Trimmed, other-2)
+	f.restart()
+	u.url = f.mcpEdge(func(c *Config) { c.LedgerPatience = 100 * time.Millisecond })
 	c = u.get(first)
 	c.primed()
 	place := c.primed()
@@ -69,7 +70,7 @@ func TestACallWaitsForTheLedger(t *testing.T) {
 	c = old.get(first)
 	c.fails(`"a"`)
 	c.over()
-	f.ledger(nothingRemoved)
+	f.check(0)
 	c = u.get(place)
 	c.primed()
 	c.says(progress(1), result(`"a"`))

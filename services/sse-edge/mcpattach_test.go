@@ -17,7 +17,7 @@ func (u *mcpUser) at(url string) *mcpUser {
 }
 
 // standalone is the stream of the client's GETs.
-func (u *mcpUser) standalone() place { return place{u.session, rpc.Standalone} }
+func (u *mcpUser) standalone() place { return placeOf(u.session, rpc.Standalone) }
 
 // attach opens the standalone stream at an edge, and waits until it has its turn as the
 // newest of so many connections there.
@@ -73,7 +73,7 @@ func claimsForLong(s *Service) {
 // newMCPs is newMCP with so many edges; the session is begun at the first.
 func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*Service) {
 	t.Helper()
-	f := newIntact(t)
+	f := newFixture(t)
 	f.tune = claimsForLong
 	b = f.bridge()
 	for range n {
@@ -127,7 +127,7 @@ func TestTheNewestConnectionMayBeAtAnotherEdge(t *testing.T) {
 }
 
 func TestACallIsResumedAtAnotherEdge(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.tune = claimsForLong
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
@@ -138,11 +138,11 @@ func TestACallIsResumedAtAnotherEdge(t *testing.T) {
 	stream := b.sent(rpc.Post)[0].Stream
 	resumed := u.at(two).get(id)
 	resumed.primed()
-	one.rests(t, place{u.session, stream})
+	one.rests(t, placeOf(u.session, stream))
 	b.say(u.session, stream, false, progress(1))
 	id = resumed.says(progress(1))
 	resumed.close() // the first connection takes over
-	one.holds(t, place{u.session, stream}, 1)
+	one.holds(t, placeOf(u.session, stream), 1)
 	b.say(u.session, stream, false, progress(2))
 	c.says(progress(2))
 	stop()
@@ -195,7 +195,7 @@ func TestConnectionsGoOnWithoutRecords(t *testing.T) {
 	b.f.server.Start()
 	eventually(t, "NATS is back", s.nc.IsConnected)
 	eventually(t, "events come", func() bool {
-		_, err := b.f.b.Log.Publish(t.Context(), eventlog.Event{Session: u.session, Stream: rpc.Standalone, Data: []byte(progress(1))})
+		_, err := b.f.b.Log.Publish(t.Context(), eventlog.Event{Session: u.session, Life: b.f.life(u.session), Stream: rpc.Standalone, Data: []byte(progress(1))})
 		return err == nil
 	})
 	c.says(progress(1))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 			return b.check(call)
 		}
 	case rpc.End:
-		if err := session.Close(ctx, b.f.b.Sessions, b.f.b.Log, call.Session, "", false, time.Millisecond); err != nil {
+		if err := b.f.b.Sessions.End(ctx, call.Session, "", false); err != nil {
 			b.f.t.Error(err)
 		}
 		return rpc.Answer{Status: http.StatusNoContent}
@@ -134,6 +135,7 @@ func (b *bridge) sent(action rpc.Action) (calls []rpc.Call) {
 func (b *bridge) say(sessionName, stream string, final bool, messages ...string) {
 	for i, m := range messages {
 		_, err := b.f.b.Log.Publish(context.Background(), eventlog.Event{
+			Life: b.f.life(sessionName), Sole: true,
 			Session: sessionName, Stream: stream, Data: []byte(m), Final: final && i == len(messages)-1,
 		})
 		if err != nil {
@@ -185,6 +187,10 @@ func (u *mcpUser) do(method, body string, headers ...string) reply {
 		}
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	for errors.Is(err, syscall.ECONNRESET) { // as it may be when a request is refused before it was read to its end
+		req.Body = io.NopCloser(strings.NewReader(body))
+		resp, err = (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	}
 	if err != nil {
 		u.t.Fatal(err)
 	}

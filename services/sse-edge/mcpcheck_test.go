@@ -11,7 +11,7 @@ import (
 )
 
 func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
 		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
@@ -29,7 +29,7 @@ func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
 }
 
 func TestACallIsGivenUpWhenNoBridgeListensForLong(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	f.tune = func(s *Service) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
 	s, _ := f.mcpService(nil)

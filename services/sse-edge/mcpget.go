@@ -34,7 +34,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
-	req := request{at: place{rec.Session, rpc.Standalone}, start: start{now: true}}
+	req := request{at: place{rec.Session, rec.Life, rpc.Standalone}, start: start{now: true}}
 	if last != "" {
 		req.at.stream, req.start = id.Stream, start{after: last}
 	}

@@ -49,10 +49,11 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		if !ok {
 			return refuseInvalid("Last-Event-ID is not one of this server.")
 		}
-		if _, err := s.sessionOf(c, name, who.grants); err != nil {
+		rec, err := s.sessionOf(c, name, who.grants)
+		if err != nil {
 			return err
 		}
-		req.at.session, req.start, form.served = name, start{after: id}, false
+		req.at.session, req.at.life, req.start, form.served = name, rec.Life, start{after: id}, false
 	} else if !who.grants.MaySubscribe(req.at.session) {
 		return s.cfg.Access.Insufficient(c)
 	}

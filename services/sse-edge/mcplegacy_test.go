@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
@@ -35,7 +34,7 @@ func postLegacy(t *testing.T, url, body string) answered {
 }
 
 func TestTheOldTransport(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	first, stop := f.mcpService(nil)
 	one, two := first.url(), f.mcpEdge(nil)
@@ -70,7 +69,7 @@ func TestTheOldTransport(t *testing.T) {
 }
 
 func TestTheOldTransportIsToldOfARefusal(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	b := f.bridge()
 	const no = `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`
 	b.open = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }

@@ -64,7 +64,7 @@ func (s *Service) mcpPost(c *fiber.Ctx, who mcpClient) (err error) {
 		result, err = s.mcpHand(c, call)
 		return err
 	}
-	result, err = s.mcpCall(c, who, call, p)
+	result, err = s.mcpCall(c, who, rec.Life, call, p)
 	return err
 }
 
@@ -167,11 +167,11 @@ func (s *Service) mcpHand(c *fiber.Ctx, call rpc.Call) (result string, err error
 // mcpCall hands over requests, and answers with the stream of what belongs to them. The
 // stream's name is new, so whatever it will hold comes behind the place at which the
 // reader begins.
-func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, call rpc.Call, p posted) (result string, err error) {
+func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Call, p posted) (result string, err error) {
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	req := request{at: place{call.Session, call.Stream}, start: start{now: true}}
+	req := request{at: place{call.Session, life, call.Stream}, start: start{now: true, fresh: true}}
 	st, err := s.mcpBegin(c, who, req, newForm(who, call.Stream))
 	if err != nil {
 		return postRefused, err
@@ -239,12 +239,12 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 	return answer, err
 }
 
-// hasEnded asks the registry's leader whether a call's session has ended.
+// hasEnded asks the log whether a call's session has ended.
 func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
 	if call.Action == rpc.Open {
 		return false
 	}
-	rec, err := s.sessions.Get(ctx, call.Session, "")
+	rec, err := s.sessions.Get(ctx, call.Session)
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 

@@ -12,7 +12,7 @@ import (
 // A client that is cut off anywhere, and comes back anywhere, gets every message of its
 // call once and in order, and no other; also when connections of before are still open.
 func TestACallSurvivesCutsAtAnyPlace(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.tune = func(s *Service) {
 		claimsForLong(s)
 		s.attached.handWithin = handTimeout // clients bring their places, and a stop waits for others

@@ -179,15 +179,6 @@ func (a *attachRecords) follow(ctx context.Context, to *attachments) {
 		if ctx.Err() == nil && !errors.Is(err, link.ErrChanged) && a.js.Conn().IsConnected() {
 			a.logger.Warn("cannot follow the attach records", "error", err)
 		}
-		pause(ctx, attachAgain)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		link.Pause(ctx, attachAgain)
 	}
 }

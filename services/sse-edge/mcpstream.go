@@ -2,7 +2,6 @@ package edge
 
 import (
 	"encoding/json"
-	"math"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -123,7 +122,7 @@ func (st *stream) settle(s step) step {
 }
 
 // unanswered returns an error for each request of a call that ends without a response. A
-// gap that is not certain is none: whoever comes back asks the ledger again.
+// gap that is not certain is none: the log may say more to a client that comes again.
 func (st *stream) unanswered(s step) []byte {
 	last := len(s.items) - 1
 	if last >= 0 && isResponse(messageOf(s.items[last])) || last < 0 && st.mcp.answered && len(s.gaps) == 0 && !st.mcp.lost {
@@ -228,12 +227,12 @@ func (w *worker) takeTurn(st *stream, where string) {
 }
 
 // moveTo moves the cursor to where another reader of the same place stood.
-func (r *reader) moveTo(sequence uint64) { r.cursor, r.provenTo, r.last = sequence, 0, 0 }
+func (r *reader) moveTo(sequence uint64) { r.cursor, r.provenTo, r.last, r.asked = sequence, 0, 0, 0 }
 
 // endQuiet ends a quiet stream that has nothing to wait for but its turn.
 func (w *worker) endQuiet(st *stream) {
 	r := st.reader
-	if st.mcp.served && (r.part.window.ended(r.chain) || r.part.endOf(r.place.session, r.place.stream) != math.MaxUint64) {
+	if st.mcp.served && (r.part.window.ended(r.chain) || r.end != 0) {
 		w.last(st, nil)
 		w.end(st, "ended")
 	}

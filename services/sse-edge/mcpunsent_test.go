@@ -8,7 +8,7 @@ import (
 
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
 func TestWhatIsNotSentIsRefused(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	f.bridge()
 	s, _ := f.mcpService(nil)
 	u := join(t, s.url(), "2025-11-25")

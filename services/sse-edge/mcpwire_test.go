@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/rpc"
 )
 
@@ -90,7 +89,7 @@ Connection: close
 
 // What clients get, byte for byte but for what is new each time.
 func TestTheWire(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	edge, _ := f.mcpService(nil)
 	url := edge.url()
@@ -104,13 +103,17 @@ func TestTheWire(t *testing.T) {
 	elsewhere := c.primed()
 	c.close()
 
+	// Two openings come before the first message. The first place is behind them once the
+	// edge has heard of them.
+	edge.has(t, 2)
 	messages := func(last int, id string) string {
+		last += 2
 		return fmt.Sprintf("id: <unique>-%s_<tag>_%d\ndata: %s\n\nid: <unique>-%s_<tag>_%d\ndata: %s\n\n", id, last-1, progress(1), id, last, result(`"a"`))
 	}
 	for _, tt := range []struct{ name, request, want string }{
 		{
 			"a call", u.request("POST", toolCall),
-			wireHead + "retry: <ms>\nid: <unique>-=22a=22_<tag>_0.<n>\ndata:\n\n" + messages(2, "=22a=22"),
+			wireHead + "retry: <ms>\nid: <unique>-=22a=22_<tag>_2.<n>\ndata:\n\n" + messages(2, "=22a=22"),
 		},
 		{"a call of an older client", old.request("POST", toolCall), wireHead + messages(4, "=22a=22")},
 		{"a batch", batch.request("POST", "["+toolCall+"]"), wireHead + messages(6, "=5B=22a=22=5D")},
@@ -176,7 +179,7 @@ func TestAnOldConnectionIsSentAway(t *testing.T) {
 }
 
 func TestADrainLosesNoCall(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(func(c *Config) { c.Drain = 50 * time.Millisecond })
 	two := f.mcpEdge(nil)
@@ -205,7 +208,7 @@ func TestADrainLosesNoCall(t *testing.T) {
 
 // A call of which something was lost has ended for its client, whatever is left of it.
 func TestAGapEndsACall(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
 	u := join(t, one.url(), "2025-11-25")
@@ -216,15 +219,9 @@ func TestAGapEndsACall(t *testing.T) {
 	last := c.says(progress(1), progress(2))
 	stop()
 	removed := sequenceOf(t, last)
-	for n := sequenceOf(t, first) + 1; n <= removed; n++ {
-		if err := f.b.Log.Delete(patient(t), 0, n); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f.announceOf(u.session, stream, eventlog.Trimmed, seq(sequenceOf(t, first)+1, removed)...)
+	f.remove(seq(sequenceOf(t, first)+1, removed)...)
 	b.say(u.session, stream, true, result(`"a"`))
-	f.ledger(func(marks.Request) marks.Reply {
-		return marks.Reply{Marks: []marks.StreamMark{{Session: u.session, Stream: stream, Mark: marks.Mark{Removed: removed, Reason: marks.Trimmed}}}}
-	})
 	c = u.at(f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
@@ -233,7 +230,7 @@ func TestAGapEndsACall(t *testing.T) {
 
 // What a server asks its client travels with the call, and the answer finds its way back.
 func TestAServerAsksItsClient(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	b := f.bridge()
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`
 	b.post = func(c rpc.Call) rpc.Answer {

@@ -18,10 +18,10 @@ import (
 func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newTestWindow(16 << 10)
-		at := place{"s", "a"}
+		at := placeOf("s", "a")
 		count := rapid.Uint64Range(0, 30).Draw(t, "events")
 		for n := uint64(1); n <= count; n++ {
-			w.append(message(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0, "")
+			w.append(message(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
 		r := readerAt(w, at, 0)
 		v := w.read(r, limits{100, 1 << 20}, nil)

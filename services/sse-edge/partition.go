@@ -4,37 +4,34 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
 
 // partition is one partition at the edge: its window, and the tail that fills it.
 type partition struct {
-	number    int
-	log       *eventlog.Log
-	sessions  *session.Registry
-	ledger    *ledger
-	window    *window
-	tables    tables
-	looks     looks
-	backlog   backlog
-	logger    *slog.Logger
-	backfill  int                            // bytes of the log to begin with
-	turns     chan struct{}                  // one for each backfill that goes on, shared by all partitions
-	turn      bool                           // the tail has one
-	tailed    atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
-	metrics   *metrics
-	traced    bool // there are traces
-	strangers strangers
-	// jumped asks for the partition's marks: the tail has begun, or has missed something.
-	jumped chan struct{}
+	number   int
+	log      *eventlog.Log
+	window   *window
+	looks    looks
+	backlog  backlog
+	patience patience
+	logger   *slog.Logger
+	backfill int                            // bytes of the log to begin with
+	turns    chan struct{}                  // one for each backfill that goes on, shared by all partitions
+	turn     bool                           // the tail has one
+	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
+	metrics  *metrics
+	traced   bool // there are traces
+	// jumped asks for a look: the tail has begun, or has missed something. jumpLook is the
+	// newest of these looks.
+	jumped   chan struct{}
+	jumpLook atomic.Pointer[jumpLook]
 }
 
 // run tails the partition into the window until ctx ends.
@@ -45,7 +42,7 @@ func (p *partition) run(ctx context.Context) error {
 		Through: func(sequence, missed uint64) {
 			p.endTurn()
 			p.window.through(sequence, missed)
-			p.askForMarks()
+			p.askForLook()
 		},
 	})
 }
@@ -85,54 +82,65 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 		p.metrics.skipped.WithLabelValues("json").Inc()
 		e.Valid = false
 	}
-	var rec session.Record // nothing while the session is not registered
-	if e.Valid {
-		rec = p.strangers.record(e.Subject.Session)
-	}
-	if e.Valid && e.Subject.Kind == event.Message && e.Sequence > p.endIn(rec, e.Subject.Session, e.Subject.Stream) {
-		p.metrics.skipped.WithLabelValues("closed").Inc()
-		e.Valid = false
-	}
 	if !p.traced {
 		e.Trace = tracing.Context{}
 	}
-	p.window.append(e, missed, rec.Incarnation)
+	p.window.append(e, missed)
 	if missed > 0 {
-		p.askForMarks()
+		p.askForLook()
 	}
 }
 
-// endOf returns the sequence at which the registry says that a stream or its
-// session ended, the session alone when stream is empty, and the largest number
-// while neither has. The registry knows it for longer than the log has the marker.
-func (p *partition) endOf(name, stream string) uint64 {
-	rec, _ := p.sessions.Session(name)
-	return p.endIn(rec, name, stream)
+// life is the newest life of a session's name, and how that is known.
+type life struct {
+	name   string
+	found  bool   // the log says so
+	opened uint64 // the sequence of the opening, if that was looked for
 }
 
-// endIn is endOf for a session whose record is known.
-func (p *partition) endIn(of session.Record, name, stream string) uint64 {
-	end := uint64(math.MaxUint64)
-	if of.ClosedAt != 0 {
-		end = of.ClosedAt
+// lifeOf returns the newest life of a session: from the window, or else from the log. A
+// session of which the log holds nothing has no life. Errors are those of the log.
+func (p *partition) lifeOf(ctx context.Context, name string) (life, error) {
+	known, ok, whole := p.window.lifeOf(name)
+	if ok {
+		return life{name: known}, nil
 	}
-	if rec, ok := p.sessions.Stream(name, stream); ok && rec.ClosedAt != 0 {
-		end = min(end, rec.ClosedAt)
+	if whole {
+		return life{}, nil
 	}
-	return end
+	return p.lookUpLife(ctx, name)
 }
 
-func (p *partition) askForMarks() {
+// lookUpLife asks the log.
+func (p *partition) lookUpLife(ctx context.Context, name string) (life, error) {
+	o, err := p.log.Opening(ctx, name)
+	if err == nil {
+		return life{o.Life, true, o.Sequence}, nil
+	}
+	if !errors.Is(err, eventlog.ErrNotFound) {
+		return life{}, err
+	}
+	of, _, err := p.log.LifeOf(ctx, name)
+	switch {
+	case err == nil:
+		return life{name: of, found: true}, nil
+	case errors.Is(err, eventlog.ErrNotFound):
+		return life{}, nil
+	default:
+		return life{}, err
+	}
+}
+
+func (p *partition) askForLook() {
 	select {
 	case p.jumped <- struct{}{}:
 	default: // the one that is asked for already will do
 	}
 }
 
-// fetchMarks fetches the partition's marks as soon as a window has holes, until
-// ctx ends: the earlier they are asked for, the less has been removed since that
-// the window still holds.
-func (p *partition) fetchMarks(ctx context.Context) {
+// lookAfterJumps looks at the partition as soon as a window has holes, until ctx ends:
+// the earlier it looks, the less has been removed since that the window still holds.
+func (p *partition) lookAfterJumps(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,8 +151,8 @@ func (p *partition) fetchMarks(ctx context.Context) {
 		if !v.inside || v.proved <= 1 {
 			continue
 		}
-		if _, err := p.marksOfWindow(ctx, "", v); err != nil && ctx.Err() == nil {
-			p.logger.Debug("no marks for a partition", "partition", p.number, "error", err)
+		if _, err := p.afterJump(ctx, v); err != nil && ctx.Err() == nil {
+			p.logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 	}
 }

@@ -30,7 +30,11 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Edge.Access, cfg.Edge.Clients = access, clients
 	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
 		func(ctx context.Context) (*backend.Backend, error) {
-			return backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
+			b, err := backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
+			if err == nil {
+				b.Sessions.ReadOnly()
+			}
+			return b, err
 		},
 		func(b *backend.Backend) (*Service, error) { return New(cfg.Edge, b, env) })
 }

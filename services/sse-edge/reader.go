@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 )
 
 // reader is a subscriber's cursor: where it is, and what it has found out about
@@ -25,6 +23,8 @@ import (
 type reader struct {
 	part  *partition
 	place place
+	// bound says that the reader was let in to this life of the session, and no other.
+	bound bool
 	chain *chain
 	limit limits
 
@@ -40,20 +40,24 @@ type reader struct {
 	provenTo uint64
 	// last is the number of the window's entry that was returned last.
 	last uint64
-	// dropped holds up to which sequence each stream's events are gone and a gap was
-	// told, so that older ones still at hand are not sent; "" is all of a flow's streams.
+	// dropped holds, on a flow, up to which sequence a stream's events are gone, so that
+	// older ones still at hand are not sent.
 	dropped map[string]uint64
-	// cleared and closed hold, for reads below the floor, the newest =clear marker and
-	// the first =close marker in the log by stream; "" is the session's.
-	cleared, closed map[string]uint64
+	// cleared holds, for reads below the floor, the newest =clear marker in the log by
+	// stream; "" is the session's.
+	cleared map[string]uint64
+	// asked is the end of the log when it was asked what was removed behind a cursor below
+	// the window; 0 before. askedFirst is the oldest sequence that it held then.
+	asked, askedFirst uint64
 
-	// final is the sequence of a stream's final event, when it was found in the log.
-	final uint64
+	// end is the sequence at which the place ended, when that was found in the log: until
+	// an event follows.
+	end uint64
 
-	// oldest is the sequence of the stream's oldest retained event, 0 when there is
-	// none, as far as the ledger has told.
-	oldest      uint64
-	oldestKnown bool
+	// toldDamage is up to where damage of the log was told; doubted says that a gap was
+	// told because nobody could say whether there is any.
+	toldDamage uint64
+	doubted    bool
 
 	// given is the client's own text of the cursor, while it stands at givenAt.
 	given   string
@@ -139,6 +143,9 @@ func (r *reader) next(ctx context.Context) (step, error) {
 		v := r.part.window.read(r, r.limit, r.items)
 		r.items = v.items
 		err := r.step(ctx, v, &s)
+		if err == nil && s.more && s.empty() {
+			err = errAgain // all that was read is gone, and there is more
+		}
 		if errors.Is(err, errAgain) || catchesUp(ctx, begun, err) {
 			continue
 		}
@@ -160,7 +167,7 @@ func (r *reader) quick() (s step, ok bool) {
 	}
 	v := r.part.window.read(r, r.limit, r.items)
 	r.items = v.items
-	if v.rollbacks > r.rollbacks || len(v.losses) > 0 || v.lost > r.cursor || !v.inside || r.unproved(v) {
+	if v.rollbacks > r.rollbacks || len(v.losses) > 0 || !v.inside || r.unproved(v) {
 		return step{}, false
 	}
 	r.retag(v)
@@ -176,7 +183,13 @@ func (r *reader) unproved(v view) bool { return r.cursor+1 < v.proved && r.prove
 func (r *reader) take(v view, s *step) {
 	s.found(r.keep(v.items))
 	r.retagBeyond(v)
+	if n := len(v.items); n > 0 && v.items[n-1].sequence > r.end {
+		r.end = 0 // the log decides: what ended goes on
+	}
 	r.cursor, r.last = max(r.cursor, v.through), v.last
+	if len(r.dropped) > 0 {
+		maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo <= r.cursor })
+	}
 	s.more, s.proved = v.more, v.proved
 	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
 }
@@ -192,20 +205,16 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 		return errAgain
 	}
 	r.retag(v)
-	if moved := r.passCleared(v, s); moved {
+	if moved := r.lose(s, v.losses...); moved {
 		return errAgain
 	}
 	if !v.inside {
 		return r.below(ctx, v, s)
 	}
 	if r.unproved(v) {
-		reply, err := r.part.marksOfWindow(ctx, r.place.session, v)
-		found, err := r.judge(ctx, reply, err, v.items, v.through)
-		s.add(found...)
-		if err != nil {
+		if err := r.prove(ctx, v, s); err != nil {
 			return err
 		}
-		r.provenTo = v.end
 	}
 	r.take(v, s)
 	return nil
@@ -220,156 +229,10 @@ func (r *reader) rolledBack(v view, s *step) {
 		r.cursor = v.common
 	}
 	maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo > v.common })
-	if r.final > v.common {
-		r.final = 0
+	if r.end > v.common {
+		r.end = 0
 	}
-	r.rollbacks, r.provenTo, r.last, r.cleared, r.closed = v.rollbacks, 0, 0, nil, nil
-}
-
-// passCleared moves a stream's cursor over what a =clear marker in the window took.
-// A flow's cursor stays, since other streams' events lie there; each gap is told once.
-func (r *reader) passCleared(v view, s *step) (moved bool) {
-	if r.place.stream == "" {
-		for _, l := range v.losses {
-			if !r.fresh {
-				s.add(r.gap(ReasonCleared, true, l.stream))
-			}
-			r.drop(l.stream, l.upTo)
-		}
-		return false
-	}
-	if v.lost <= r.cursor {
-		return false
-	}
-	if !r.fresh {
-		s.add(r.gap(ReasonCleared, true, r.place.stream))
-	}
-	r.cursor = v.lost
-	return true
-}
-
-// judge compares what was read with what the ledger says was removed, which was
-// asked for after the read. It moves the cursor, or notes what to drop, so that
-// nothing older than a removed event is sent after the gap is told. Gaps that come
-// with an error have to be told all the same.
-func (r *reader) judge(ctx context.Context, reply marks.Reply, err error, items []item, through uint64) ([]gap, error) {
-	if err != nil {
-		if ctx.Err() != nil || errors.Is(err, errBehind) {
-			return nil, errors.Join(ctx.Err(), err)
-		}
-		return r.withoutLedger(ctx, items, through)
-	}
-	var gaps []gap
-	uncertain := false
-	for _, m := range reply.Marks {
-		if r.place.stream != "" && m.Stream != r.place.stream {
-			continue
-		}
-		if end := r.part.endOf(r.place.session, m.Stream); m.Removed > end {
-			m.Removed, m.Maybe = 0, end // what was removed had come too late to count
-		}
-		from := max(r.from(m.Stream, items), r.droppedTo(m.Stream))
-		if m.Removed > from {
-			if !r.fresh {
-				gaps = append(gaps, r.gap(reasonOf(m.Reason), true, m.Stream))
-			}
-			r.drop(m.Stream, m.Removed)
-			from = m.Removed
-		} else if r.fresh && m.Removed > 0 && (r.place.stream == "" || m.Reason == marks.Cleared) {
-			r.drop(m.Stream, m.Removed) // no gap on a later page either, and nothing that was cleared since it was read
-		}
-		uncertain = uncertain || m.Maybe > from
-	}
-	uncertain = uncertain || r.maybeUnlisted(reply, items)
-	if !uncertain {
-		return gaps, nil
-	}
-	more, err := r.withoutLedger(ctx, items, through)
-	return append(gaps, more...), err
-}
-
-// from returns the sequence from which on nothing of a stream may be missing: the
-// cursor, or for a client without one the oldest event that there is.
-func (r *reader) from(stream string, items []item) uint64 {
-	if !r.fresh {
-		return r.cursor
-	}
-	for i := range items {
-		if items[i].stream == stream {
-			return items[i].sequence
-		}
-	}
-	return math.MaxUint64
-}
-
-// maybeUnlisted reports whether a stream that the ledger's answer does not name
-// may have lost something. A flow's streams are never all known.
-func (r *reader) maybeUnlisted(reply marks.Reply, items []item) bool {
-	maybe := reply.Default.Maybe
-	if !r.fresh {
-		return maybe > r.cursor && (r.place.stream == "" || !listed(reply.Marks, r.place.stream))
-	}
-	return slices.ContainsFunc(items, func(it item) bool {
-		return maybe > it.sequence && !listed(reply.Marks, it.stream)
-	})
-}
-
-// listed reports whether there is a mark of the stream itself.
-func listed(all []marks.StreamMark, stream string) bool {
-	return slices.ContainsFunc(all, func(m marks.StreamMark) bool { return m.Stream == stream })
-}
-
-// withoutLedger looks for the one proof that needs no ledger: an event of the
-// stream at or before the cursor is still in the log, so that everything behind it
-// is, since a stream always loses its oldest events first. Without that proof the
-// client goes on with the oldest event that is still in the log: between older ones
-// that happen to be at hand others may be missing. A client without a cursor begins
-// there. A flow is never proved, since it may have lost all of a stream.
-func (r *reader) withoutLedger(ctx context.Context, items []item, through uint64) ([]gap, error) {
-	streams := []string{r.place.stream}
-	proved := r.fresh
-	// Nobody knows the reason; age is the limit that every quiet stream meets.
-	gaps := []gap{r.gap(ReasonExpired, false, r.place.stream)}
-	if r.place.stream == "" {
-		streams = streamsOf(items)
-	} else if len(items) == 0 && r.fresh {
-		return nil, nil
-	}
-	gone := map[string]uint64{}
-	for _, stream := range streams {
-		first, err := r.part.log.First(ctx, r.subject(event.Message, stream), 1)
-		switch {
-		case errors.Is(err, eventlog.ErrNotFound):
-			first = through + 1
-		case err != nil:
-			return nil, errors.Join(ctx.Err(), err)
-		case first <= r.cursor+1:
-			proved = proved || r.place.stream != ""
-			continue
-		}
-		gone[stream] = first - 1
-	}
-	if err := r.inStep(ctx); err != nil {
-		return nil, err
-	}
-	for stream, upTo := range gone {
-		r.drop(stream, upTo)
-	}
-	if proved {
-		return nil, nil
-	}
-	return gaps, nil
-}
-
-// inStep looks whether the log is in the generation of the window. If it is not, the
-// error is errBehind: what the log says must not move the cursor to where the window
-// has yet to find out whether it is the same there.
-func (r *reader) inStep(ctx context.Context) error {
-	state, err := r.part.looks.after(ctx)
-	if err != nil {
-		return err
-	}
-	return behind(state, r.tags.place.Birth, r.tags.place.Generation)
+	r.rollbacks, r.provenTo, r.last, r.cleared, r.asked, r.askedFirst = v.rollbacks, 0, 0, nil, 0, 0
 }
 
 // behind returns errBehind if a window's newest generation is not the log's.
@@ -380,39 +243,31 @@ func behind(log eventlog.State, birth, generation string) error {
 	return nil
 }
 
-// streamsOf returns the streams of items, each once.
-func streamsOf(items []item) []string {
-	var streams []string
-	for i := range items {
-		if !slices.Contains(streams, items[i].stream) {
-			streams = append(streams, items[i].stream)
-		}
-	}
-	return streams
-}
-
-// drop notes that a stream's events up to a sequence are gone. The cursor of a
-// stream moves there, so that the gap that is told ends behind all of them.
-func (r *reader) drop(stream string, upTo uint64) {
-	if r.place.stream != "" {
+// drop notes that a stream's events up to a sequence are gone, or all streams' when stream is
+// empty, and reports whether it moved the cursor: that of a flow stays for what is one
+// stream's, since other streams' events lie there.
+func (r *reader) drop(stream string, upTo uint64) (moved bool) {
+	if stream == "" || r.place.stream != "" {
 		r.cursor = max(r.cursor, upTo)
+		return true
 	}
 	if r.dropped == nil {
 		r.dropped = map[string]uint64{}
 	}
 	r.dropped[stream] = max(r.dropped[stream], upTo)
+	return false
 }
 
-// keep returns the items that were not dropped.
+// keep returns the items that are not gone.
 func (r *reader) keep(items []item) []item {
-	if len(r.dropped) == 0 {
+	if len(r.dropped) == 0 && (len(items) == 0 || items[0].sequence > r.cursor) {
 		return items
 	}
 	return slices.DeleteFunc(items, func(it item) bool { return it.sequence <= r.droppedTo(it.stream) })
 }
 
-// droppedTo returns up to which sequence a stream's events are gone.
-func (r *reader) droppedTo(stream string) uint64 { return max(r.dropped[stream], r.dropped[""]) }
+// droppedTo returns up to which sequence a stream's events are not sent any more.
+func (r *reader) droppedTo(stream string) uint64 { return max(r.cursor, r.dropped[stream]) }
 
 // goBack moves the cursor behind what a client was told of a step; see [outbox.cut].
 func (r *reader) goBack(s step, told int) {
@@ -425,11 +280,9 @@ func (r *reader) goBack(s step, told int) {
 	}
 }
 
-// ended reports whether the registry says that the stream or session ended at or
-// before the cursor, or the log that the stream did: the window may have forgotten.
-func (r *reader) ended() bool {
-	return r.final != 0 && r.cursor >= r.final || r.cursor >= r.part.endOf(r.place.session, r.place.stream)
-}
+// ended reports whether the place was found to have ended at or before the cursor, where
+// the window does not show it any more.
+func (r *reader) ended() bool { return r.end != 0 && r.cursor >= r.end }
 
 func (r *reader) gap(reason Reason, certain bool, stream string) gap {
 	g := gap{reason: reason, certain: certain, stream: stream, requested: r.given}
@@ -444,14 +297,11 @@ func (r *reader) id(sequence uint64) string {
 	return event.ID{Stream: r.place.stream, Tag: r.tags.tag(r.place.stream), Sequence: sequence}.String()
 }
 
-// retag makes IDs in the newest generation, and of the session once it is registered.
+// retag makes IDs in the newest generation, and of the session's life once it has one.
 func (r *reader) retag(v view) {
 	p := r.tags.place
-	p.Generation, p.Birth = v.generation, v.birth
-	if p.Incarnation == "" {
-		rec, _ := r.part.sessions.Session(p.Session)
-		p.Incarnation = rec.Incarnation
-	}
+	p.Generation, p.Birth, p.Life = v.generation, v.birth, v.life
+	r.place.life = v.life
 	if p != r.tags.place {
 		r.tags = newTagger(p)
 	}
@@ -463,12 +313,12 @@ func (r *reader) retag(v view) {
 func (r *reader) retagBeyond(v view) {
 	if r.cursor > v.end {
 		state, _ := r.part.log.State(r.part.number)
-		r.retag(view{birth: state.Birth, generation: state.Generation().ID})
+		r.retag(view{birth: state.Birth, generation: state.Generation().ID, life: r.place.life})
 	}
 }
 
 func (r *reader) subject(kind event.Kind, stream string) event.Subject {
-	return event.Subject{Partition: r.part.number, Session: r.place.session, Stream: stream, Kind: kind}
+	return event.Subject{Partition: r.part.number, Session: r.place.session, Life: r.place.life, Stream: stream, Kind: kind}
 }
 
 // wait returns a channel that is closed when there may be something to read.
@@ -484,7 +334,7 @@ func (r *reader) finished() bool {
 		return false
 	}
 	v := r.part.window.read(r, limits{events: 1, bytes: 1}, nil)
-	if v.rollbacks > r.rollbacks || !v.inside || len(v.items) > 0 || v.lost > r.cursor || r.cursor+1 < v.proved {
+	if v.rollbacks > r.rollbacks || !v.inside || len(v.items) > 0 || len(v.losses) > 0 || r.cursor+1 < v.proved {
 		return r.ended()
 	}
 	return r.ended() || v.closed != 0 && v.through >= v.closed

@@ -19,6 +19,8 @@ type start struct {
 	after string
 	// now, without an ID, leaves out what is retained.
 	now bool
+	// fresh says that nothing was ever published to the stream: its name is new.
+	fresh bool
 }
 
 // open returns a reader at a subscriber's place, to be closed by the caller.
@@ -36,24 +38,47 @@ func (p *partition) tryOpen(ctx context.Context, at place, from start, limit lim
 	if !p.window.stats().ready {
 		return nil, errNotReady
 	}
-	rec, _ := p.sessions.Session(at.session)
-	a := p.window.attach(at, rec.Incarnation)
-	r := &reader{
-		part: p, place: at, chain: a.chain, limit: limit, rollbacks: a.rollbacks,
-		tags: newTagger(event.Place{Birth: a.birth, Generation: a.gens[len(a.gens)-1].ID, Session: at.session, Incarnation: rec.Incarnation}),
+	of := life{name: at.life}
+	if at.life == "" {
+		var err error
+		if of, err = p.lifeOf(ctx, at.session); err != nil {
+			return nil, err
+		}
 	}
+	r := &reader{part: p, place: at, bound: at.life != "", limit: limit}
+	a := r.attach(of)
+	if err := r.start(ctx, from, a); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// attach holds the chain of the reader's place in a life.
+func (r *reader) attach(of life) attachment {
+	r.place.life = of.name
+	a := r.part.window.attach(r.place, of.found, of.opened)
+	r.place.life, r.chain, r.rollbacks = a.life, a.chain, a.rollbacks
+	r.tags = newTagger(event.Place{Birth: a.birth, Generation: a.gens[len(a.gens)-1].ID, Session: r.place.session, Life: a.life})
+	return a
+}
+
+// start puts the cursor where a subscriber begins.
+func (r *reader) start(ctx context.Context, from start, a attachment) error {
 	switch {
 	case from.after != "":
 		if err := r.resume(ctx, from.after, a); err != nil {
-			r.close()
-			return nil, err
+			return err
 		}
 	case from.now:
 		r.cursor, r.provenTo, r.came = a.end, a.end, fromNow
 	default:
 		r.fresh = true
 	}
-	return r, nil
+	if a.unknown && !from.fresh {
+		return r.findEnd(ctx)
+	}
+	return nil
 }
 
 // resume finds the place that an event ID points at, or a gap.
@@ -66,28 +91,27 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 	verdict, common := event.Resolve(id, r.tagPlace(), a.gens)
 	last := a.end
 	if verdict != event.Good || id.Sequence > a.end {
-		// The ID may be newer than what this edge has heard of generation and session:
+		// The ID may be newer than what this edge has heard of generation and life:
 		// another edge was faster, or the log has lost what it showed.
-		if verdict, common, last, err = r.resolveAnew(ctx, id, a); err != nil {
+		if verdict, common, last, err = r.resolveAgain(ctx, id, a); err != nil {
 			return err
 		}
 	}
+	lost := verdict == event.RolledBack || verdict == event.Forgotten
 	switch {
 	case verdict == event.Unknown:
 		r.begin(ReasonUnknown, text)
 		return nil
-	case verdict == event.RolledBack && common == 0:
+	case lost && common == 0:
 		r.begin(ReasonRolledBack, text)
+		r.pending[0].certain = verdict == event.RolledBack
 		return nil
-	case verdict == event.RolledBack:
-		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.stream, requested: text}}
+	case lost:
+		r.pending = []gap{{reason: ReasonRolledBack, certain: verdict == event.RolledBack, stream: r.place.stream, requested: text}}
 		r.cursor = common
 		return nil
 	}
 	r.cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
-	if id.Sequence <= a.end && a.unknown {
-		return r.findFinal(ctx)
-	}
 	if id.Sequence > last {
 		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.stream, requested: text}}
 		r.cursor = last
@@ -95,9 +119,9 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 	return nil
 }
 
-// resolveAnew asks the log and the registry themselves. It also returns the
-// partition's last sequence, at least the window's end.
-func (r *reader) resolveAnew(ctx context.Context, id event.ID, a attachment) (_ event.Verdict, common, last uint64, _ error) {
+// resolveAgain asks the log itself. It also returns the partition's last sequence, at least
+// the window's end.
+func (r *reader) resolveAgain(ctx context.Context, id event.ID, a attachment) (_ event.Verdict, common, last uint64, _ error) {
 	state, err := r.part.log.Look(ctx, r.part.number)
 	if err != nil {
 		return event.Unknown, 0, 0, err
@@ -105,15 +129,21 @@ func (r *reader) resolveAnew(ctx context.Context, id event.ID, a attachment) (_ 
 	if err := behind(state, a.birth, a.gens[len(a.gens)-1].ID); err != nil {
 		return event.Unknown, 0, 0, err
 	}
-	rec, err := r.part.sessions.Get(ctx, r.place.session, "")
-	if err != nil && !errors.Is(err, session.ErrNotFound) {
-		return event.Unknown, 0, 0, err
+	if !r.bound {
+		of, err := r.part.lookUpLife(ctx, r.place.session)
+		if err != nil {
+			return event.Unknown, 0, 0, err
+		}
+		if of.name != r.place.life {
+			r.close()
+			r.attach(of)
+		}
 	}
 	p := r.tagPlace()
-	p.Birth, p.Incarnation = state.Birth, rec.Incarnation
+	p.Birth = state.Birth
 	verdict, common := event.Resolve(id, p, state.Generations)
 	if verdict == event.Good {
-		r.tags = newTagger(p) // the copy of the registry may be behind
+		r.tags = newTagger(p)
 	}
 	return verdict, common, max(state.Last, a.end), nil
 }
@@ -132,12 +162,9 @@ func (r *reader) begin(reason Reason, requested string) {
 
 // about is what the first event on a connection tells.
 func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
-	_, registered := r.part.sessions.Session(r.place.session)
 	sequence, whole := r.part.window.oldestOf(r.chain)
 	switch {
 	case whole || r.place.stream == "":
-	case r.oldestKnown:
-		sequence = r.oldest
 	default:
 		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), 1)
 		if err == nil {
@@ -151,7 +178,7 @@ func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
 		oldest = &id
 	}
 	if r.place.stream == "" {
-		return registered || sequence != 0, oldest
+		return r.place.life != "" || sequence != 0, oldest
 	}
 	return sequence != 0, oldest
 }

@@ -1,6 +1,9 @@
 package edge
 
-import "unsafe"
+import (
+	"sort"
+	"unsafe"
+)
 
 // entry is the window's index of one event. It holds no pointer, so that the
 // garbage collector has nothing to follow through a million of them.
@@ -47,6 +50,12 @@ func (r *ring) bytes() int { return r.len() * entryBytes }
 
 // at returns entry n, which must be held.
 func (r *ring) at(n uint64) *entry { return &r.entries[n%uint64(len(r.entries))] }
+
+// holds reports whether there is an entry of a sequence.
+func (r *ring) holds(sequence uint64) bool {
+	n := sort.Search(r.len(), func(i int) bool { return r.at(r.first+uint64(i)).sequence >= sequence }) //nolint:gosec // not negative
+	return n < r.len() && r.at(r.first+uint64(n)).sequence == sequence                                  //nolint:gosec // not negative
+}
 
 // push adds an entry and returns its number.
 func (r *ring) push(e entry) uint64 {

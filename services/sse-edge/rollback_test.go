@@ -10,10 +10,10 @@ import (
 // After a roll-back the log is of the new life at once, and the window when its tail
 // has begun anew. What is read of both in between must not be taken for one.
 func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	s, _ := f.startService(nil)
 	last := f.publish("a", 5)
-	p, at := s.partition("s"), place{"s", "a"}
+	p, at := s.partition("s"), placeOf("s", "a")
 	eventually(t, "the window has it", func() bool { return p.window.stats().end >= last })
 	r, err := p.open(patient(t), at, start{}, limits{events: 10, bytes: 1 << 20})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 	})
 
 	t.Run("in a resume ahead of the window", func(t *testing.T) {
-		a := p.window.attach(at, "")
+		a := p.window.attach(at, false, 0)
 		defer p.window.detach(a.chain)
 		a.gens, a.end = append(a.gens[:len(a.gens):len(a.gens)], event.Generation{ID: "lost", Start: 3}), 3
 		of := r.tagPlace()

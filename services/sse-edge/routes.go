@@ -76,7 +76,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 		return err
 	}
 	uncached(c)
-	if err := s.admit(c, req.at.session, grants); err != nil {
+	if req.at.life, err = s.admit(c, req.at.session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
 	req.expires = grants.Expires

@@ -61,9 +61,9 @@ type Config struct {
 	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls in a second from one client address (IPv6: one /64 network), of which those of ten seconds may come at once; 0 or -1 for any number." default:"0" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
-	// LedgerPatience is how long a missing janitor is waited for before a gap is
-	// told that is not certain.
-	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor that went missing is waited for before a gap is told that is not certain." default:"5s"`
+	// LedgerPatience is how long a janitor is waited for that has not read a partition since
+	// its server started, before a gap is told that is not certain.
+	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor is waited for that has not read a partition for damage since its server started, before a gap is told that is not certain." default:"5s"`
 	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
 	// for; empty means lax.
 	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
@@ -109,7 +109,7 @@ func (c Config) Validate() error {
 // Service is a running edge.
 //
 //	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
-//	     │                      watch, marks         generations; marks after a jump
+//	     │                      watch, looks         generations; a look after a jump
 //	     ├─ attachments: which of several connections of an MCP client gets the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
 //	     ├─ audience.Serve: tells it who they are, and what was sent to them
@@ -172,16 +172,15 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
 	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections, func() []*partition { return s.parts })
-	led := &ledger{nc: b.Conn, patience: cfg.LedgerPatience}
 	reads := make(chan struct{}, cfg.LogReads)
 	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
 	n := b.Log.Settings().Partitions
 	for number := range n {
+		win := newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() })
 		p := &partition{
-			number: number, log: b.Log, sessions: b.Sessions, ledger: led, logger: env.Log, metrics: s.metrics, traced: env.Traces.On(),
-			window:    newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() }),
-			strangers: strangers{sessions: b.Sessions},
-			looks:     looks{base: s.base, log: b.Log, ledger: led, number: number},
+			number: number, log: b.Log, logger: env.Log, metrics: s.metrics, traced: env.Traces.On(), window: win,
+			looks:    looks{base: s.base, log: b.Log, number: number, window: win},
+			patience: patience{limit: cfg.LedgerPatience},
 			backlog: backlog{
 				base: s.base, log: b.Log, number: number, slots: reads, metrics: s.metrics,
 				budget: max(cfg.WindowBytes/64, minScanBudget),
@@ -206,7 +205,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	if s.ln, err = web.Listen(cfg.EdgeAddr, "--edge-addr"); err != nil {
+	if s.ln, err = web.Listen(env, cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
 	}
@@ -241,7 +240,7 @@ func (s *Service) Run(ctx context.Context) error {
 	for _, p := range s.parts {
 		tails.Go(func() { _ = p.run(tailCtx) }) // its only error is the context's
 		tails.Go(func() { p.watch(tailCtx) })
-		tails.Go(func() { p.fetchMarks(tailCtx) })
+		tails.Go(func() { p.lookAfterJumps(tailCtx) })
 	}
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {

@@ -14,35 +14,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
-	"rejoin/shared/session"
 	"rejoin/shared/sse"
 )
 
-// fixture is a log of one partition, and edges on it. The ledger is played by the
-// test: answer is what it says, nil for nobody there.
+// fixture is a log of one partition, and edges on it. The test is the janitor.
 type fixture struct {
 	t      *testing.T
 	server *natstest.Server
 	b      *backend.Backend
 	tune   func(*Service) // before it runs; nil for nothing
-	// patience is how long edges that are started wait for the ledger.
-	patience time.Duration
 }
 
-func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, server: natstest.Start(t), patience: 100 * time.Millisecond}
-	settings.Partitions = 1
+	f := &fixture{t: t, server: natstest.Start(t)}
 	log := daemon.NewEnv(nil).Log
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: f.server.URL()}, "test", settings, log)
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: f.server.URL()}, "test", eventlog.Settings{Partitions: 1}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,53 +44,77 @@ func newFixture(t *testing.T, settings eventlog.Settings) *fixture {
 	return f
 }
 
-// newIntact is newFixture with a log from which nothing was removed, as the ledger says.
-func newIntact(t *testing.T) *fixture {
-	t.Helper()
-	f := newFixture(t, eventlog.Settings{})
-	f.ledger(nothingRemoved)
-	return f
+// remove deletes entries without a word: that is damage.
+func (f *fixture) remove(sequences ...uint64) {
+	f.t.Helper()
+	for _, sequence := range sequences {
+		if err := f.b.Log.Delete(patient(f.t), 0, sequence); err != nil {
+			f.t.Fatal(err)
+		}
+	}
 }
 
-// ledger answers the edges' questions from now on. Who is started behind it waits for its
-// answer for as long as a slow machine takes.
-func (f *fixture) ledger(answer func(marks.Request) marks.Reply) {
+// announce announces that entries of session s are deleted, of a stream or of the life.
+func (f *fixture) announce(stream string, reason eventlog.Reason, sequences ...uint64) {
 	f.t.Helper()
-	f.patience = 20 * time.Second
-	sub, err := f.b.Conn.QueueSubscribe(marks.Subject, marks.Queue, func(m *nats.Msg) {
-		var req marks.Request
-		if err := json.Unmarshal(m.Data, &req); err != nil {
-			f.t.Error(err)
-		}
-		reply := answer(req)
-		for _, of := range req.Places {
-			mark := marks.PlaceMark{Mark: reply.Default}
-			for _, m := range reply.Marks {
-				if m.Session == of.Session && m.Stream == of.Stream {
-					mark.Mark = m.Mark
-				}
-			}
-			for _, stream := range []string{"", of.Stream} { // as the janitor would know
-				at, err := f.b.Log.First(context.Background(), event.Subject{Session: of.Session, Stream: stream, Kind: event.Close}, 1)
-				if err == nil && (mark.Closed == 0 || at < mark.Closed) {
-					mark.Closed = at
-				}
-			}
-			reply.Places = append(reply.Places, mark)
-		}
-		data, _ := json.Marshal(reply)
-		_ = m.Respond(data)
+	f.announceOf("s", stream, reason, sequences...)
+}
+
+func (f *fixture) announceOf(session, stream string, reason eventlog.Reason, sequences ...uint64) {
+	f.t.Helper()
+	_, err := eventlogtest.Announce(patient(f.t), f.b.Log, eventlog.Trim{
+		Session: session, Life: f.life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Removed: sequences,
 	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// trim announces that entries are deleted, and deletes them.
+func (f *fixture) trim(stream string, reason eventlog.Reason, sequences ...uint64) {
+	f.t.Helper()
+	f.announce(stream, reason, sequences...)
+	f.remove(sequences...)
+}
+
+// purge moves the floor.
+func (f *fixture) purge(before uint64) {
+	f.t.Helper()
+	if err := f.b.Log.Purge(patient(f.t), 0, before); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// rewrite writes the birth of a stream of session s again.
+func (f *fixture) rewrite(stream string, c eventlog.Copy) {
+	f.t.Helper()
+	if _, err := f.b.Log.Rewrite(patient(f.t), event.Subject{Session: "s", Life: f.life("s"), Stream: stream, Kind: event.Birth}, 0, &c); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// restart restarts the server and begins a generation, which nobody has checked.
+func (f *fixture) restart() {
+	f.t.Helper()
+	f.server.Stop()
+	f.server.Start()
+	eventually(f.t, "a generation has begun", func() bool {
+		begun, err := f.b.Log.BeginGeneration(patient(f.t), 0)
+		return err == nil && begun
+	})
+}
+
+// check notes that the partition was read, and up to where entries are missing.
+func (f *fixture) check(damaged uint64) {
+	f.t.Helper()
+	state, err := f.b.Log.Look(patient(f.t), 0)
 	if err == nil {
-		err = f.b.Conn.Flush()
+		err = f.b.Log.SetChecked(patient(f.t), 0, state.Generation().ID, damaged)
 	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.t.Cleanup(func() { _ = sub.Unsubscribe() })
 }
-
-func nothingRemoved(marks.Request) marks.Reply { return marks.Reply{} }
 
 // edge starts an edge and returns its URL.
 func (f *fixture) edge(change func(*Config)) string {
@@ -124,7 +141,8 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{
 		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100, LedgerPatience: f.patience,
+		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100,
+		LedgerPatience: 20 * time.Second, // or what a slow machine takes
 	}
 	if change != nil {
 		change(&cfg)
@@ -181,7 +199,7 @@ func (f *fixture) publish(stream string, n int) uint64 {
 	f.t.Helper()
 	var last uint64
 	for range n {
-		ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
+		ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Life: f.life("s"), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -189,6 +207,15 @@ func (f *fixture) publish(stream string, n int) uint64 {
 	}
 	return last
 }
+
+// life returns the life of a session that was opened; empty without an opening.
+func (f *fixture) life(name string) string {
+	rec, _ := f.b.Sessions.Session(name)
+	return rec.Life
+}
+
+// placeOf is a stream of a session that nobody has opened.
+func placeOf(session, stream string) place { return place{session: session, stream: stream} }
 
 // client is one connection to an event stream.
 type client struct {
@@ -303,7 +330,7 @@ func poll(t *testing.T, url string) (p page) {
 const streamPath = "/v1/sessions/s/streams/a/events"
 
 func TestReplayThenTailThenResume(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 3)
 	c := subscribe(t, url+streamPath)
@@ -324,7 +351,7 @@ func TestReplayThenTailThenResume(t *testing.T) {
 
 // The cursor of an idle client moves with the window, so that it stays fresh.
 func TestCursorMovesOnAQuietStream(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.publish("a", 1)
 	c := subscribe(t, url+streamPath)
@@ -337,7 +364,7 @@ func TestCursorMovesOnAQuietStream(t *testing.T) {
 func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 	for _, flow := range []bool{false, true} {
 		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
-			f := newIntact(t)
+			f := newFixture(t)
 			url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
 			path := streamPath
 			if flow {
@@ -360,41 +387,55 @@ func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 	}
 }
 
-// What the ledger says of a removal decides between silence and a gap, and each
-// gap is told once.
+// What the log says of a removal decides between silence and a gap, and each gap is told
+// once.
 func TestEvidence(t *testing.T) {
 	tests := []struct {
-		name   string
-		ledger func(marks.Request) marks.Reply
-		// events of stream a are sequences 1 to 20; delete removes some, b follows.
-		remove []uint64
+		name string
+		// Events of stream a are sequences 1 to 20; remove takes some, b follows.
+		remove func(*fixture)
 		after  uint64
 		want   []uint64
 		gap    *gapData
 	}{
-		{name: "nothing_removed_behind_the_cursor", ledger: nothingRemoved, after: 10, want: seq(11, 20)},
+		{name: "nothing", remove: func(*fixture) {}, after: 10, want: seq(11, 20)},
 		{
-			name: "the_ledger_says_trimmed", remove: seq(1, 15), after: 10, want: seq(16, 20),
-			ledger: func(marks.Request) marks.Reply {
-				return marks.Reply{Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 15, Reason: marks.Trimmed}}}}
-			},
-			gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+			name: "trim", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+			remove: func(f *fixture) { f.trim("a", eventlog.Trimmed, seq(1, 15)...) },
 		},
 		{
-			name: "removed_before_the_cursor", remove: seq(1, 10), after: 10, want: seq(11, 20),
-			ledger: func(marks.Request) marks.Reply {
-				return marks.Reply{Marks: []marks.StreamMark{{Session: "s", Stream: "a", Mark: marks.Mark{Removed: 10, Reason: marks.Expired}}}}
+			name: "two trims", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+			remove: func(f *fixture) {
+				f.trim("a", eventlog.Expired, seq(1, 12)...)
+				f.trim("a", eventlog.Trimmed, seq(13, 15)...)
 			},
 		},
-		{name: "no_ledger_but_an_older_event_is_there", remove: seq(1, 9), after: 10, want: seq(11, 20)},
-		{name: "no_ledger_and_no_older_event", remove: seq(1, 12), after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired}},
 		{
-			name: "maybe_removed_and_an_older_event_is_there", remove: seq(1, 9), after: 10, want: seq(11, 20),
-			ledger: func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: 15}} },
+			name: "trim before the cursor", after: 10, want: seq(11, 20),
+			remove: func(f *fixture) { f.trim("a", eventlog.Trimmed, seq(1, 10)...) },
 		},
 		{
-			name: "maybe_removed", remove: seq(1, 12), after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired},
-			ledger: func(marks.Request) marks.Reply { return marks.Reply{Default: marks.Mark{Maybe: 15}} },
+			name: "trim of the life", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonCleared},
+			remove: func(f *fixture) { f.trim("", eventlog.Cleared, seq(1, 12)...) },
+		},
+		{
+			name: "trim of the life before the cursor", after: 10, want: seq(11, 20),
+			remove: func(f *fixture) { f.trim("", eventlog.Cleared, seq(1, 10)...) },
+		},
+		{
+			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired},
+			remove: func(f *fixture) { f.purge(13) },
+		},
+		{
+			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired, Certain: true},
+			remove: func(f *fixture) {
+				f.rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
+				f.purge(13)
+			},
+		},
+		{
+			name: "floor at the cursor", after: 10, want: seq(11, 20),
+			remove: func(f *fixture) { f.purge(11) },
 		},
 	}
 	// The same answers are due from the log, when the cursor is below the floor, and
@@ -402,10 +443,7 @@ func TestEvidence(t *testing.T) {
 	for _, backfill := range []int{0, -1} {
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%s/backfill_%d", tt.name, backfill), func(t *testing.T) {
-				f := newFixture(t, eventlog.Settings{})
-				if tt.ledger != nil {
-					f.ledger(tt.ledger)
-				}
+				f := newFixture(t)
 				first, stop := f.startEdge(nil)
 				f.publish("a", 20)
 				c := subscribe(t, first+streamPath)
@@ -413,11 +451,7 @@ func TestEvidence(t *testing.T) {
 				id := c.messages(int(tt.after)) //nolint:gosec // small
 				c.close()
 				stop()
-				for _, sequence := range tt.remove {
-					if err := f.b.Log.Delete(patient(t), 0, sequence); err != nil {
-						t.Fatal(err)
-					}
-				}
+				tt.remove(f)
 				f.publish("b", 1)
 				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = backfill })+streamPath+"?after="+id)
 				c.next("connect")
@@ -450,7 +484,7 @@ func seq(from, to uint64) (all []uint64) {
 }
 
 func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
@@ -467,7 +501,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 
 // No sequence is so large that its client is told of a gap and then hears nothing.
 func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 2)
 	var c *client
@@ -484,16 +518,16 @@ func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 }
 
 func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 2)
 	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
+	f.publish("a", 2)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	id := c.messages(2)
-	if err := session.Close(patient(t), f.b.Sessions, f.b.Log, "s", "a", false, time.Millisecond); err != nil {
+	if err := f.b.Sessions.End(patient(t), "s", "a", false); err != nil {
 		t.Fatal(err)
 	}
 	closed := c.next("close")
@@ -515,16 +549,14 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 }
 
 func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	f.publish("a", 3)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	first := c.messages(1)
 	c.close()
-	if _, err := f.b.Log.Mark(patient(t), event.Clear, "s", "a"); err != nil {
-		t.Fatal(err)
-	}
+	f.mark(event.Clear, "a")
 	f.publish("a", 1)
 	eventually(t, "the edge has seen the clear", func() bool {
 		events := poll(t, url+streamPath).Events
@@ -546,7 +578,7 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 }
 
 func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	for name, limit := range map[string]func(*Config){
 		"in total":    func(c *Config) { c.MaxConnections = 1 },
 		"per session": func(c *Config) { c.MaxSessionConnections = 1 },
@@ -574,7 +606,7 @@ func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
 
 // A poll is counted too, and is told in its own way.
 func TestFullEdgeAnswersPollsWith503(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
@@ -626,7 +658,7 @@ func TestAdmission(t *testing.T) {
 }
 
 func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	url, stop := f.startEdge(func(c *Config) { c.Drain = 50 * time.Millisecond })
 	var clients []*client
 	for range 20 {
@@ -646,7 +678,7 @@ func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
 }
 
 func TestPagesAndLongPoll(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	get := func(query string) page { return poll(t, url+streamPath+query) }
 	f.publish("a", 5)
@@ -672,7 +704,7 @@ func TestPagesAndLongPoll(t *testing.T) {
 
 // What encoding/json would escape, compact or sort stays as it was published.
 func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
-	f := newIntact(t)
+	f := newFixture(t)
 	url := f.edge(nil)
 	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
 	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {

@@ -20,14 +20,14 @@ func sampled(sequence uint64, at place, flags string) eventlog.Entry {
 }
 
 func TestAWindowRemembersOnlySampledEventsAndNotAllOfThem(t *testing.T) {
-	w, at := newTestWindow(64<<20), place{"s", "t"}
+	w, at := newTestWindow(64<<20), placeOf("s", "t")
 	const events = 3 * maxTrails
 	for n := uint64(1); n <= events; n++ {
 		flags := "00"
 		if n%2 == 0 {
 			flags = "01"
 		}
-		w.append(sampled(n, at, flags), 0, "")
+		w.append(sampled(n, at, flags), 0)
 		if len(w.trails) > maxTrails {
 			t.Fatalf("after %d events there are %d trails", n, len(w.trails))
 		}
@@ -68,9 +68,9 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Service, *tracetest.InMemory
 
 func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.ParentBased(sdk.NeverSample()))
-	w, at := newTestWindow(1<<20), place{"s", "t"}
-	w.append(sampled(1, at, "01"), 0, "")
-	w.append(sampled(2, at, "00"), 0, "")
+	w, at := newTestWindow(1<<20), placeOf("s", "t")
+	w.append(sampled(1, at, "01"), 0)
+	w.append(sampled(2, at, "00"), 0)
 	r := readerAt(w, at, 0)
 	r.part = &partition{number: 3}
 	v := w.read(r, limits{10, 1 << 10}, nil)
@@ -95,8 +95,8 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 
 func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
-	w, at := newTestWindow(1<<20), place{"s", "t"}
-	w.append(sampled(1, at, "01"), 0, "")
+	w, at := newTestWindow(1<<20), placeOf("s", "t")
+	w.append(sampled(1, at, "01"), 0)
 	r := readerAt(w, at, 0)
 	r.part = &partition{}
 	v := w.read(r, limits{10, 1 << 10}, nil)
@@ -108,8 +108,8 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 
 // What a step of one event costs a worker more, for each client.
 func BenchmarkTold(b *testing.B) {
-	w, at := newTestWindow(1<<20), place{"s", "t"}
-	w.append(sampled(1, at, "00"), 0, "")
+	w, at := newTestWindow(1<<20), placeOf("s", "t")
+	w.append(sampled(1, at, "00"), 0)
 	r := readerAt(w, at, 0)
 	st := step{items: w.read(r, limits{10, 1 << 10}, nil).items}
 	on, _ := newTraced(b, sdk.NeverSample())

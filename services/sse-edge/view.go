@@ -1,5 +1,7 @@
 package edge
 
+import "rejoin/shared/eventlog"
+
 // view is what a window says to one reader at one moment.
 type view struct {
 	// inside says that the cursor lies at or above the floor; without it only the
@@ -12,12 +14,13 @@ type view struct {
 	birth      string
 	version    uint64
 	clearedAt  uint64
-	lost       uint64
-	losses     []loss // on a flow, those that the reader has not dropped yet
+	losses     []loss // those that the reader has not heard of yet
 	// proved is the proved floor.
 	proved uint64
 	// end is the window's end.
 	end uint64
+	// life is that of the chain: one that waited for its session may have got it.
+	life string
 	// closed is the sequence at which the place ends; 0 while it is open.
 	closed uint64
 	// items are the events behind the cursor; through is the cursor behind them,
@@ -28,11 +31,13 @@ type view struct {
 	more    bool
 }
 
-// loss is what a =clear marker took away: a stream's events up to a sequence, or
-// those of all streams of the session when stream is empty.
+// loss is what is gone: a stream's events up to a sequence, or those of all streams of the
+// life when stream is empty.
 type loss struct {
-	stream string
-	upTo   uint64
+	stream  string
+	upTo    uint64
+	reason  Reason
+	certain bool // an event of it is gone for sure
 }
 
 // limits bound what one read takes.
@@ -45,13 +50,8 @@ func (w *window) read(r *reader, limit limits, items []item) view {
 	c := r.chain
 	v := view{
 		floor: w.floor, rollbacks: len(w.rollbacks), birth: w.birth, generation: w.gens[len(w.gens)-1].ID,
-		version: c.version, clearedAt: c.clearedAt, lost: c.lost, proved: w.proved, end: w.end, closed: c.closed,
+		version: c.version, clearedAt: c.clearedAt, losses: c.lossesBehind(r, w.floor), proved: w.proved, end: w.end, closed: c.closed, life: c.place.life,
 		items: items[:0],
-	}
-	for stream, upTo := range c.losses {
-		if upTo > max(r.cursor, r.droppedTo(stream)) {
-			v.losses = append(v.losses, loss{stream, upTo})
-		}
 	}
 	if c.flow != nil {
 		v.clearedAt = max(v.clearedAt, c.flow.clearedAt)
@@ -159,7 +159,26 @@ var closedChannel = func() chan struct{} {
 	return c
 }()
 
-// holes returns as much of a view as asking for marks needs; inside says whether
+// trims returns the sequence of the newest trim of a chain's place, or for a flow of any of
+// its streams, as far as the window holds it, which is from the floor on.
+func (w *window) trims(c *chain) (newest, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if newest = c.newestTrim; c.flow != nil {
+		newest = max(newest, c.flow.trimmedAt)
+	}
+	return newest, w.floor
+}
+
+// reached reports whether the window has come to the end of the log as a look has shown it.
+// One that is of another generation begins anew soon, and is not to be waited for.
+func (w *window) reached(state eventlog.State) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.end >= state.Last || w.birth != state.Birth || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
+}
+
+// holes returns as much of a view as a look after a jump needs; inside says whether
 // the window has caught up.
 func (w *window) holes() view {
 	w.mu.RLock()

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/presence"
 )
 
@@ -51,7 +50,7 @@ func TestAMillionVisitorsTakeBoundedMemoryAndNobodyIsForgottenForCertain(t *test
 }
 
 func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
-	f := newFixture(t, eventlog.Settings{})
+	f := newFixture(t)
 	s, _ := f.startService(nil)
 	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {

@@ -17,6 +17,7 @@ import (
 //	entries  ring of {sequence, offset, links}  numbered from the start of the process
 //	chains   stream → first, last entry         flows: session → first, last entry
 //	markers  {sequence, chain}                  evicted in turn with the entries
+//	names    session → its newest life          known from openings and events
 //
 // Appending and evicting are O(1). A cursor's place is found from its chain's
 // newest entry backwards, in logarithmic time (see [links]), or at once by the number
@@ -33,6 +34,7 @@ type window struct {
 	frames segments
 	ring   ring
 	chains map[place]*chain
+	names  map[string]*lives
 	// byNumber finds the stream of an entry; free are its unused places.
 	byNumber []*chain
 	free     []uint32
@@ -57,7 +59,7 @@ type window struct {
 	skipped func(reason string) // counts what is not framed
 }
 
-// noted is a =close or =clear marker that a chain knows of.
+// noted is an opening, an end, a trim or a =clear marker that a chain knows of.
 type noted struct {
 	sequence uint64
 	chain    *chain
@@ -68,7 +70,7 @@ type noted struct {
 const notedBytes = 512
 
 func newWindow(budget int, skipped func(reason string)) *window {
-	return &window{budget: budget, frames: newSegments(budget), chains: map[place]*chain{}, floor: 1, proved: 1, skipped: skipped}
+	return &window{budget: budget, frames: newSegments(budget), chains: map[place]*chain{}, names: map[string]*lives{}, floor: 1, proved: 1, skipped: skipped}
 }
 
 // reset empties the window and lets it begin after a sequence. floor is lower than
@@ -77,9 +79,12 @@ func (w *window) reset(state eventlog.State, after, floor uint64) {
 	w.frames.clear()
 	w.ring.clear()
 	w.markers, w.trails = nil, nil
+	for _, n := range w.names {
+		n.known, n.opened = false, 0 // the log may have lost the opening
+	}
 	for _, c := range w.chains {
-		c.length, c.entries, c.lost, c.closed, c.clearedAt, c.prefix = 0, 0, 0, 0, 0, nil
-		c.losses = nil
+		c.length, c.entries, c.closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
+		c.lost, c.losses, c.unsure = loss{}, nil, loss{}
 		c.wake()
 		w.forget(c)
 	}
@@ -153,9 +158,9 @@ func (w *window) newest(n int) (entries []entry, end uint64) {
 	return entries, w.end
 }
 
-// append takes in the next event of the partition. missed is how many sequences
-// before it were removed unseen; incarnation is the session's, as far as known.
-func (w *window) append(e eventlog.Entry, missed uint64, incarnation string) {
+// append takes in the next entry of the partition. missed is how many sequences before it
+// were removed unseen.
+func (w *window) append(e eventlog.Entry, missed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.jump(e.Sequence, missed)
@@ -164,12 +169,17 @@ func (w *window) append(e eventlog.Entry, missed uint64, incarnation string) {
 		return
 	}
 	switch e.Subject.Kind {
-	case event.Close:
-		w.close(e, incarnation)
+	case event.Open:
+		w.open(e)
+	case event.End:
+		w.close(e)
 	case event.Clear:
 		w.clear(e)
+	case event.Trim:
+		w.trim(e)
 	case event.Message:
-		w.message(e, incarnation)
+		w.message(e)
+	case event.Birth, event.Seal: // nothing that a reader waits for
 	}
 }
 
@@ -203,10 +213,16 @@ func (w *window) chain(p place) *chain {
 	c := &chain{place: p}
 	w.chains[p] = c
 	if p.stream == "" {
+		c.name = w.nameOf(p.session)
+		c.name.flows[p.life] = c
+		c.streams = map[string]*chain{}
+		if n := c.name; n.known && n.life != p.life {
+			c.closed = n.opened // another life of the name has ended this one
+		}
 		return c
 	}
-	c.flow = w.chain(place{session: p.session})
-	c.flow.streams++
+	c.flow = w.chain(place{session: p.session, life: p.life})
+	c.flow.streams[p.stream] = c
 	if n := len(w.free); n > 0 {
 		c.number, w.free = w.free[n-1], w.free[:n-1]
 		w.byNumber[c.number] = c
@@ -226,22 +242,113 @@ func (w *window) forget(c *chain) {
 	if c.flow != nil {
 		w.byNumber[c.number] = nil
 		w.free = append(w.free, c.number)
-		c.flow.streams--
+		delete(c.flow.streams, c.place.stream)
 		w.forget(c.flow)
+		return
+	}
+	delete(c.name.flows, c.place.life)
+	if len(c.name.flows) == 0 {
+		delete(w.names, c.name.session)
 	}
 }
 
-func (w *window) message(e eventlog.Entry, incarnation string) {
-	stream := w.chain(place{e.Subject.Session, e.Subject.Stream})
-	flow := stream.flow
-	w.reopen(flow, incarnation)
-	w.reopen(stream, incarnation)
-	if stream.closed != 0 || flow.closed != 0 {
-		w.skipped("closed")
-		w.forget(stream)
+// lifeOf returns the newest life of a session's name, as far as the window knows it. whole
+// says that the window holds all that the log has of the session: then there is none if it
+// is not known.
+func (w *window) lifeOf(session string) (life string, known, whole bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	whole = w.caughtUp && w.floor <= w.oldest
+	n := w.names[session]
+	switch {
+	case n == nil:
+		return "", false, whole
+	case n.known:
+		return n.life, true, whole
+	}
+	_, waited := n.flows[""]
+	return "", false, whole && waited && len(n.flows) == 1 // or there is an end without its opening
+}
+
+// nameOf returns what is known of a session's name. The caller makes a chain of it.
+func (w *window) nameOf(session string) *lives {
+	n := w.names[session]
+	if n == nil {
+		n = &lives{session: session, flows: map[string]*chain{}}
+		w.names[session] = n
+	}
+	return n
+}
+
+// live enters what the log says of a session's name: its newest life, and the sequence of
+// the opening that says so, 0 when an event does. A newer opening ends all other lives.
+// Chains that wait for the session take the first life that is known.
+func (w *window) live(session, life string, opened uint64) {
+	n := w.nameOf(session)
+	switch {
+	case n.known && opened <= n.opened:
+		return
+	case n.known && n.opened > 0 && n.life == life: // the opening was written again
+		n.opened = opened
 		return
 	}
-	stream.retag(w.birth, w.gens[len(w.gens)-1].ID, incarnation)
+	if !n.known && life != "" && n.flows[life] == nil {
+		w.giveLife(n.flows[""], life)
+	}
+	n.life, n.known, n.opened = life, true, opened
+	for other, flow := range n.flows {
+		if other != life && opened > 0 && flow.closed == 0 {
+			flow.closed = opened
+			wakeAll(flow)
+		}
+	}
+}
+
+// giveLife gives a life to the chains that wait for a session and have nothing.
+func (w *window) giveLife(flow *chain, life string) {
+	if flow == nil || flow.length > 0 || len(flow.losses) > 0 {
+		return
+	}
+	move := func(c *chain) {
+		delete(w.chains, c.place)
+		c.place.life, c.prefix = life, nil
+		w.chains[c.place] = c
+		c.wake()
+	}
+	delete(flow.name.flows, "")
+	flow.name.flows[life] = flow
+	move(flow)
+	for _, c := range flow.streams {
+		move(c)
+	}
+}
+
+// wakeAll wakes the readers of a flow and of its streams.
+func wakeAll(flow *chain) {
+	flow.wake()
+	for _, c := range flow.streams {
+		c.wake()
+	}
+}
+
+// open takes in an opening: the end of all other lives of its session's name.
+func (w *window) open(e eventlog.Entry) {
+	o, err := eventlog.OpeningIn(e)
+	if err != nil {
+		w.skipped("opening")
+		return
+	}
+	w.live(e.Subject.Session, o.Life, e.Sequence)
+	w.note(e.Sequence, w.chain(place{session: e.Subject.Session, life: o.Life}))
+}
+
+func (w *window) message(e eventlog.Entry) {
+	w.live(e.Subject.Session, e.Subject.Life, 0)
+	stream := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	flow := stream.flow
+	// The log decides: an event behind an end means that the end does not hold.
+	stream.closed, flow.closed = 0, 0
+	stream.retag(w.birth, w.gens[len(w.gens)-1].ID)
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return appendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
@@ -255,27 +362,11 @@ func (w *window) message(e eventlog.Entry, incarnation string) {
 	w.link(stream, n, streamLinks)
 	w.link(flow, n, flowLinks)
 	if e.Final {
-		stream.closed, stream.closedOf = e.Sequence, incarnation
+		stream.closed = e.Sequence
 	}
 	stream.wake()
 	flow.wake()
 	w.evict()
-}
-
-// reopen turns the end of an earlier session of the name into a clear: what came
-// before belongs to that one.
-func (w *window) reopen(c *chain, incarnation string) {
-	if c.closed == 0 || c.closedOf == "" || incarnation == c.closedOf {
-		return
-	}
-	end := c.closed
-	c.closed = 0
-	if c.flow == nil {
-		w.loseAll(c)
-	} else {
-		w.lose(c)
-	}
-	c.lost = max(c.lost, end)
 }
 
 // link appends entry n to a chain.
@@ -357,26 +448,19 @@ func unlink(c *chain, n uint64, next uint32) {
 	c.first = n + uint64(next)
 }
 
-func (w *window) close(e eventlog.Entry, incarnation string) {
-	c := w.chain(place{e.Subject.Session, e.Subject.Stream})
+func (w *window) close(e eventlog.Entry) {
+	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if c.closed == 0 {
-		c.closed, c.closedOf = e.Sequence, incarnation
+		c.closed = e.Sequence
 	}
-	c.wake()
-	if c.flow == nil {
-		for _, s := range w.chains {
-			if s.flow == c {
-				s.wake()
-			}
-		}
-	}
+	wakeAll(c)
 	w.note(e.Sequence, c)
 }
 
 // clear takes the events of a stream or session off the streams' chains. They are
 // never sent again; their bytes go with the window's own eviction.
 func (w *window) clear(e eventlog.Entry) {
-	c := w.chain(place{e.Subject.Session, e.Subject.Stream})
+	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.clearedAt = e.Sequence
 	if c.flow == nil {
 		w.loseAll(c)
@@ -389,25 +473,23 @@ func (w *window) clear(e eventlog.Entry) {
 
 // loseAll empties the chains of a flow's streams.
 func (w *window) loseAll(flow *chain) {
-	before := flow.lost
-	for _, s := range w.chains {
-		if s.flow == flow {
-			w.lose(s)
-			s.wake()
-		}
+	all := loss{reason: ReasonCleared, certain: true}
+	for _, s := range flow.streams {
+		all.upTo = max(all.upTo, w.lose(s))
+		s.wake()
 	}
-	if flow.lost > before {
-		flow.lose("", flow.lost, w.floor)
+	if all.upTo > 0 {
+		flow.lose(all, w.floor)
 	}
 }
 
-// lose empties a stream's chain and remembers its newest event as lost.
-func (w *window) lose(c *chain) {
-	if c.flow == nil || c.length == 0 {
-		return
+// lose empties a stream's chain and remembers its newest event as lost; it returns the
+// sequence of that, or 0.
+func (w *window) lose(c *chain) uint64 {
+	if c.length == 0 {
+		return 0
 	}
-	c.lost = w.ring.at(c.last).sequence
-	c.flow.lose(c.place.stream, c.lost, w.floor)
+	c.lose(loss{c.place.stream, w.ring.at(c.last).sequence, ReasonCleared, true}, w.floor)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)
@@ -417,23 +499,65 @@ func (w *window) lose(c *chain) {
 	c.length = 0
 	c.wake()
 	c.flow.wake()
+	return c.lost.upTo
 }
 
-// attach holds the chain of a place for a subscriber, so that it is not forgotten.
-// incarnation is the session's now, empty when it is not registered: if the window
-// saw an earlier session of the name end, that end is not this one's.
-func (w *window) attach(p place, incarnation string) attachment {
+// trim takes in the announcement that events of a stream or a life are deleted. Those that
+// the window holds stay: what it takes is only what was deleted before the tail came by,
+// which is on its list. A trim lies behind all that is on its list, so what the tail missed
+// of that is known when the trim comes.
+func (w *window) trim(e eventlog.Entry) {
+	if e.Trim == nil {
+		w.skipped("trim") // what it would explain is damage; see [reader.damage]
+		return
+	}
+	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
+	if c.flow != nil {
+		c.flow.newestTrim = e.Sequence
+	}
+	if missed := w.missed(e.Trim.Removed); missed > 0 {
+		c.lose(loss{c.place.stream, missed, reasonOf(e.Trim.Reason), c.flow != nil}, w.floor)
+		if c.flow == nil {
+			wakeAll(c)
+		} else {
+			c.wake()
+			c.flow.wake()
+		}
+	}
+	w.note(e.Sequence, c)
+}
+
+// missed returns the newest of some sequences, which are in order, that the tail did not
+// receive though it lies above the floor; 0 when there is none.
+func (w *window) missed(sequences []uint64) uint64 {
+	for _, sequence := range slices.Backward(sequences) {
+		if sequence < w.floor {
+			return 0
+		}
+		if sequence < w.proved && !w.ring.holds(sequence) {
+			return sequence
+		}
+	}
+	return 0
+}
+
+// attach holds the chain of a place for a subscriber, so that it is not forgotten. found
+// says that the log named the place's life, with the opening at a sequence if that is not 0.
+func (w *window) attach(p place, found bool, opened uint64) attachment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.chain(p)
-	if c.flow != nil {
-		w.reopen(c.flow, incarnation)
+	if n := w.names[p.session]; p.life == "" && n != nil && n.known {
+		p.life = n.life // it got a life since the look
 	}
-	w.reopen(c, incarnation)
+	if found {
+		w.live(p.session, p.life, opened)
+	}
+	c := w.chain(p)
 	c.readers++
 	return attachment{
-		chain: c, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks),
-		unknown: c.flow != nil && c.length == 0 && c.closed == 0 && w.floor > w.oldest,
+		chain: c, life: c.place.life, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks),
+		unknown: c.silent() && c.closed == 0 && w.floor > w.oldest,
 	}
 }
 
@@ -461,11 +585,12 @@ func (w *window) unsubscribe(s *subscription) {
 // attachment is what a new subscriber has to know of the window.
 type attachment struct {
 	chain     *chain
+	life      string
 	birth     string
 	gens      []event.Generation
 	end       uint64
 	rollbacks int
-	// unknown says that there is nothing of the stream in a window that is not whole.
+	// unknown says that there is no event of the place in a window that is not whole.
 	unknown bool
 }
 

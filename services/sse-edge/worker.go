@@ -256,7 +256,7 @@ func (w *worker) advance(st *stream) {
 	switch {
 	case !ok:
 		w.read(st)
-	case s.empty():
+	case s.empty() && !s.more:
 		st.waits = true
 	default:
 		st.filter.show(&s)
@@ -301,7 +301,7 @@ func (w *worker) forget() {
 func (w *worker) deliver(st *stream, s step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
-		n, err = w.socket.write(st.raw, w.out.buffers)
+		n, err = w.writeNow(st)
 		w.service.metrics.sentBytes.Add(float64(n))
 	}
 	switch {
@@ -323,6 +323,14 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 		w.more = append(w.more, st)
 	}
 	return true
+}
+
+// writeNow writes as much of the outbox as a stream's connection takes at once.
+func (w *worker) writeNow(st *stream) (int, error) {
+	if now, ok := st.raw.(interface{ WriteNow([][]byte) (int, error) }); ok { // not a socket
+		return now.WriteNow(w.out.buffers)
+	}
+	return w.socket.write(st.raw, w.out.buffers)
 }
 
 // wrote notes how much of a step was written; see [outbox.cut].
@@ -523,7 +531,7 @@ func (w *worker) last(st *stream, block []byte) {
 	}
 	w.forget()
 	w.out.only(st, block, true)
-	_, _ = w.socket.write(st.raw, w.out.buffers) // or the client sees that it is not the end
+	_, _ = w.writeNow(st) // or the client sees that it is not the end
 }
 
 // timers is a heap of streams by what is due next.

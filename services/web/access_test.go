@@ -148,7 +148,7 @@ func TestEveryRefusalOfAccessControl(t *testing.T) {
 }
 
 func TestKeysThatCannotBeFetchedArePassingTrouble(t *testing.T) {
-	closed, err := Listen("127.0.0.1:0", "--addr")
+	closed, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/daemon"
 )
 
-// Listen opens a TCP listener on addr, host:port; port 0 takes any free port. An error
+// Listen opens a TCP listener on addr, host:port, or what env has for that; port 0 takes any free port. An error
 // is one sentence for the user that names flag, the command-line flag addr came from,
 // such as "--edge-addr".
 //
@@ -20,7 +20,10 @@ import (
 // wait for. So several sockets listen where the system can share an address between
 // them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
 // accepted before anybody asks for them.
-func Listen(addr, flag string) (net.Listener, error) {
+func Listen(env daemon.Env, addr, flag string) (net.Listener, error) {
+	if env.Listen != nil {
+		return env.Listen(addr, flag)
+	}
 	host, port, err := net.SplitHostPort(addr)
 	if err == nil && port != "0" && canShare {
 		// Sockets that share their address do not notice that another program of the

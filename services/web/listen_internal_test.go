@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"rejoin/shared/daemon"
 )
 
 // scriptedListener returns what it was given, and then waits to be closed.
@@ -76,18 +78,18 @@ func TestConnectionsAreAcceptedInOrderAndAlsoWithoutRoom(t *testing.T) {
 }
 
 func TestAnAddressIsSharedWithNobodyElse(t *testing.T) {
-	first, err := Listen("127.0.0.1:0", "--addr")
+	first, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Close() }()
-	if second, err := Listen(first.Addr().String(), "--addr"); !errors.Is(err, syscall.EADDRINUSE) {
+	if second, err := Listen(daemon.Env{}, first.Addr().String(), "--addr"); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("the port was opened twice: %v, %v", second, err)
 	}
 }
 
 func TestEveryQueueOfAnAddressIsServed(t *testing.T) {
-	ln, err := Listen("127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +110,7 @@ func TestEveryQueueOfAnAddressIsServed(t *testing.T) {
 	if err := errors.Join(ln.Close(), ln.Close()); err != nil {
 		t.Error(err)
 	}
-	again, err := Listen(ln.Addr().String(), "--addr")
+	again, err := Listen(daemon.Env{}, ln.Addr().String(), "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/daemon"
+
 	"github.com/gofiber/fiber/v2"
 )
 
@@ -34,7 +36,7 @@ func serve(t *testing.T, app *fiber.App) (addr string) {
 // start runs app until stop is called, which returns what Serve returned.
 func start(t *testing.T, app *fiber.App, grace time.Duration) (addr string, stop func() error) {
 	t.Helper()
-	ln, err := Listen("127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +180,7 @@ func TestServeCutsRequestsOffWhenTheGraceIsOver(t *testing.T) {
 func TestServeDoesNotWaitForConnectionsThatAreSilent(t *testing.T) {
 	app := NewApp(Config{Service: "test", ReadHeaderTimeout: time.Hour})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
-	ln, err := Listen("127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +220,7 @@ func (c *watchedConn) SetReadDeadline(at time.Time) error {
 
 func TestServeStopsWhenItsContextHasEndedAlready(t *testing.T) {
 	for range 20 { // the race between start and stop has two outcomes
-		ln, err := Listen("127.0.0.1:0", "--addr")
+		ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,12 +275,12 @@ func (l brokenListener) Close() error              { return nil }
 func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
 
 func TestListenSaysThatThePortIsTaken(t *testing.T) {
-	ln, err := Listen("127.0.0.1:0", "--edge-addr")
+	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--edge-addr")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	_, err = Listen(ln.Addr().String(), "--edge-addr")
+	_, err = Listen(daemon.Env{}, ln.Addr().String(), "--edge-addr")
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasSuffix(err.Error(), " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr") {
 		t.Errorf("got %v", err)
 	}

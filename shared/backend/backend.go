@@ -48,7 +48,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := session.OpenRegistry(ctx, nc, log)
+		r, err := session.OpenRegistry(ctx, l, log)
 		return l, r, err
 	})
 }
@@ -64,7 +64,7 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := session.Create(ctx, nc, l.Settings().Replicas, log)
+		r, err := session.Create(ctx, l, log)
 		return l, r, err
 	})
 }
@@ -137,6 +137,9 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 		case <-ctx.Done():
 		case <-time.After(retryEvery):
 		}
+	}
+	if errors.Is(err, eventlog.ErrMismatch) && cfg.NATSURL != "" { // without it NATS is in this process
+		err = fmt.Errorf("%s: %w; --nats-url chooses another server", nc.ConnectedUrlRedacted(), err)
 	}
 	if err != nil {
 		b.Close()

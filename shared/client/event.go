@@ -78,6 +78,9 @@ const (
 	// ReasonRolledBack means that the log has lost its newest events. Some of those
 	// that follow may have been yielded before.
 	ReasonRolledBack Reason = "rolled_back"
+	// ReasonDamaged means that entries of the log are missing that nothing explains, as when
+	// a file was damaged: events of the stream may be among them.
+	ReasonDamaged Reason = "damaged"
 	// ReasonUnknown means that the cursor cannot be read, or belongs to another
 	// stream, session or log.
 	ReasonUnknown Reason = "unknown"

@@ -3,6 +3,7 @@ package daemon
 import (
 	"io"
 	"log/slog"
+	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,6 +27,10 @@ type Env struct {
 
 	// Gatherer reads what was registered with Metrics.
 	Gatherer prometheus.Gatherer
+
+	// Listen opens the services' listeners, host:port, in place of the system's sockets. flag is
+	// the command-line flag that the address came from. Nil: sockets.
+	Listen func(addr, flag string) (net.Listener, error)
 
 	// Health takes the service's readiness checks.
 	Health *Health

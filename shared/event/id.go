@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,8 +28,8 @@ type Place struct {
 	Generation string
 	// Session is the session's name.
 	Session string
-	// Incarnation is the session's incarnation; empty while the session is not registered.
-	Incarnation string
+	// Life is the life of the session's name; empty while the session has no opening.
+	Life string
 	// Stream is the stream's name, or empty for the flow of the whole session.
 	Stream string
 }
@@ -50,8 +51,8 @@ func (p Place) Tag() string {
 		kind = "flow"
 	}
 	var b [tagLen]byte
-	base36(b[:placeLen], digest("place", p.Birth, p.Session, p.Incarnation, kind, p.Stream))
-	base36(b[placeLen:], digest("generation", p.Birth, p.Generation, p.Session, p.Incarnation, kind, p.Stream))
+	base36(b[:placeLen], digest("place", p.Birth, p.Session, p.Life, kind, p.Stream))
+	base36(b[placeLen:], digest("generation", p.Birth, p.Generation, p.Session, p.Life, kind, p.Stream))
 	return string(b[:])
 }
 
@@ -166,27 +167,31 @@ type Verdict uint8
 const (
 	// Good means that the ID's sequence is a position in the partition's history.
 	Good Verdict = iota
-	// Unknown means that the ID belongs to another stream, session, incarnation or log.
+	// Unknown means that the ID belongs to another stream, session, life or log.
 	Unknown
 	// RolledBack means that the ID belongs to this place, but to events that the
 	// partition has lost and since replaced.
 	RolledBack
+	// Forgotten means that nobody can say whether the partition has lost the ID's events: its
+	// generation is unknown, and was perhaps merged with another one, or the ID is older than
+	// all generations on the list but the first.
+	Forgotten
 )
 
 // Resolve checks an ID against a place and the partition's generations, oldest
-// first; place.Generation is ignored. IDs made before the session was registered,
-// which carry no incarnation, are as good as those made after. For RolledBack it
-// also returns the newest sequence that the ID's holder and the partition surely
-// have in common, or 0 when there is none.
+// first; place.Generation is ignored. IDs made before the session was opened, which
+// carry no life, are as good as those made after. For RolledBack and Forgotten it also
+// returns the newest sequence that the ID's holder and the partition have in common as far
+// as the list tells, or 0 when there is none.
 func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 	if id.Stream != place.Stream {
 		return Unknown, 0
 	}
 	verdict := Unknown
 	for i := len(generations) - 1; i >= 0; i-- {
-		for _, incarnation := range incarnations(place.Incarnation) {
+		for _, life := range lives(place.Life) {
 			p := place
-			p.Generation, p.Incarnation = generations[i].ID, incarnation
+			p.Generation, p.Life = generations[i].ID, life
 			tag := p.Tag()
 			if tag == id.Tag {
 				if later := generations[i+1:]; len(later) > 0 && id.Sequence >= end(later) {
@@ -205,22 +210,40 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 	return verdict, 0
 }
 
-// lostGeneration judges an ID of a generation that is not on the list. It was begun
-// after the copy of the log was made that the partition was rolled back to. Which
-// of the listed ones was begun first on that copy is not known, but it is not the
-// birth, so everything before the earliest other start is shared.
+// lostGeneration judges an ID of a generation that is not on the list. It was begun after the
+// copy of the log was made that the partition was rolled back to, or it was merged with a
+// later one. Such an ID is never good: its generation may itself have followed a roll-back of
+// which nothing is on the list. If there was none, everything before the earliest start but
+// the birth's is shared. A list without the birth says nothing.
 func lostGeneration(id ID, birth string, generations []Generation) (Verdict, uint64) {
-	later := generations
-	if len(later) > 0 && later[0].ID == birth {
-		later = later[1:]
+	verdict := RolledBack
+	if len(generations) >= MaxGenerations {
+		verdict = Forgotten
 	}
-	if len(later) == 0 {
-		return RolledBack, 0
+	if len(generations) < 2 || generations[0].ID != birth {
+		return verdict, 0
 	}
-	if end := end(later); id.Sequence >= end {
-		return RolledBack, end - 1
+	if end := end(generations[1:]); id.Sequence >= end {
+		return verdict, end - 1
 	}
-	return Good, 0
+	return Forgotten, id.Sequence
+}
+
+// MaxGenerations bounds a partition's list of generations, 22 B each in its metadata.
+const MaxGenerations = 128
+
+// NextGeneration returns a list of generations with one more. When there are too many,
+// the oldest but the birth is merged with the one after it, which begins at the earlier
+// of the two starts: so an ID below the earliest start is still good, and no ID of an
+// unknown generation above it ever is.
+func NextGeneration(generations []Generation, g Generation) []Generation {
+	next := append(slices.Clone(generations), g)
+	for len(next) > MaxGenerations {
+		oldest := next[1]
+		next = slices.Delete(next, 1, 2)
+		next[1].Start = min(next[1].Start, oldest.Start)
+	}
+	return next
 }
 
 // Fork compares two lists of generations of one partition, the older look first.
@@ -231,7 +254,10 @@ func Fork(before, after []Generation) uint64 {
 	for i := len(before) - 1; i >= 0; i-- {
 		for j := range after {
 			if after[j].ID == before[i].ID {
-				return min(end(before[i+1:]), end(after[j+1:])) - 1
+				if first := min(end(before[i+1:]), end(after[j+1:])); first != math.MaxUint64 {
+					return first - 1
+				}
+				return math.MaxUint64
 			}
 		}
 	}
@@ -247,7 +273,7 @@ func end(later []Generation) uint64 {
 	return end
 }
 
-func incarnations(current string) []string {
+func lives(current string) []string {
 	if current == "" {
 		return []string{""}
 	}

@@ -44,7 +44,7 @@ func TestEventIDText(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	gens := []event.Generation{{ID: "g1", Start: 1}, {ID: "g2", Start: 100}, {ID: "g3", Start: 90}}
-	place := event.Place{Birth: "g1", Session: "s", Incarnation: "i1", Stream: "tools"}
+	place := event.Place{Birth: "g1", Session: "s", Life: "i1", Stream: "tools"}
 	made := func(change func(*event.Place), sequence uint64) event.ID {
 		p := place
 		p.Generation = "g3"
@@ -60,14 +60,14 @@ func TestResolve(t *testing.T) {
 	}{
 		{"current", made(func(*event.Place) {}, 500), event.Good, 0},
 		{"beyond_everything", made(func(*event.Place) {}, math.MaxUint64), event.Good, 0},
-		{"before_the_session_was_registered", made(func(p *event.Place) { p.Incarnation = "" }, 500), event.Good, 0},
+		{"before_the_session_was_opened", made(func(p *event.Place) { p.Life = "" }, 500), event.Good, 0},
 		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
 		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
 		{"middle_generation_at_the_next_start", made(generation("g2"), 101), event.RolledBack, 89},
-		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.Good, 0},
+		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.Forgotten, 89},
 		{"lost_generation_after_a_restart", made(generation("lost"), 95), event.RolledBack, 89},
 		{"another_session", made(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
-		{"another_incarnation", made(func(p *event.Place) { p.Incarnation = "i0" }, 10), event.Unknown, 0},
+		{"another_life", made(func(p *event.Place) { p.Life = "i0" }, 10), event.Unknown, 0},
 		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
 		{"the_flow_of_the_session", made(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
 		{"another_log", made(func(p *event.Place) { p.Birth, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
@@ -89,7 +89,7 @@ func TestFork(t *testing.T) {
 		before, after []event.Generation
 		want          uint64
 	}{
-		{"nothing_happened", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a"), g(5, "b")}, math.MaxUint64 - 1},
+		{"nothing_happened", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a"), g(5, "b")}, math.MaxUint64},
 		{"one_was_begun", []event.Generation{g(1, "a")}, []event.Generation{g(1, "a"), g(5, "b")}, 4},
 		{"two_were_begun", []event.Generation{g(1, "a")}, []event.Generation{g(1, "a"), g(9, "b"), g(7, "c")}, 6},
 		{"one_was_lost_and_one_begun", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a"), g(3, "c")}, 2},

@@ -13,60 +13,129 @@ type Kind uint8
 const (
 	// Message is an event that carries a message.
 	Message Kind = iota
-	// Close is the marker after which a stream or session has no more events.
-	Close
-	// Clear is the marker before which a stream's or session's events are gone.
+	// Open is the opening of a session: it names the life, the owner and the metadata.
+	Open
+	// Birth names a stream of a life. It is stored before the stream's first event, and
+	// only while the life has no [Seal].
+	Birth
+	// Seal is the entry after which a life has no more births.
+	Seal
+	// End is the entry after which a stream, or a life, has no more events.
+	End
+	// Clear is the entry before which a stream's or a life's events are gone.
 	Clear
+	// Trim is the entry that announces which events of a stream or a life are removed.
+	Trim
 )
 
-// String returns the word for the kind: "message", "close" or "clear".
+// controls are the tokens of control entries. No name encodes to one of them, since in an
+// escape "=XX" both digits are hexadecimal and upper case.
+var controls = [...]string{Open: "=open", Birth: "=birth", Seal: "=seal", End: "=end", Clear: "=clear", Trim: "=trim"}
+
+// String returns the word for the kind: "message", "open", "birth", "seal", "end", "clear" or "trim".
 func (k Kind) String() string {
-	switch k {
-	case Close:
-		return "close"
-	case Clear:
-		return "clear"
-	default:
+	if k == Message || int(k) >= len(controls) {
 		return "message"
 	}
+	return controls[k][1:]
 }
 
-// The tokens of markers. No name encodes to them, since "l" is no hexadecimal digit.
-const (
-	closeToken = "=close"
-	clearToken = "=clear"
-)
+// noLife is the token of the empty life.
+const noLife = "="
 
-// Subject is a place in the log: the subject that an event or a marker is stored
-// under. Session and Stream are names, not tokens. A marker with an empty Stream
-// is about the whole session.
+// maxLifeLen bounds a life.
+const maxLifeLen = 32
+
+// Subject is a place in the log: the subject under which an entry is stored. Session and
+// Stream are names, not tokens.
 type Subject struct {
 	Partition int
 	Session   string
-	Stream    string
-	Kind      Kind
+	// Life tells this use of the session's name from earlier ones: up to 32 characters
+	// of [a-z0-9]. It is empty in events that were published without an opening, and in
+	// openings, which are about all lives.
+	Life string
+	// Stream is empty in control entries that are about the whole life, and in openings.
+	Stream string
+	Kind   Kind
 }
 
 // String returns the NATS subject:
 //
-//	mcp.<p>.<session>.<stream>           an event
-//	mcp.<p>.<session>.=close             the session's close marker
-//	mcp.<p>.<session>.<stream>=close     the stream's close marker
+//	mcp.<p>.<session>.=open                  the opening of a session
+//	mcp.<p>.<session>.<life>.<stream>        an event
+//	mcp.<p>.<session>.<life>.=birth.<stream> the birth of a stream
+//	mcp.<p>.<session>.<life>.=seal           no more births
+//	mcp.<p>.<session>.<life>.=end            the end of the life
+//	mcp.<p>.<session>.<life>.=end.<stream>   the end of a stream
 //
-// and the same with =clear.
+// and the last two with =clear and =trim as well. The empty life is "=".
 func (s Subject) String() string {
-	token := ""
-	if s.Stream != "" {
-		token = Token(s.Stream)
+	var buf [160]byte
+	b := s.appendSession(buf[:0])
+	if s.Kind == Open {
+		return string(append(b, controls[Open]...))
 	}
-	switch s.Kind {
-	case Close:
-		token += closeToken
-	case Clear:
-		token += clearToken
-	case Message:
+	b = append(b, lifeToken(s.Life)...)
+	if s.Kind != Message {
+		b = append(b, '.')
+		b = append(b, controls[s.Kind]...)
 	}
-	return "mcp." + strconv.Itoa(s.Partition) + "." + Token(s.Session) + "." + token
+	if s.Kind == Message || s.Stream != "" {
+		b = append(b, '.')
+		b = append(b, Token(s.Stream)...)
+	}
+	return string(b)
+}
+
+// appendSession appends "mcp.<p>.<session>.".
+func (s Subject) appendSession(b []byte) []byte {
+	b = append(b, "mcp."...)
+	b = strconv.AppendInt(b, int64(s.Partition), 10)
+	b = append(b, '.')
+	b = append(b, Token(s.Session)...)
+	return append(b, '.')
+}
+
+// Filter returns the subject filter of all entries of a life: its events and control entries.
+func (s Subject) Filter() string {
+	return string(s.appendSession(nil)) + lifeToken(s.Life) + ".>"
+}
+
+// TrimsFilter returns the subject filter of the trims of all streams of a life.
+func (s Subject) TrimsFilter() string {
+	return string(s.appendSession(nil)) + lifeToken(s.Life) + "." + controls[Trim] + ".>"
+}
+
+// SessionFilter returns the subject filter of all entries of a session, of all lives.
+func (s Subject) SessionFilter() string {
+	return string(s.appendSession(nil)) + ">"
+}
+
+// LifeKey names a life of a session in one text: the session's name, a space, which no name
+// holds, and the life.
+func LifeKey(session, life string) string { return session + " " + life }
+
+// ParseLifeKey returns what [LifeKey] was made of.
+func ParseLifeKey(key string) (session, life string) {
+	session, life, _ = strings.Cut(key, " ")
+	return session, life
+}
+
+func lifeToken(life string) string {
+	if life == "" {
+		return noLife
+	}
+	return life
+}
+
+// CheckLife reports whether a text may be a life: at most 32 characters of [a-z0-9], or
+// empty. The error wraps [ErrInvalidSubject].
+func CheckLife(life string) error {
+	if len(life) > maxLifeLen || strings.Trim(life, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+		return fmt.Errorf("%w: the life %q", ErrInvalidSubject, life)
+	}
+	return nil
 }
 
 // ParseSubject reads what [Subject.String] writes and nothing else; the error
@@ -85,7 +154,7 @@ func ParseSubject(subject string) (Subject, error) {
 	if err != nil || p < 0 || strconv.Itoa(p) != number {
 		return bad()
 	}
-	sessionToken, token, ok := strings.Cut(rest, ".")
+	sessionToken, rest, ok := strings.Cut(rest, ".")
 	if !ok {
 		return bad()
 	}
@@ -93,13 +162,41 @@ func ParseSubject(subject string) (Subject, error) {
 	if s.Session, err = SessionName(sessionToken); err != nil {
 		return bad()
 	}
-	if t, ok := strings.CutSuffix(token, closeToken); ok {
-		s.Kind, token = Close, t
-	} else if t, ok := strings.CutSuffix(token, clearToken); ok {
-		s.Kind, token = Clear, t
-	}
-	if s.Kind != Message && token == "" {
+	if rest == controls[Open] {
+		s.Kind = Open
 		return s, nil
+	}
+	life, token, ok := strings.Cut(rest, ".")
+	if !ok || life == "" {
+		return bad()
+	}
+	if life != noLife {
+		if CheckLife(life) != nil {
+			return bad()
+		}
+		s.Life = life
+	}
+	if control, stream, of := strings.Cut(token, "."); of || strings.HasPrefix(token, "=") {
+		switch control {
+		case controls[Birth]:
+			s.Kind = Birth
+		case controls[Seal]:
+			s.Kind = Seal
+		case controls[End]:
+			s.Kind = End
+		case controls[Clear]:
+			s.Kind = Clear
+		case controls[Trim]:
+			s.Kind = Trim
+		}
+		switch {
+		case s.Kind == Message && of, s.Kind == Birth && !of, s.Kind == Seal && of:
+			return bad()
+		case s.Kind != Message && !of:
+			return s, nil
+		case of:
+			token = stream
+		}
 	}
 	if s.Stream, err = StreamName(token); err != nil {
 		return bad()

@@ -15,14 +15,18 @@ import (
 
 func TestSubjects(t *testing.T) {
 	for text, subject := range map[string]event.Subject{
-		"mcp.3.s1.tools":        {Partition: 3, Session: "s1", Stream: "tools"},
-		"mcp.0.a=2Eb.=2A":       {Session: "a.b", Stream: "*"},
-		"mcp.15.s.=close":       {Partition: 15, Session: "s", Kind: event.Close},
-		"mcp.15.s.=clear":       {Partition: 15, Session: "s", Kind: event.Clear},
-		"mcp.15.s.tools=close":  {Partition: 15, Session: "s", Stream: "tools", Kind: event.Close},
-		"mcp.15.s.=3Dclose":     {Partition: 15, Session: "s", Stream: "=close"},
-		"mcp.1.s.a=2Fb=clear":   {Partition: 1, Session: "s", Stream: "a/b", Kind: event.Clear},
-		"mcp.1.s.close=3Dclose": {Partition: 1, Session: "s", Stream: "close=close"},
+		"mcp.3.s1.l1.tools":        {Partition: 3, Session: "s1", Life: "l1", Stream: "tools"},
+		"mcp.0.a=2Eb.=.=2A":        {Session: "a.b", Stream: "*"},
+		"mcp.15.s.=open":           {Partition: 15, Session: "s", Kind: event.Open},
+		"mcp.15.s.l.=end":          {Partition: 15, Session: "s", Life: "l", Kind: event.End},
+		"mcp.15.s.=.=end":          {Partition: 15, Session: "s", Kind: event.End},
+		"mcp.15.s.l.=seal":         {Partition: 15, Session: "s", Life: "l", Kind: event.Seal},
+		"mcp.15.s.l.=clear":        {Partition: 15, Session: "s", Life: "l", Kind: event.Clear},
+		"mcp.15.s.l.=end.tools":    {Partition: 15, Session: "s", Life: "l", Stream: "tools", Kind: event.End},
+		"mcp.15.s.l.=birth.tools":  {Partition: 15, Session: "s", Life: "l", Stream: "tools", Kind: event.Birth},
+		"mcp.15.s.l.=3Dend":        {Partition: 15, Session: "s", Life: "l", Stream: "=end"},
+		"mcp.1.s.l.=clear.a=2Fb":   {Partition: 1, Session: "s", Life: "l", Stream: "a/b", Kind: event.Clear},
+		"mcp.1.s.l.=birth.=3Dopen": {Partition: 1, Session: "s", Life: "l", Stream: "=open", Kind: event.Birth},
 	} {
 		if got := subject.String(); got != text {
 			t.Errorf("%+v.String() = %q, want %q", subject, got, text)
@@ -32,8 +36,10 @@ func TestSubjects(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "mcp", "mcp.", "mcp.0", "mcp.0.s", "mcp.0.s.", "mcp.x.s.t", "mcp.01.s.t", "mcp.-1.s.t", "mcp.0.s.t.u",
-		"mcp.0..t", "mcp.0.=2A.t", "mcp.0.s.=close=close", "mcp.0.s.=CLOSE", "MCP.0.s.t", "mcp.+1.s.t", "mcp.0.=close.t",
+		"", "mcp", "mcp.", "mcp.0", "mcp.0.s", "mcp.0.s.", "mcp.0.s.t", "mcp.x.s.l.t", "mcp.01.s.l.t", "mcp.-1.s.l.t", "mcp.0.s.l.t.u",
+		"mcp.0..l.t", "mcp.0.=2A.l.t", "mcp.0.s..t", "mcp.0.s.L.t", "mcp.0.s.l.=END", "MCP.0.s.l.t", "mcp.+1.s.l.t", "mcp.0.=open.l.t",
+		"mcp.0.s.l.=birth", "mcp.0.s.l.=seal.t", "mcp.0.s.l.=open", "mcp.0.s.=open.t", "mcp.0.s.l.=end.", "mcp.0.s.l.=end.=end",
+		"mcp.0.s.l.=end.t.u", "mcp.0.s.==.t", "mcp.0.s." + strings.Repeat("l", 33) + ".t", "mcp.0.s.=open.=end",
 	} {
 		if s, err := event.ParseSubject(text); !errors.Is(err, event.ErrInvalidSubject) {
 			t.Errorf("ParseSubject(%q) = %+v, %v, want ErrInvalidSubject", text, s, err)
@@ -63,7 +69,7 @@ func TestPartitionIsTheServersOwnMapping(t *testing.T) {
 }
 
 func FuzzParseSubject(f *testing.F) {
-	for _, s := range []string{"mcp.0.s.t", "mcp.1.s.=close", "mcp.1.s.t=clear", "mcp.1.=2E.t"} {
+	for _, s := range []string{"mcp.0.s.l.t", "mcp.1.s.l.=end", "mcp.1.s.=.=clear.t", "mcp.1.=2E.l.t", "mcp.1.s.=open"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -78,4 +84,18 @@ func FuzzParseSubject(f *testing.F) {
 			t.Fatalf("%q holds a name with control characters", text)
 		}
 	})
+}
+
+func BenchmarkSubjectString(b *testing.B) {
+	for name, s := range map[string]event.Subject{
+		"message": {Partition: 3, Session: "8e41f0c2-2b5d-4f0e-9d1c-0a7f5f0f3f11", Life: "k3j9x2abqwer", Stream: "tools"},
+		"end":     {Partition: 3, Session: "8e41f0c2-2b5d-4f0e-9d1c-0a7f5f0f3f11", Life: "k3j9x2abqwer", Stream: "tools", Kind: event.End},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = s.String()
+			}
+		})
+	}
 }

@@ -36,6 +36,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
+	natstest.WaitHeard(t, nc, "mcp.0.s.l.t")
 	return l
 }
 

@@ -38,7 +38,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 		}
 		cfg := stream.CachedInfo().Config
 		got := []any{cfg.Subjects, cfg.MaxAge, cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard, cfg.Compression, cfg.MaxConsumers}
-		want := []any{[]string{"mcp." + name[4:] + ".*.*"}, 90 * time.Second, int64(77), int64(1 << 20), int32(1000 + 4096), jetstream.DiscardOld, jetstream.S2Compression, 100_000}
+		want := []any{[]string{"mcp." + name[4:] + ".>"}, time.Duration(0), int64(-1), int64(1 << 20), int32(1000 + 4096), jetstream.DiscardNew, jetstream.S2Compression, 100_000}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
@@ -131,12 +131,12 @@ func TestWhatIsNotOurLogIsNotTouched(t *testing.T) {
 		want  string
 	}{
 		"a stream of somebody else":       {jetstream.StreamConfig{Name: "MCP_3", Subjects: []string{"orders.>"}}, "belongs to something else"},
-		"more subjects":                   {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.*.*", "orders.>"}}, "belongs to something else"},
-		"no metadata":                     {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.*.*"}}, `version ""`},
-		"another version":                 {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "2"}}, `version "2"`},
-		"another version of a partition":  {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.*.*"}, Metadata: map[string]string{"rejoin.version": "2"}}, `version "2"`},
-		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
-		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.*.*"}, Metadata: map[string]string{"rejoin.version": "1"}}, "no rejoin.birth"},
+		"more subjects":                   {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.>", "orders.>"}}, "belongs to something else"},
+		"no metadata":                     {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.>"}}, `version ""`},
+		"another version":                 {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": "1"}}, `version "1"`},
+		"another version of a partition":  {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.>"}, Metadata: map[string]string{"rejoin.version": "1"}}, `version "1"`},
+		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": "2", "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
+		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.>"}, Metadata: map[string]string{"rejoin.version": "2"}}, "no rejoin.birth"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Delete removes the entry at a sequence. An entry that is not there any more is
@@ -19,4 +21,12 @@ func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// Purge removes everything before a sequence. Errors wrap [ErrUnavailable] or [ErrNotFound].
+// Only the acting janitor calls it.
+func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
 }

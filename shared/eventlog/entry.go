@@ -21,13 +21,13 @@ const (
 	HeaderIndex = "Rejoin-Index"
 )
 
-// Entry is an event or a marker as it lies in the log.
+// Entry is an event or a control entry as it lies in the log.
 type Entry struct {
 	// Subject is what RawSubject says, when Valid.
 	Subject event.Subject
 	// RawSubject is the NATS subject, as it is.
 	RawSubject string
-	// Valid says that RawSubject names an event or marker of this log and lies in
+	// Valid says that RawSubject names an event or control entry of this log and lies in
 	// the partition of its session. What is not valid is to be ignored.
 	Valid bool
 	// Sequence is the entry's sequence in its partition.
@@ -41,6 +41,12 @@ type Entry struct {
 	Final bool
 	// Index is the publisher's own count; empty when it has none.
 	Index string
+	// Trim is what an entry of the kind [event.Trim] says; nil when it cannot be read.
+	Trim *Trim
+	// Again says that this is an opening that was written again.
+	Again bool
+	// Copy is what a birth says that was written again; nil in all other entries.
+	Copy *Copy
 	// Trace is the trace context of the publish; none when it has none.
 	Trace tracing.Context
 	// Data is the message; nil when the tail is headers-only.
@@ -91,4 +97,13 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 	e.Final = h.Get(HeaderFinal) != ""
 	e.Index = h.Get(HeaderIndex)
 	e.Trace = tracing.Read(h.Values)
+	switch subject.Kind {
+	case event.Trim:
+		e.Trim = trimIn(subject, h, e.Sequence, e.Time)
+	case event.Birth:
+		e.Copy = copyIn(h)
+	case event.Open:
+		e.Again = h.Get(headerAgain) != ""
+	default:
+	}
 }

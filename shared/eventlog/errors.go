@@ -24,6 +24,13 @@ var (
 	// which that is not known. It comes with [ErrUnavailable].
 	ErrEnded = errors.New("an event before it in its series failed")
 
+	// ErrClosed is returned for an event or a birth that JetStream refused because the
+	// stream or the session has ended. It was not stored.
+	ErrClosed = errors.New("the stream or session has ended")
+
+	// ErrExists is returned when a session that is to be opened has an opening already.
+	ErrExists = errors.New("the session has an opening")
+
 	// ErrFull is returned when the log refused an event for lack of space.
 	ErrFull = errors.New("the log is full")
 

@@ -16,10 +16,6 @@ import (
 	"rejoin/shared/event"
 )
 
-// maxGenerations bounds the list in a partition's metadata. An ID of a generation
-// that fell off the list is answered with a gap, never with a wrong place.
-const maxGenerations = 128
-
 func newGenerationID() string {
 	var b [10]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
@@ -90,15 +86,11 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string) (begin bool, err error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	release, err := l.parts[p].own(ctx)
+	info, release, err := l.configuration(ctx, p)
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	_, info, err := l.info(ctx, p)
-	if err != nil {
-		return false, err
-	}
 	cfg := info.Config
 	cfg.Metadata = ownMetadata(cfg.Metadata)
 	begin, err := change(info, cfg.Metadata)
@@ -110,10 +102,7 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 		if err != nil {
 			return false, err
 		}
-		gens = append(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
-		if len(gens) > maxGenerations {
-			gens = gens[len(gens)-maxGenerations:]
-		}
+		gens = event.NextGeneration(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
 		cfg.Metadata[metaGenerations] = formatGenerations(gens)
 	}
 	if maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) {
@@ -158,6 +147,7 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Ser
 	meta[metaBirth] = birth
 	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
 	meta[metaServer] = server
+	meta[metaChecked] = formatChecked(birth, 0)
 	if len(cluster) > 0 {
 		meta[metaServers] = cluster.format()
 	}

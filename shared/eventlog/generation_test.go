@@ -87,7 +87,7 @@ func TestAGenerationBeginsOnceInTheLifeOfAServer(t *testing.T) {
 func TestIDsOfEarlierGenerationsStayGoodUpToTheNext(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	place := event.Place{Birth: look(t, l).Birth, Session: "s", Incarnation: "i", Stream: "t"}
+	place := event.Place{Birth: look(t, l).Birth, Session: "s", Life: "i", Stream: "t"}
 	id := func(generation string, sequence uint64) event.ID {
 		p := place
 		p.Generation = generation
@@ -122,7 +122,7 @@ func TestIDsOfEarlierGenerationsStayGoodUpToTheNext(t *testing.T) {
 	}
 }
 
-func TestOldGenerationsFallOffTheList(t *testing.T) {
+func TestBeginGeneration_ListIsFull(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -134,7 +134,7 @@ func TestOldGenerationsFallOffTheList(t *testing.T) {
 	}
 	cfg := stream.CachedInfo().Config
 	list := []string{birth + ":1"}
-	for n := 1; n < 128; n++ {
+	for n := 1; n < event.MaxGenerations; n++ {
 		list = append(list, fmt.Sprintf("g%d:2", n))
 	}
 	cfg.Metadata["rejoin.generations"] = strings.Join(list, ",")
@@ -145,13 +145,17 @@ func TestOldGenerationsFallOffTheList(t *testing.T) {
 		t.Fatal("no generation began")
 	}
 	state := look(t, l)
-	if len(state.Generations) != 128 || state.Generations[0].ID != "g1" || state.Generation().Start != 2 || state.Birth != birth {
+	if len(state.Generations) != event.MaxGenerations || state.Generations[0].ID != birth || state.Generations[1].ID != "g2" || state.Generation().Start != 2 || state.Birth != birth {
 		t.Errorf("%d generations from %+v to %+v", len(state.Generations), state.Generations[0], state.Generation())
 	}
-	place := event.Place{Birth: birth, Generation: birth, Session: "s", Stream: "t"}
-	for sequence, want := range map[uint64]event.Verdict{1: event.Good, 2: event.RolledBack} { // never another place
-		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, state.Generations); got != want {
-			t.Errorf("an ID of a generation that fell off, sequence %d: verdict %d", sequence, got)
+	for generation, want := range map[string][2]event.Verdict{
+		birth: {event.Good, event.RolledBack}, "g1": {event.Forgotten, event.Forgotten}, "g2": {event.Good, event.RolledBack},
+	} {
+		place := event.Place{Birth: birth, Generation: generation, Session: "s", Stream: "t"}
+		for i, sequence := range []uint64{1, 2} {
+			if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, state.Generations); got != want[i] {
+				t.Errorf("an ID of generation %s, sequence %d: verdict %d", generation, sequence, got)
+			}
 		}
 	}
 }

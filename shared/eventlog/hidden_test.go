@@ -15,7 +15,7 @@ func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	put := func(status, data string) {
-		msg := nats.NewMsg("mcp.0.s.t")
+		msg := nats.NewMsg("mcp.0.s.=.t")
 		msg.Header.Set("Status", status)
 		msg.Header.Set("Description", "Consumer Deleted")
 		msg.Data = []byte(data)

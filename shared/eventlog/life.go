@@ -21,6 +21,11 @@ func newLife() *life {
 func (l *Log) live(ctx context.Context) {
 	changed := l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer l.nc.RemoveStatusListener(changed)
+	// The connection may have been lost after the log was opened and before this goroutine
+	// ran. Nothing announces that any more, and the life would last until the next loss.
+	if !l.nc.IsConnected() {
+		l.life.Load().end()
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -1,8 +1,14 @@
 package eventlog
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/natstest"
 )
 
 // Alive reports whether the log has heard that there is a connection, and not that it is
@@ -23,5 +29,28 @@ func TestARequestThatBelongsToNoLifeIsNotWaitedForLong(t *testing.T) {
 		if !ok || time.Until(until) > lookWithin {
 			t.Errorf("%s: the request ends at %v", name, until)
 		}
+	}
+}
+
+// A connection that is lost before the log listens to it announces that to nobody.
+func TestALifeEndsThatWasOverBeforeTheLogListened(t *testing.T) {
+	srv := natstest.Start(t)
+	l := &Log{nc: srv.Connect()}
+	first := newLife()
+	l.life.Store(first)
+	lost := l.nc.StatusChanged(nats.RECONNECTING)
+	defer l.nc.RemoveStatusListener(lost)
+	srv.Stop()
+	<-lost
+
+	ctx, stop := context.WithCancel(t.Context())
+	var living sync.WaitGroup
+	defer living.Wait()
+	defer stop()
+	living.Go(func() { l.live(ctx) })
+	select {
+	case <-first.ctx.Done():
+	case <-time.After(time.Minute):
+		t.Error("the life goes on without a connection")
 	}
 }

@@ -3,7 +3,6 @@ package eventlog_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -57,7 +56,7 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 	}
 	generations := metadata(t, l, "MCP_0")["rejoin.generations"]
 	to := l.Settings()
-	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, -1
+	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, 2<<20
 	to.MaxEventsPerSession, to.MaxBytesPerSession = 7, -1
 	if err := l.SetLimits(patient(t), 1, to); err != nil {
 		t.Fatal(err)
@@ -66,10 +65,10 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 		t.Error("the log has the settings before all partitions have the limits")
 	}
 	setLimits(t, l, to)
-	want := eventlog.Limits{Replicas: 1, MaxAge: -1, MaxEventsPerStream: 3, MaxBytes: -1}
+	want := eventlog.Limits{Replicas: 1, MaxBytes: 1 << 20}
 	for name, of := range map[string]*eventlog.Log{"its own": l, "another's": other} {
 		for p := range 2 {
-			untilState(t, of, p, func(s eventlog.State) bool { return s.Limits == want && s.Earlier == nil })
+			untilState(t, of, p, func(s eventlog.State) bool { return s.Limits == want })
 		}
 		if of.Settings() != to {
 			t.Errorf("%s: %+v", name, of.Settings())
@@ -78,8 +77,8 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 	if again := open(t, srv).Settings(); again != to {
 		t.Errorf("opened anew: %+v", again)
 	}
-	if state := lookAt(t, l, l.Partition("s")); state.Events != 3 || state.First != 2 {
-		t.Errorf("of four events are left: %+v", state)
+	if state := lookAt(t, l, l.Partition("s")); state.Events != 4 {
+		t.Errorf("a smaller limit has removed events: %+v", state)
 	}
 	meta := metadata(t, l, "MCP_0")
 	if meta["rejoin.generations"] != generations || meta["_nats.level"] == "" {
@@ -119,63 +118,37 @@ func TestWhatIsFixedCannotBeChanged(t *testing.T) {
 	}
 }
 
-func TestALargerLimitRemembersTheSmallerOne(t *testing.T) {
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerStream: 2})
-	for n := range 5 {
-		publish(t, l, "s", "t", n)
+// A janitor that has to store something before it may remove anything gets the room for it.
+func TestMakeRoom(t *testing.T) {
+	settings := one()
+	settings.MaxBytes = 64 << 10
+	l := create(t, natstest.Start(t), settings)
+	var err error
+	for n := 0; err == nil; n++ {
+		_, err = l.Publish(patient(t), of("s", "t", n))
 	}
-	to := l.Settings()
-	want := func(list ...eventlog.Earlier) {
-		t.Helper()
-		if got := lookAt(t, l, 0).Earlier; fmt.Sprint(got) != fmt.Sprint(list) {
-			t.Errorf("the earlier limits are %v, want %v", got, list)
-		}
+	if !errors.Is(err, eventlog.ErrFull) {
+		t.Fatalf("a full log says %v", err)
 	}
-	to.MaxEventsPerStream = 4
-	setLimits(t, l, to)
-	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5})
-	publish(t, l, "s", "t", 5)
-	to.MaxEventsPerStream = -1
-	setLimits(t, l, to)
-	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5}, eventlog.Earlier{MaxEventsPerStream: 4, UpTo: 6})
-	to.MaxEventsPerStream = 3
-	setLimits(t, l, to)
-	want(eventlog.Earlier{MaxEventsPerStream: 2, UpTo: 5})
-	to.MaxEventsPerStream = 1
-	setLimits(t, l, to)
-	want()
-
-	// Cut off before the end of the smaller limit was written down.
-	js := newJetStream(t, l)
-	s, err := js.Stream(patient(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
+	if first := lookAt(t, l, 0).First; first != 1 {
+		t.Errorf("a full log has removed everything before %d", first)
 	}
-	to.MaxEventsPerStream = 8
-	setLimits(t, l, to)
-	cfg := s.CachedInfo().Config
-	cfg.MaxMsgsPerSubject, cfg.Metadata["rejoin.max_events_per_stream"], cfg.Metadata["rejoin.earlier_limits"] = 8, "8", "1:"
-	update(t, js, cfg)
-	if state := lookAt(t, l, 0); len(state.Earlier) != 1 || state.Earlier[0].UpTo < 1<<62 {
-		t.Fatalf("%+v", state.Earlier)
+	must(t, l.MakeRoom(patient(t), 0))
+	if _, err := l.Announce(patient(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2, Reason: eventlog.Trimmed}, 0); err != nil {
+		t.Error(err)
 	}
-	setLimits(t, l, to)
-	want(eventlog.Earlier{MaxEventsPerStream: 1, UpTo: 6})
-}
-
-// JetStream's timer still goes by the old age when an update makes it shorter.
-func TestAShorterAgeRemovesWhatIsTooOldBeforeTheLongerOneIsOver(t *testing.T) {
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: time.Hour})
-	publish(t, l, "s", "t", 1)
-	to := l.Settings()
-	to.MaxAge = 300 * time.Millisecond
-	setLimits(t, l, to)
-	deadline := time.Now().Add(patience)
-	for lookAt(t, l, 0).Events > 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("the event is still there")
-		}
+	setLimits(t, l, l.Settings())
+	if limits := lookAt(t, l, 0).Limits; limits.MaxBytes != settings.MaxBytes {
+		t.Errorf("the limits are %+v", limits)
 	}
+	if _, err := l.Publish(patient(t), of("s", "t", 1)); !errors.Is(err, eventlog.ErrFull) {
+		t.Errorf("an event that does not fit: %v", err)
+	}
+	must(t, l.Purge(patient(t), 0, 50))
+	if first := lookAt(t, l, 0).First; first != 50 {
+		t.Errorf("the first sequence is %d", first)
+	}
+	mustPublish(t, l, of("s", "t", 2))
 }
 
 // Both read a partition's configuration, change it and write it back.
@@ -187,7 +160,7 @@ func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
 		before := len(look(t, l).Generations)
 		stop(t, srv, l)
 		start(t, srv, l)
-		to.MaxEventsPerStream, to.MaxEventsPerSession = int64(100-life), int64(life+1)
+		to.MaxBytes, to.MaxEventsPerSession = int64(100-life)<<20, int64(life+1)
 		until := func(f func(context.Context) error) {
 			deadline := time.Now().Add(patience)
 			for {

@@ -22,7 +22,8 @@ import (
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
 //	                  │              live: one, ends requests with their connection
-//	                  ├─ Publish, Begin, Mark the caller's goroutine
+//	                  ├─ Publish, Begin, …    the caller's goroutine
+//	                  ├─ EndSession           the caller's, and up to 256 for its streams
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine
 type Log struct {
@@ -36,6 +37,7 @@ type Log struct {
 	feed     *Feed
 	server   *link.Server
 	traces   *tracing.Traces
+	gathers  gathers
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

@@ -20,6 +20,12 @@ import (
 type Event struct {
 	// Session and Stream are names that were checked.
 	Session, Stream string
+	// Life is the session's life, which its opening names ([Log.Opening]). Without one the
+	// event has no fence: it is stored even after the end of its stream or session.
+	Life string
+	// Sole says that nobody but the caller writes to the stream. It then has no birth, and
+	// its events are fenced on the seal of the life, not on the stream's end.
+	Sole bool
 	// Type is the SSE event type; empty and "message" are the same.
 	Type string
 	// Data is the message, stored unchanged.
@@ -50,8 +56,8 @@ type Ack struct {
 // Publish stores an event and returns when JetStream has acknowledged it. It
 // never tries twice.
 //
-// Errors wrap [ErrUnavailable], [ErrFull] or [ErrTooLarge] when the event was not
-// stored, and [ErrUnknown] when that is not known, as when ctx ends first.
+// Errors wrap [ErrUnavailable], [ErrFull], [ErrTooLarge] or [ErrClosed] when the event was
+// not stored, and [ErrUnknown] when that is not known, as when ctx ends first.
 func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 	w, err := l.Begin(ctx, e)
 	if err != nil {
@@ -62,13 +68,16 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 
 // message returns what is published for an event.
 func (e Event) message(p int) *nats.Msg {
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Stream: e.Stream}.String())
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}.String())
 	msg.Data = e.Data
+	if e.Life != "" {
+		setFence(msg, e.fence(p))
+	}
 	if e.Type != "" && e.Type != event.DefaultType {
 		msg.Header.Set(HeaderType, e.Type)
 	}
 	if e.Key != "" {
-		msg.Header.Set(jetstream.MsgIDHeader, MessageID(e.Session, e.Stream, e.Key, e.KeyIndex))
+		msg.Header.Set(jetstream.MsgIDHeader, MessageID(e.Session, e.Life, e.Stream, e.Key, e.KeyIndex))
 	}
 	if e.Final {
 		msg.Header.Set(HeaderFinal, "1")
@@ -85,8 +94,9 @@ type Publishing struct {
 	log    *Log
 	p      int
 	future jetstream.PubAckFuture
+	stored *Ack       // instead of future, when it was stored before and is refused now
 	series *Series    // that it is of, or nil
-	in     *inSeries  // instead of future, when its series sends it
+	queued *queued    // instead of future, when its series sends it
 	span   trace.Span // nil when the event is in no trace
 }
 
@@ -98,15 +108,21 @@ type Publishing struct {
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
 // wraps [ErrUnknown].
 func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
-	p, err := l.admit(ctx, e)
-	if err != nil {
-		return nil, err
+	p, stored, err := l.admit(ctx, e)
+	if err != nil || stored != nil {
+		return stored, err
 	}
 	return l.begin(ctx, p, e)
 }
 
 func (l *Log) begin(ctx context.Context, p int, e Event) (*Publishing, error) {
 	span := l.trace(ctx, &e, p)
+	if e.Life != "" && l.batches(p) {
+		w := &Publishing{log: l, p: p, span: span}
+		w.queued = &queued{ctx: ctx, event: e, done: make(chan struct{})}
+		l.join(w)
+		return w, nil
+	}
 	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		err = publishError(err)
@@ -116,14 +132,23 @@ func (l *Log) begin(ctx context.Context, p int, e Event) (*Publishing, error) {
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
-// admit returns an event's partition when events may be published there.
-func (l *Log) admit(ctx context.Context, e Event) (p int, err error) {
+// admit returns an event's partition when events may be published there, or the event when
+// its stream has no birth any more and it was stored before.
+func (l *Log) admit(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
 	p = l.Partition(e.Session)
 	if len(e.Data) > l.Settings().MaxMessageBytes {
-		return 0, ErrTooLarge
+		return 0, nil, ErrTooLarge
 	}
-	_, err = l.settle(ctx, p)
-	return p, err
+	if _, err = l.settle(ctx, p); err == nil && e.Life != "" && !e.Sole {
+		err = l.bear(ctx, p, e)
+	}
+	if errors.Is(err, ErrClosed) && e.Key != "" {
+		var ack Ack
+		if ack, err = l.storedBefore(ctx, p, e.message(p), err); err == nil {
+			stored = &Publishing{log: l, p: p, stored: &ack}
+		}
+	}
+	return p, stored, err
 }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
@@ -131,8 +156,10 @@ func (l *Log) admit(ctx context.Context, e Event) (p int, err error) {
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
 	switch {
-	case w.in != nil:
-		return w.in.wait(ctx)
+	case w.stored != nil:
+		return *w.stored, nil
+	case w.queued != nil:
+		return w.queued.wait(ctx)
 	case w.series != nil:
 		defer func() { w.series.settled(err) }()
 	}
@@ -140,7 +167,10 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	case ack := <-w.future.Ok():
 		return w.log.ack(w.p, w.future.Msg().Subject, ack)
 	case err := <-w.future.Err():
-		return Ack{}, publishError(err)
+		if fenceBusy(err) && pause(ctx) {
+			return w.log.publish(ctx, w.p, w.future.Msg())
+		}
+		return w.log.refused(ctx, w.p, w.future.Msg(), err)
 	case <-ctx.Done():
 		return Ack{}, publishError(ctx.Err())
 	}
@@ -153,24 +183,47 @@ func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
 	return Ack{Partition: p, Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
-// Mark writes a close or clear marker for a stream, or for the whole session when
-// stream is empty. Errors are those of [Log.Publish].
-func (l *Log) Mark(ctx context.Context, kind event.Kind, session, stream string) (Ack, error) {
-	p := l.Partition(session)
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: session, Stream: stream, Kind: kind}.String())
-	if _, err := l.settle(ctx, p); err != nil {
-		return Ack{}, err
-	}
-	return l.publish(ctx, p, msg)
-}
-
 // publish stores one event and waits for its acknowledgement.
 func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
-	ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return Ack{}, publishError(err)
+	for {
+		ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+		if err == nil {
+			return l.ack(p, msg.Subject, ack)
+		}
+		if !fenceBusy(err) || !pause(ctx) {
+			return l.refused(ctx, p, msg, err)
+		}
 	}
-	return l.ack(p, msg.Subject, ack)
+}
+
+// refused tells what is known of an event whose publish failed.
+func (l *Log) refused(ctx context.Context, p int, msg *nats.Msg, err error) (Ack, error) {
+	err = publishError(err)
+	if errors.Is(err, ErrClosed) && msg.Header.Get(jetstream.MsgIDHeader) != "" {
+		return l.storedBefore(ctx, p, msg, err)
+	}
+	return Ack{}, err
+}
+
+// errorRollup is JetStream's error for a message with a rollup that it does not know.
+const errorRollup jetstream.ErrorCode = 10111
+
+// storedBefore looks for an event with an idempotency key that is refused because its stream
+// has ended: it may have been stored before the end. A single server looks at the fence
+// before the key (in a cluster it is the other way round). What all look at after the key is
+// a rollup, so one is asked for that no server knows: a message with it is never stored.
+func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed error) (Ack, error) {
+	probe := nats.NewMsg(msg.Subject)
+	probe.Header.Set(jetstream.MsgIDHeader, msg.Header.Get(jetstream.MsgIDHeader))
+	probe.Header.Set(jetstream.MsgRollup, "none")
+	ack, err := l.js.PublishMsg(ctx, probe, jetstream.WithRetryAttempts(0))
+	if err == nil {
+		return l.ack(p, msg.Subject, ack)
+	}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errorRollup {
+		return Ack{}, closed
+	}
+	return Ack{}, fmt.Errorf("%w: it is not known whether the event was stored before its stream ended: %s", ErrUnknown, err.Error())
 }
 
 // publishError tells what is known of an event whose publish failed. Only what
@@ -182,6 +235,8 @@ func publishError(err error) error {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case fenced(err):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
 	case errors.As(err, &api) && api.ErrorCode == 10158: // an event of that key is in process, in a cluster
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	case errors.As(err, &api):
@@ -198,11 +253,11 @@ func publishError(err error) error {
 }
 
 // MessageID returns the Nats-Msg-Id of an event with an idempotency key: a hash
-// over the length-prefixed session, stream and key, and the index in the request.
+// over the length-prefixed session, life, stream and key, and the index in the request.
 // JetStream's duplicate window spans a partition, so the key alone would not do.
-func MessageID(session, stream, key string, index uint64) string {
+func MessageID(session, life, stream, key string, index uint64) string {
 	var b []byte
-	for _, f := range []string{session, stream, key} {
+	for _, f := range []string{session, life, stream, key} {
 		b = binary.AppendUvarint(b, uint64(len(f)))
 		b = append(b, f...)
 	}

@@ -12,6 +12,9 @@ import (
 
 func TestErrorsAreNamed(t *testing.T) {
 	api := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
+	fence := func(code jetstream.ErrorCode, description string) error {
+		return &jetstream.APIError{Code: 400, ErrorCode: code, Description: description}
+	}
 	tests := map[string]struct {
 		err          error
 		publish, api error // nil: none of ours, the error as it is
@@ -26,6 +29,9 @@ func TestErrorsAreNamed(t *testing.T) {
 		"store failed":           {api(10077), ErrFull, ErrFull},
 		"message too large":      {api(10054), ErrTooLarge, nil},
 		"in process":             {api(10158), ErrUnknown, nil},
+		"fenced":                 {fence(10071, "wrong last sequence: 20"), ErrClosed, nil},
+		"fence not looked up":    {fence(10071, "wrong last sequence: 0"), ErrUnavailable, nil},
+		"fence in process":       {fence(10164, "wrong last sequence"), ErrUnavailable, nil},
 		"no leader":              {api(10008), ErrUnavailable, ErrUnavailable},
 		"payload":                {nats.ErrMaxPayload, ErrTooLarge, ErrUnavailable},
 		"no responders":          {jetstream.ErrNoStreamResponse, ErrUnavailable, ErrUnavailable},
@@ -38,7 +44,7 @@ func TestErrorsAreNamed(t *testing.T) {
 		"broken pipe":            {io.ErrClosedPipe, ErrUnknown, ErrUnavailable},
 		"an answer that is none": {jetstream.ErrInvalidJSAck, ErrUnknown, ErrUnavailable},
 	}
-	all := []error{ErrNotFound, ErrMismatch, ErrInvalidSettings, ErrUnavailable, ErrUnknown, ErrFull, ErrTooLarge}
+	all := []error{ErrNotFound, ErrMismatch, ErrInvalidSettings, ErrUnavailable, ErrUnknown, ErrFull, ErrTooLarge, ErrClosed}
 	check := func(name string, got, cause, want error) {
 		if !errors.Is(got, cause) {
 			t.Errorf("%s: %v has lost its cause", name, got)

@@ -9,9 +9,9 @@ import (
 
 // Query says which part of a partition to read.
 type Query struct {
-	// Session and Stream say whose events; an empty Stream means all of the
-	// session's streams, and then the session's markers are read too.
-	Session, Stream string
+	// Session, Life and Stream say whose events; an empty Stream means all streams of
+	// the life. Control entries are not read.
+	Session, Life, Stream string
 	// After and UpTo bound the sequences: After < sequence ≤ UpTo.
 	After, UpTo uint64
 	// MaxEvents and MaxBytes bound the page; both at least 1.
@@ -22,7 +22,7 @@ type Query struct {
 
 // Page is what a read found.
 type Page struct {
-	// Entries in order of sequence, valid ones only.
+	// Entries are events in order of sequence, valid ones only.
 	Entries []Entry
 	// Through is the sequence up to which there is no more than Entries.
 	Through uint64
@@ -33,14 +33,15 @@ type Page struct {
 // [ErrUnavailable] or ctx's error.
 func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	p := l.Partition(q.Session)
-	filter := event.Subject{Partition: p, Session: q.Session, Stream: q.Stream}.String()
+	of := event.Subject{Partition: p, Session: q.Session, Life: q.Life, Stream: q.Stream}
+	filter := of.String()
 	if q.Stream == "" {
-		filter += "*"
+		filter = of.Filter()
 	}
 	var page Page
 	bytes := 0
 	s := scan{log: l, p: p, filter: filter, upTo: q.UpTo, through: q.After, pull: min(q.MaxEvents, 500), headersOnly: q.HeadersOnly, handle: func(e Entry) bool {
-		if e.Valid {
+		if e.Valid && e.Subject.Kind == event.Message {
 			page.Entries = append(page.Entries, e)
 			bytes += e.Size
 		}

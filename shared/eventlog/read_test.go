@@ -74,18 +74,18 @@ func TestReadPagesExactlyWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestAFlowIsReadWithItsMarkersAndWithoutWhatIsInvalid(t *testing.T) {
+func TestRead_FlowWithoutControlEntriesAndWhatIsInvalid(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	publish(t, l, "s", "a", 1)
 	publish(t, l, "s", "=", 2)
 	publish(t, l, "s2", "a", 3)
-	for _, m := range []event.Subject{{Kind: event.Close, Session: "s", Stream: "a"}, {Kind: event.Clear, Session: "s"}} {
-		if _, err := l.Mark(patient(t), m.Kind, m.Session, m.Stream); err != nil {
+	for _, err := range []error{l.EndStream(patient(t), "s", "", "a"), l.ClearStream(patient(t), "s", "", "")} {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := js.Publish(patient(t), "mcp.0.s.b=ad", nil); err != nil {
+	if _, err := js.Publish(patient(t), "mcp.0.s.=.b=ad", nil); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, l, "s", "z", 7)
@@ -94,7 +94,7 @@ func TestAFlowIsReadWithItsMarkersAndWithoutWhatIsInvalid(t *testing.T) {
 	for _, e := range entries {
 		got = append(got, e.RawSubject)
 	}
-	if want := "[mcp.0.s.a mcp.0.s.=3D mcp.0.s.a=close mcp.0.s.=clear mcp.0.s.z]"; fmt.Sprint(got) != want {
+	if want := "[mcp.0.s.=.a mcp.0.s.=.=3D mcp.0.s.=.z]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	only, _ := readAll(t, l, eventlog.Query{Session: "s", Stream: "a", UpTo: 7, MaxEvents: 9, MaxBytes: 1 << 20})
@@ -226,15 +226,15 @@ func TestWhatIsLookedUpIsFoundOrNotThere(t *testing.T) {
 		look func() (uint64, error)
 		want uint64 // zero: not found
 	}{
-		"first":                    {first(1), 2},
-		"first at":                 {first(4), 4},
-		"first after":              {first(5), 6},
-		"first beyond":             {first(7), 0},
-		"last":                     {func() (uint64, error) { return l.Last(patient(t), odd) }, 6},
-		"last of nothing":          {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
-		"marker that is not there": {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Kind: event.Close}) }, 0},
-		"at":                       {func() (uint64, error) { e, err := l.At(patient(t), 0, 3); return e.Sequence, err }, 3},
-		"at beyond":                {func() (uint64, error) { e, err := l.At(patient(t), 0, 7); return e.Sequence, err }, 0},
+		"first":                 {first(1), 2},
+		"first at":              {first(4), 4},
+		"first after":           {first(5), 6},
+		"first beyond":          {first(7), 0},
+		"last":                  {func() (uint64, error) { return l.Last(patient(t), odd) }, 6},
+		"last of nothing":       {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
+		"end that is not there": {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Kind: event.End}) }, 0},
+		"at":                    {func() (uint64, error) { e, err := l.At(patient(t), 0, 3); return e.Sequence, err }, 3},
+		"at beyond":             {func() (uint64, error) { e, err := l.At(patient(t), 0, 7); return e.Sequence, err }, 0},
 	}
 	for name, tt := range tests {
 		if got, err := tt.look(); got != tt.want || (tt.want == 0) != errors.Is(err, eventlog.ErrNotFound) || tt.want != 0 && err != nil {

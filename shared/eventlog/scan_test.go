@@ -17,10 +17,10 @@ func TestScanHandsOverEverythingInOrder(t *testing.T) {
 	for n := range 600 {
 		publish(t, l, "s", "a", n)
 	}
-	if _, err := l.Mark(patient(t), event.Clear, "s", "a"); err != nil {
+	if err := l.ClearStream(patient(t), "s", "", "a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(patient(t), "mcp.0.s.no=name", nil); err != nil {
+	if _, err := js.Publish(patient(t), "mcp.0.s.=.no=name", nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, gone := range []uint64{1, 7, 8, 400} {

@@ -58,9 +58,9 @@ type Series struct {
 // Series begins a series.
 func (l *Log) Series() *Series { return &Series{log: l} }
 
-// inSeries is what a [Publishing] has when its series sends it.
-type inSeries struct {
-	series *Series
+// queued is what a [Publishing] has when its series, or a gather, sends it.
+type queued struct {
+	series *Series         // nil in a gather
 	ctx    context.Context //nolint:containedctx // of Begin: it bounds the acknowledgement
 	event  Event
 	done   chan struct{} // closed when ack and err are set
@@ -72,10 +72,10 @@ type inSeries struct {
 // the acknowledgement, and must not end before Wait is called.
 func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	l := s.log
-	p, err := l.admit(ctx, e)
-	if err != nil {
+	p, stored, err := l.admit(ctx, e)
+	if err != nil || stored != nil {
 		s.end(err)
-		return nil, err
+		return stored, err
 	}
 	if !l.Clustered() {
 		return s.beginSingly(ctx, p, e)
@@ -86,7 +86,7 @@ func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 		return nil, s.failed
 	}
 	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
-	w.in = &inSeries{series: s, ctx: ctx, event: e, done: make(chan struct{})}
+	w.queued = &queued{series: s, ctx: ctx, event: e, done: make(chan struct{})}
 	s.waiting = append(s.waiting, w)
 	if !s.sending {
 		s.sending = true
@@ -164,10 +164,10 @@ func (s *Series) send() {
 	for all := s.next(); all != nil; all = s.next() {
 		s.log.store(all)
 		for _, w := range all {
-			if err := w.in.err; ends(err) {
+			if err := w.queued.err; ends(err) {
 				s.fail(err)
 			}
-			close(w.in.done)
+			close(w.queued.done)
 		}
 	}
 }
@@ -180,12 +180,7 @@ func (s *Series) next() []*Publishing {
 		s.sending, s.waiting = false, nil
 		return nil
 	}
-	n, bytes := 1, len(s.waiting[0].in.event.Data)
-	for ; n < min(len(s.waiting), maxTogether); n++ {
-		if bytes += len(s.waiting[n].in.event.Data); bytes > maxTogetherBytes {
-			break
-		}
-	}
+	n := together(s.waiting)
 	all := s.waiting[:n:n]
 	s.waiting = s.waiting[n:]
 	return all
@@ -210,8 +205,8 @@ func (s *Series) fail(err error) {
 	defer s.mu.Unlock()
 	s.endLocked(err)
 	for _, w := range s.waiting {
-		w.in.err = s.failed
-		close(w.in.done)
+		w.queued.err = s.failed
+		close(w.queued.done)
 	}
 	s.waiting = nil
 }
@@ -226,16 +221,18 @@ func notSent(err error) error {
 }
 
 // wait is [Publishing.Wait] for what a series sends.
-func (in *inSeries) wait(ctx context.Context) (Ack, error) {
+func (q *queued) wait(ctx context.Context) (Ack, error) {
 	select {
-	case <-in.done:
-		return in.ack, in.err
+	case <-q.done:
+		return q.ack, q.err
 	case <-ctx.Done():
 	}
-	in.series.fail(ctx.Err()) // if it waits yet, it is not sent any more
+	if q.series != nil {
+		q.series.fail(ctx.Err()) // if it waits yet, it is not sent any more
+	}
 	select {
-	case <-in.done:
-		return in.ack, in.err
+	case <-q.done:
+		return q.ack, q.err
 	default:
 		return Ack{}, publishError(ctx.Err())
 	}
@@ -247,7 +244,7 @@ func (l *Log) store(all []*Publishing) {
 	together := len(all) > 1
 	for tries := 0; len(all) > 0; tries++ {
 		if together && tries < maxTries {
-			settled, repeated := l.storeTogether(all)
+			settled, repeated := l.storeTogether(all[0].queued.ctx, all)
 			if settled {
 				return
 			}
@@ -262,14 +259,14 @@ func (l *Log) store(all []*Publishing) {
 // It returns what is left.
 func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 	for i, w := range all {
-		w.in.ack, w.in.err = l.publish(w.in.ctx, w.p, w.in.event.message(w.p))
-		if err := w.in.err; ends(err) {
+		w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
+		if err := w.queued.err; ends(err) {
 			for _, later := range all[i+1:] {
-				later.in.err = notSent(err)
+				later.queued.err = notSent(err)
 			}
 			return nil
 		}
-		if duplicates && !w.in.ack.Duplicate {
+		if duplicates && !w.queued.ack.Duplicate {
 			return all[i+1:]
 		}
 	}
@@ -288,25 +285,37 @@ const errorRepeated jetstream.ErrorCode = 10201
 
 // storeTogether stores events as an atomic batch. Unless settled, JetStream has refused
 // it as a whole, and none is stored; repeated says that it has some of them already.
-func (l *Log) storeTogether(all []*Publishing) (settled, repeated bool) {
+func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (settled, repeated bool) {
 	p := all[0].p
-	if state, _ := l.State(p); !state.atomic || state.Limits.Replicas == 1 {
-		return false, false // without replicas, a batch is written twice
+	if !l.batches(p) {
+		return false, false
 	}
-	ctx, cancel := l.request(all[0].in.ctx)
+	bounded, done := context.WithTimeout(ctx, requestTimeout) // the answer may be lost though the connection is not
+	defer done()
+	ctx, cancel := l.request(bounded)
 	defer cancel()
 	ack, err := l.publishTogether(ctx, all)
+	for fenceBusy(err) && pause(ctx) {
+		ack, err = l.publishTogether(ctx, all)
+	}
 	if api, refused := errors.AsType[*jetstream.APIError](err); refused || errors.Is(err, nats.ErrMaxPayload) {
 		return false, refused && api.ErrorCode == errorRepeated
 	}
 	for i, w := range all {
 		if err != nil {
-			w.in.err = publishError(err)
+			w.queued.err = publishError(err)
 			continue
 		}
-		w.in.ack = Ack{Partition: p, Sequence: ack.Sequence - uint64(len(all)-1-i)} //nolint:gosec // not negative
+		w.queued.ack = Ack{Partition: p, Sequence: ack.Sequence - uint64(len(all)-1-i)} //nolint:gosec // not negative
 	}
 	return true, false
+}
+
+// batches reports whether a partition takes atomic batches and is better for them: without
+// replicas a batch is written twice.
+func (l *Log) batches(p int) bool {
+	state, _ := l.State(p)
+	return state.atomic && state.Limits.Replicas > 1
 }
 
 // batchAck is JetStream's answer to the last event of an atomic batch.
@@ -321,7 +330,7 @@ type batchAck struct {
 func (l *Log) publishTogether(ctx context.Context, all []*Publishing) (ack batchAck, err error) {
 	id := nuid.Next()
 	message := func(i int) *nats.Msg {
-		msg := all[i].in.event.message(all[i].p)
+		msg := all[i].queued.event.message(all[i].p)
 		msg.Header.Set(headerBatch, id)
 		msg.Header.Set(headerBatchIndex, strconv.Itoa(i+1))
 		return msg

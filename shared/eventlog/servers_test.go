@@ -140,8 +140,8 @@ func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
 		t.Fatalf("the next sequence is %d, and %d are lost", got, lost.Last)
 	}
 	now := look(t, l)
-	place := event.Place{Birth: lost.Birth, Generation: lost.Generation().ID, Session: "s", Incarnation: "i", Stream: "t"}
-	for sequence, want := range map[uint64]event.Verdict{10: event.Good, 11: event.RolledBack, 15: event.RolledBack} {
+	place := event.Place{Birth: lost.Birth, Generation: lost.Generation().ID, Session: "s", Life: "i", Stream: "t"}
+	for sequence, want := range map[uint64]event.Verdict{10: event.Forgotten, 11: event.RolledBack, 15: event.RolledBack} {
 		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, now.Generations); got != want {
 			t.Errorf("sequence %d: verdict %d; generations %v, before %v", sequence, got, now.Generations, lost.Generations)
 		}
@@ -166,7 +166,7 @@ func TestNothingIsStoredInAClusterThatWasStartedAnewBeforeItsGeneration(t *testi
 	var last uint64
 	for last == 0 {
 		ctx, cancel := context.WithTimeout(patient(t), time.Second)
-		ack, err := js.Publish(ctx, "mcp.0.s.t", numbered(3))
+		ack, err := js.Publish(ctx, "mcp.0.s.=.t", numbered(3))
 		cancel()
 		if err == nil {
 			last = ack.Sequence

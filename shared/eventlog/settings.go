@@ -8,8 +8,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Version is the version of the log's layout.
-const Version = "1"
+// Version is the version of the log's layout. 2: a life in each subject, and openings,
+// births and ends in the log.
+const Version = "2"
 
 // The largest values that a setting may have. JetStream's file store takes records
 // of 32 MiB, in which subject and headers count.
@@ -19,8 +20,8 @@ const (
 )
 
 // headerRoom is what JetStream's limit has above the largest message, since it
-// counts headers as well. Those of an event come to 300 bytes at most; the rest is
-// for publishers on NATS, which may send more.
+// counts headers as well. Those of an event come to 1,300 bytes at most, of which the fence
+// has 950; the rest is for publishers on NATS, which may send more.
 const headerRoom = 4 << 10
 
 // Settings are the properties of a log, set by whoever creates it; only the limits and
@@ -33,11 +34,12 @@ type Settings struct {
 	// them are away, nothing is stored or removed: publishes are refused, or unknown. What
 	// edges have in their windows is still served, and their connections stay.
 	Replicas int
-	// MaxAge is how long an event is retained. Default 1 h.
+	// MaxAge is how long the janitor retains an event. Default 1 h.
 	MaxAge time.Duration
-	// MaxEventsPerStream is how many events of one stream are retained. Default 10,000.
+	// MaxEventsPerStream is how many events of one stream the janitor retains. Default 10,000.
 	MaxEventsPerStream int64
-	// MaxBytes is how many bytes the whole log may hold. Default 8 GiB.
+	// MaxBytes is how many bytes the whole log may hold. The janitor removes the oldest before;
+	// without it the log is full some day, and refuses events. Default 8 GiB.
 	MaxBytes int64
 	// MaxMessageBytes is the largest event, without its headers. Default 1 MiB.
 	MaxMessageBytes int
@@ -108,7 +110,7 @@ const (
 	metaGenerations = "rejoin.generations"
 	metaServer      = "rejoin.server"
 	metaServers     = "rejoin.servers" // in a cluster
-	metaEarlier     = "rejoin.earlier_limits"
+	metaChecked     = "rejoin.checked"
 	// metaMaxStreams is missing in logs that were made before there was such a limit.
 	metaMaxStreams = "rejoin.max_streams_per_session"
 )
@@ -153,7 +155,7 @@ func (s Settings) metadata() map[string]string {
 
 func settingsFrom(meta map[string]string) (Settings, error) {
 	if v := meta[metaVersion]; v != Version {
-		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or another data folder", ErrMismatch, v, Version)
+		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or begin another log", ErrMismatch, v, Version)
 	}
 	s := Settings{Compression: meta["rejoin.compression"] == "true"}
 	for _, f := range fields() {
@@ -179,7 +181,7 @@ const maxConsumers = 100_000
 
 func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
 
-func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".*.*" }
+func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".>" }
 
 // streamConfig returns the JetStream stream of a partition.
 func (s Settings) streamConfig(p int) jetstream.StreamConfig {
@@ -189,20 +191,16 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		Subjects:           []string{streamSubject(p)},
 		Retention:          jetstream.LimitsPolicy,
 		Storage:            jetstream.FileStorage,
-		Discard:            jetstream.DiscardOld,
+		Discard:            jetstream.DiscardNew, // what is removed the janitor removes
 		Replicas:           s.Replicas,
 		MaxMsgs:            -1,
-		MaxMsgsPerSubject:  s.MaxEventsPerStream,
+		MaxMsgsPerSubject:  -1,
 		MaxBytes:           s.Limits().MaxBytes,
 		MaxMsgSize:         int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
 		MaxConsumers:       maxConsumers,
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,
 		Metadata:           map[string]string{metaVersion: Version},
-	}
-	if s.MaxAge > 0 {
-		cfg.MaxAge = s.MaxAge
-		cfg.Duplicates = min(cfg.Duplicates, s.MaxAge)
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression

@@ -158,6 +158,7 @@ func (l *Log) lookAt(ctx context.Context, p int) bool {
 	}
 	l.log.Warn("no janitor has looked at a partition since its server started", "partition", p)
 	part.settled = at.id
+	part.unsettled++
 	close(part.changed)
 	part.changed = make(chan struct{})
 	return true

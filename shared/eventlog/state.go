@@ -19,6 +19,9 @@ type State struct {
 	Birth string
 	// Generations are the partition's generations, oldest first.
 	Generations []event.Generation
+	// Damaged is the newest sequence of what a janitor found missing that nothing
+	// explains; 0 for none. See [State.Checked].
+	Damaged uint64
 	// First and Last are the oldest retained sequence and the newest ever given;
 	// First is Last+1 when nothing is retained.
 	First, Last uint64
@@ -28,10 +31,8 @@ type State struct {
 	Current int
 	// Limits are those that JetStream enforces, as the partition itself has them.
 	Limits Limits
-	// Earlier are the smaller limits of events per stream that the partition had,
-	// the smallest, which is the oldest, first.
-	Earlier []Earlier
 
+	checked string   // the generation in which a janitor has read it
 	atomic  bool     // it takes atomic batches; see [Series]
 	server  string   // the server that the newest generation was begun for
 	servers Servers  // in a cluster, what the janitor has written down
@@ -41,6 +42,12 @@ type State struct {
 
 // Generation returns the newest generation.
 func (s State) Generation() event.Generation { return s.Generations[len(s.Generations)-1] }
+
+// Checked reports whether a janitor has read all of the partition since its servers were
+// started: only then Damaged is known.
+func (s State) Checked() bool {
+	return s.checked == s.Generation().ID && (len(s.servers) > 0 || s.server == s.seenOn)
+}
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
@@ -58,7 +65,10 @@ type partition struct {
 	asked    uint64 // the number of looks that were begun
 	shown    uint64 // the number of the look that state is from
 	changed  chan struct{}
-	owned    chan struct{} // holds one token while somebody changes the configuration
+	births   births
+	// unsettled is how often publishing went on without the janitor's word.
+	unsettled uint64
+	owned     chan struct{} // holds one token while somebody changes the configuration
 }
 
 // State returns what was last seen of a partition, at most a few seconds old, and
@@ -107,14 +117,11 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	earlier, err := parseEarlier(info.Config.Metadata[metaEarlier])
-	if err != nil {
-		return err
-	}
 	servers, err := parseServers(info.Config.Metadata[metaServers])
 	if err != nil {
 		return err
 	}
+	checked, damaged := parseChecked(info.Config.Metadata[metaChecked])
 	settings := l.Settings()
 	if p == 0 {
 		if settings, err = l.settingsNow(info.Config.Metadata); err != nil {
@@ -127,12 +134,13 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		Created:     info.Created,
 		Birth:       info.Config.Metadata[metaBirth],
 		Generations: gens,
+		checked:     checked,
+		Damaged:     damaged,
 		First:       max(info.State.FirstSeq, 1),
 		Last:        info.State.LastSeq,
 		Events:      info.State.Msgs,
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
-		Earlier:     earlier,
 		atomic:      info.Config.AllowAtomicPublish,
 		server:      info.Config.Metadata[metaServer],
 		servers:     servers,
@@ -184,11 +192,9 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 // Last returns the sequence of the newest retained event on a subject. The error
 // wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(s.Partition).GetLastMsgForSubject(ctx, s.String())
+	msg, err := l.lastMessage(ctx, s.Partition, s.String())
 	if err != nil {
-		return 0, apiError(err)
+		return 0, err
 	}
 	return msg.Sequence, nil
 }

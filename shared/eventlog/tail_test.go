@@ -72,7 +72,7 @@ func TestATailCatchesUpThoughTheRestIsRemovedMeanwhile(t *testing.T) {
 	const n = 4000
 	js := newJetStream(t, l)
 	for i := range n {
-		if _, err := js.PublishAsync("mcp.0.s.t", numbered(i)); err != nil {
+		if _, err := js.PublishAsync("mcp.0.s.=.t", numbered(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestATailWithoutMessagesKnowsTheirSizes(t *testing.T) {
 	js := newJetStream(t, l)
 	sizes := []int{0, 1, 700, 12}
 	for i, size := range sizes {
-		msg := nats.NewMsg("mcp.0.s.t")
+		msg := nats.NewMsg("mcp.0.s.=.t")
 		msg.Data = bytes.Repeat([]byte("x"), size)
 		if i == 1 || i == 2 {
 			msg.Header.Add("Nats-Msg-Size", "999999")
@@ -179,12 +179,12 @@ func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
 	subjects := map[int][]string{
 		home: {
 			event.Subject{Partition: home, Session: "s", Stream: "t"}.String(),
-			fmt.Sprintf("mcp.%d.s.=close", home), fmt.Sprintf("mcp.%d.s.t=clear", home),
-			fmt.Sprintf("mcp.%d.s.a=zz", home), fmt.Sprintf("mcp.%d.s.=2e", home), fmt.Sprintf("mcp.%d.=2A.t", home),
-			fmt.Sprintf("mcp.%d.s.caf\u00e9", home), fmt.Sprintf("mcp.%d.s.t=open", home),
+			fmt.Sprintf("mcp.%d.s.l.=end", home), fmt.Sprintf("mcp.%d.s.=.=clear.t", home),
+			fmt.Sprintf("mcp.%d.s.=.a=zz", home), fmt.Sprintf("mcp.%d.s.=.=2e", home), fmt.Sprintf("mcp.%d.=2A.=.t", home),
+			fmt.Sprintf("mcp.%d.s.=.caf\u00e9", home), fmt.Sprintf("mcp.%d.s.=.t=open", home), fmt.Sprintf("mcp.%d.s.t", home),
 		},
 		away: {
-			fmt.Sprintf("mcp.%d.s.t", away),
+			fmt.Sprintf("mcp.%d.s.=.t", away),
 		},
 	}
 	for p, all := range subjects {

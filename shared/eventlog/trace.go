@@ -28,7 +28,7 @@ func (l *Log) trace(ctx context.Context, e *Event, p int) trace.Span {
 		return nil
 	}
 	e.Trace = tracing.Of(span.SpanContext())
-	span.SetAttributes(tracing.Publish(event.Subject{Partition: p, Session: e.Session, Stream: e.Stream})...)
+	span.SetAttributes(tracing.Publish(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream})...)
 	span.SetAttributes(semconv.MessagingMessageBodySize(len(e.Data)))
 	return span
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -86,3 +87,15 @@ func Passes(err error) bool {
 
 // Changed reports whether a context ended with the connection.
 func Changed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrChanged) }
+
+// Pause waits for a while, and reports whether ctx is not done.
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,7 +1,6 @@
 // Package logset is the request that changes the limits of the log, one partition
 // at a time, and its answer. "rejoin log set" asks, and the acting janitor does it:
-// it alone writes the partitions' configuration, where the generations are too, and
-// it has to drop its ledger of a partition before the limit of a stream changes.
+// it alone writes the partitions' configuration, where the generations are too.
 package logset
 
 import (
@@ -48,7 +47,7 @@ type Reply struct {
 }
 
 // Ask sends a request and waits for the answer, which may take as long as JetStream
-// takes to remove what a smaller limit forbids. Errors wrap [ErrNobody],
+// takes to copy a partition to new replicas. Errors wrap [ErrNobody],
 // [ErrRefused], or ctx's or the connection's error, with which nobody knows whether
 // the partition has the new limits.
 func Ask(ctx context.Context, nc *nats.Conn, req Request) error {

@@ -8,7 +8,6 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
 	"rejoin/shared/session"
 )
 
@@ -58,12 +57,12 @@ func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, er
 	}
 	known, count := false, 0
 	if st := s.streams.get(at); st != nil {
-		if known, err = s.knows(ctx, st); err != nil {
+		if known, err = s.knows(ctx, st, rec.Life); err != nil {
 			return nil, err
 		}
 		count = st.counted()
 	}
-	h, err := s.read(ctx, at)
+	h, err := s.read(ctx, at, rec.Life)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, er
 		if rec.Session == "" {
 			return nil, ErrUnknownSession
 		}
-		whole, err := s.whole(ctx, at)
+		whole, err := s.whole(ctx, at, rec.Life)
 		if err != nil {
 			return nil, err
 		}
@@ -84,14 +83,14 @@ func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, er
 
 // knows reports whether the store knows all of a stream's indexes. While it is not
 // known where the stream began, what was appended since has failed.
-func (s *Store) knows(ctx context.Context, st *stream) (bool, error) {
+func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error) {
 	release, err := st.own(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer release()
 	if st.writer == "" && st.counted() > 0 {
-		return true, s.load(ctx, st)
+		return true, s.load(ctx, st, life)
 	}
 	return st.writer != "", nil
 }
@@ -100,38 +99,36 @@ func (s *Store) knows(ctx context.Context, st *stream) (bool, error) {
 // no client has an index there.
 const unknownIndex = 1 << 30
 
-// load finds out where a stream ended before the store writes to it. The caller holds
-// its token.
-func (s *Store) load(ctx context.Context, st *stream) error {
-	if st.writer != "" {
+// load finds out where a stream ended in a life of its session before the store writes to
+// it. The caller holds its token.
+func (s *Store) load(ctx context.Context, st *stream, life string) error {
+	if st.writer != "" && st.life == life {
 		return nil
 	}
-	h, err := s.read(ctx, st.at)
+	h, err := s.read(ctx, st.at, life)
 	if err != nil {
 		return err
 	}
 	from := h.last + 1
 	if h.last < 0 {
-		whole, err := s.whole(ctx, st.at)
+		whole, err := s.whole(ctx, st.at, life)
 		if err != nil {
-			s.cfg.Log.Warn("a stream goes on as one that has lost events, since no janitor says that it has not", "session", st.at.session, "error", err)
+			return err
 		}
 		if !whole {
 			from = unknownIndex
 		}
 	}
-	st.add(from)
-	st.writer = newWriter()
+	st.begin(life, from)
 	return nil
 }
 
 // reload has a store that opens a stream again go on behind whoever has written to it
 // meanwhile. The caller holds the stream's token.
 func (s *Store) reload(ctx context.Context, st *stream) error {
-	h, err := s.read(ctx, st.at)
+	h, err := s.read(ctx, st.at, st.life)
 	if err == nil && h.last >= 0 && h.writer != st.writer {
-		st.add(max(h.last+1-st.counted(), 0))
-		st.writer = newWriter()
+		st.begin(st.life, st.before+max(h.last+1-st.counted(), 0))
 	}
 	return err
 }
@@ -145,23 +142,23 @@ const (
 // read reads what is left of a stream. It is read again when the partition has begun
 // another generation meanwhile, or has lost what was read last: only what is still there
 // afterwards proves that nothing behind it went before it could be read.
-func (s *Store) read(ctx context.Context, at place) (history, error) {
+func (s *Store) read(ctx context.Context, at place, life string) (history, error) {
 	l := s.backend.Log
 	p := l.Partition(at.session)
 	before, err := l.Look(ctx, p)
 	if err != nil {
 		return history{}, err
 	}
-	records, newest, err := s.records(ctx, at, before.Last)
+	records, newest, err := s.records(ctx, at, life, before.Last)
 	if err != nil {
 		return history{}, err
 	}
-	cleared, err := s.cleared(ctx, p, at)
+	cleared, err := s.cleared(ctx, p, at, life)
 	if err != nil {
 		return history{}, err
 	}
 	if newest > cleared {
-		first, err := l.First(ctx, event.Subject{Partition: p, Session: at.session, Stream: at.stream}, 1)
+		first, err := l.First(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: at.stream}, 1)
 		if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 			return history{}, err
 		}
@@ -183,8 +180,8 @@ func (s *Store) read(ctx context.Context, at place) (history, error) {
 var errGone = fmt.Errorf("%w: the stream has changed while it was read", eventlog.ErrUnavailable)
 
 // records reads a stream up to a sequence. newest is the sequence of its last entry.
-func (s *Store) records(ctx context.Context, at place, upTo uint64) (all []record, newest uint64, err error) {
-	q := eventlog.Query{Session: at.session, Stream: at.stream, UpTo: upTo, MaxEvents: pageEvents, MaxBytes: pageBytes}
+func (s *Store) records(ctx context.Context, at place, life string, upTo uint64) (all []record, newest uint64, err error) {
+	q := eventlog.Query{Session: at.session, Life: life, Stream: at.stream, UpTo: upTo, MaxEvents: pageEvents, MaxBytes: pageBytes}
 	for q.After < upTo {
 		page, err := s.backend.Log.Read(ctx, q)
 		if err != nil {
@@ -201,37 +198,36 @@ func (s *Store) records(ctx context.Context, at place, upTo uint64) (all []recor
 	return all, newest, nil
 }
 
-// cleared returns the sequence of the newest =clear marker of a stream or its session;
-// 0 when there is none.
-func (s *Store) cleared(ctx context.Context, p int, at place) (uint64, error) {
+// cleared returns the sequence of the newest clear of a stream or its session; 0 when there
+// is none.
+func (s *Store) cleared(ctx context.Context, p int, at place, life string) (uint64, error) {
 	newest := uint64(0)
 	for _, stream := range []string{"", at.stream} {
-		marker, err := s.backend.Log.Last(ctx, event.Subject{Partition: p, Session: at.session, Stream: stream, Kind: event.Clear})
+		sequence, err := s.backend.Log.Last(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: stream, Kind: event.Clear})
 		if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 			return 0, err
 		}
-		newest = max(newest, marker)
+		newest = max(newest, sequence)
 	}
 	return newest, nil
 }
 
-// whole asks the janitor whether nothing was ever removed from a stream of which the log
-// holds nothing. The error wraps [marks.ErrUnavailable] when nobody answers.
-func (s *Store) whole(ctx context.Context, at place) (bool, error) {
-	p := s.backend.Log.Partition(at.session)
-	state, err := s.backend.Log.Look(ctx, p)
+// whole reports whether nothing was ever removed from a stream of which the log holds nothing:
+// without a birth, which stays as long as the life does, it never had anything.
+func (s *Store) whole(ctx context.Context, at place, life string) (bool, error) {
+	l := s.backend.Log
+	p := l.Partition(at.session)
+	_, err := l.Last(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: at.stream, Kind: event.Birth})
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, marks.AskTimeout)
-	defer cancel()
-	reply, err := marks.Ask(ctx, s.backend.Conn, marks.Request{
-		Partition: p, Birth: state.Birth, Generation: state.Generation().ID, Through: state.Last, First: state.First,
-		Limit: state.Limits.MaxEventsPerStream, Places: []marks.Place{{Session: at.session, Stream: at.stream}},
-	})
+	state, err := l.Look(ctx, p)
 	if err != nil {
 		return false, err
 	}
-	m := reply.Places[0]
-	return m.Removed == 0 && m.Maybe == 0, nil
+	missing, err := l.Missing(ctx, state, at.session, life, at.stream, 0, 0)
+	return len(missing) == 0, err
 }

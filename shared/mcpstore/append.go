@@ -3,6 +3,7 @@ package mcpstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -59,7 +60,11 @@ var errLostBefore = errors.New("NATS is away and the event before is lost alread
 // store stores an event under the next index.
 func (s *Store) store(ctx context.Context, st *stream, data []byte) error {
 	return patiently(ctx, func() error {
-		if err := s.load(ctx, st); err != nil {
+		rec, _, err := s.register(ctx, st.at.session)
+		if err == nil {
+			err = s.load(ctx, st, rec.Life)
+		}
+		if err != nil {
 			return err
 		}
 		return s.attempt(ctx, st, index{n: st.counted(), writer: st.writer}, data)
@@ -86,18 +91,18 @@ func patiently(ctx context.Context, try func() error) error {
 func (s *Store) attempt(ctx context.Context, st *stream, i index, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer cancel()
-	sessions := s.backend.Sessions
-	if err := sessions.Current(ctx); err != nil {
-		return err
-	}
-	if err := sessions.CheckOpen(st.at.session, st.at.stream); err != nil {
-		return err
-	}
 	_, err := s.backend.Log.Publish(ctx, eventlog.Event{
-		Session: st.at.session, Stream: st.at.stream, Data: data,
+		Session: st.at.session, Life: st.life, Stream: st.at.stream, Data: data,
 		Key: i.writer, KeyIndex: uint64(i.n), //nolint:gosec // not negative
 		Index: i.String(), Final: final(st.at, data),
 	})
+	if !errors.Is(err, session.ErrClosed) {
+		return err
+	}
+	// The registry's copy may have shown another life than the one that is open.
+	if rec, getErr := s.backend.Sessions.Get(ctx, st.at.session); getErr == nil && rec.State == session.Open && rec.Life != st.life {
+		return fmt.Errorf("%w: session %s was opened again", eventlog.ErrUnavailable, st.at.session)
+	}
 	return err
 }
 

@@ -1,7 +1,6 @@
 package mcpstore
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,8 +15,8 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
-	"rejoin/shared/marks"
 	"rejoin/shared/natstest"
 )
 
@@ -29,14 +28,13 @@ type world struct {
 	t       *testing.T
 	server  *natstest.Server
 	creator *backend.Backend
-	removed func(marks.Place) marks.Mark
 }
 
 var quick = []nats.Option{nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, server: natstest.Start(t), removed: func(marks.Place) marks.Mark { return marks.Mark{} }}
+	w := &world{t: t, server: natstest.Start(t)}
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: w.server.URL()}, "creator",
 		eventlog.Settings{Partitions: 2, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}, quiet(), quick...)
 	if err != nil {
@@ -44,24 +42,6 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(b.Close)
 	w.creator = b
-	_, err = b.Conn.QueueSubscribe(marks.Subject, marks.Queue, func(m *nats.Msg) {
-		var req marks.Request
-		if err := json.Unmarshal(m.Data, &req); err != nil {
-			t.Error(err)
-		}
-		var reply marks.Reply
-		for _, p := range req.Places {
-			reply.Places = append(reply.Places, marks.PlaceMark{Mark: w.removed(p)})
-		}
-		data, err := json.Marshal(reply)
-		if err != nil {
-			t.Error(err)
-		}
-		_ = m.Respond(data) // or the connection has gone, and the asker asks again
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return w
 }
 
@@ -127,7 +107,7 @@ func (w *world) entries(session, stream string) (all []eventlog.Entry) {
 		if err != nil {
 			return err
 		}
-		page, err := w.creator.Log.Read(w.t.Context(), eventlog.Query{Session: session, Stream: stream, UpTo: state.Last, MaxEvents: 10_000, MaxBytes: 1 << 30})
+		page, err := w.creator.Log.Read(w.t.Context(), eventlog.Query{Session: session, Life: w.life(session), Stream: stream, UpTo: state.Last, MaxEvents: 10_000, MaxBytes: 1 << 30})
 		all = page.Entries
 		return err
 	})
@@ -137,9 +117,44 @@ func (w *world) entries(session, stream string) (all []eventlog.Entry) {
 // trim removes the oldest n events of a stream, as the janitor does.
 func (w *world) trim(session, stream string, n int) {
 	w.t.Helper()
-	for _, e := range w.entries(session, stream)[:n] {
+	gone := w.entries(session, stream)[:n]
+	w.answered(func() error {
+		t := eventlog.Trim{Session: session, Life: w.life(session), Stream: stream, UpTo: gone[n-1].Sequence, Reason: eventlog.Trimmed}
+		_, err := eventlogtest.Announce(w.t.Context(), w.creator.Log, t)
+		return err
+	})
+	for _, e := range gone {
 		w.answered(func() error { return w.creator.Log.Delete(w.t.Context(), e.Subject.Partition, e.Sequence) })
 	}
+}
+
+// expire moves the floor of a session's partition behind all events, as the janitor does: what
+// must stay is written again before.
+func (w *world) expire(session string) {
+	w.t.Helper()
+	l := w.creator.Log
+	p := l.Partition(session)
+	w.answered(func() error {
+		state, err := l.Look(w.t.Context(), p)
+		if err != nil {
+			return err
+		}
+		var controls []eventlog.Entry
+		if _, err := l.Scan(w.t.Context(), p, 0, state.Last, func(e eventlog.Entry) bool {
+			if e.Subject.Kind == event.Open || e.Subject.Kind == event.Birth {
+				controls = append(controls, e)
+			}
+			return true
+		}); err != nil {
+			return err
+		}
+		for _, e := range controls {
+			if _, err := l.Rewrite(w.t.Context(), e.Subject, e.Sequence, nil); err != nil && !errors.Is(err, eventlog.ErrClosed) {
+				return err
+			}
+		}
+		return l.Purge(w.t.Context(), p, state.Last+1)
+	})
 }
 
 func mustOpen(t *testing.T, s mcp.EventStore, session, stream string) {
@@ -205,10 +220,20 @@ func message(n int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":%d}}`, n)
 }
 
-// clear writes a =clear marker; an empty stream means the whole session.
+// clear clears a stream; an empty one means the whole session.
 func (w *world) clear(session, stream string) {
 	w.t.Helper()
-	if _, err := w.creator.Log.Mark(w.t.Context(), event.Clear, session, stream); err != nil {
+	if err := w.creator.Log.ClearStream(w.t.Context(), session, w.life(session), stream); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// life returns the life of a session that somebody has opened.
+func (w *world) life(session string) string {
+	w.t.Helper()
+	rec, err := w.creator.Sessions.Learn(w.t.Context(), session)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rec.Life
 }

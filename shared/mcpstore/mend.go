@@ -65,10 +65,14 @@ func (s *Store) mendOne(ctx context.Context, st *stream) error {
 	}
 	defer release()
 	if st.lost { // or another event has been stored behind it, which shows as much
-		if err = s.load(ctx, st); err == nil {
-			err = s.attempt(ctx, st, index{n: st.counted() - 1, writer: st.writer, lost: true}, nil)
+		rec, err := s.backend.Sessions.Learn(ctx, st.at.session)
+		if err == nil && rec.State == session.Open {
+			err = s.load(ctx, st, rec.Life)
+			if err == nil {
+				err = s.attempt(ctx, st, index{n: st.counted() - 1, writer: st.writer, lost: true}, nil)
+			}
 		}
-		if err != nil && !errors.Is(err, session.ErrClosed) {
+		if err != nil && !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrNotFound) {
 			return err
 		}
 		st.lost = false

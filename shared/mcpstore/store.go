@@ -28,9 +28,7 @@ type Config struct {
 	// Default: 10 s.
 	Timeout time.Duration
 
-	// AckTimeout bounds one attempt of an Append, from the look at the session's state to
-	// JetStream's acknowledgement. It must not be longer than ingest's (--ack-timeout),
-	// which a close waits for. Default: 2 s.
+	// AckTimeout bounds one attempt of an Append. Default: 2 s.
 	AckTimeout time.Duration
 
 	// MaxStreams is how many streams the store remembers, about 300 B each; one that was
@@ -131,67 +129,63 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	defer cancel()
 	created := false // by an attempt of this Open
 	return patiently(ctx, func() error {
-		now, err := s.register(ctx, at.session)
+		rec, now, err := s.register(ctx, at.session)
 		if err != nil {
 			return err
 		}
 		created = created || now
-		return s.open(ctx, at, created || at.stream != standalone)
+		return s.open(ctx, at, rec.Life, created || at.stream != standalone)
 	})
 }
 
-// open finds out where a stream ended before. One that has a name of the SDK's or belongs
-// to a new session is new when the log holds nothing of it.
-func (s *Store) open(ctx context.Context, at place, mayBeNew bool) error {
+// open finds out where a stream ended before in a life of its session. One that has a name
+// of the SDK's or belongs to a new session is new when the log holds nothing of it.
+func (s *Store) open(ctx context.Context, at place, life string, mayBeNew bool) error {
 	st := s.streams.use(at)
 	release, err := st.own(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if st.writer != "" {
+	if st.writer != "" && st.life == life {
 		return s.reload(ctx, st)
 	}
 	if mayBeNew && st.counted() == 0 {
-		_, err := s.backend.Log.Last(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Stream: at.stream})
+		_, err := s.backend.Log.Last(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Life: life, Stream: at.stream})
 		if errors.Is(err, eventlog.ErrNotFound) {
-			st.writer = newWriter()
+			st.begin(life, 0)
 			return nil
 		}
 	}
-	return s.load(ctx, st)
+	return s.load(ctx, st, life)
 }
 
-// register registers a session on first use, and reports whether it did.
-func (s *Store) register(ctx context.Context, name string) (created bool, err error) {
+// register opens a session on first use, and reports whether it did. The error wraps
+// [session.ErrClosed] when it has ended.
+func (s *Store) register(ctx context.Context, name string) (rec session.Record, created bool, err error) {
 	sessions := s.backend.Sessions
-	rec, known := sessions.Session(name)
-	if !known {
+	if rec, err = sessions.Learn(ctx, name); errors.Is(err, session.ErrNotFound) {
 		rec, err = sessions.Create(ctx, session.New(name, s.cfg.Owner, nil, time.Now()))
 		if err == nil {
-			return true, nil
+			return rec, true, nil
 		}
 		if errors.Is(err, session.ErrExists) {
-			rec, err = sessions.Learn(ctx, name)
-		}
-		if err != nil {
-			return false, err
+			rec, err = sessions.Get(ctx, name)
 		}
 	}
-	if rec.State != session.Open {
-		return false, fmt.Errorf("%w: session %s", session.ErrClosed, name)
+	if err == nil && rec.State != session.Open {
+		err = fmt.Errorf("%w: session %s", session.ErrClosed, name)
 	}
-	return false, nil
+	return rec, false, err
 }
 
 // closeWithin bounds SessionClosed, during which the SDK holds a lock.
 const closeWithin = 2 * time.Second
 
-// SessionClosed closes the session in the registry: nobody publishes to it any more, and
-// its name is not given again. The janitor writes the marker at which its streams end,
-// and removes its events after a grace (--closed-grace); After returns nothing of it from
-// now on. Closing a session that is not known, or again, does nothing. Errors say that
-// NATS is away; the janitor then closes the session when it has been idle.
+// SessionClosed ends the session in the log: nobody publishes to it any more, its streams
+// end, and After returns nothing of it from now on. The janitor removes its events after a
+// grace (--closed-grace). Ending a session that is not known, or again, does nothing. Errors
+// say that NATS is away; the janitor then ends the session when it has been idle.
 func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	if sessionID == "" {
 		return nil
@@ -210,19 +204,8 @@ func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
-	for {
-		rec, err := s.backend.Sessions.Get(ctx, at.session, "")
-		switch {
-		case errors.Is(err, session.ErrNotFound):
-			return nil
-		case err != nil:
-			return err
-		case rec.State != session.Open:
-			return nil
-		}
-		rec.State, rec.Ended = session.Closing, time.Now().UTC()
-		if _, err = s.backend.Sessions.Update(ctx, rec); !errors.Is(err, session.ErrConflict) {
-			return err
-		}
+	if err := s.backend.Sessions.End(ctx, at.session, "", false); !errors.Is(err, session.ErrNotFound) {
+		return err
 	}
+	return nil
 }

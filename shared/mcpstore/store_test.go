@@ -2,6 +2,7 @@ package mcpstore
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/marks"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/session"
 )
 
@@ -62,8 +63,7 @@ func TestWhatWasTrimmedIsToldAtOnce(t *testing.T) {
 	w.trim("s", "req", 3)
 	wantLost(t, a, "s", "req", 4, ErrLost)
 	wantAfter(t, a, "s", "req", 5)
-	wantLost(t, b, "s", "req", 5, ErrAhead) // it cannot know
-	w.removed = func(marks.Place) marks.Mark { return marks.Mark{Removed: 1} }
+	wantLost(t, b, "s", "req", 5, ErrLost) // it cannot know which was the last
 	wantLost(t, b, "s", "req", -1, ErrLost)
 }
 
@@ -73,8 +73,10 @@ func TestAStreamThatHasLostEverythingGoesOnWhereNoClientIs(t *testing.T) {
 	mustOpen(t, a, "s", "")
 	mustAppend(t, a, "s", "", "0", "1", "2")
 	w.trim("s", standalone, 3)
-	for name, mark := range map[string]marks.Mark{"removed": {Removed: 3}, "maybe": {Maybe: 9}} {
-		w.removed = func(marks.Place) marks.Mark { return mark }
+	for name, remove := range map[string]func(){
+		"trimmed": func() { w.trim("s", standalone, 1) },
+		"expired": func() { w.expire("s") },
+	} {
 		b := w.store(Config{})
 		mustOpen(t, b, "s", "")
 		mustAppend(t, b, "s", "", "new "+name)
@@ -82,7 +84,7 @@ func TestAStreamThatHasLostEverythingGoesOnWhereNoClientIs(t *testing.T) {
 			wantLost(t, b, "s", "", index, ErrLost)
 			wantLost(t, w.store(Config{}), "s", "", index, ErrLost)
 		}
-		w.trim("s", standalone, 1)
+		remove()
 	}
 }
 
@@ -337,7 +339,7 @@ func TestWhatOthersPublishIsNotCounted(t *testing.T) {
 	mustOpen(t, s, "s", "")
 	mustAppend(t, s, "s", "", "0")
 	for _, index := range []string{"", "nonsense", "1.", "-1.w", "01.w"} {
-		if _, err := w.creator.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: standalone, Data: []byte(message(7)), Index: index}); err != nil {
+		if _, err := w.creator.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: w.life("s"), Stream: standalone, Data: []byte(message(7)), Index: index}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -412,14 +414,14 @@ func TestManyStreamsAreWrittenAndReadAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// A janitor that was started anew cannot say of any stream that it has lost nothing.
-func TestARequestAtAnotherReplicaCanBeResumedWhateverTheJanitorKnows(t *testing.T) {
+// What the floor has passed says nothing of streams that begin behind it.
+func TestARequestAtAnotherReplicaCanBeResumedBehindTheFloor(t *testing.T) {
 	w := newWorld(t)
-	w.removed = func(marks.Place) marks.Mark { return marks.Mark{Maybe: 1 << 40} }
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
 	mustAppend(t, a, "s", "", "A0")
 	wantAfter(t, a, "s", "", -1, "A0")
+	w.expire("s")
 	mustOpen(t, b, "s", "req")
 	mustAppend(t, b, "s", "req", "", "B1")
 	wantAfter(t, a, "s", "req", 0, "B1")
@@ -438,4 +440,72 @@ func TestAStreamOfANewSessionMayBeAnotherReplicas(t *testing.T) {
 	mustOpen(t, b, "s", "req") // and back again
 	mustAppend(t, b, "s", "req", "B2")
 	wantAfter(t, a, "s", "req", 0, "A1", "B2")
+}
+
+// The index shows a life that has ended as the one that is open: an Append finds the right one.
+func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
+	w := newWorld(t)
+	s := w.store(Config{})
+	mustOpen(t, s, "s", "req")
+	mustAppend(t, s, "s", "req", "old")
+	earlier, err := w.creator.Sessions.Get(t.Context(), "s")
+	if err == nil {
+		err = s.SessionClosed(t.Context(), "s")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := w.creator.Sessions.Get(t.Context(), "s")
+	if err == nil {
+		err = errors.Join(eventlogtest.Forget(t.Context(), w.creator.Log, "s"), w.creator.Sessions.Remove(t.Context(), ended))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := w.creator.Sessions.Register(t.Context(), "s", "")
+	if err != nil || now.Life == earlier.Life {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	js, err := jetstream.New(w.creator.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "$KV."+session.Bucket+".s", data); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the copy shows the earlier life", func() bool {
+		rec, _ := s.backend.Sessions.Session("s")
+		return rec.Life == earlier.Life && rec.State == session.Open
+	})
+	mustAppend(t, s, "s", "req", "0", "1")
+	for _, s := range []*Store{s, w.store(Config{})} {
+		wantAfter(t, s, "s", "req", -1, "0", "1")
+	}
+	if got := w.entries("s", "req"); len(got) != 2 || got[0].Subject.Life != now.Life {
+		t.Errorf("the log has %+v", got)
+	}
+}
+
+// A store that has written to a stream before another one ended the session is refused by the log.
+func TestSessionClosed_AnotherStoreHasNotHeardOfIt(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.store(Config{}), w.store(Config{})
+	mustOpen(t, a, "s", "req")
+	mustAppend(t, a, "s", "req", "0")
+	last := len(w.entries("s", "req"))
+	for range 2 {
+		if err := b.SessionClosed(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Append(t.Context(), "s", "req", []byte("1")); !errors.Is(err, session.ErrClosed) {
+		t.Error(err)
+	}
+	if got := len(w.entries("s", "req")); got != last {
+		t.Errorf("%d events are stored behind the end", got-last)
+	}
 }

@@ -38,7 +38,9 @@ func placeOf(session, stream string) (place, error) {
 type stream struct {
 	at     place
 	token  chan struct{} // holds one token
+	life   string        // of the session, that writer writes to
 	writer string        // empty until the store knows where the stream ended before
+	before int           // of count, what others had given in that life
 	lost   bool          // the newest Append has failed, and the log does not say so yet
 
 	mu    sync.Mutex
@@ -53,6 +55,13 @@ func (st *stream) own(ctx context.Context) (release func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// begin gives the stream a new writer in a life of its session, in which others have given
+// so many indexes. What they gave in another life does not count.
+func (st *stream) begin(life string, before int) {
+	st.add(before - st.before)
+	st.life, st.writer, st.before = life, newWriter(), before
 }
 
 func (st *stream) counted() int {

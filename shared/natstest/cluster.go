@@ -2,6 +2,7 @@ package natstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -120,6 +121,26 @@ func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
 		return fmt.Errorf("%d leaders", leaders)
 	}
 	return Behind(ctx, nc)
+}
+
+// WaitHeard waits until the server of a connection knows who takes what is published to a
+// subject: in a cluster it hears of a new stream a moment after whoever made it. Nothing is
+// stored, since no server knows the rollup that is asked for.
+func WaitHeard(t testing.TB, nc *nats.Conn, subject string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterPatience)
+	defer cancel()
+	probe := nats.NewMsg(subject)
+	probe.Header.Set(jetstream.MsgRollup, "none")
+	for {
+		_, err := nc.RequestMsgWithContext(ctx, probe)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, nats.ErrNoResponders) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // behindWithin bounds one look at the streams, which those without a leader do not answer.

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +23,53 @@ type Server struct {
 	dir string
 	srv *server.Server
 	opt server.Options
+	// inside is the server that connections in memory come to; nil while it is stopped.
+	inside atomic.Pointer[server.Server]
+	mu     sync.Mutex
+	conns  []net.Conn // of those who came in memory
+}
+
+// StartInMemory is [StartIn] for tests in virtual time: the server listens nowhere, and is
+// reached by [Server.InProcessConn] alone.
+func StartInMemory(t testing.TB, dir string) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: dir, opt: options(dir)}
+	s.opt.DontListen = true
+	s.Start()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// InProcessConn returns a connection in memory to the server; see [nats.InProcessServer].
+func (s *Server) InProcessConn() (net.Conn, error) {
+	srv := s.inside.Load()
+	if srv == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	conn, err := srv.InProcessConn()
+	if err == nil {
+		s.mu.Lock()
+		s.conns = append(s.conns, conn)
+		s.mu.Unlock()
+	}
+	return conn, err
+}
+
+// hangUp ends all connections in memory, and waits until the server has noticed. It sleeps
+// under a lock while it shuts down with somebody connected, which in virtual time lasts for
+// ever when that lock is waited for.
+func (s *Server) hangUp() {
+	s.inside.Store(nil)
+	s.mu.Lock()
+	conns := s.conns
+	s.conns = nil
+	s.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	if s.opt.DontListen {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Start runs a server on a free port of the loopback interface with its store in
@@ -61,7 +111,7 @@ func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *S
 // server to its clients: it has a new ID.
 func (s *Server) Start() {
 	s.t.Helper()
-	if s.opt.Port == server.RANDOM_PORT {
+	if s.opt.Port == server.RANDOM_PORT && !s.opt.DontListen {
 		s.opt.Port = FreePort(s.t)
 	}
 	opt := s.opt
@@ -70,6 +120,7 @@ func (s *Server) Start() {
 		s.t.Fatal(err)
 	}
 	s.srv = srv
+	s.inside.Store(srv)
 }
 
 func run(opt *server.Options) (*server.Server, error) {
@@ -116,6 +167,7 @@ func (s *Server) Stop() {
 	if s.srv == nil {
 		return
 	}
+	s.hangUp()
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
 	s.srv = nil
@@ -133,6 +185,9 @@ func (s *Server) URL() string { return s.srv.ClientURL() }
 // Connect opens a connection that ends with the test.
 func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
+	if s.opt.DontListen {
+		opts = append([]nats.Option{nats.InProcessServer(s)}, opts...)
+	}
 	nc, err := nats.Connect(s.URL(), append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectBufSize(-1), nats.Timeout(30 * time.Second)}, opts...)...)
 	if err != nil {
 		s.t.Fatalf("cannot connect: %v", err)

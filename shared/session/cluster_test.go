@@ -14,14 +14,17 @@ import (
 	"rejoin/shared/session"
 )
 
-// In a bucket with replicas, who loses the race over a marker is refused in other words.
-func TestASessionThatWasRemovedIsMadeOnceInACluster(t *testing.T) {
+// With replicas, who loses the race over an opening or a marker is refused in other words.
+func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	r, err := session.Create(patient(t), nc, 3, quiet())
+	settings := one()
+	settings.Replicas = 3
+	l := newLog(t, nc, settings)
+	r, err := session.Create(patient(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +33,7 @@ func TestASessionThatWasRemovedIsMadeOnceInACluster(t *testing.T) {
 		name := fmt.Sprint(n)
 		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
 		if err == nil {
-			err = r.Remove(patient(t), rec)
+			err = remove(t, r, l, rec)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -1,16 +1,20 @@
 package session
 
-import "errors"
+import (
+	"errors"
+
+	"rejoin/shared/eventlog"
+)
 
 var (
-	// ErrNotFound is returned when a session is not registered.
-	ErrNotFound = errors.New("the session is not registered")
+	// ErrNotFound is returned when neither the log nor the registry has a session.
+	ErrNotFound = errors.New("there is no such session")
 
 	// ErrExists is returned when a session that is to be created is there already.
 	ErrExists = errors.New("the session exists")
 
-	// ErrClosed is returned when a session or stream is closing or closed.
-	ErrClosed = errors.New("the session or stream is closed")
+	// ErrClosed is returned when a session or stream has ended.
+	ErrClosed = eventlog.ErrClosed
 
 	// ErrConflict is returned when somebody else changed a record in between.
 	ErrConflict = errors.New("the record was changed by somebody else")

@@ -3,8 +3,9 @@ package session
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/link"
@@ -16,9 +17,6 @@ type bucketCopy struct {
 	records map[string]Record
 	through uint64 // the newest revision that the watch has shown
 }
-
-// nowhere is the connection of a copy that follows nothing at the moment.
-const nowhere = math.MaxUint64
 
 func newBucketCopy() *bucketCopy { return &bucketCopy{records: map[string]Record{}} }
 
@@ -43,34 +41,22 @@ func (c *bucketCopy) show(k string, rec Record, removed bool) {
 	}
 }
 
+// correct takes what the log says of a record that the bucket has at the same revision, or
+// does not have.
+func (r *Registry) correct(k string, rec Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.copy.records[k].Revision <= rec.Revision {
+		r.copy.records[k] = rec
+	}
+}
+
 func (r *Registry) put(k string, rec Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.copy.put(k, rec)
 	if r.next != nil {
 		r.next.put(k, rec)
-	}
-}
-
-// Current waits until the copy in memory follows the bucket on the connection as
-// it is now. While there is no connection, and for a moment after it came back,
-// the copy shows what was; who decides by the copy whether a session is open asks
-// this first. The error wraps [ErrUnavailable] and says that ctx ended.
-func (r *Registry) Current(ctx context.Context) error {
-	for {
-		connected := r.nc.IsConnected() // before the number: it may be lost in between, and is another one then
-		connection := r.nc.Stats().Reconnects
-		r.mu.RLock()
-		on, changed := r.on, r.changed
-		r.mu.RUnlock()
-		if connected && on == connection {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(ErrUnavailable, ctx.Err())
-		case <-changed:
-		}
 	}
 }
 
@@ -81,7 +67,11 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 		if ctx.Err() != nil || errors.Is(err, link.ErrChanged) {
 			continue
 		}
-		if r.nc.IsConnected() {
+		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
+			r.log.Error("the session registry has gone; creating it anew")
+			err = createBucket(ctx, r.js, r.events)
+		}
+		if err != nil && r.nc.IsConnected() {
 			r.log.Warn("cannot follow the session registry", "error", err)
 		}
 		r.pause(ctx)
@@ -101,32 +91,22 @@ func (r *Registry) pause(ctx context.Context) {
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	connection := r.nc.Stats().Reconnects
-	// Who follows anew builds a new copy: what is not shown was removed meanwhile, or
-	// the bucket is an older copy of itself. The old one serves until then.
+	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
+	// bucket is an older copy of itself. The old copy serves until then.
 	r.mu.Lock()
-	r.next, r.on = newBucketCopy(), nowhere
+	r.next = newBucketCopy()
 	r.mu.Unlock()
-	defer r.unfollowed() // at once: a copy that nobody feeds is not current
 	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
-		r.swap(connection)
+		r.swap()
 		copied()
 	})
 }
 
-func (r *Registry) unfollowed() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.on = nowhere
-}
-
 // swap makes what the watch has shown the copy.
-func (r *Registry) swap(connection uint64) {
+func (r *Registry) swap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.copy, r.next, r.on = r.next, nil, connection
-	close(r.changed)
-	r.changed = make(chan struct{})
+	r.copy, r.next = r.next, nil
 }
 
 func (r *Registry) show(entry bucket.Entry) {

@@ -2,14 +2,20 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -53,29 +59,40 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 	return nc
 }
 
-func create(t *testing.T, nc *nats.Conn) *session.Registry {
+// create makes a log of one partition, and its registry.
+func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	r, err := session.Create(patient(t), nc, 1, quiet())
+	l := newLog(t, nc, one())
+	r, err := session.Create(patient(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return r
+	return r, l
 }
 
-func open(t *testing.T, nc *nats.Conn) *session.Registry {
+// open opens the log and its registry, as another process does.
+func open(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	r, err := session.OpenRegistry(patient(t), nc, quiet())
+	l, err := eventlog.Open(patient(t), nc, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	r, err := session.OpenRegistry(patient(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return r
+	return r, l
 }
 
-func newLog(t *testing.T, nc *nats.Conn) *eventlog.Log {
+// one is a log with a single partition.
+func one() eventlog.Settings { return eventlog.Settings{Partitions: 1} }
+
+func newLog(t *testing.T, nc *nats.Conn, settings eventlog.Settings) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(patient(t), nc, eventlog.Settings{Partitions: 1}, quiet())
+	l, err := eventlog.Create(patient(t), nc, settings, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,4 +107,95 @@ func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
 		t.Fatal(err)
 	}
 	return rec
+}
+
+// publish publishes to stream t of a life.
+func publish(t *testing.T, l *eventlog.Log, rec session.Record) error {
+	t.Helper()
+	_, err := l.Publish(patient(t), eventlog.Event{Session: rec.Session, Life: rec.Life, Stream: "t", Data: []byte("{}")})
+	return err
+}
+
+// subjects returns the subjects of a log's entries, in order, with "L" for the life of rec.
+func subjects(t *testing.T, l *eventlog.Log, rec session.Record) (all []string) {
+	t.Helper()
+	if _, err := l.Scan(patient(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+		all = append(all, strings.Replace(e.RawSubject, "."+rec.Life+".", ".L.", 1))
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func mustEnd(t *testing.T, r *session.Registry, name, stream string) {
+	t.Helper()
+	if err := r.End(patient(t), name, stream, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seal writes the seal of a life and nothing behind it.
+func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(patient(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forget removes a session from the index.
+func forget(t *testing.T, nc *nats.Conn, name string) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(patient(t), session.Bucket)
+	if err == nil {
+		err = kv.Purge(patient(t), event.Token(name))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forgetOpening removes a session's opening from the log, as its maximum age does.
+func forgetOpening(t *testing.T, l *eventlog.Log, name string) {
+	t.Helper()
+	if err := eventlogtest.Forget(patient(t), l, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// putRaw writes a record behind the registry's back and returns its revision.
+func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ack, err := js.Publish(patient(t), "$KV."+session.Bucket+"."+key, []byte(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// answered asks again while NATS restarts: an answer that is lost with a connection never
+// comes.
+func answered(t *testing.T, ask func(context.Context) error) {
+	t.Helper()
+	eventually(t, "an answer", func() bool {
+		ctx, cancel := context.WithTimeout(patient(t), 10*time.Second)
+		defer cancel()
+		err := ask(ctx)
+		if err != nil && !errors.Is(err, session.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnknown) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }

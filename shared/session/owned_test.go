@@ -10,16 +10,17 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestASessionIsItsOwnersAloneAndNotThereForOthers(t *testing.T) {
+func TestOwned(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
-	r, other := create(t, nc), open(t, nc)
+	r, _ := create(t, nc)
+	other, _ := open(t, nc)
 	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
 		if _, err := r.Create(patient(t), session.New(name, owner, nil, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
-		if rec, err := registry.Owned(patient(t), "hers", "alice"); err != nil || rec.Session != "hers" || rec.Incarnation == "" {
+		if rec, err := registry.Owned(patient(t), "hers", "alice"); err != nil || rec.Session != "hers" || rec.Life == "" {
 			t.Errorf("%+v, %v", rec, err)
 		}
 		if _, ok := registry.Session("hers"); !ok {

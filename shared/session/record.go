@@ -8,37 +8,31 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
-// State is where a session or stream is in its life.
+// State says whether a session takes messages.
 type State string
 
 const (
 	// Open takes messages.
 	Open State = "open"
-	// Closing takes no more messages; its =close marker is not written yet.
-	Closing State = "closing"
-	// Closed has its =close marker in the log. The record is a tombstone.
+	// Closed takes none: its life is sealed in the log. The record is a tombstone.
 	Closed State = "closed"
 )
 
-// Record is what the registry holds of a session, or of a stream of a session that
-// is closing or closed (an open stream has no record).
+// Record is what the registry holds of a session: what the log said of it when the record
+// was written.
 type Record struct {
 	Session string `json:"session"`
-	// Stream is empty in the record of a session.
-	Stream string `json:"stream,omitempty"`
-	// Incarnation tells this session from earlier ones of the same name.
-	Incarnation string `json:"incarnation,omitempty"`
-	State       State  `json:"state"`
-	// Created is when the session was registered.
+	// Life tells this use of the name from earlier ones; it is part of the subject of
+	// everything that belongs to the session.
+	Life  string `json:"life,omitempty"`
+	State State  `json:"state"`
+	// Created is when the session was opened.
 	Created time.Time `json:"created"`
-	// Ended is when the state last became closing or closed.
+	// Ended is when the session was sealed; zero while it is open.
 	Ended time.Time `json:"ended,omitzero"`
-	// ClosedAt is the sequence of the =close marker, once closed.
-	ClosedAt uint64 `json:"closedAt,omitempty"`
-	// Clear says that what is closing is to be cleared too, or what is closed was.
-	Clear bool `json:"clear,omitempty"`
 	// Owner is who created the session; fixed at creation.
 	Owner string `json:"owner,omitempty"`
 	// Metadata is the creator's, a JSON object.
@@ -53,27 +47,41 @@ type Record struct {
 
 // New returns the record of a new session.
 func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
-	r := Record{Session: name, Incarnation: strings.ToLower(rand.Text()[:12]), State: Open, Created: now.UTC(), Owner: owner, Metadata: metadata}
+	r := Record{Session: name, Life: NewLife(), State: Open, Created: now.UTC(), Owner: owner, Metadata: metadata}
 	r.Retention, _ = ParseRetention(metadata)
 	return r
 }
 
-// key returns the record's key in the bucket: the session's token, and for a
-// stream the stream's token behind a dot, which no token holds.
-func key(name, stream string) string {
-	if stream == "" {
-		return event.Token(name)
-	}
-	return event.Token(name) + "." + event.Token(stream)
+// NewLife returns a life that no session has had: 60 random bits.
+func NewLife() string { return strings.ToLower(rand.Text()[:12]) }
+
+// fromLog returns the record of a session whose opening is in the log.
+func fromLog(o eventlog.Opening) Record {
+	r := Record{Session: o.Session, Life: o.Life, State: Open, Created: o.Created, Owner: o.Owner, Metadata: o.Metadata}
+	r.Retention, _ = ParseRetention(r.Metadata)
+	return r
 }
+
+// opening returns the entry of the log that opens the session.
+func (r Record) opening() eventlog.Opening {
+	return eventlog.Opening{Session: r.Session, Life: r.Life, Owner: r.Owner, Created: r.Created, Metadata: r.Metadata}
+}
+
+// saysAs reports whether two records say the same of a session.
+func (r Record) saysAs(other Record) bool {
+	return r.Life == other.Life && r.State == other.State && r.Owner == other.Owner
+}
+
+// key returns the record's key in the bucket: the session's token.
+func key(name string) string { return event.Token(name) }
 
 func decode(k string, data []byte, revision uint64) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(data, &r); err != nil {
 		return Record{}, fmt.Errorf("the record %q cannot be read: %w", k, err)
 	}
-	if key(r.Session, r.Stream) != k {
-		return Record{}, fmt.Errorf("the record %q is about %q", k, key(r.Session, r.Stream))
+	if key(r.Session) != k {
+		return Record{}, fmt.Errorf("the record %q is about %q", k, key(r.Session))
 	}
 	r.Revision = revision
 	r.Retention, _ = ParseRetention(r.Metadata)

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/link"
 )
 
@@ -28,23 +29,25 @@ const (
 	markerTTL = time.Hour
 )
 
-// Registry is the open registry.
+// Registry is the open registry. It is safe for concurrent use.
 //
-//	Create, Open ──▶ Registry ──starts──▶ follow: one goroutine, copies the
-//	                    │                 bucket's changes, ends in Close
-//	                    ├─ Session, Stream        the copy in memory
-//	                    └─ Get, Create, Update, … the bucket's leader
+//	Create, OpenRegistry ──▶ Registry ──starts──▶ follow: one goroutine, copies the
+//	                            │                 bucket's changes, ends in Close
+//	                            ├─ Session, Sessions  the copy in memory
+//	                            └─ all others         the log first, then the bucket
 type Registry struct {
-	nc  *nats.Conn
-	js  jetstream.JetStream
-	kv  jetstream.KeyValue
-	log *slog.Logger
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	kv     jetstream.KeyValue
+	events *eventlog.Log
+	log    *slog.Logger
 
-	mu      sync.RWMutex
-	copy    *bucketCopy
-	next    *bucketCopy   // what a new watch has shown so far; nil once it is the copy
-	on      uint64        // the connection that copy follows the bucket on, or nowhere
-	changed chan struct{} // closed and replaced when on is set
+	readOnly bool // see [Registry.ReadOnly]
+	creator  bool // it makes the bucket anew when that has gone
+
+	mu   sync.RWMutex
+	copy *bucketCopy
+	next *bucketCopy // what a new watch has shown so far; nil once it is the copy
 
 	stop     context.CancelFunc
 	followed sync.WaitGroup
@@ -52,20 +55,28 @@ type Registry struct {
 
 // Create makes the bucket if it is missing, and opens the registry. The service
 // that creates the log creates the bucket too.
-func Create(ctx context.Context, nc *nats.Conn, replicas int, log *slog.Logger) (*Registry, error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Registry, error) {
+	js, err := jetstream.New(events.Conn(), jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, err
 	}
+	if err := createBucket(ctx, js, events); err != nil {
+		return nil, err
+	}
+	return open(ctx, events, log, true)
+}
+
+// createBucket makes the bucket if it is missing. The error wraps [ErrUnavailable].
+func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.Log) error {
 	// The bucket is a stream like CreateKeyValue makes one, but without direct
 	// gets: any replica answers those, and an old answer here is a wrong one.
-	_, err = js.CreateStream(ctx, jetstream.StreamConfig{
+	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
 		Name:                   "KV_" + Bucket,
 		Description:            "Rejoin session registry",
 		Subjects:               []string{"$KV." + Bucket + ".>"},
 		MaxMsgsPerSubject:      1,
 		Storage:                jetstream.FileStorage,
-		Replicas:               max(replicas, 1),
+		Replicas:               max(events.Settings().Replicas, 1),
 		AllowRollup:            true,
 		DenyDelete:             true,
 		Duplicates:             2 * time.Minute,
@@ -77,19 +88,24 @@ func Create(ctx context.Context, nc *nats.Conn, replicas int, log *slog.Logger) 
 		SubjectDeleteMarkerTTL: markerTTL,
 	})
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return nil, unavailable(err)
+		return unavailable(err)
 	}
-	return OpenRegistry(ctx, nc, log)
+	return nil
 }
 
-// OpenRegistry opens the registry, and waits until its bucket exists and is copied
-// or ctx ends; the error then wraps ctx's.
-func OpenRegistry(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Registry, error) {
+// OpenRegistry opens the registry of a log, and waits until its bucket exists and is
+// copied or ctx ends; the error then wraps ctx's. The log must stay open for longer.
+func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Registry, error) {
+	return open(ctx, events, log, false)
+}
+
+func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator bool) (*Registry, error) {
+	nc := events.Conn()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, log: log, copy: newBucketCopy(), on: nowhere, changed: make(chan struct{})}
+	r := &Registry{nc: nc, js: js, events: events, log: log, copy: newBucketCopy(), creator: creator}
 	for {
 		kv, err := js.KeyValue(ctx, Bucket)
 		if err == nil {
@@ -121,149 +137,250 @@ func (r *Registry) Close() {
 	r.followed.Wait()
 }
 
-// Session returns the copy of a session's record.
-func (r *Registry) Session(name string) (Record, bool) { return r.cached(key(name, "")) }
+// ReadOnly makes the registry leave the index to other services. It is for a service whose
+// NATS user may not write the bucket: NATS does not answer what it refuses, so each attempt
+// would wait for its time-out. It must be called before any other method.
+func (r *Registry) ReadOnly() { r.readOnly = true }
 
-// Stream returns the copy of a closing or closed stream's record.
-func (r *Registry) Stream(name, stream string) (Record, bool) { return r.cached(key(name, stream)) }
-
-func (r *Registry) cached(k string) (Record, bool) {
+// Session returns the copy of a session's record. It may be older than the log, or newer
+// than a log that was rolled back.
+func (r *Registry) Session(name string) (Record, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	rec, ok := r.copy.records[k]
+	rec, ok := r.copy.records[key(name)]
 	return rec, ok
 }
 
-// Sessions returns the copies of all records, of sessions and of streams, in no order.
+// Sessions returns the copies of all records, in no order.
 func (r *Registry) Sessions() []Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.AppendSeq(make([]Record, 0, len(r.copy.records)), maps.Values(r.copy.records))
 }
 
-// Of returns the copies of the records of a session and of its streams, in no order. It
-// looks at all records.
-func (r *Registry) Of(name string) (all []Record) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	for _, rec := range r.copy.records {
-		if rec.Session == name {
-			all = append(all, rec)
-		}
+// Get asks the log for a session, and the index for one whose opening the log does not
+// hold any more. An index that says otherwise is corrected. Errors wrap [ErrNotFound] or
+// [ErrUnavailable].
+func (r *Registry) Get(ctx context.Context, name string) (Record, error) {
+	f, err := r.find(ctx, name)
+	if err != nil {
+		return Record{}, err
 	}
-	return all
+	return r.judge(ctx, f)
 }
 
-// CheckOpen returns an error that wraps [ErrClosed] when the copy says that the
-// session or the stream takes no more messages.
-func (r *Registry) CheckOpen(name, stream string) error {
-	if rec, ok := r.Session(name); ok && rec.State != Open {
-		return fmt.Errorf("%w: session %s", ErrClosed, name)
-	}
-	if rec, ok := r.Stream(name, stream); ok && rec.State != Open {
-		return fmt.Errorf("%w: stream %s", ErrClosed, stream)
-	}
-	return nil
+// found is what the log and the index have of a session.
+type found struct {
+	name    string
+	indexed Record            // without a name when the index has none
+	opening *eventlog.Opening // nil when the log has none
 }
 
-// Get asks the bucket's leader for a session's record, or a stream's when stream
-// is not empty. Errors wrap [ErrNotFound] or [ErrUnavailable].
-func (r *Registry) Get(ctx context.Context, name, stream string) (Record, error) {
+// find takes two requests, whatever there is: so the time it takes says nothing of a
+// session that is another's.
+func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	k := key(name, stream)
-	entry, err := r.kv.Get(ctx, k)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return Record{}, ErrNotFound
+	f.name = name
+	if f.indexed, err = r.indexed(ctx, name); err != nil {
+		return f, err
 	}
+	o, err := r.events.Opening(ctx, name)
+	switch {
+	case err == nil:
+		f.opening = &o
+	case !errors.Is(err, eventlog.ErrNotFound):
+		return f, unavailable(err)
+	}
+	return f, nil
+}
+
+// judge returns the record of what was found, and corrects the index. Of a session whose
+// opening the log does not hold any more the index says whose it is, and the log still may
+// say that it has ended.
+func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
+	rec := f.indexed
+	switch {
+	case f.opening != nil:
+		rec = fromLog(*f.opening)
+	case rec.Session == "":
+		return Record{}, ErrNotFound
+	case rec.State != Open:
+		return rec, nil
+	}
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
+	at, sealed, err := r.events.Sealed(ctx, f.name, rec.Life)
 	if err != nil {
 		return Record{}, unavailable(err)
 	}
-	return decode(k, entry.Value(), entry.Revision())
+	if sealed {
+		rec.State, rec.Ended = Closed, at.UTC()
+	}
+	return r.index(ctx, rec, f.indexed), nil
 }
 
-// Learn returns the copy of a session's record, and asks the bucket's leader when
-// there is none: the copy may be a moment behind what was just written. Errors are
-// those of [Registry.Get].
+// indexed asks the bucket's leader for a record, which has no name when there is none, or
+// one that cannot be read: then it has a revision, and is written over.
+func (r *Registry) indexed(ctx context.Context, name string) (Record, error) {
+	k := key(name)
+	entry, err := r.kv.Get(ctx, k)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return Record{}, nil
+	case err != nil:
+		return Record{}, unavailable(err)
+	}
+	rec, err := decode(k, entry.Value(), entry.Revision())
+	if err != nil {
+		return Record{Revision: entry.Revision()}, nil //nolint:nilerr // see above
+	}
+	return rec, nil
+}
+
+// index writes what the log says of a session over an indexed record that says otherwise,
+// and returns it with its revision. The index is not needed for what the log has: when it
+// cannot be written, or somebody else was faster, it is left to the next look.
+func (r *Registry) index(ctx context.Context, rec, indexed Record) Record {
+	if indexed.Revision != 0 && indexed.saysAs(rec) {
+		rec.Revision, rec.Ended = indexed.Revision, indexed.Ended
+		r.put(key(rec.Session), rec)
+		return rec
+	}
+	if r.readOnly {
+		rec.Revision = indexed.Revision
+		r.correct(key(rec.Session), rec)
+		return rec
+	}
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return rec
+	}
+	k := key(rec.Session)
+	if indexed.Revision == 0 {
+		rec.Revision, err = r.kv.Create(ctx, k, data)
+	} else {
+		rec.Revision, err = r.kv.Update(ctx, k, data, indexed.Revision)
+	}
+	if err != nil {
+		r.log.Debug("the index of sessions could not be written", "session", rec.Session, "error", err)
+		rec.Revision = indexed.Revision
+		return rec
+	}
+	r.put(k, rec)
+	return rec
+}
+
+// Learn returns the copy of the record of an open session, and is [Registry.Get] where
+// there is none.
 func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
-	if rec, ok := r.Session(name); ok {
+	if rec, ok := r.Session(name); ok && rec.State == Open {
 		return rec, nil
 	}
-	rec, err := r.Get(ctx, name, "")
-	if err == nil {
-		r.put(key(name, ""), rec)
+	return r.Get(ctx, name)
+}
+
+// Create opens a session in the log and indexes it. Errors wrap [ErrExists] or
+// [ErrUnavailable].
+func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
+	indexed, err := r.indexed(ctx, rec.Session)
+	if err != nil {
+		return Record{}, err
+	}
+	if indexed.Session != "" {
+		return Record{}, ErrExists // even if the log has forgotten the session: a tombstone keeps its name
+	}
+	_, err = r.events.OpenSession(ctx, rec.opening())
+	switch {
+	case errors.Is(err, eventlog.ErrExists):
+		return Record{}, ErrExists
+	case err != nil:
+		return Record{}, unavailable(err)
+	}
+	return r.index(ctx, rec, indexed), nil
+}
+
+// Register returns the record of an open session, and opens one where there is none: a
+// session is opened on first use. Errors wrap [ErrClosed] when the session has ended, or
+// [ErrUnavailable].
+func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
+	rec, err := r.Learn(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		if rec, err = r.Create(ctx, New(name, owner, nil, time.Now())); errors.Is(err, ErrExists) {
+			rec, err = r.Get(ctx, name)
+		}
+		if errors.Is(err, ErrNotFound) {
+			err = fmt.Errorf("%w: session %s was removed at this moment", ErrUnavailable, name)
+		}
+	}
+	if err == nil && rec.State != Open {
+		err = fmt.Errorf("%w: session %s", ErrClosed, name)
 	}
 	return rec, err
 }
 
-// Create stores a new record. Errors wrap [ErrExists] or [ErrUnavailable].
-func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
-	data, err := json.Marshal(rec)
+// End ends a session, or one stream of it when stream is not empty, and clears it too
+// when alsoClear is set. When it returns no error nothing more is stored, at whatever
+// ingest. It is safe to repeat, and finishes what another process began. Errors wrap
+// [ErrNotFound], [ErrUnavailable], or those of [eventlog.Log.EndSession].
+func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool) error {
+	f, err := r.find(ctx, name)
 	if err != nil {
-		return Record{}, err
+		return err
+	}
+	rec, err := r.judge(ctx, f)
+	if err != nil {
+		return err
 	}
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	k := key(rec.Session, rec.Stream)
-	rec.Revision, err = r.kv.Create(ctx, k, data)
-	if bucket.Conflict(err) {
-		return Record{}, ErrExists
+	// Also what is closed already: its end may have stopped half-way.
+	if stream != "" {
+		err = r.events.EndStream(ctx, name, rec.Life, stream)
+	} else {
+		err = r.EndLife(ctx, rec)
 	}
 	if err != nil {
-		return Record{}, unavailable(err)
+		return err
 	}
-	r.put(k, rec)
-	return rec, nil
+	if alsoClear {
+		return r.events.ClearStream(ctx, name, rec.Life, stream)
+	}
+	return nil
 }
 
-// Register returns the session's record, and creates it when there is none: a
-// session is registered on first use. Errors wrap [ErrClosed] when the session is
-// not open, or [ErrUnavailable].
-func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
-	rec, ok := r.Session(name)
-	if !ok {
-		var err error
-		rec, err = r.Create(ctx, New(name, owner, nil, time.Now()))
-		if errors.Is(err, ErrExists) {
-			if rec, err = r.Get(ctx, name, ""); errors.Is(err, ErrNotFound) {
-				err = fmt.Errorf("%w: session %s was removed at this moment", ErrUnavailable, name)
-			}
-		}
-		if err != nil {
-			return Record{}, err
-		}
-	}
-	if rec.State != Open {
-		return rec, fmt.Errorf("%w: session %s", ErrClosed, name)
-	}
-	return rec, nil
-}
-
-// Update stores a changed record over the revision that it was read at. Errors
-// wrap [ErrConflict] or [ErrUnavailable].
-func (r *Registry) Update(ctx context.Context, rec Record) (Record, error) {
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return Record{}, err
-	}
+// EndLife is [Registry.End] for the session of a record, and touches no other life of its
+// name.
+func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	k := key(rec.Session, rec.Stream)
-	rec.Revision, err = r.kv.Update(ctx, k, data, rec.Revision)
-	if err != nil {
-		return Record{}, casError(err)
+	if err := r.events.EndSession(ctx, rec.Session, rec.Life); err != nil {
+		return err
 	}
-	r.put(k, rec)
-	return rec, nil
+	if rec.State == Open {
+		ended := rec
+		ended.State, ended.Ended = Closed, time.Now().UTC()
+		r.index(ctx, ended, rec)
+	}
+	return nil
 }
 
-// Remove deletes a record that has not changed since it was read. Errors wrap
-// [ErrConflict] or [ErrUnavailable].
+// Remove deletes a record that has not changed since it was read, when the log has no opening
+// of its session any more: from then on the name may be opened again. Errors wrap [ErrConflict]
+// or [ErrUnavailable].
 func (r *Registry) Remove(ctx context.Context, rec Record) error {
+	f, err := r.find(ctx, rec.Session)
+	if err != nil {
+		return err
+	}
+	if f.indexed.Revision != rec.Revision || f.opening != nil {
+		return fmt.Errorf("%w: session %s", ErrConflict, rec.Session)
+	}
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	k := key(rec.Session, rec.Stream)
-	err := r.kv.Purge(ctx, k, jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
+	err = r.kv.Purge(ctx, key(rec.Session), jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
 	return casError(err)
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 )
 
@@ -49,8 +51,14 @@ func (b *busy) Purge(ctx context.Context, key string, opts ...jetstream.KVDelete
 	return b.KeyValue.Purge(ctx, key, opts...)
 }
 
-func TestAWriteThatComesTooSoonAfterAnotherIsNoConflict(t *testing.T) {
-	r, err := Create(t.Context(), natstest.Start(t).Connect(), 1, slog.New(slog.DiscardHandler))
+func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	r, err := Create(t.Context(), l, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,31 +67,45 @@ func TestAWriteThatComesTooSoonAfterAnotherIsNoConflict(t *testing.T) {
 	r.kv = bucket.Patient(b)
 	b.left = 3
 	rec, err := r.Create(t.Context(), New("s", "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || rec.Revision == 0 {
+		t.Fatalf("%+v, %v", rec, err)
 	}
 	b.left = 3
-	again, err := r.Update(t.Context(), rec)
-	if err != nil {
+	if err := r.End(t.Context(), "s", "", false); err != nil || b.left != 0 {
 		t.Fatal(err)
 	}
+	again, ok := r.Session("s")
+	if !ok || again.State != Closed {
+		t.Fatalf("the copy is %+v", again)
+	}
 	b.left = 3
-	if err := r.Remove(t.Context(), rec); !errors.Is(err, ErrConflict) || b.left != 0 {
+	if err := r.Remove(t.Context(), rec); !errors.Is(err, ErrConflict) {
 		t.Errorf("it is removed at an earlier revision: %v", err)
 	}
-	b.left = 3
-	if err := r.Remove(t.Context(), again); err != nil {
+	if err := r.Remove(t.Context(), again); !errors.Is(err, ErrConflict) {
+		t.Errorf("it is removed while the log has its opening: %v", err)
+	}
+	if err := eventlogtest.Forget(t.Context(), l, "s"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Remove(t.Context(), again); err != nil || b.left != 0 {
 		t.Error(err)
 	}
+	// The log has what the index could not be told in time.
 	b.left = 1_000_000
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := r.Create(ctx, rec); !errors.Is(err, ErrExists) {
-		t.Errorf("when nobody waits any more: %v", err)
+	rec, err = r.Create(ctx, New("s", "", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.left = 0
+	if got, err := r.Get(t.Context(), "s"); err != nil || got.Life != rec.Life || got.Revision == 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-func TestErrorsOfAWriteAreNamed(t *testing.T) {
+func TestCASError(t *testing.T) {
 	for name, tt := range map[string]struct{ err, want error }{
 		"one server":   {&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequence}, ErrConflict},
 		"replicas":     {&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequenceConstant}, ErrConflict},
@@ -100,7 +122,7 @@ func TestErrorsOfAWriteAreNamed(t *testing.T) {
 	}
 }
 
-func TestWhatWasWrittenIsNotTakenBackByTheWatch(t *testing.T) {
+func TestBucketCopy_WatchIsBehindTheWriter(t *testing.T) {
 	at := func(revision uint64) Record { return Record{Session: "k", Revision: revision} }
 	c := newBucketCopy()
 	expect := func(what string, revision uint64) {

@@ -7,36 +7,36 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
-func TestASessionIsCreatedOnce(t *testing.T) {
+func TestCreate_Once(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
-	r, other := create(t, nc), open(t, nc)
+	r, _ := create(t, nc)
+	other, _ := open(t, nc)
 	now := time.Now()
 	rec, err := r.Create(patient(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec.State != session.Open || rec.Session != "s/1" || rec.Owner != "me" || rec.Incarnation == "" || rec.Revision == 0 || !rec.Created.Equal(now) {
+	if rec.State != session.Open || rec.Session != "s/1" || rec.Owner != "me" || rec.Life == "" || rec.Revision == 0 || !rec.Created.Equal(now) {
 		t.Errorf("created %+v", rec)
 	}
 	for _, again := range []*session.Registry{r, other} {
 		if _, err := again.Create(patient(t), session.New("s/1", "you", nil, now)); !errors.Is(err, session.ErrExists) {
 			t.Errorf("again: %v", err)
 		}
-		got, err := again.Get(patient(t), "s/1", "")
-		if err != nil || got.Incarnation != rec.Incarnation || string(got.Metadata) != `{"a":[1]}` || got.Revision != rec.Revision {
+		got, err := again.Get(patient(t), "s/1")
+		if err != nil || got.Life != rec.Life || string(got.Metadata) != `{"a":[1]}` || got.Revision != rec.Revision {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
@@ -44,139 +44,162 @@ func TestASessionIsCreatedOnce(t *testing.T) {
 		t.Errorf("its own copy is %+v", got)
 	}
 	eventually(t, "the other copy", func() bool { _, ok := other.Session("s/1"); return ok })
-	if _, err := r.Get(patient(t), "s", ""); !errors.Is(err, session.ErrNotFound) {
+	if _, err := r.Get(patient(t), "s"); !errors.Is(err, session.ErrNotFound) {
 		t.Errorf("another session: %v", err)
 	}
 }
 
-func TestTheRecordsOfASessionAreItsOwnAndThoseOfItsStreams(t *testing.T) {
-	r := create(t, connect(t, natstest.Start(t)))
-	for _, rec := range []session.Record{
-		session.New("s", "", nil, time.Now()), session.New("s.a", "", nil, time.Now()), {Session: "s", Stream: "a"}, {Session: "s.a", Stream: "s"},
-	} {
-		if _, err := r.Create(patient(t), rec); err != nil {
-			t.Fatal(err)
+// A name is taken while the log or the index has the session, open or ended.
+func TestCreate_NameIsTaken(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		for _, lost := range []string{"nothing", "index", "opening"} {
+			t.Run(fmt.Sprintf("ended=%t/lost=%s", ended, lost), func(t *testing.T) {
+				nc := connect(t, natstest.Start(t))
+				r, l := create(t, nc)
+				mustCreate(t, r, "s")
+				if ended {
+					mustEnd(t, r, "s", "")
+				}
+				switch lost {
+				case "index":
+					forget(t, nc, "s")
+				case "opening":
+					forgetOpening(t, l, "s")
+				}
+				if _, err := r.Create(patient(t), session.New("s", "", nil, time.Now())); !errors.Is(err, session.ErrExists) {
+					t.Errorf("it is created again: %v", err)
+				}
+				_, err := r.Register(patient(t), "s", "")
+				if ended && !errors.Is(err, session.ErrClosed) || !ended && err != nil {
+					t.Errorf("it is registered again: %v", err)
+				}
+			})
 		}
-	}
-	var streams []string
-	for _, rec := range r.Of("s") {
-		if rec.Session != "s" {
-			t.Errorf("%+v", rec)
-		}
-		streams = append(streams, rec.Stream)
-	}
-	if slices.Sort(streams); !slices.Equal(streams, []string{"", "a"}) {
-		t.Errorf("they are of %q", streams)
-	}
-	if all := r.Of("a"); len(all) > 0 {
-		t.Errorf("%+v", all)
 	}
 }
 
-func TestManyCreateOneSession(t *testing.T) {
+func TestRegister_Concurrent(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
-	first := create(t, nc)
-	registries := []*session.Registry{first, open(t, nc), open(t, nc)}
+	first, _ := create(t, nc)
+	second, _ := open(t, nc)
+	third, _ := open(t, nc)
+	registries := []*session.Registry{first, second, third}
 	for round := range 20 {
 		name := fmt.Sprintf("s%d", round)
-		incarnations := make([]string, 12)
+		lives := make([]string, 12)
 		var wg sync.WaitGroup
-		for i := range incarnations {
+		for i := range lives {
 			wg.Go(func() {
 				rec, err := registries[i%3].Register(patient(t), name, "")
 				if err != nil {
 					t.Error(err)
 				}
-				incarnations[i] = rec.Incarnation
+				lives[i] = rec.Life
 			})
 		}
 		wg.Wait()
-		for _, in := range incarnations {
-			if in == "" || in != incarnations[0] {
-				t.Fatalf("incarnations %q", incarnations)
+		for _, life := range lives {
+			if life == "" || life != lives[0] {
+				t.Fatalf("lives %q", lives)
 			}
 		}
 	}
 }
 
-func TestAWriteOverAnotherIsRefused(t *testing.T) {
+// remove removes a record as the janitor does, when the log has forgotten the session.
+func remove(t *testing.T, r *session.Registry, l *eventlog.Log, rec session.Record) error {
+	t.Helper()
+	if err := eventlogtest.Forget(patient(t), l, rec.Session); err != nil {
+		return err
+	}
+	return r.Remove(patient(t), rec)
+}
+
+func TestRemove(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
-	r, other := create(t, nc), open(t, nc)
+	r, l := create(t, nc)
+	other, _ := open(t, nc)
 	rec := mustCreate(t, r, "s")
-	changed := rec
-	changed.Owner = "changed"
-	newer, err := other.Update(patient(t), changed)
+	mustEnd(t, other, "s", "")
+	newer, err := other.Get(patient(t), "s")
 	if err != nil || newer.Revision <= rec.Revision {
 		t.Fatalf("%+v, %v", newer, err)
 	}
-	if _, err := r.Update(patient(t), rec); !errors.Is(err, session.ErrConflict) {
-		t.Errorf("update: %v", err)
-	}
 	if err := r.Remove(patient(t), rec); !errors.Is(err, session.ErrConflict) {
-		t.Errorf("remove: %v", err)
+		t.Errorf("it was changed meanwhile: %v", err)
 	}
-	if err := r.Remove(patient(t), newer); err != nil {
-		t.Errorf("remove: %v", err)
+	if got, err := r.Get(patient(t), "s"); err != nil || got.State != session.Closed {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := r.Remove(patient(t), newer); !errors.Is(err, session.ErrConflict) {
+		t.Errorf("the log has its opening: %v", err)
+	}
+	if err := remove(t, r, l, newer); err != nil {
+		t.Error(err)
 	}
 	for _, reg := range []*session.Registry{r, other} {
-		eventually(t, "gone from the copy", func() bool { _, ok := reg.Session("s"); return !ok })
-	}
-	if _, err := r.Update(patient(t), newer); !errors.Is(err, session.ErrConflict) {
-		t.Errorf("update of what was removed: %v", err)
+		eventually(t, "it is not in the copy", func() bool { _, ok := reg.Session("s"); return !ok })
+		if _, err := reg.Get(patient(t), "s"); !errors.Is(err, session.ErrNotFound) {
+			t.Errorf("it is there: %v", err)
+		}
 	}
 	again := mustCreate(t, r, "s")
-	if again.Incarnation == rec.Incarnation {
-		t.Error("the new session has the old one's incarnation")
+	if again.Life == rec.Life {
+		t.Error("the new session has the old one's life")
 	}
-	eventually(t, "the new one in the other copy", func() bool { got, _ := other.Session("s"); return got.Incarnation == again.Incarnation })
+	for _, old := range []session.Record{rec, newer, {Session: "s", Life: rec.Life, Revision: again.Revision}} {
+		if err := r.Remove(patient(t), old); !errors.Is(err, session.ErrConflict) {
+			t.Errorf("the name was used again: %v", err)
+		}
+	}
+	eventually(t, "the new one in the other copy", func() bool { got, _ := other.Session("s"); return got.Life == again.Life })
 }
 
 // The copy holds what this process wrote as soon as it is written. The watch,
 // which shows older revisions after that, must not take it back.
-func TestTheCopyNeverGoesBack(t *testing.T) {
+func TestSession_CopyNeverGoesBack(t *testing.T) {
 	srv := natstest.Start(t)
-	nc := connect(t, srv)
-	r, busy := create(t, nc), open(t, connect(t, srv))
-	rec := mustCreate(t, r, "s")
+	r, l := create(t, connect(t, srv))
+	busy, _ := open(t, connect(t, srv))
 	ctx, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer stop()
+	round := func(r *session.Registry, name string) error {
+		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+		if err != nil {
+			return err
+		}
+		if got, ok := r.Session(name); !ok || got.Revision < rec.Revision || got.Life != rec.Life {
+			return fmt.Errorf("the copy is %+v after %+v", got, rec)
+		}
+		if err := r.End(patient(t), name, "", false); err != nil {
+			return err
+		}
+		got, ok := r.Session(name)
+		if !ok || got.Revision <= rec.Revision || got.State != session.Closed {
+			return fmt.Errorf("the copy is %+v after its end", got)
+		}
+		return remove(t, r, l, got)
+	}
 	for n := range 4 { // so that the watch has something to do
 		others.Go(func() {
-			for other := mustCreate(t, busy, fmt.Sprint("other", n)); ctx.Err() == nil; {
-				next, err := busy.Update(patient(t), other)
-				if err != nil {
+			for ctx.Err() == nil {
+				if err := round(busy, fmt.Sprint("other", n)); err != nil {
 					t.Error(err)
 					return
 				}
-				other = next
 			}
 		})
 	}
-	for range 500 {
-		var err error
-		if rec, err = r.Update(patient(t), rec); err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			if got, ok := r.Session("s"); !ok || got.Revision < rec.Revision {
-				t.Fatalf("the copy is at revision %d after %d", got.Revision, rec.Revision)
-			}
-		}
-	}
 	for range 200 {
-		if err := r.Remove(patient(t), rec); err != nil {
+		if err := round(r, "s"); err != nil {
 			t.Fatal(err)
-		}
-		rec = mustCreate(t, r, "s")
-		if got, ok := r.Session("s"); !ok || got.Revision != rec.Revision {
-			t.Fatalf("the copy is %+v, %v", got, ok)
 		}
 	}
 }
 
-func TestTheLeaderIsAskedAndNotAReplica(t *testing.T) {
+func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
 	create(t, nc)
 	js, err := jetstream.New(nc)
@@ -190,16 +213,15 @@ func TestTheLeaderIsAskedAndNotAReplica(t *testing.T) {
 	if cfg := stream.CachedInfo().Config; cfg.AllowDirect || cfg.MaxConsumers != 100_000 || !cfg.AllowMsgTTL {
 		t.Errorf("the bucket is %+v", cfg)
 	}
-	var watched sync.WaitGroup
-	defer watched.Wait()
 	direct, err := nc.SubscribeSync("$JS.API.DIRECT.GET.>")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = direct.Unsubscribe() }()
-	r := open(t, nc)
+	r, _ := open(t, nc)
 	mustCreate(t, r, "s")
-	if _, err := r.Get(patient(t), "s", ""); err != nil {
+	mustEnd(t, r, "s", "")
+	if _, err := r.Get(patient(t), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := direct.Pending(); err != nil || n != 0 {
@@ -207,32 +229,39 @@ func TestTheLeaderIsAskedAndNotAReplica(t *testing.T) {
 	}
 }
 
-func TestOpeningWaitsForTheBucket(t *testing.T) {
+func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
+	l := newLog(t, nc, one())
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := session.OpenRegistry(ended, nc, quiet()); !errors.Is(err, context.Canceled) {
+	if _, err := session.OpenRegistry(ended, l, quiet()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	opened := make(chan error, 1)
 	ctx := patient(t)
 	go func() {
-		r, err := session.OpenRegistry(ctx, nc, quiet())
+		r, err := session.OpenRegistry(ctx, l, quiet())
 		if err == nil {
 			r.Close()
 		}
 		opened <- err
 	}()
-	create(t, nc)
+	for range 2 { // again is no error
+		r, err := session.Create(patient(t), l, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+	}
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
-	create(t, nc) // again is no error
 }
 
-func TestTheCopyFollowsARestartAndARollback(t *testing.T) {
+func TestSession_CopyFollowsARollback(t *testing.T) {
 	srv := natstest.Start(t)
-	r := create(t, connect(t, srv))
+	r, l := create(t, connect(t, srv))
+	eventlogtest.Begin(t, l)
 	kept := mustCreate(t, r, "kept")
 	older := filepath.Join(t.TempDir(), "older")
 	restart := func(stopped func()) {
@@ -240,91 +269,59 @@ func TestTheCopyFollowsARestartAndARollback(t *testing.T) {
 		srv.Stop()
 		stopped()
 		srv.Start()
-		if err := r.Current(patient(t)); err != nil {
-			t.Fatal(err)
-		}
 	}
 	restart(func() {
 		if err := os.CopyFS(older, os.DirFS(srv.Dir())); err != nil {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "a connection", func() bool {
-		// An answer that was lost with a connection never comes: do not wait for one long.
-		ctx, cancel := context.WithTimeout(patient(t), 2*time.Second)
-		defer cancel()
-		_, err := r.Create(ctx, session.New("lost", "", nil, time.Now()))
-		return err == nil || errors.Is(err, session.ErrExists)
+	answered(t, func(ctx context.Context) error {
+		_, err := r.Register(ctx, "lost", "")
+		return err
 	})
-	kept.Owner = "lost too"
-	if _, err := r.Update(patient(t), kept); err != nil {
-		t.Fatal(err)
-	}
+	answered(t, func(ctx context.Context) error { return r.End(ctx, "kept", "", false) })
 	restart(func() {
 		if err := errors.Join(os.RemoveAll(srv.Dir()), os.CopyFS(srv.Dir(), os.DirFS(older))); err != nil {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "what was lost is gone", func() bool {
+	eventually(t, "the copy is the older one", func() bool {
 		_, lost := r.Session("lost")
 		got, ok := r.Session("kept")
-		return !lost && ok && got.Owner == "owner" && got.Revision == kept.Revision
+		return !lost && ok && got.State == session.Open && got.Revision == kept.Revision
 	})
 	if all := r.Sessions(); len(all) != 1 {
 		t.Errorf("all: %+v", all)
 	}
-}
-
-func TestACopyIsNotCurrentWhileItsConnectionIsAway(t *testing.T) {
-	srv := natstest.Start(t)
-	var l natstest.Link
-	cut, other := create(t, connect(t, srv, nats.SetCustomDialer(&l))), open(t, connect(t, srv))
-	rec := mustCreate(t, cut, "s")
-	if err := cut.Current(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		l.Cut()
-		rec.Owner += "x"
-		var err error
-		if rec, err = other.Update(patient(t), rec); err != nil {
-			t.Fatal(err)
-		}
-		// Until the client notices, it cannot know.
-		eventually(t, "the cut is noticed", func() bool {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			defer cancel()
-			err := cut.Current(ctx)
-			return errors.Is(err, session.ErrUnavailable) && errors.Is(err, context.DeadlineExceeded)
-		})
-		l.Heal()
-		if err := cut.Current(patient(t)); err != nil {
-			t.Fatal(err)
-		}
-		if got, _ := cut.Session("s"); got.Revision != rec.Revision {
-			t.Fatalf("the copy is current and has revision %d, not %d", got.Revision, rec.Revision)
-		}
+	answered(t, func(ctx context.Context) error { _, err := r.Get(ctx, "kept"); return err })
+	if err := publish(t, l, kept); err != nil {
+		t.Errorf("its end is lost, and: %v", err)
 	}
 }
 
-func TestRecordsThatCannotBeReadAreIgnored(t *testing.T) {
+func TestGet_RecordCannotBeRead(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
-	r := create(t, nc)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
+	r, _ := create(t, nc)
+	good := mustCreate(t, r, "good")
+	for key, value := range map[string]string{"a": "{", "b": `{"session":"c"}`, "c.d": `{"session":"c"}`, "good": `null`} {
+		putRaw(t, nc, key, value)
 	}
-	for key, value := range map[string]string{"a": "{", "b": `{"session":"c"}`, "c.d": `{"session":"c"}`} {
-		if _, err := js.Publish(patient(t), "$KV."+session.Bucket+"."+key, []byte(value)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mustCreate(t, r, "good")
-	other := open(t, nc)
-	if all := other.Sessions(); len(all) != 1 || all[0].Session != "good" {
+	other, _ := open(t, nc)
+	if all := other.Sessions(); len(all) != 0 {
 		t.Errorf("all: %+v", all)
 	}
-	if _, err := r.Get(patient(t), "b", ""); err == nil || !strings.Contains(err.Error(), `"b"`) {
-		t.Errorf("asked for: %v", err)
+	if got, err := other.Get(patient(t), "good"); err != nil || got.Life != good.Life {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if rec, err := r.Get(patient(t), name); !errors.Is(err, session.ErrNotFound) {
+			t.Errorf("%+v, %v", rec, err)
+		}
+		if err := r.End(patient(t), name, "", false); !errors.Is(err, session.ErrNotFound) {
+			t.Error(err)
+		}
+		if rec, err := r.Register(patient(t), name, ""); err != nil || rec.Revision == 0 || rec.State != session.Open {
+			t.Errorf("%+v, %v", rec, err)
+		}
 	}
 }

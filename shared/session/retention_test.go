@@ -72,17 +72,17 @@ func TestASessionMayAskForLessAndForSoMuchMore(t *testing.T) {
 
 func TestARecordSaysWhatItsMetadataAsksFor(t *testing.T) {
 	srv := natstest.Start(t)
-	r := create(t, connect(t, srv))
+	r, _ := create(t, connect(t, srv))
 	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())
 	made, err := r.Create(patient(t), rec)
 	if err != nil || made.Retention.MaxEvents != 5 {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	got, err := r.Get(patient(t), "s", "")
+	got, err := r.Get(patient(t), "s")
 	if err != nil || got.Retention != made.Retention {
 		t.Errorf("%+v, %v", got, err)
 	}
-	other := create(t, connect(t, srv))
+	other, _ := open(t, connect(t, srv))
 	if got, ok := other.Session("s"); !ok || got.Retention != made.Retention {
 		t.Errorf("elsewhere it is %+v", got)
 	}

@@ -28,7 +28,7 @@ const (
 )
 
 const (
-	template       = "mcp.{partition}.{session}.{stream}"
+	template       = "mcp.{partition}.{session}.{life}.{stream}"
 	templateIngest = "mcp.ingest.{session}.{stream}"
 	templateRPC    = "mcp.rpc.{session}"
 )

@@ -33,7 +33,7 @@ func TestBashCompletesCommandsAndFlags(t *testing.T) {
 		"rejoin serve --no-com":           "--no-compression",
 		"rejoin sessions cl":              "close",
 		"rejoin sessions close demo --cl": "--clear",
-		"rejoin sessions --state = c":     "closing closed",
+		"rejoin sessions --state = c":     "closed",
 		"rejoin sessions --sort = b":      "bytes",
 		"rejoin --auth =":                 "none jwt",
 		"rejoin log set --max-ev":         "--max-events-per-session= --max-events-per-stream=",

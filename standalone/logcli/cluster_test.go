@@ -20,7 +20,7 @@ import (
 // of them after the command, while events are stored.
 func TestALogGetsReplicasWhileItIsPublishedTo(t *testing.T) {
 	c := natstest.StartCluster(t)
-	s := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2})
+	s := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, MaxEventsPerStream: -1, MaxEventsPerSession: -1, MaxBytesPerSession: -1}) // nothing is trimmed
 	js, err := jetstream.New(s.b.Conn)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestALogGetsReplicasWhileItIsPublishedTo(t *testing.T) {
 	if err != nil || stored == 0 || state.Last != stored {
 		t.Errorf("%d events are acknowledged, %d are stored, %v", stored, state.Last, err)
 	}
-	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + janitor.TrimsBucket, "KV_" + janitor.LeaseBucket} {
+	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + janitor.LeaseBucket} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)

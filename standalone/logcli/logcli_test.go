@@ -48,7 +48,7 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, CloseAfter: time.Hour, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
+	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +117,22 @@ func (s *system) publish(session string, n int) {
 	}
 }
 
+// swept is what follows when limits are smaller.
+const swept = "; the janitor's next sweep removes what is too much.\n"
+
+// trimmed waits until the janitor has removed all but so many entries of a partition.
+func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
+	s.t.Helper()
+	s.until("the janitor has removed what is too much", func() bool {
+		var err error
+		if state, err = s.b.Log.Look(s.t.Context(), p); err != nil {
+			s.t.Fatal(err)
+		}
+		return state.Events == entries
+	})
+	return state
+}
+
 func TestLimitsAreShownAndChanged(t *testing.T) {
 	t.Setenv("REJOIN_MAX_EVENTS_PER_STREAM", "3") // for a new log, and not for this
 	s := begin(t, eventlog.Settings{Partitions: 2, MaxAge: 90 * time.Minute, Compression: true})
@@ -124,18 +140,18 @@ func TestLimitsAreShownAndChanged(t *testing.T) {
 	s.want(0, "max-age: 1h30m → 2h\nmax-events-per-session: 10000 → no limit\nmax-streams-per-session: 100 → 200\nAll 2 partitions are set.\n", "",
 		"set", "--max-age=2h", "--max-events-per-session=-1", "--max-streams-per-session=200")
 	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--max-age=120m")
-	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set.\n", "",
+	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
 		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--max-streams-per-session=5", "--yes")
 	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
 		t.Errorf("the settings are %+v", got)
 	}
 	p := s.b.Log.Partition("s")
-	state, err := s.b.Log.Look(t.Context(), p)
-	if err != nil || state.Events != 1 || state.First != 4 {
-		t.Errorf("%+v, %v", state, err)
+	state := s.trimmed(p, 2) // the newest event, and the trim that announced what was removed
+	if state.First != 4 {
+		t.Errorf("%+v", state)
 	}
 	rows := [2]string{"0            1      1     0       0      0\n", "1            1      1     0       0      0\n"}
-	rows[p] = fmt.Sprintf("%d            1      4     4       1  %5d\n", p, state.Bytes)
+	rows[p] = fmt.Sprintf("%d            1      4     5       2  %5d\n", p, state.Bytes)
 	s.want(0, `partitions               2
 replicas                 1
 max-age                  2h
@@ -148,13 +164,13 @@ max-streams-per-session  5
 compression              yes
 
   partition  generations  first  last  events  bytes
-          `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 1  %5d\n", state.Bytes), "", "show")
+          `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 2  %5d\n", state.Bytes), "", "show")
 	_, out, _ := run(t, "show", "--json", "--nats-url="+s.url)
 	var shown shownLog
 	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		t.Fatal(err)
 	}
-	if want := (shownPartition{p, 4, 4, 1, state.Bytes, 1, 1, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
+	if want := (shownPartition{p, 4, 5, 2, state.Bytes, 1, 1, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
 		t.Errorf("as JSON: %s", out)
 	}
 }
@@ -178,20 +194,18 @@ func TestRemovingEventsIsAskedForFirst(t *testing.T) {
 	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 3 {
 		t.Errorf("%+v, %v", state, err)
 	}
-	if out, err := try(question{strings.NewReader("Y\n"), true}); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set.\n") {
+	if out, err := try(question{strings.NewReader("Y\n"), true}); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set"+swept) {
 		t.Errorf("answered yes: %q, %v", out, err)
 	}
-	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 2 {
-		t.Errorf("%+v, %v", state, err)
-	}
+	s.trimmed(0, 3)
 }
 
 func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
-	s := begin(t, eventlog.Settings{Partitions: 3, MaxEventsPerStream: 5})
+	s := begin(t, eventlog.Settings{Partitions: 3, MaxBytes: 3_000_000})
 	cutOff := func(limit int64) {
 		from := s.b.Log.Settings()
 		to := from
-		to.MaxEventsPerStream = limit
+		to.MaxBytes = limit
 		s.until("somebody changes partition 2", func() bool {
 			err := logset.Ask(t.Context(), s.b.Conn, logset.Request{Partition: 2, From: from, To: to})
 			if err != nil && !errors.Is(err, logset.ErrNobody) {
@@ -201,19 +215,20 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 		})
 	}
 	const others = "1 of 3 partitions have other limits, since a change was cut off; they get these as well.\n"
-	cutOff(10)
+	const three, six = "3000000 (2.9 MiB)", "6000000 (5.7 MiB)"
+	cutOff(6_000_000)
 	_, out, _ := run(t, "show", "--nats-url="+s.url)
-	if !strings.Contains(out, "max-events-per-stream    5\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
+	if !strings.Contains(out, "max-bytes                "+three+"\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
 		t.Errorf("it shows\n%s", out)
 	}
-	s.want(0, "max-events-per-stream: 5 → 10\n"+others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=10")
+	s.want(0, "max-bytes: "+three+" → "+six+"\n"+others+"All 3 partitions are set.\n", "", "set", "--max-bytes=6000000")
 
-	cutOff(3)
-	s.want(1, "max-events-per-stream: 10 → 3\n"+others, errNotAsked.Error(), "set", "--max-events-per-stream=3")
-	s.want(0, "max-events-per-stream: 10 → 3\n"+others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=3", "--yes")
-	cutOff(8)
-	s.want(1, others, errNotAsked.Error(), "set", "--max-events-per-stream=3") // back again removes what came meanwhile
-	s.want(0, others+"All 3 partitions are set.\n", "", "set", "--max-events-per-stream=3", "-y")
+	cutOff(3_000_000)
+	s.want(1, "max-bytes: "+six+" → "+three+"\n"+others, errNotAsked.Error(), "set", "--max-bytes=3000000")
+	s.want(0, "max-bytes: "+six+" → "+three+"\n"+others+"All 3 partitions are set"+swept, "", "set", "--max-bytes=3000000", "--yes")
+	cutOff(4_000_000)
+	s.want(1, others, errNotAsked.Error(), "set", "--max-bytes=3000000") // back again removes what came meanwhile
+	s.want(0, others+"All 3 partitions are set"+swept, "", "set", "--max-bytes=3000000", "-y")
 }
 
 func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {

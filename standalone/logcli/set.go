@@ -88,12 +88,11 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 	return to, err
 }
 
-// partitionWithin is how long the janitor may take for one partition: JetStream
-// answers it when everything that a smaller limit forbids has been removed.
+// partitionWithin is how long the janitor may take for one partition: new replicas are waited for.
 const partitionWithin = 5 * time.Minute
 
-// set says what will change, asks if events go, and has the janitor do it. An error
-// is one sentence for the user.
+// set says what will change, asks if events go, and has the janitor do it: it removes them
+// with its next sweep. An error is one sentence for the user.
 func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q question) error {
 	all, err := states(ctx, l)
 	if err != nil {
@@ -111,7 +110,8 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	if err := plan(out, from, to, all); err != nil {
 		return err
 	}
-	if removes(from, to, all) && !flags.Yes {
+	smaller := removes(from, to, all)
+	if smaller && !flags.Yes {
 		if err := q.ask(ctx, out, "Events that the smaller limits do not allow are removed for good. Go on? [y/N] "); err != nil {
 			return err
 		}
@@ -122,7 +122,11 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 			return stopped(err, to.Partitions-1-p, to.Partitions)
 		}
 	}
-	_, err = fmt.Fprintf(out, "All %d partitions are set.\n", to.Partitions)
+	next := "."
+	if smaller {
+		next = "; the janitor's next sweep removes what is too much."
+	}
+	_, err = fmt.Fprintf(out, "All %d partitions are set%s\n", to.Partitions, next)
 	return err
 }
 
@@ -163,8 +167,8 @@ func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error
 	return err
 }
 
-// removes reports whether events may go: a limit gets smaller, that of the log or
-// the one that a partition has after a change that was cut off.
+// removes reports whether events may go: a limit gets smaller, that of the log, or of the
+// bytes of a partition after a change that was cut off.
 func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	for _, s := range settings() {
 		if s.shrinks != nil && s.shrinks(from, to) {
@@ -173,7 +177,7 @@ func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	}
 	want := to.Limits()
 	for _, st := range all {
-		if eventlog.SmallerLimit(int64(want.MaxAge), int64(st.Limits.MaxAge)) || eventlog.SmallerLimit(want.MaxEventsPerStream, st.Limits.MaxEventsPerStream) || eventlog.SmallerLimit(want.MaxBytes, st.Limits.MaxBytes) {
+		if eventlog.SmallerLimit(want.MaxBytes, st.Limits.MaxBytes) {
 			return true
 		}
 	}

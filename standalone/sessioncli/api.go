@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// answerWithin is how long an answer may take; a close waits for publishes under way.
+	// answerWithin is how long an answer may take.
 	answerWithin = 30 * time.Second
 	// pageSize is how many sessions are asked for at a time: the most that are given.
 	pageSize = 1000

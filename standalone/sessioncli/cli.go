@@ -25,7 +25,7 @@ type CLI struct {
 // ShowFlags are those of "rejoin sessions show".
 type ShowFlags struct {
 	Session remote.Session `arg:"" optional:"" help:"The session; without one, all are listed."`
-	State   string         `env:"-" enum:",open,closing,closed" default:"" help:"List only sessions that are open, closing or closed." placeholder:"STATE"`
+	State   string         `env:"-" enum:",open,closed" default:"" help:"List only sessions that are open, or closed." placeholder:"STATE"`
 	Sort    string         `env:"-" enum:",bytes,events,activity" default:"" help:"Order of the list: bytes, events or activity, the largest or latest first; by name without it." placeholder:"ORDER"`
 	JSON    bool           `name:"json" env:"-" help:"Print an object for each session, on a line of its own."`
 }

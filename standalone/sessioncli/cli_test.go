@@ -66,7 +66,7 @@ func TestAllPagesAreListed(t *testing.T) {
 	a, url := serve(t, map[string]string{
 		"GET /v1/sessions?limit=1000":                     `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
 		"GET /v1/sessions?after=demo&limit=1000":          `{"sessions":[` + odd + `]}`,
-		"GET /v1/sessions?limit=1000&state=closing":       `{"sessions":[]}`,
+		"GET /v1/sessions?limit=1000&state=closed":        `{"sessions":[]}`,
 		"GET /v1/sessions?limit=1000&sort=bytes":          `{"sessions":[` + first + `],"next":"Yn"}`,
 		"GET /v1/sessions?after=Yn&limit=1000&sort=bytes": `{"sessions":[` + second + `]}`,
 	})
@@ -87,7 +87,7 @@ demo     open          2      12  34567  2026-11-21 21:00:00
 	if code, out, _ := run(t, "--sort=bytes", "--json", url); code != 0 || out != first+"\n"+second+"\n" {
 		t.Errorf("%d\n%s", code, out)
 	}
-	if code, out, _ := run(t, "--state=closing", url); code != 0 || strings.Count(out, "\n") != 1 {
+	if code, out, _ := run(t, "--state=closed", url); code != 0 || strings.Count(out, "\n") != 1 {
 		t.Errorf("%d\n%s", code, out)
 	}
 }

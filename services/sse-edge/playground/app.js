@@ -418,6 +418,7 @@ const GAPS = {
   trimmed: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} removed, because a size limit was reached.`,
   cleared: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} deleted by a clear.`,
   rolled_back: () => 'The log ends before your place: the server lost its newest events. Sequences may come again, with other content.',
+  damaged: () => 'The log has lost entries after your place, as when a file was damaged. Events of yours may be among them.',
 }
 
 function onGap(data) {

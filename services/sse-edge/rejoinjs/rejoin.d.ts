@@ -32,7 +32,7 @@ export interface RejoinEvent<Message = unknown> {
 export interface Gap {
   /** The place where it goes on. */
   id: string
-  reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'unknown'
+  reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'damaged' | 'unknown'
   /** False when nobody could say whether anything is missing. */
   certain: boolean
   /** The stream it is about; null for a whole session. */

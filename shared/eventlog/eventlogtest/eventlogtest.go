@@ -3,10 +3,12 @@ package eventlogtest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -33,4 +35,24 @@ func Begin(t testing.TB, l *eventlog.Log) {
 			}
 		})
 	}
+}
+
+// Announce announces a trim behind whichever there is.
+func Announce(ctx context.Context, l *eventlog.Log, t eventlog.Trim) (eventlog.Ack, error) {
+	p := l.Partition(t.Session)
+	follows, err := l.Last(ctx, event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim})
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return eventlog.Ack{}, err
+	}
+	return l.Announce(ctx, t, follows)
+}
+
+// Forget takes the opening of a session out of the log, which the floor does with a session that
+// ended long ago: its name is free then.
+func Forget(ctx context.Context, l *eventlog.Log, session string) error {
+	o, err := l.Opening(ctx, session)
+	if err != nil {
+		return err
+	}
+	return l.Delete(ctx, l.Partition(session), o.Sequence)
 }

@@ -1,0 +1,653 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// storedNATS is a NATS server in a process of its own whose store a test can change while
+// the server is stopped.
+type storedNATS struct {
+	*natsProc
+	store string
+}
+
+func startStoredNATS(t *testing.T) storedNATS {
+	t.Helper()
+	n := storedNATS{newNATS(t), filepath.Join(t.TempDir(), "store")}
+	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream { store_dir: %q }\n", n.addr, n.store)
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	return n
+}
+
+// stop ends the server as Ctrl-C does: everything is on the disk then.
+func (n storedNATS) stop() {
+	n.t.Helper()
+	if err := n.cmd.Process.Signal(os.Interrupt); err != nil {
+		n.t.Fatal(err)
+	}
+	_ = n.cmd.Wait() // it exits with 1
+	n.cmd = nil
+}
+
+// serviceAt starts a service that connects to NATS at an address, without access control.
+func serviceAt(t *testing.T, name, natsAddr string, args ...string) *program {
+	t.Helper()
+	return programAt(t, "rejoin/services/"+name+"/cmd/"+name, name, natsAddr, args...)
+}
+
+// programAt is serviceAt for a service that was built in another way.
+func programAt(t *testing.T, pkg, name, natsAddr string, args ...string) *program {
+	t.Helper()
+	s := map[string]struct{ flag, says string }{
+		"ingest":   {"--ingest-addr", "ingest listens"},
+		"sse-edge": {"--edge-addr", "edge open"},
+		"janitor":  {"--janitor-addr", "janitor listens"},
+	}[name]
+	args = append(args, s.flag+"=127.0.0.1:0", "--nats-url=nats://"+natsAddr)
+	return startProgram(t, pkg, s.says, args...)
+}
+
+// pause stops a program with SIGSTOP and waits until it is stopped. resume continues it.
+func (p *program) pause(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the process is stopped", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		return err == nil && bytes.Contains(stat, []byte(") T "))
+	})
+}
+
+func (p *program) resume(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// at returns what a test needs of an edge to subscribe there.
+func (p *program) at(t *testing.T) *proc {
+	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(p.url, "http://")}}
+}
+
+// publishAt publishes messages from to up to to at an ingest, each tried under the same
+// key while the log does not answer in time, and returns their IDs by number.
+func publishAt(t *testing.T, ingest, path string, from, to int) map[int]string {
+	t.Helper()
+	p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(ingest, "http://")}}
+	ids := map[int]string{}
+	for n := from; n <= to; n++ {
+		ids[n] = p.store(path, numbered(n))
+	}
+	return ids
+}
+
+// attackMessage is a numbered message with a text that a [slowLink] can count.
+const attackText = "under way"
+
+func attackMessage(n int) string {
+	return strings.Replace(numbered(n), "}}", `,"text":"`+attackText+`"}}`, 1)
+}
+
+// volley is a number of publishes, one message each, numbered from 1, on connections that
+// are open before.
+type volley struct {
+	t       *testing.T
+	host    string
+	conns   []net.Conn
+	answers chan volleyAnswer
+}
+
+type volleyAnswer struct {
+	n int
+	a answer
+}
+
+// aim opens the connections to an ingest, and has it read from each.
+func aim(t *testing.T, size int, ingest string) *volley {
+	t.Helper()
+	v := &volley{t: t, host: strings.TrimPrefix(ingest, "http://"), answers: make(chan volleyAnswer, size)}
+	for range size {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", v.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		v.conns = append(v.conns, conn)
+		if _, err := fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readWhole(bufio.NewReader(conn)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return v
+}
+
+// fire sends the publishes, which the ingest need not read yet.
+func (v *volley) fire(path string) {
+	v.t.Helper()
+	for i, conn := range v.conns {
+		body := attackMessage(i + 1)
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, v.host, len(body), body); err != nil {
+			v.t.Fatal(err)
+		}
+		go func() {
+			a, err := readWhole(bufio.NewReader(conn))
+			if err != nil {
+				a = answer{}
+			}
+			v.answers <- volleyAnswer{i + 1, a}
+		}()
+	}
+}
+
+// readWhole reads an answer.
+func readWhole(r *bufio.Reader) (answer, error) {
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(body)}, err
+}
+
+// answered reports whether all are answered.
+func (v *volley) answered() bool { return len(v.answers) == len(v.conns) }
+
+// stored waits for all answers and returns the IDs of what was answered with 201, by
+// number.
+func (v *volley) stored() map[int]string {
+	v.t.Helper()
+	ids, statuses := map[int]string{}, map[int]int{}
+	for range v.conns {
+		got := <-v.answers
+		statuses[got.a.status]++ // 0 for a connection that was closed without an answer, which promises nothing
+		if got.a.status == http.StatusCreated {
+			ids[got.n] = stringIn(v.t, got.a.body, "id")
+		}
+	}
+	v.t.Logf("answers by status: %v", statuses)
+	return ids
+}
+
+// transcript is what a subscriber has received: messages by number with their IDs, and
+// the gaps.
+type transcript struct {
+	ids    map[int]string
+	gaps   []procGap
+	cursor string // of the last message
+	closed bool
+}
+
+// read reads a connection up to its end, or to the first message that is numbered last or
+// higher.
+func (s *tap) read(last int) transcript {
+	s.t.Helper()
+	got := transcript{ids: map[int]string{}}
+	for {
+		e, err := s.tryNext()
+		if err != nil {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() { //nolint:errorlint // the decoder returns it as it is
+				s.t.Fatalf("nothing comes after %d messages: %v", len(got.ids), err)
+			}
+			return got
+		}
+		switch e.Type {
+		case "message":
+			n := numberOf(s.t, messageOf(e.Data))
+			got.ids[n], got.cursor = e.ID, e.ID
+			if n >= last {
+				return got
+			}
+		case "gap":
+			var g procGap
+			if err := json.Unmarshal(e.Data, &g); err != nil {
+				s.t.Fatal(err)
+			}
+			got.gaps = append(got.gaps, g)
+		case "close":
+			got.closed = true
+			return got
+		}
+	}
+}
+
+// messageOf returns the message of an event, which a session's flow sends in an envelope.
+func messageOf(data []byte) []byte {
+	var envelope struct{ Message json.RawMessage }
+	if json.Unmarshal(data, &envelope) == nil && envelope.Message != nil {
+		return envelope.Message
+	}
+	return data
+}
+
+// page asks an edge for what follows a cursor; with an empty cursor for all that is
+// retained.
+func (p *proc) page(path, after string) (got transcript) {
+	p.t.Helper()
+	var page struct {
+		Events []struct {
+			ID      string
+			Message json.RawMessage
+		}
+		Gap    *procGap
+		Closed bool
+	}
+	query := "?limit=1000"
+	if after != "" {
+		query += "&after=" + after
+	}
+	a, _ := inTime(p.t, "a page is read", func() answer { return do(p.t, http.MethodGet, p.api()+path+query, "", "Accept", "application/json") })
+	if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != http.StatusOK {
+		p.t.Fatalf("a page: %d %s", a.status, a.body)
+	}
+	got = transcript{ids: map[int]string{}, closed: page.Closed}
+	if page.Gap != nil {
+		got.gaps = append(got.gaps, *page.Gap)
+	}
+	for _, e := range page.Events {
+		got.ids[numberOf(p.t, e.Message)] = e.ID
+	}
+	return got
+}
+
+// missing returns the numbers that were stored and not received, in order.
+func (got transcript) missing(stored map[int]string) (numbers []int) {
+	for n := range stored {
+		if _, ok := got.ids[n]; !ok {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// folderOf returns a stream's folder within a store.
+func folderOf(t *testing.T, store, stream string) (folder string, ok bool) {
+	t.Helper()
+	err := filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && d.Name() == stream {
+			folder = path
+			return fs.SkipAll
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder, folder != ""
+}
+
+// mustFolder is folderOf for a stream that has to be there.
+func mustFolder(t *testing.T, store, stream string) string {
+	t.Helper()
+	folder, ok := folderOf(t, store, stream)
+	if !ok {
+		t.Fatalf("the store has no stream %s", stream)
+	}
+	return folder
+}
+
+// blocksOf returns the paths of a stream's blocks, oldest first.
+func blocksOf(t *testing.T, folder string) (paths []string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(folder, "msgs", "*.blk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := func(path string) int {
+		n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	slices.SortFunc(paths, func(a, b string) int { return number(a) - number(b) })
+	return paths
+}
+
+// removeIndex removes the index of a stream's blocks, which a power cut leaves old or not
+// at all. The server then reads the blocks.
+func removeIndex(t *testing.T, folder string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(folder, "msgs", "index.db")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// truncateNewest truncates the newest block of a stream, as a power cut does.
+func truncateNewest(t *testing.T, folder string, percent int64) {
+	t.Helper()
+	all := blocksOf(t, folder)
+	if len(all) == 0 {
+		t.Fatalf("%s has no blocks", folder)
+	}
+	removeIndex(t, folder)
+	truncate(t, all[len(all)-1], percent)
+}
+
+// truncate leaves a part of a file: none of it, or so many hundredths.
+func truncate(t *testing.T, path string, percent int64) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err == nil {
+		err = os.Truncate(path, info.Size()*percent/100)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// putBack makes a folder what its copy is.
+func putBack(t *testing.T, folder, backup string) {
+	t.Helper()
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+	copyFolder(t, folder, backup)
+}
+
+func copyFolder(t *testing.T, to, from string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// slowLink is a TCP proxy to a NATS server that can stand still without closing anything,
+// in each direction, and that can hold back what the server delivers of some subjects, as
+// a server of a cluster does that is behind the others.
+type slowLink struct {
+	target string
+	ln     net.Listener
+	pumps  sync.WaitGroup
+	// writing orders what the clients are sent; it comes before mu.
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	ended   bool
+	refuse  bool
+	conns   map[net.Conn]bool
+	stalled map[direction]bool
+	sent    bytes.Buffer // what came from the client since the last stall began
+	prefix  string       // of the subjects that are held back; empty: none
+	late    []lateFrame
+}
+
+type direction string
+
+const (
+	toServer direction = "to the server"
+	toClient direction = "to the client"
+)
+
+type lateFrame struct {
+	client net.Conn
+	frame  []byte
+}
+
+// newSlowLink starts a proxy, which ends with the test.
+func newSlowLink(t *testing.T, target string) *slowLink {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &slowLink{target: target, ln: ln, conns: map[net.Conn]bool{}, stalled: map[direction]bool{}}
+	l.changed = sync.NewCond(&l.mu)
+	l.pumps.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			l.join(client)
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		l.change(func() { l.ended = true; l.cutLocked() })
+		l.pumps.Wait()
+	})
+	return l
+}
+
+func (l *slowLink) addr() string { return l.ln.Addr().String() }
+
+func (l *slowLink) change(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+	l.changed.Broadcast()
+}
+
+func (l *slowLink) cutLocked() {
+	for conn := range l.conns {
+		_ = conn.Close()
+	}
+	clear(l.conns)
+	l.late = nil
+}
+
+// join begins to forward a connection.
+func (l *slowLink) join(client net.Conn) {
+	server, err := new(net.Dialer).Dial("tcp", l.target)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refuse || l.ended {
+		_, _ = client.Close(), server.Close()
+		return
+	}
+	l.conns[client], l.conns[server] = true, true
+	for _, pump := range []func(){func() { l.forward(client, server) }, func() { l.deliver(client, bufio.NewReader(server)) }} {
+		l.pumps.Go(func() {
+			pump()
+			_, _ = client.Close(), server.Close() // what ends one ends the other
+		})
+	}
+}
+
+// forward copies what the client sends. It reads on while the direction is stalled.
+func (l *slowLink) forward(client, server net.Conn) {
+	chunks := make(chan []byte, 1<<12)
+	l.pumps.Go(func() {
+		for b := range chunks {
+			if l.pass(toServer) {
+				_, _ = server.Write(b) // what fails ends the reading as well
+			}
+		}
+	})
+	defer close(chunks)
+	b := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(b)
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		l.sent.Write(b[:n])
+		l.mu.Unlock()
+		chunks <- bytes.Clone(b[:n])
+	}
+}
+
+// deliver copies what the server sends, one protocol message after the other.
+func (l *slowLink) deliver(client net.Conn, server *bufio.Reader) {
+	for {
+		frame, subject, err := readFrame(server)
+		if err != nil || !l.pass(toClient) {
+			return
+		}
+		if !l.write(lateFrame{client, frame}, subject) {
+			return
+		}
+	}
+}
+
+// write sends the client a message, or holds it back, and reports whether to continue.
+func (l *slowLink) write(f lateFrame, subject string) bool {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	late := l.prefix != "" && strings.HasPrefix(subject, l.prefix)
+	if late {
+		l.late = append(l.late, f)
+	}
+	l.mu.Unlock()
+	if late {
+		return true
+	}
+	_, err := f.client.Write(f.frame)
+	return err == nil
+}
+
+// pass waits while a direction is stalled, and reports whether to continue.
+func (l *slowLink) pass(d direction) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.stalled[d] && !l.ended {
+		l.changed.Wait()
+	}
+	return !l.ended
+}
+
+// readFrame reads one message of NATS's protocol, and its subject if it has one.
+func readFrame(r *bufio.Reader) (frame []byte, subject string, err error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil, "", err
+	}
+	fields := strings.Fields(string(line))
+	if len(fields) < 4 || fields[0] != "MSG" && fields[0] != "HMSG" {
+		return line, "", nil
+	}
+	size, err := strconv.Atoi(fields[len(fields)-1])
+	if err != nil {
+		return nil, "", err
+	}
+	payload := make([]byte, size+len("\r\n"))
+	_, err = io.ReadFull(r, payload)
+	return append(line, payload...), fields[1], err
+}
+
+// stall lets nothing through in some directions, and begins to count what the client sends.
+func (l *slowLink) stall(directions ...direction) {
+	l.change(func() {
+		l.sent.Reset()
+		for _, d := range directions {
+			l.stalled[d] = true
+		}
+	})
+}
+
+// heal lets everything through again.
+func (l *slowLink) heal() {
+	l.change(func() {
+		clear(l.stalled)
+		l.refuse = false
+	})
+}
+
+// cut ends all connections, and refuses others until heal.
+func (l *slowLink) cut() { l.change(func() { l.refuse = true; l.cutLocked() }) }
+
+// counted returns how often a text has come from the client since the last stall began.
+func (l *slowLink) counted(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.sent.Bytes(), []byte(text))
+}
+
+// holdBack holds back what the server delivers of subjects with a prefix, until release.
+func (l *slowLink) holdBack(prefix string) { l.change(func() { l.prefix = prefix }) }
+
+// lateBy is how much later than the rest something is delivered that was held back.
+const lateBy = 3 * time.Second
+
+// releaseLate delivers after a while what was held back. What follows from the rest alone
+// has been done by then, unless the machine is slow: the attack is a weaker one then.
+func (l *slowLink) releaseLate() {
+	time.AfterFunc(lateBy, func() {
+		l.writing.Lock()
+		defer l.writing.Unlock()
+		var late []lateFrame
+		l.change(func() { late, l.late, l.prefix = l.late, nil, "" })
+		for _, f := range late {
+			_, _ = f.client.Write(f.frame) // the connection may be cut already
+		}
+	})
+}
+
+// builtWithClock builds a program whose wall clock differs from the machine's, and returns
+// the name by which startProgram finds it. No clock of one process alone can be set from
+// outside, since Go reads it without a system call. The first build on a machine compiles
+// the standard library as well.
+func builtWithClock(t *testing.T, pkg string, by time.Duration) (name string) {
+	t.Helper()
+	builds.Lock()
+	defer builds.Unlock()
+	name = fmt.Sprintf("%s%+ds", filepath.Base(pkg), int64(by/time.Second))
+	if _, err := os.Stat(filepath.Join(scratch, name)); err == nil {
+		return name
+	}
+	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const read = "sec, nsec, mono := runtimeNow()\n"
+	if bytes.Count(source, []byte(read)) != 1 {
+		t.Fatalf("%s does not read the clock as expected", file)
+	}
+	changed := strings.Replace(string(source), read, read+fmt.Sprintf("\tsec += %d\n", int64(by/time.Second)), 1)
+	dir := t.TempDir()
+	replacement, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
+	paths, err := json.Marshal(map[string]map[string]string{"Replace": {file: replacement}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{replacement: []byte(changed), overlay: paths} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay="+overlay, "-o", filepath.Join(scratch, name), pkg).CombinedOutput() //nolint:gosec // our own program
+	if err != nil {
+		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
+	}
+	return name
+}

@@ -1,0 +1,155 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+const (
+	// storeTimeout bounds one entry that is stored, and one that is deleted.
+	storeTimeout = 5 * time.Second
+	// announcing is how many trims of different lives are on their way at a time.
+	announcing = 16
+	// tailPatience is how long the tail is waited for to bring what was stored.
+	tailPatience = 5 * time.Second
+)
+
+// announce stores what a partition's policy says, and adds what that removes to removed. only
+// are the lives that are looked at; nil: all. The ledger learns of it by the tail: until then
+// the partition is left alone.
+func (w *sweeper) announce(ctx context.Context, p *partition, only []string, removed map[Reason]int) error {
+	var lives [][]announcement
+	var epoch int
+	err := p.check(ctx, func(_ eventlog.State, l *ledger) {
+		if epoch = l.epoch; l.through >= l.stored {
+			lives = w.planned(l, only, p.now())
+		}
+	})
+	if err != nil || len(lives) == 0 {
+		return err
+	}
+	var mu sync.Mutex
+	return inParallel(announcing, lives, func(all []announcement) error {
+		newest := map[string]uint64{} // trims that this one has stored, by stream
+		for _, t := range all {
+			follows := max(t.follows, newest[t.Stream])
+			ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Announce(ctx, t.Trim, follows) })
+			if errors.Is(err, eventlog.ErrClosed) {
+				return nil // another janitor has announced something that the tail has yet to bring
+			}
+			if err != nil {
+				return fmt.Errorf("cannot announce what is trimmed: %w", err)
+			}
+			newest[t.Stream] = ack.Sequence
+			p.with(func(l *ledger) { l.noteStored(epoch, ack.Sequence) })
+			w.metrics.trims.Inc()
+			w.metrics.trimmed.WithLabelValues(string(t.why)).Add(float64(len(t.Removed)))
+			mu.Lock()
+			removed[t.why] += len(t.Removed)
+			mu.Unlock()
+		}
+		return nil
+	})
+}
+
+// noteStored notes where an entry lies that was stored while the ledger was in an epoch: its
+// sequence means nothing in another one.
+func (l *ledger) noteStored(epoch int, sequence uint64) {
+	if l.epoch == epoch {
+		l.stored = max(l.stored, sequence)
+	}
+}
+
+// newestTrim returns where the newest trim of a stream lies, or of the whole life; 0 when the
+// log has none.
+func (l *ledger) newestTrim(a *account, stream string) uint64 {
+	if at := a.trims[stream]; at >= l.first {
+		return at
+	}
+	delete(a.trims, stream)
+	return 0
+}
+
+// planned returns the trims of each life. The caller holds the partition's lock.
+func (w *sweeper) planned(l *ledger, only []string, now time.Time) (lives [][]announcement) {
+	lim := w.limits()
+	l.alarm = lim.alarm()
+	one := func(a *account) {
+		if all := announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
+			for i := range all {
+				all[i].follows = l.newestTrim(a, all[i].Stream)
+			}
+			lives = append(lives, all)
+		}
+	}
+	if only != nil {
+		for _, key := range only {
+			one(l.accounts[key])
+			l.hush(key)
+		}
+		return lives
+	}
+	l.over = nil
+	for _, a := range l.accounts {
+		a.over = false
+		one(a)
+	}
+	return lives
+}
+
+// caughtUp waits until the ledger has what this janitor has stored.
+func (p *partition) caughtUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tailPatience)
+	defer cancel()
+	p.await(ctx, func(l *ledger) bool { return l.through >= l.stored })
+}
+
+// store stores an entry as the janitor that acts, and only as that.
+func store(ctx context.Context, do func(context.Context) (eventlog.Ack, error)) (eventlog.Ack, error) {
+	if err := stillActing(ctx); err != nil {
+		return eventlog.Ack{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// inParallel calls do for all of them, n at a time, and returns the first error, after which
+// none is begun.
+func inParallel[T any](n int, all []T, do func(T) error) error {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		first error
+		next  int
+	)
+	for range min(n, len(all)) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				if first != nil || next == len(all) {
+					mu.Unlock()
+					return
+				}
+				one := all[next]
+				next++
+				mu.Unlock()
+				if err := do(one); err != nil {
+					mu.Lock()
+					if first == nil {
+						first = err
+					}
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}

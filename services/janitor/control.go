@@ -1,0 +1,180 @@
+package janitor
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// control is an entry in the log that is no event: an opening, a control entry of a life or
+// stream, or, when all are nil, an entry that belongs nowhere.
+type control struct {
+	seq     uint64
+	kind    event.Kind
+	opening *opening
+	life    *account
+	stream  *stream // nil when it is about the whole life
+}
+
+// controls are all of them, in order of sequence.
+type controls struct {
+	list   []control
+	popped int // that went off the front of the array that list lies in
+}
+
+func (c *controls) len() int { return len(c.list) }
+
+func (c *controls) push(one control) {
+	if len(c.list) == cap(c.list) {
+		c.popped = 0 // append moves them
+	}
+	c.list = append(c.list, one)
+}
+
+// popBefore takes the first one out if it lies before a sequence.
+func (c *controls) popBefore(seq uint64) (one control, ok bool) {
+	if len(c.list) == 0 || c.list[0].seq >= seq {
+		return control{}, false
+	}
+	one = c.list[0]
+	c.list[0] = control{}
+	c.list = c.list[1:]
+	if c.popped++; c.popped > len(c.list) {
+		c.list, c.popped = slices.Clone(c.list), 0
+	}
+	return one, true
+}
+
+// copied is a control entry that was written again. Its original has to stay until the copy
+// is surely on disk.
+type copied struct {
+	original uint64
+	at       time.Time // when the ledger got the copy
+}
+
+// copied notes that the entry that comes now replaces another one; 0: none.
+func (l *ledger) copied(original uint64, now time.Time) {
+	if original > 0 {
+		l.copies = append(l.copies, copied{original, now})
+	}
+}
+
+// open enters the opening of a session. A second one is a copy, since a name that has an
+// opening gets no other one. Whether it says the same is asked when it matters.
+func (l *ledger) open(e eventlog.Entry, now time.Time) {
+	o := l.openings[e.Subject.Session]
+	if o == nil {
+		o = &opening{session: e.Subject.Session, first: e.Sequence, at: e.Time, whole: !e.Again}
+		l.openings[o.session] = o
+	}
+	l.copied(o.seq, now)
+	o.seq, o.known = e.Sequence, false
+	l.controls.push(control{seq: e.Sequence, kind: event.Open, opening: o})
+}
+
+// opening returns the newest opening of a session; the zero one when the log has none.
+func (l *ledger) opening(session string) opening {
+	if o := l.openings[session]; o != nil {
+		return *o
+	}
+	return opening{}
+}
+
+// learn enters what the log says of a session's opening.
+func (l *ledger) learn(session string, seq uint64, life string) {
+	if o := l.openings[session]; o != nil && o.seq == seq {
+		o.life, o.known = life, true
+	}
+}
+
+// mark enters a control entry of a life or of one of its streams. A second seal or end is a
+// copy of the first one, and so is a birth that says so. A birth that does not comes from an
+// ingest that does not know the first one, and says nothing.
+func (l *ledger) mark(a *account, e eventlog.Entry, now time.Time) {
+	c := control{seq: e.Sequence, kind: e.Subject.Kind, life: a}
+	at := &a.markers
+	a.controls++
+	if e.Subject.Stream != "" {
+		c.stream = a.stream(e.Subject.Stream)
+		c.stream.controls++
+		at = &c.stream.markers
+		defer a.recount(c.stream)
+	}
+	l.controls.push(c)
+	if *at == nil && c.kind != event.Birth && c.kind != event.Trim {
+		*at = &markers{}
+	}
+	switch m := (*at).of(c.kind); c.kind {
+	case event.Birth:
+		l.bear(c.stream, e, now)
+	case event.Trim:
+		if e.Trim != nil {
+			l.trim(a, e.Trim, now)
+		}
+	case event.Clear:
+		*m = marker{e.Sequence, e.Sequence, e.Time}
+		a.clears++
+	case event.Seal: // what is done some time after it depends on one clock
+		l.copied(m.put(e.Sequence, now), now)
+	case event.End:
+		l.copied(m.put(e.Sequence, e.Time), now)
+	case event.Message, event.Open: // they do not come here
+	}
+}
+
+// bear enters a birth.
+func (l *ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
+	if s.birth == 0 {
+		s.birth = e.Sequence
+	}
+	if e.Copy == nil {
+		return
+	}
+	if s.birth != e.Sequence {
+		l.copied(s.birth, now)
+		s.birth = e.Sequence
+	}
+	s.last, s.removed = max(s.last, e.Copy.Last), max(s.removed, e.Copy.Removed)
+	s.known = s.known || e.Copy.Through+1 >= l.begunAt
+}
+
+// gone takes out a control entry that the floor has passed.
+func (l *ledger) gone(c control) {
+	switch {
+	case c.opening != nil:
+		if c.opening.seq == c.seq {
+			delete(l.openings, c.opening.session)
+		}
+		return
+	case c.life == nil:
+		return
+	}
+	a, s, at := c.life, c.stream, c.life.markers
+	switch a.controls--; c.kind {
+	case event.Clear:
+		a.clears--
+	case event.Trim:
+		maps.DeleteFunc(a.trims, func(_ string, at uint64) bool { return at == c.seq })
+	default:
+	}
+	if s != nil {
+		s.controls--
+		at = s.markers
+		if s.birth == c.seq {
+			s.birth = 0
+		}
+	}
+	if at != nil {
+		if m := at.of(c.kind); m != nil {
+			m.drop(c.seq)
+		}
+	}
+	if s != nil {
+		a.recount(s)
+		l.tidy(a, s)
+	}
+	l.tidy(a, nil)
+}

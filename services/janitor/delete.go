@@ -1,0 +1,162 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/link"
+)
+
+const (
+	// batchSize is how many entries are deleted between two looks at whether the partition is
+	// still the one of the ledger.
+	batchSize = 512
+	// inFlight is how many of them are deleted at a time.
+	inFlight = 16
+)
+
+// Entries are deleted in a fifth of the time, so that publishers do not notice: a server that
+// has more to do takes longer for a delete, and gets a longer pause. If that would not do
+// within a minute, in up to half of the time.
+const (
+	leisureTime  = time.Minute
+	leisurePause = 4 // times as long as the deletes before
+)
+
+// leisurely returns how long to wait after deletes that took some time, when so many are left.
+func leisurely(took time.Duration, left int) time.Duration {
+	inTime := leisureTime*inFlight/time.Duration(max(left, inFlight)) - took
+	return max(min(leisurePause*took, inTime), took)
+}
+
+// deleter deletes what was announced two sync intervals of the NATS servers ago, by whichever
+// janitor: so no power cut leaves a hole without its explanation.
+type deleter struct {
+	nc         *nats.Conn
+	log        *eventlog.Log
+	partitions []*partition
+	settled    time.Duration
+	every      time.Duration // it looks for what is due
+	metrics    *metrics
+	logger     *slog.Logger
+}
+
+// everyOf returns how often the deleter looks for what is due.
+func everyOf(settled time.Duration) time.Duration {
+	return max(min(settled/16, time.Second), 10*time.Millisecond)
+}
+
+// run deletes what is due until ctx ends.
+func (d *deleter) run(ctx context.Context) {
+	ticker := time.NewTicker(d.every)
+	defer ticker.Stop()
+	complained := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if !d.nc.IsConnected() {
+			continue
+		}
+		err := d.round(ctx)
+		if err != nil && !complained && ctx.Err() == nil {
+			d.logger.Warn("cannot delete what was announced; it is tried again", "error", err)
+		}
+		complained = err != nil
+	}
+}
+
+// round deletes a batch of each partition in turns, until nothing is due.
+func (d *deleter) round(ctx context.Context) (errs error) {
+	ctx, done := link.While(ctx, d.nc)
+	defer done()
+	for more := true; more && errs == nil && ctx.Err() == nil; {
+		more = false
+		for _, p := range d.partitions {
+			left, err := d.batch(ctx, p)
+			if err != nil && !errors.Is(err, errMoved) {
+				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.number, err))
+			}
+			more = more || left && err == nil
+		}
+	}
+	return errs
+}
+
+// all deletes everything that is due of a partition.
+func (d *deleter) all(ctx context.Context, p *partition) error {
+	for {
+		if more, err := d.batch(ctx, p); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// batch deletes the next entries that are due, and reports whether there are more.
+func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error) {
+	due := func(l *ledger) (todo []uint64, all int) { return l.due(p.now(), d.settled, batchSize) }
+	var todo []uint64
+	left := 0
+	if p.with(func(l *ledger) { _, left = due(l) }); left == 0 {
+		return false, nil
+	}
+	var created time.Time
+	var epoch int
+	err = p.check(ctx, func(s eventlog.State, l *ledger) {
+		todo, left = due(l)
+		created, epoch = s.Created, l.epoch
+	})
+	for len(todo) > 0 && err == nil {
+		begun := time.Now()
+		some := todo[:min(inFlight, len(todo))]
+		if err = d.some(ctx, p, created, some); err != nil {
+			break
+		}
+		todo, left = todo[len(some):], left-len(some)
+		p.with(func(l *ledger) {
+			if l.epoch == epoch {
+				l.deleted(some)
+			}
+		})
+		d.metrics.deleted.Add(float64(len(some)))
+		if left > 0 && !link.Pause(ctx, leisurely(time.Since(begun), left)) {
+			err = ctx.Err()
+		}
+	}
+	return left > 0, err
+}
+
+// some deletes a few entries at once. What it has deleted when it fails is deleted again.
+func (d *deleter) some(ctx context.Context, p *partition, created time.Time, some []uint64) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(some))
+	for i, seq := range some {
+		wg.Go(func() { errs[i] = d.delete(ctx, p, created, seq) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (d *deleter) delete(ctx context.Context, p *partition, created time.Time, seq uint64) error {
+	if err := stillActing(ctx); err != nil {
+		return err
+	}
+	if now, _ := d.log.State(p.number); !now.Created.Equal(created) {
+		return errMoved // it was made anew since the batch was begun
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := d.log.Delete(ctx, p.number, seq); err != nil {
+		return fmt.Errorf("cannot delete %d: %w", seq, err)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package janitor
+
+import (
+	"testing"
+	"time"
+)
+
+func TestDeletesLeaveTimeForPublishers(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name string
+		took time.Duration
+		left int
+		want time.Duration
+	}{
+		{"little is left", 10 * ms, 0, 40 * ms},
+		{"a fifth of the time is enough", 10 * ms, 1000, 40 * ms},
+		{"as long as it takes to be done in a minute", 10 * ms, 32_000, 20 * ms},
+		{"half of the time at most", 10 * ms, 1_000_000, 10 * ms},
+		{"a slow server", 2 * time.Second, 100, 8*time.Second - 400*ms},
+	} {
+		if got := leisurely(test.took, test.left); got != test.want {
+			t.Errorf("%s: it waits for %s, want %s", test.name, got, test.want)
+		}
+	}
+	for settled, want := range map[time.Duration]time.Duration{0: 10 * ms, 20 * ms: 10 * ms, 1600 * ms: 100 * ms, 4 * time.Minute: time.Second} {
+		if got := everyOf(settled); got != want {
+			t.Errorf("what is due after %s is looked for every %s, want %s", settled, got, want)
+		}
+	}
+}

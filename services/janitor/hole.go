@@ -1,0 +1,166 @@
+package janitor
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"rejoin/shared/eventlog"
+)
+
+// holes are the sequences that the tail went past without an entry and that nothing explains
+// yet: no trim has named them, and the floor has not passed them. Trims lie behind what they
+// remove, so a ledger that begins on an existing log goes past many holes that are explained
+// later.
+type holes struct {
+	blocks []holeBlock // in order
+	n      int         // sequences in all of them
+	empty  int         // blocks without any
+}
+
+// holeBlock are the holes among 512 sequences.
+type holeBlock struct {
+	number uint64 // the first sequence is 512 times this
+	bits   [8]uint64
+}
+
+const holeBlockSize = 512
+
+func (b *holeBlock) len() (n int) {
+	for _, word := range b.bits {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+func (b *holeBlock) sequence(word, bit int) uint64 {
+	return b.number*holeBlockSize + uint64(word*64+bit) //nolint:gosec // not negative
+}
+
+// add adds sequences, both ends among them, that lie behind all others.
+func (h *holes) add(from, to uint64) {
+	for seq := from; seq <= to; seq++ {
+		number, at := seq/holeBlockSize, seq%holeBlockSize
+		if last := len(h.blocks) - 1; last < 0 || h.blocks[last].number != number {
+			h.blocks = append(h.blocks, holeBlock{number: number})
+		}
+		h.blocks[len(h.blocks)-1].bits[at/64] |= 1 << (at % 64)
+		h.n++
+	}
+}
+
+// remove takes a sequence out, if it is there.
+func (h *holes) remove(seq uint64) {
+	number, at := seq/holeBlockSize, seq%holeBlockSize
+	i, ok := slices.BinarySearchFunc(h.blocks, number, func(b holeBlock, n uint64) int { return cmp.Compare(b.number, n) })
+	if !ok || h.blocks[i].bits[at/64]&(1<<(at%64)) == 0 {
+		return
+	}
+	h.blocks[i].bits[at/64] &^= 1 << (at % 64)
+	h.n--
+	if h.blocks[i].len() > 0 {
+		return
+	}
+	if h.empty++; h.empty > 64 && h.empty > len(h.blocks)/2 {
+		h.blocks = slices.DeleteFunc(h.blocks, func(b holeBlock) bool { return b.len() == 0 })
+		h.empty = 0
+	}
+}
+
+// dropBefore takes everything before a sequence out.
+func (h *holes) dropBefore(seq uint64) { h.takeUpTo(seq - 1) }
+
+// takeUpTo takes everything up to a sequence out, and says what it was.
+func (h *holes) takeUpTo(seq uint64) (d damage) {
+	for len(h.blocks) > 0 && h.blocks[0].number*holeBlockSize <= seq {
+		b := &h.blocks[0]
+		before := b.len()
+		for word := range b.bits {
+			for b.bits[word] != 0 {
+				at := b.sequence(word, bits.TrailingZeros64(b.bits[word]))
+				if at > seq {
+					break
+				}
+				b.bits[word] &= b.bits[word] - 1
+				d.note(at)
+			}
+		}
+		switch after := b.len(); {
+		case after > 0:
+			h.n -= before - after
+			return d
+		case before == 0:
+			h.empty--
+		}
+		h.n -= before
+		h.blocks = h.blocks[1:]
+	}
+	return d
+}
+
+// damage are entries that are missing and that nothing explains.
+type damage struct {
+	from, to uint64
+	n        int
+}
+
+func (d *damage) note(seq uint64) {
+	if d.n == 0 {
+		d.from = seq
+	}
+	d.to = seq
+	d.n++
+}
+
+// look is a look at the server.
+type look struct {
+	asOf uint64 // the ledger's sequence when the look began
+	last uint64 // the partition's last sequence
+}
+
+// miss notes that the tail went past everything behind the ledger's sequence up to
+// another one without an entry.
+func (l *ledger) miss(through uint64) {
+	if from := max(l.through+1, l.first); from <= through {
+		l.holes.add(from, through)
+		l.missed += through - from + 1
+	}
+}
+
+// wantsLook reports whether a look at the server is needed.
+func (l *ledger) wantsLook() bool { return l.complete && l.holes.n > 0 && l.look == nil }
+
+// exact reports whether the ledger is complete and everything that is missing is explained,
+// or known to be damage.
+func (l *ledger) exact() bool { return l.complete && l.holes.n == 0 }
+
+// looked enters a look at the server that began when the ledger was at asOf. One by a leader
+// that knows less than the tail has brought says nothing.
+func (l *ledger) looked(asOf uint64, s eventlog.State) {
+	if !l.isOf(s) || s.Last < asOf {
+		return
+	}
+	l.advance(s.First)
+	l.look = &look{asOf, s.Last}
+	l.settle()
+}
+
+// settle says, once the tail has got to what a look saw, that the holes that were there when
+// it began are damage: what was deleted had been announced two sync intervals before, so the
+// trim lies before the look's last sequence, and what was purged lies below the floor.
+func (l *ledger) settle() {
+	if l.look == nil || l.through < l.look.last {
+		return
+	}
+	if d := l.holes.takeUpTo(l.look.asOf); d.n > 0 {
+		l.damage, l.damaged = append(l.damage, d), max(l.damaged, d.to)
+	}
+	l.look = nil
+}
+
+// takeDamage returns what was found since the last time.
+func (l *ledger) takeDamage() []damage {
+	found := l.damage
+	l.damage = nil
+	return found
+}

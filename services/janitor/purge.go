@@ -1,0 +1,203 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+const (
+	// copiesAtOnce is how many control entries are written again at a time.
+	copiesAtOnce = 64
+	// maxCopies is how many are written again in one go.
+	maxCopies = 16 * copiesAtOnce
+	// maxCopyRounds bounds what one sweep copies of a partition.
+	maxCopyRounds = 8
+	// floorSteps is how many steps the floor takes in the maximum age at most.
+	floorSteps = 64
+	// roomKept is how long a partition keeps the room that was made for it: a change of the
+	// limits by somebody looks the same while it is made.
+	roomKept = time.Minute
+)
+
+// floorKeeper is what the sweeper remembers of a partition's floor in its term.
+type floorKeeper struct {
+	moved time.Time // when it moved last for the entries' age
+	roomy time.Time // since when the partition has more room than its settings say; zero: it has not
+}
+
+// moveFloor copies what has to be copied, and moves the floor as far as it may.
+func (w *sweeper) moveFloor(ctx context.Context, p *partition) error {
+	r := w.rules()
+	err := w.copyControls(ctx, p, r)
+	var before uint64
+	var why string
+	now, at := p.now(), w.floors[p.number]
+	err = errors.Join(err, p.check(ctx, func(s eventlog.State, l *ledger) {
+		before, why = l.target(r, s.Bytes, now)
+		if before <= s.First || why == byAge && now.Sub(at.moved) < r.maxAge/floorSteps {
+			before = 0
+			return
+		}
+		if before = w.keeper(l, r, now).barrier(before, r.settled(), now); before <= s.First {
+			before = 0
+		}
+	}))
+	if before > 0 {
+		err = errors.Join(err, w.purge(ctx, p, before, why))
+		if why == byAge {
+			at.moved = now
+		}
+	}
+	return errors.Join(err, w.takeRoomBack(ctx, p, r, at))
+}
+
+func (w *sweeper) keeper(l *ledger, r rules, now time.Time) keeper {
+	return keeper{l, l.clock(now), r.tombstoneTTL, w.sessions.Session}
+}
+
+func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why string) error {
+	if err := stillActing(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := w.log.Purge(ctx, p.number, before); err != nil {
+		return fmt.Errorf("cannot move the floor to %d: %w", before, err)
+	}
+	w.metrics.floors.WithLabelValues(why).Inc()
+	w.logger.Debug("the floor has moved", "partition", p.number, "first", before, "reason", why)
+	return p.look(ctx)
+}
+
+// copyControls writes the control entries again that the floor is about to reach. What it
+// does not manage the floor waits for.
+func (w *sweeper) copyControls(ctx context.Context, p *partition, r rules) error {
+	for range maxCopyRounds {
+		var todo []copying
+		err := p.check(ctx, func(s eventlog.State, l *ledger) {
+			now := p.now()
+			if l.through >= l.stored {
+				todo = w.keeper(l, r, now).overdue(l.lead(r, s.Bytes, now), maxCopies)
+			}
+		})
+		if err != nil || len(todo) == 0 {
+			return err
+		}
+		done, err := w.copyAll(ctx, p, todo)
+		if err != nil || done == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyAll writes control entries again, and asks the log whose an opening is where that is not
+// known: it may be copied then. It returns for how many it has done something.
+func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []copying) (done int, err error) {
+	var mu sync.Mutex
+	var epoch int
+	p.with(func(l *ledger) { epoch = l.epoch })
+	stored := map[uint64]copying{} // by where the copies lie
+	err = inParallel(copiesAtOnce, todo, func(c copying) error {
+		if c.opening != nil && !c.opening.known {
+			asked, err := w.ask(ctx, p, c.opening)
+			mu.Lock()
+			defer mu.Unlock()
+			if asked {
+				done++
+			}
+			return err
+		}
+		ack, err := w.copy(ctx, p, c)
+		mu.Lock()
+		defer mu.Unlock()
+		if ack.Sequence > 0 {
+			stored[ack.Sequence] = c
+			done++
+		}
+		return err
+	})
+	p.with(func(l *ledger) { l.noteStored(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
+	p.caughtUp(ctx)
+	p.with(func(l *ledger) {
+		for seq, c := range stored {
+			if c.opening != nil {
+				l.learn(c.subject.Session, seq, c.opening.life)
+			}
+		}
+	})
+	return done, err
+}
+
+// copy writes a control entry again. One that somebody has replaced or removed is left to the
+// tail.
+func (w *sweeper) copy(ctx context.Context, p *partition, c copying) (eventlog.Ack, error) {
+	c.subject.Partition = p.number
+	ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Rewrite(ctx, c.subject, c.seq, c.birth) })
+	switch {
+	case errors.Is(err, eventlog.ErrClosed), errors.Is(err, eventlog.ErrNotFound):
+		w.logger.Debug("a control entry is not there to be copied", "subject", c.subject.String(), "error", err)
+		return eventlog.Ack{}, nil
+	case err != nil:
+		return eventlog.Ack{}, fmt.Errorf("cannot copy %s: %w", c.subject, err)
+	}
+	w.metrics.copies.Inc()
+	return ack, nil
+}
+
+// ask has the ledger know whose an opening is.
+func (w *sweeper) ask(ctx context.Context, p *partition, of *opening) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	o, err := w.log.Opening(ctx, of.session)
+	switch {
+	case errors.Is(err, eventlog.ErrNotFound):
+		return false, nil
+	case errors.Is(err, eventlog.ErrMismatch): // nobody can read it, so nobody needs it
+		o.Sequence = of.seq
+	case err != nil:
+		return false, err
+	}
+	p.with(func(l *ledger) { l.learn(of.session, o.Sequence, o.Life) })
+	return o.Sequence == of.seq, nil
+}
+
+// makeRoom lets a full partition take what the janitor has to store before it may remove
+// anything, up to twice what it should take: publishers take the room as well.
+func (w *sweeper) makeRoom(ctx context.Context, p *partition) error {
+	if err := w.deleter.all(ctx, p); err != nil {
+		return err
+	}
+	if state, _ := p.log.State(p.number); state.Limits.MaxBytes >= 2*w.rules().maxBytes {
+		return nil
+	}
+	if err := stillActing(ctx); err != nil {
+		return err
+	}
+	w.logger.Warn("a partition is full; it gets an eighth more room, so that its oldest part can go", "partition", p.number)
+	return w.log.MakeRoom(ctx, p.number)
+}
+
+// takeRoomBack gives a partition that has more room than it should the limit of the settings,
+// when there is room below it.
+func (w *sweeper) takeRoomBack(ctx context.Context, p *partition, r rules, at *floorKeeper) error {
+	state, _ := p.log.State(p.number)
+	settings := w.log.Settings()
+	if r.maxBytes <= 0 || state.Limits.MaxBytes <= r.maxBytes || state.Limits.Replicas != settings.Replicas || r.used(state.Bytes) > fullShare {
+		at.roomy = time.Time{}
+		return nil
+	}
+	if now := p.now(); at.roomy.IsZero() {
+		at.roomy = now
+	} else if now.Sub(at.roomy) >= roomKept {
+		return w.log.SetLimits(ctx, p.number, settings)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package edge
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rejoin/shared/eventlog"
+)
+
+// A reader proves from the log alone that nothing is missing behind its cursor. Events that
+// are deleted were announced by a trim behind them, or lie below the first sequence of the
+// partition; whatever else is missing is damage, which a janitor finds after each start of
+// the partition's server.
+//
+//	cursor                          removed                              damaged
+//	in the window, tail saw all     nothing                              nothing
+//	in the window, below a jump     trims in the window, or the floor    the partition's state
+//	below the window                trims, floor and birth in the log    the partition's state
+
+// jumpLook is a look at the partition's leader that followed a jump of the tail.
+type jumpLook struct {
+	proved    uint64
+	rollbacks int
+	state     eventlog.State
+}
+
+// afterJump returns a look at the partition's leader that followed the newest jump that v
+// shows. What the tail missed there was announced before it, so a view of the window that
+// has come to the look's end has all of it. Errors are those of [looks.after].
+func (p *partition) afterJump(ctx context.Context, v view) (eventlog.State, error) {
+	if b := p.jumpLook.Load(); b != nil && b.proved == v.proved && b.rollbacks == v.rollbacks {
+		return b.state, nil
+	}
+	state, err := p.looks.after(ctx, v)
+	if err != nil {
+		return eventlog.State{}, err
+	}
+	if p.window.stats().end < state.Last { // it was in between two generations
+		return eventlog.State{}, errBehind
+	}
+	p.jumpLook.Store(&jumpLook{v.proved, v.rollbacks, state})
+	return state, nil
+}
+
+// prove finds out whether events are missing behind a cursor that lies in the window, but
+// below a jump of the tail. The error errAgain says that the view is to be read anew.
+func (r *reader) prove(ctx context.Context, v view, s *step) error {
+	state, err := r.part.afterJump(ctx, v)
+	if err != nil {
+		return err
+	}
+	if v.end < state.Last {
+		return errAgain // it may lack trims that the window has by now
+	}
+	// What the tail received without a jump is there, also where the floor is above it by now.
+	first := min(state.First, v.proved)
+	switch {
+	case r.cursor+1 >= first:
+	case r.fresh:
+		r.cursor = first - 1
+		return errAgain
+	default:
+		moved, err := r.loseRemoved(ctx, state, v.proved, s)
+		if err != nil {
+			return err
+		}
+		if moved {
+			return errAgain
+		}
+	}
+	sure, err := r.loseDamaged(ctx, v, v.items, s)
+	if sure {
+		r.provenTo = v.end
+	}
+	return err
+}
+
+// loseBelow drops what is removed of a page, which was read from the log below the window.
+// The error errBehind says that the page is of another generation than the window.
+func (r *reader) loseBelow(ctx context.Context, v view, page eventlog.Page, s *step) error {
+	state, err := r.part.looks.after(ctx, v)
+	if err != nil {
+		return err
+	}
+	// The answer of an earlier page is still good when no trim was stored since and the
+	// floor has not passed the cursor.
+	newest, floor := r.part.window.trims(r.chain)
+	if newest > r.asked || floor > r.asked+1 || state.First > max(r.cursor+1, r.askedFirst) {
+		if _, err := r.loseRemoved(ctx, state, 0, s); err != nil {
+			return err
+		}
+		r.asked, r.askedFirst = state.Last, state.First
+	}
+	return r.loseCleared(ctx, v, page, s)
+}
+
+// loseRemoved asks the log what was removed behind the cursor, and reports whether the cursor
+// was moved over it. held is from where on the window has everything; 0 when it does not count.
+func (r *reader) loseRemoved(ctx context.Context, state eventlog.State, held uint64, s *step) (moved bool, _ error) {
+	all, err := r.part.log.Missing(ctx, state, r.place.session, r.place.life, r.place.stream, r.cursor, held)
+	if err != nil {
+		return false, err
+	}
+	losses := make([]loss, 0, len(all))
+	for _, m := range all {
+		losses = append(losses, loss{m.Stream, m.UpTo, reasonOf(m.Reason), m.Certain})
+	}
+	return r.lose(s, losses...), nil
+}
+
+// loseCleared drops the events of a page that a =clear marker took, before the janitor
+// announces that.
+func (r *reader) loseCleared(ctx context.Context, v view, page eventlog.Page, s *step) error {
+	if r.cleared == nil || r.place.stream == "" {
+		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
+	}
+	for _, e := range page.Entries {
+		for _, stream := range []string{"", e.Subject.Stream} {
+			if e.Sequence <= r.droppedTo(e.Subject.Stream) {
+				break
+			}
+			at, err := r.clearedAt(ctx, stream)
+			if err != nil {
+				return err
+			}
+			if r.place.stream != "" { // its chain knows of those that came since
+				stream, at = r.place.stream, max(at, v.clearedAt)
+			}
+			if e.Sequence < at {
+				r.lose(s, loss{stream, at, ReasonCleared, true})
+			}
+		}
+	}
+	return nil
+}
+
+// lose drops what is gone, and tells that to a client that may have seen what came before.
+// It reports whether the cursor was moved.
+func (r *reader) lose(s *step, losses ...loss) (moved bool) {
+	slices.SortStableFunc(losses, func(a, b loss) int { return strings.Compare(b.stream, a.stream) }) // what is about all streams comes last
+	for _, l := range losses {
+		if l.upTo <= r.droppedTo(l.stream) {
+			continue
+		}
+		if !r.fresh {
+			s.add(r.gap(l.reason, l.certain, l.stream))
+		}
+		moved = r.drop(l.stream, l.upTo) || moved
+	}
+	return moved
+}
+
+// loseDamaged tells, once, of entries behind the cursor that are missing without an
+// explanation, or may be when no janitor has read the partition since its server started.
+// It reports whether that is sure, or was told not to be.
+func (r *reader) loseDamaged(ctx context.Context, v view, items []item, s *step) (sure bool, _ error) {
+	if r.fresh && len(items) == 0 {
+		return true, nil
+	}
+	checked, err := r.checked(ctx, v)
+	if err != nil {
+		return false, err
+	}
+	s.add(r.damage(items)...)
+	switch {
+	case checked || r.doubted:
+		return true, nil
+	case r.fresh:
+		return false, nil
+	}
+	r.doubted = true
+	s.add(r.gap(ReasonDamaged, false, r.place.stream))
+	return true, nil
+}
+
+// damage returns a gap, once, for a cursor before entries that are missing without an
+// explanation: they may have been of any stream.
+func (r *reader) damage(items []item) []gap {
+	state, _ := r.part.log.State(r.part.number) // a look at the leader has followed the read
+	from := r.cursor
+	if r.fresh {
+		from = items[0].sequence
+	}
+	if from >= state.Damaged || r.toldDamage >= state.Damaged {
+		return nil
+	}
+	r.toldDamage = state.Damaged
+	return []gap{r.gap(ReasonDamaged, false, r.place.stream)}
+}
+
+// checked reports whether a janitor has read the partition since its server started, and
+// waits for that as long as the patience allows.
+func (r *reader) checked(ctx context.Context, v view) (bool, error) {
+	p := r.part
+	if r.doubted {
+		return false, nil
+	}
+	state, _ := p.log.State(p.number)
+	if state.Checked() {
+		return p.patience.over(state), nil
+	}
+	for { // what was seen last may be some seconds old
+		state, err := p.looks.after(ctx, v)
+		if err != nil {
+			return false, err
+		}
+		if p.patience.over(state) {
+			return state.Checked(), nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(checkAgain):
+		}
+	}
+}
+
+// checkAgain is how often readers look whether a partition was checked meanwhile.
+const checkAgain = 50 * time.Millisecond
+
+// patience is how long readers wait for a janitor to read a partition after a start of its
+// server: one that restarts makes nobody uncertain, one that is gone holds nobody up.
+type patience struct {
+	limit time.Duration
+
+	mu         sync.Mutex
+	generation string    // that is not checked; empty when it is
+	since      time.Time // when it was missed first
+}
+
+// over reports whether nobody has to wait: the partition was checked, or that has been missed
+// for too long.
+func (p *patience) over(state eventlog.State) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if state.Checked() {
+		p.generation = ""
+		return true
+	}
+	if id := state.Generation().ID; p.generation != id {
+		p.generation, p.since = id, time.Now()
+	}
+	return time.Since(p.since) > p.limit
+}

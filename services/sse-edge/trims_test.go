@@ -1,0 +1,325 @@
+package edge
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// missed returns the page behind a sequence on a path, with the reason of its gap.
+func missed(t *testing.T, url, path string, after uint64) (sequences []uint64, g *gapData) {
+	t.Helper()
+	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
+	for _, e := range p.Events {
+		sequences = append(sequences, sequenceOf(t, e.ID))
+	}
+	return sequences, p.Gap
+}
+
+// receives checks a page: its gap, in words that are empty without one, and its first event.
+func receives(t *testing.T, url, path string, after uint64, gap string, first uint64) {
+	t.Helper()
+	sequences, g := missed(t, url, path, after)
+	got := ""
+	if g != nil {
+		got = string(g.Reason)
+		if !g.Certain {
+			got += "?"
+		}
+	}
+	if got != gap || len(sequences) == 0 || sequences[0] != first {
+		t.Errorf("%s behind %d: the gap is %q and the events are %v, want %q and %d first", path, after, got, sequences, gap, first)
+	}
+}
+
+const otherPath = "/v1/sessions/s/streams/b/events"
+
+// The oldest event of the log is of another stream, so the floor is below all cursors.
+func TestReader_TrimInsideTheWindow(t *testing.T) {
+	f := newFixture(t)
+	f.publish("b", 1)
+	f.publish("a", 10) // 2 to 11
+	f.publish("b", 1)
+	before, _ := f.startService(nil)
+	before.has(t, 12)
+	f.trim("a", eventlog.Trimmed, seq(2, 6)...)
+	after := f.edge(nil)
+	receives(t, after, streamPath, 3, "trimmed", 7)
+	receives(t, after, streamPath, 6, "", 7)
+	receives(t, after, flowPath, 3, "trimmed", 7)
+	receives(t, after, otherPath, 3, "", 12)
+	for _, path := range []string{streamPath, flowPath} { // the tail had come by: nothing is missing
+		receives(t, before.url(), path, 3, "", 4)
+	}
+}
+
+func TestReader_TrimOfTheLifeInsideTheWindow(t *testing.T) {
+	f := newFixture(t)
+	f.publish("b", 1)
+	f.publish("a", 5) // 2 to 6
+	f.publish("b", 5)
+	f.trim("", eventlog.Cleared, seq(2, 6)...)
+	url := f.edge(nil)
+	for _, path := range []string{otherPath, flowPath} {
+		receives(t, url, path, 3, "cleared?", 7)
+		receives(t, url, path, 6, "", 7)
+	}
+}
+
+// The announcement is the removal: what it takes is not sent, though it is still there.
+func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
+	f := newFixture(t)
+	f.publish("a", 10)
+	f.publish("b", 5)
+	f.announce("a", eventlog.Cleared, seq(1, 6)...)
+	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
+	receives(t, url, streamPath, 3, "cleared", 7)
+	receives(t, url, flowPath, 3, "cleared", 7)
+	receives(t, url, otherPath, 3, "", 11)
+	for _, path := range []string{streamPath, flowPath} { // without a cursor nothing was missed
+		if p := poll(t, url+path); p.Gap != nil || len(p.Events) == 0 || sequenceOf(t, p.Events[0].ID) != 7 {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+	// The window holds what a trim takes that comes behind it.
+	held := f.edge(nil)
+	receives(t, held, streamPath, 3, "", 4)
+}
+
+// A stream that is quiet for so long that everything around it has expired is complete when
+// its birth says so.
+func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
+	f := newFixture(t)
+	f.publish("a", 5)
+	f.publish("b", 15)
+	f.rewrite("a", eventlog.Copy{Last: 5, Through: 20})
+	f.purge(15)
+	f.publish("a", 1)
+	for _, backfill := range []int{0, -1} {
+		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		receives(t, url, streamPath, 5, "", 22)
+		receives(t, url, streamPath, 4, "expired", 22)
+		receives(t, url, otherPath, 10, "expired?", 15)
+		receives(t, url, flowPath, 10, "expired?", 15)
+	}
+}
+
+// A trim that is stored while a reader pages through the log comes to its chain, and the
+// floor may pass its cursor.
+func TestReader_RemovedBetweenTwoPages(t *testing.T) {
+	for name, remove := range map[string]func(*fixture){
+		"trim":  func(f *fixture) { f.trim("a", eventlog.Expired, seq(2, 16)...) },
+		"floor": func(f *fixture) { f.purge(17) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s, _ := f.startService(func(c *Config) { c.WindowBackfill = -1 })
+			f.publish("b", 1) // which keeps the floor where it is
+			s.has(t, f.publish("a", 30))
+			p := s.partition("s")
+			r, err := p.open(patient(t), placeOf("s", "a"), start{}, limits{events: 5, bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			page := func() (found step) {
+				v := p.window.read(r, r.limit, nil)
+				v.inside, v.floor = false, 25
+				if err := r.below(patient(t), v, &found); err != nil {
+					t.Fatal(err)
+				}
+				r.fresh = false
+				return found
+			}
+			for range 2 {
+				if found := page(); len(found.items) != 5 || len(found.gaps) > 0 {
+					t.Fatalf("%d events, gaps %v", len(found.items), found.gaps)
+				}
+			}
+			remove(f)
+			found := page()
+			if len(found.gaps) != 1 || found.gaps[0].reason != ReasonExpired || len(found.items) == 0 || found.first != 17 {
+				t.Errorf("gaps %v, first %d", found.gaps, found.first)
+			}
+		})
+	}
+}
+
+// The floor may have passed what a window holds by the time somebody looks: nothing is missing
+// behind the last event that the tail missed.
+func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
+	f := newFixture(t)
+	f.publish("a", 6)
+	f.publish("b", 1)
+	f.publish("a", 4) // 8 to 11
+	f.trim("b", eventlog.Trimmed, 7)
+	s, _ := f.startService(nil)
+	p := s.partition("s")
+	eventually(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
+	f.purge(10)
+	p.jumpLook.Store(nil)
+	receives(t, s.url(), streamPath, 3, "expired?", 8)
+	receives(t, s.url(), streamPath, 8, "", 9)
+}
+
+// A view that is older than the look after a jump may lack trims.
+func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
+	f := newFixture(t)
+	f.publish("a", 5)
+	f.trim("a", eventlog.Trimmed, 3)
+	s, _ := f.startService(nil)
+	p := s.partition("s")
+	r, err := p.open(patient(t), placeOf("s", "a"), start{}, limits{events: 10, bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	v := p.window.read(r, r.limit, nil)
+	v.end--
+	if err := r.prove(patient(t), v, &step{}); !errors.Is(err, errAgain) {
+		t.Errorf("a view of %d is enough: %v", v.end, err)
+	}
+}
+
+// What is missing without an announcement is damage, of whichever stream.
+func TestReader_Damage(t *testing.T) {
+	f := newFixture(t)
+	f.publish("b", 1)
+	f.publish("a", 5) // 2 to 6
+	f.publish("b", 1)
+	f.remove(4)
+	f.check(4)
+	for _, backfill := range []int{0, -1} {
+		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		receives(t, url, streamPath, 2, "damaged?", 3)
+		receives(t, url, otherPath, 2, "damaged?", 7)
+		receives(t, url, streamPath, 4, "", 5)
+	}
+}
+
+// A cursor that the tail did not see the way of is complete only when the janitor has read
+// the partition since its server started: that is waited for, for as long as the patience
+// says.
+func TestReader_UncheckedGeneration(t *testing.T) {
+	f := newFixture(t)
+	f.publish("b", 1)
+	f.publish("a", 10) // 2 to 11
+	f.trim("b", eventlog.Trimmed, 1)
+	f.restart()
+	for _, backfill := range []int{0, -1} {
+		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = backfill, 50*time.Millisecond })
+		id := cursorAt(t, impatient, streamPath, 4)
+		c := subscribe(t, impatient+streamPath+"?after="+id)
+		c.next("connect")
+		if backfill == 0 {
+			c.messages(7) // the tail saw all of it
+			continue
+		}
+		if g := c.gap(); g.Reason != ReasonDamaged || g.Certain || g.Requested != id {
+			t.Errorf("gap is %+v", g)
+		}
+		c.messages(7)
+		f.publish("a", 1)
+		c.messages(1) // and no second gap
+	}
+}
+
+func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
+	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
+		f := newFixture(t)
+		f.publish("a", 10)
+		f.restart()
+		s, _ := f.startService(func(c *Config) { c.WindowBackfill, c.LedgerPatience = -1, time.Hour })
+		// A page of any cursor waits, so the cursor's ID is made by hand.
+		state, _ := f.b.Log.State(0)
+		tags := newTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+		id := event.ID{Stream: "a", Tag: tags.tag("a"), Sequence: 4}.String()
+		got := make(chan page, 1)
+		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
+		waits := &s.parts[0].patience
+		eventually(t, "it waits", func() bool {
+			waits.mu.Lock()
+			defer waits.mu.Unlock()
+			return waits.generation != ""
+		})
+		f.check(damaged)
+		p := <-got
+		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {
+			t.Errorf("damaged up to %d: %+v", damaged, p)
+		}
+	}
+}
+
+// Two absences of a janitor are two, but all readers together wait for one only once.
+func TestPatience_BeginsWithEachGeneration(t *testing.T) {
+	p := &patience{limit: time.Hour}
+	first, second := stateOf(), stateOf(event.Generation{ID: "next", Start: 3})
+	if p.over(first) {
+		t.Error("nobody waits")
+	}
+	p.since = p.since.Add(-2 * time.Hour)
+	if !p.over(first) {
+		t.Error("another reader waits for as long")
+	}
+	if p.over(second) {
+		t.Error("nobody waits for the next generation")
+	}
+}
+
+// What was read of the log is judged by a window that has come to where the log was then.
+func TestLooks_WaitForTheWindow(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	p := s.partition("s")
+	for range 20 {
+		last := f.publish("a", 1)
+		state, err := p.looks.after(patient(t), p.window.holes())
+		if err != nil || state.Last < last || p.window.stats().end < state.Last {
+			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.window.stats().end, err)
+		}
+	}
+}
+
+// A janitor writes what is to outlive its place in the log again: nothing begins or ends then.
+func TestReader_CopiesChangeNothing(t *testing.T) {
+	f := newFixture(t)
+	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	f.publish("a", 1)
+	last := f.publish("b", 1)
+	if err := f.b.Sessions.End(patient(t), "s", "b", false); err != nil {
+		t.Fatal(err)
+	}
+	c, flow := subscribe(t, s.url()+streamPath), subscribe(t, s.url()+flowPath)
+	c.next("connect")
+	flow.next("connect")
+	c.messages(1)
+	flow.messages(2)
+	opening, err := f.b.Log.Opening(patient(t), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []event.Subject{{Kind: event.Open}, {Kind: event.End, Stream: "b"}} {
+		of.Session = "s"
+		if of.Kind == event.End {
+			of.Life = f.life("s")
+		}
+		ack, err := f.b.Log.Rewrite(patient(t), of, opening.Sequence, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = ack.Sequence
+	}
+	eventually(t, "the cursor is behind the copies", func() bool { return sequenceOf(t, c.next("cursor").ID) >= last })
+	f.publish("a", 1)
+	c.messages(1)
+	flow.messages(1)
+	if p := poll(t, s.url()+otherPath+"?after="+cursorAt(t, s.url(), otherPath, last)); !p.Closed || len(p.Events) > 0 {
+		t.Errorf("the stream that has ended: %+v", p)
+	}
+}

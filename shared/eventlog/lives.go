@@ -1,0 +1,349 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// Opening is the entry of the log that begins a life of a session.
+type Opening struct {
+	Session string `json:"-"`
+	// Life is part of the subject of everything that belongs to the session from then on.
+	Life string `json:"life"`
+	// Owner is who opened the session; empty for nobody.
+	Owner   string    `json:"owner,omitempty"`
+	Created time.Time `json:"created"`
+	// Metadata is a JSON object, or nothing.
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+	// Sequence is where the opening lies in its partition.
+	Sequence uint64 `json:"-"`
+}
+
+// OpenSession stores an opening, if the session has none: of several that open it at the
+// same time one succeeds. Errors wrap [ErrExists], or are those of [Log.Publish].
+func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return Opening{}, err
+	}
+	ack, err := l.control(ctx, event.Subject{Session: o.Session, Kind: event.Open}, data)
+	if errors.Is(err, ErrClosed) {
+		return Opening{}, ErrExists
+	}
+	o.Sequence = ack.Sequence
+	return o, err
+}
+
+// Opening returns the opening of a session. Errors wrap [ErrNotFound], [ErrUnavailable] or
+// [ErrMismatch].
+func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
+	s := event.Subject{Partition: l.Partition(session), Session: session, Kind: event.Open}
+	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	if err != nil {
+		return Opening{}, err
+	}
+	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})
+}
+
+// OpeningIn reads an entry of the kind [event.Open]. The error wraps [ErrMismatch].
+func OpeningIn(e Entry) (Opening, error) {
+	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence}
+	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
+		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
+	}
+	return o, nil
+}
+
+// Sealed returns when a life was sealed, from when on it has no new streams, and whether
+// it was. The error wraps [ErrUnavailable].
+func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, sealed bool, err error) {
+	s := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}
+	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	switch {
+	case err == nil:
+		return msg.Time, true, nil
+	case errors.Is(err, ErrNotFound):
+		return time.Time{}, false, nil
+	default:
+		return time.Time{}, false, err
+	}
+}
+
+// LifeOf returns the life of the newest entry of a session, and that entry's sequence. The
+// error wraps [ErrNotFound], [ErrUnavailable] or [ErrMismatch].
+func (l *Log) LifeOf(ctx context.Context, session string) (life string, sequence uint64, err error) {
+	p := l.Partition(session)
+	msg, err := l.lastMessage(ctx, p, event.Subject{Partition: p, Session: session}.SessionFilter())
+	if err != nil {
+		return "", 0, err
+	}
+	s, err := event.ParseSubject(msg.Subject)
+	switch {
+	case err != nil:
+		return "", 0, fmt.Errorf("%w: %w", ErrNotFound, err)
+	case s.Kind == event.Open:
+		o, err := OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})
+		return o.Life, o.Sequence, err
+	default:
+		return s.Life, msg.Sequence, nil
+	}
+}
+
+// EndStream ends a stream: when it returns no error, JetStream stores no event of the
+// stream any more, whoever publishes it. It may be repeated. Errors are those of
+// [Log.Publish]; after [ErrUnknown] the stream may have ended.
+func (l *Log) EndStream(ctx context.Context, session, life, stream string) error {
+	return l.once(ctx, event.Subject{Session: session, Life: life, Stream: stream, Kind: event.End})
+}
+
+// EndSession ends a life of a session, and all its streams: when it returns no error,
+// JetStream stores nothing of the life any more, whoever publishes it. It may be repeated,
+// and finishes what another process began. Errors are those of [Log.EndStream].
+//
+// The order is what makes the end the last entry: the seal refuses births, so the list of
+// streams that is read after it is all of them; each gets its end; then comes the end of
+// the life.
+func (l *Log) EndSession(ctx context.Context, session, life string) error {
+	seal := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}
+	if err := l.once(ctx, seal); err != nil {
+		return err
+	}
+	streams, err := l.born(ctx, seal)
+	if err != nil {
+		return err
+	}
+	if err := l.endAll(ctx, session, life, streams); err != nil {
+		return err
+	}
+	return l.once(ctx, event.Subject{Session: session, Life: life, Kind: event.End})
+}
+
+// ClearStream says that a stream's events before this moment are gone, or those of a whole
+// life when stream is empty. It is for what has ended: a second clear does nothing. Errors
+// are those of [Log.Publish].
+func (l *Log) ClearStream(ctx context.Context, session, life, stream string) error {
+	return l.once(ctx, event.Subject{Session: session, Life: life, Stream: stream, Kind: event.Clear})
+}
+
+// endsAtOnce is how many ends of streams are on their way at a time.
+const endsAtOnce = 256
+
+func (l *Log) endAll(ctx context.Context, session, life string, streams []string) error {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	slots := make(chan struct{}, endsAtOnce)
+	for _, stream := range streams {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := l.EndStream(ctx, session, life, stream); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(err, failed)
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// born returns the streams of a life that have a birth and no end. The answer counts only
+// with the life's seal in it: a server that leads no more may know less.
+func (l *Log) born(ctx context.Context, seal event.Subject) ([]string, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	info, err := l.stream(seal.Partition).Info(ctx, jetstream.WithSubjectFilter(seal.Filter()))
+	if err != nil {
+		return nil, apiError(err)
+	}
+	if _, ok := info.State.Subjects[seal.String()]; !ok {
+		return nil, fmt.Errorf("%w: the answer about %s is out of date", ErrUnavailable, seal)
+	}
+	var streams []string
+	for text := range info.State.Subjects {
+		s, err := event.ParseSubject(text)
+		if err != nil || s.Kind != event.Birth {
+			continue
+		}
+		end := s
+		end.Kind = event.End
+		if _, ended := info.State.Subjects[end.String()]; !ended {
+			streams = append(streams, s.Stream)
+		}
+	}
+	return streams, nil
+}
+
+// once stores a control entry, unless there is one.
+func (l *Log) once(ctx context.Context, s event.Subject) error {
+	_, err := l.control(ctx, s, nil)
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// control stores a control entry where there is none under its subject; the error wraps
+// [ErrClosed] when there is.
+func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, error) {
+	s.Partition = l.Partition(s.Session)
+	msg := nats.NewMsg(s.String())
+	msg.Data = data
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	if _, err := l.settle(ctx, s.Partition); err != nil {
+		return Ack{}, err
+	}
+	return l.publish(ctx, s.Partition, msg)
+}
+
+func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
+	return msg, apiError(err)
+}
+
+// maxBirths bounds the streams in either half of the births that a log remembers: some
+// 25 MB in all.
+const maxBirths = 1 << 16
+
+// births are the streams of a partition that are known to have a birth. What is forgotten is
+// born again, which costs one entry. A birth stays in the log as long as the life does, but a
+// server that was started anew may have lost it: so another generation, and a server that went
+// on without the janitor's word, make all of them forgotten. It is safe for concurrent use.
+type births struct {
+	mu            sync.Mutex
+	known         knowledge
+	recent, older map[birthPlace]struct{}
+	under         map[birthPlace]*bearing
+}
+
+type birthPlace struct{ session, life, stream string }
+
+// knowledge is what births are remembered with: those of another one are forgotten.
+type knowledge struct {
+	generation string
+	unsettled  uint64 // [partition.unsettled]
+}
+
+// bearing is a birth on its way.
+type bearing struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// begin reports whether a stream has a birth. If not, the caller publishes one and then calls
+// the function that it gets, unless somebody else does already, for whom it may wait.
+func (b *births) begin(at birthPlace, known knowledge) (has bool, wait *bearing, finish func(error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.known == known && b.has(at) {
+		return true, nil, nil
+	}
+	if wait := b.under[at]; wait != nil {
+		return false, wait, nil
+	}
+	if b.under == nil {
+		b.under = map[birthPlace]*bearing{}
+	}
+	under := &bearing{done: make(chan struct{})}
+	b.under[at] = under
+	return false, nil, func(err error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.under, at)
+		if err == nil {
+			if b.known != known {
+				b.known, b.recent, b.older = known, nil, nil
+			}
+			b.put(at)
+		}
+		under.err = err
+		close(under.done)
+	}
+}
+
+// has reports whether a stream is remembered. The caller holds the lock.
+func (b *births) has(at birthPlace) bool {
+	if _, ok := b.recent[at]; ok {
+		return true
+	}
+	_, ok := b.older[at]
+	if ok {
+		b.put(at)
+	}
+	return ok
+}
+
+// put enters a stream. The caller holds the lock.
+func (b *births) put(at birthPlace) {
+	if len(b.recent) >= maxBirths {
+		b.recent, b.older = nil, b.recent
+	}
+	if b.recent == nil {
+		b.recent = map[birthPlace]struct{}{}
+	}
+	b.recent[at] = struct{}{}
+}
+
+// bear makes sure that the stream of an event has a birth in the partition as it is known
+// now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
+// the session has ended.
+func (l *Log) bear(ctx context.Context, p int, e Event) error {
+	part, at := l.parts[p], birthPlace{e.Session, e.Life, e.Stream}
+	for {
+		has, wait, finish := part.births.begin(at, part.knowledge())
+		switch {
+		case has:
+			return nil
+		case finish != nil:
+			err := l.publishBirth(ctx, p, e)
+			finish(err)
+			return err
+		}
+		select {
+		case <-wait.done:
+			if errors.Is(wait.err, ErrClosed) {
+				return wait.err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// knowledge returns what births are remembered with now.
+func (part *partition) knowledge() knowledge {
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	return knowledge{part.state.Generation().ID, part.unsettled}
+}
+
+// publishBirth stores the birth of an event's stream, in a life that no later opening of its
+// session has ended: of a life that ended long ago the log has no seal any more.
+func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
+	o, err := l.Opening(ctx, e.Session)
+	switch {
+	case err == nil && o.Life != e.Life:
+		return fmt.Errorf("%w: the session has another life", ErrClosed)
+	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
+	setFence(msg, event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal})
+	_, err = l.publish(ctx, p, msg)
+	if errors.Is(err, ErrUnknown) {
+		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
+	}
+	return err
+}

@@ -1,0 +1,766 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+)
+
+// eachPair runs a test with two logs, as two processes open them, on one server and on three.
+func eachPair(t *testing.T, test func(t *testing.T, l, other *eventlog.Log)) {
+	t.Helper()
+	t.Run("one server", func(t *testing.T) {
+		srv := natstest.Start(t)
+		test(t, create(t, srv, one()), open(t, srv))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := natstest.StartCluster(t)
+		l := replicated(t, c)
+		test(t, l, openAt(t, c.URL()))
+	})
+}
+
+func openAt(t *testing.T, url string) *eventlog.Log {
+	t.Helper()
+	nc, err := eventlog.Connect(url, t.Name(), quiet(), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	l, err := eventlog.Open(patient(t), nc, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	natstest.WaitHeard(t, nc, "mcp.0.s.l.t")
+	return l
+}
+
+// ways are all in which an event can be published.
+var ways = map[string]func(context.Context, *eventlog.Log, eventlog.Event) (eventlog.Ack, error){
+	"Publish": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
+		return l.Publish(ctx, e)
+	},
+	"Begin": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
+		return finish(l.Begin(ctx, e))(ctx)
+	},
+	"Series": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
+		return finish(l.Series().Begin(ctx, e))(ctx)
+	},
+}
+
+func finish(w *eventlog.Publishing, err error) func(context.Context) (eventlog.Ack, error) {
+	return func(ctx context.Context) (eventlog.Ack, error) {
+		if err != nil {
+			return eventlog.Ack{}, err
+		}
+		return w.Wait(ctx)
+	}
+}
+
+func of(session, stream string, n int) eventlog.Event {
+	return eventlog.Event{Session: session, Life: "l", Stream: stream, Data: numbered(n)}
+}
+
+func mustPublish(t *testing.T, l *eventlog.Log, e eventlog.Event) eventlog.Ack {
+	t.Helper()
+	ack, err := l.Publish(patient(t), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// subjects returns the subjects of all entries, in order.
+func subjects(t *testing.T, l *eventlog.Log) (all []string) {
+	t.Helper()
+	_, err := l.Scan(patient(t), 0, 0, look(t, l).Last, func(e eventlog.Entry) bool {
+		all = append(all, e.RawSubject)
+		return true
+	})
+	must(t, err)
+	return all
+}
+
+func wantSubjects(t *testing.T, l *eventlog.Log, want ...string) {
+	t.Helper()
+	if got := subjects(t, l); !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
+	}
+}
+
+func TestPublish_StreamHasEnded(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		mustPublish(t, l, of("s", "t", 0))
+		mustPublish(t, other, of("s", "t", 1))
+		for range 2 {
+			must(t, l.EndStream(patient(t), "s", "l", "t"))
+		}
+		births := look(t, l).Last
+		late := openAt(t, l.Conn().ConnectedUrl()) // it has never published
+		for name, publish := range ways {
+			for i, to := range []*eventlog.Log{l, other, late} {
+				e := of("s", "t", 2)
+				if i > 0 {
+					e.Key = "key"
+				}
+				if ack, err := publish(patient(t), to, e); !errors.Is(err, eventlog.ErrClosed) || errors.Is(err, eventlog.ErrUnavailable) {
+					t.Errorf("%s by log %d: %+v, %v", name, i, ack, err)
+				}
+			}
+		}
+		if got := look(t, l).Last; got > births+1 { // late has written a birth
+			t.Errorf("%d entries were stored", got-births)
+		}
+		mustPublish(t, other, of("s", "t2", 3))
+		e := of("s", "t", 4)
+		e.Life = "l2"
+		mustPublish(t, other, e)
+	})
+}
+
+func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		const n = 2000
+		mustPublish(t, l, of("s", "t", 0))
+		events := make([]eventlog.Event, n)
+		for i := range events {
+			events[i] = of("s", "t", i+1)
+		}
+		var ending sync.WaitGroup
+		half := make(chan struct{})
+		ending.Go(func() {
+			<-half
+			if err := other.EndStream(patient(t), "s", "l", "t"); err != nil {
+				t.Error(err)
+			}
+		})
+		series, all := l.Series(), make([]begun, n)
+		var waiting sync.WaitGroup
+		for i, e := range events {
+			on, err := series.Begin(patient(t), e)
+			all[i] = begun{event: e, on: on, err: err}
+			if on != nil {
+				waiting.Go(func() { all[i].ack, all[i].err = on.Wait(patient(t)) })
+			}
+			if i == n/2 {
+				close(half)
+			}
+		}
+		ending.Wait()
+		waiting.Wait()
+		end, err := l.Last(patient(t), event.Subject{Session: "s", Life: "l", Stream: "t", Kind: event.End})
+		must(t, err)
+		closed, last := 0, uint64(0)
+		for i, b := range all {
+			switch {
+			case b.err == nil && closed > 0:
+				t.Fatalf("event %d is stored behind one that is refused", i)
+			case b.err == nil && (b.ack.Sequence >= end || b.ack.Sequence <= last):
+				t.Fatalf("event %d is stored at %d, behind %d; the end is at %d", i, b.ack.Sequence, last, end)
+			case b.err == nil:
+				last = b.ack.Sequence
+			case closed == 0 && !errors.Is(b.err, eventlog.ErrClosed), !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrEnded):
+				t.Fatalf("event %d: %v", i, b.err)
+			default:
+				closed++
+			}
+		}
+		if got := look(t, l).Last; got > end {
+			t.Errorf("the last entry is %d, behind the end at %d", got, end)
+		}
+	})
+}
+
+func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		const streams = 300
+		for i := range streams {
+			mustPublish(t, []*eventlog.Log{l, other}[i%2], of("s", fmt.Sprint(i), 0))
+		}
+		mustPublish(t, l, of("s2", "t", 0))
+		for range 2 {
+			must(t, l.EndSession(patient(t), "s", "l"))
+		}
+		must(t, other.EndSession(patient(t), "s", "l"))
+		ended := look(t, l).Last
+		for i := range streams {
+			for name, publish := range ways {
+				if _, err := publish(patient(t), []*eventlog.Log{other, l}[i%2], of("s", fmt.Sprint(i), 1)); !errors.Is(err, eventlog.ErrClosed) {
+					t.Fatalf("%s to stream %d: %v", name, i, err)
+				}
+				if i > 3 {
+					break
+				}
+			}
+		}
+		for name, publish := range ways {
+			if _, err := publish(patient(t), other, of("s", "new", 1)); !errors.Is(err, eventlog.ErrClosed) {
+				t.Errorf("%s to a new stream: %v", name, err)
+			}
+		}
+		if got := look(t, l).Last; got != ended || ended != 2*streams+2+streams+2 {
+			t.Errorf("the log has %d entries, and had %d", got, ended)
+		}
+		mustPublish(t, other, of("s2", "t", 1))
+	})
+}
+
+// Whoever began the end stopped right after the seal, or in the middle.
+func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	other := open(t, srv)
+	for _, stream := range []string{"a", "b"} {
+		mustPublish(t, l, of("s", stream, 0))
+	}
+	js := newJetStream(t, l)
+	_, err := js.Publish(patient(t), "mcp.0.s.l.=seal", nil)
+	must(t, err)
+	mustPublish(t, l, of("s", "a", 1))
+	if _, err := l.Publish(patient(t), of("s", "c", 0)); !errors.Is(err, eventlog.ErrClosed) {
+		t.Errorf("a birth behind the seal: %v", err)
+	}
+	must(t, l.EndStream(patient(t), "s", "l", "a"))
+	must(t, other.EndSession(patient(t), "s", "l"))
+	wantSubjects(t, l, "mcp.0.s.l.=birth.a", "mcp.0.s.l.a", "mcp.0.s.l.=birth.b", "mcp.0.s.l.b", "mcp.0.s.l.=seal", "mcp.0.s.l.a",
+		"mcp.0.s.l.=end.a", "mcp.0.s.l.=end.b", "mcp.0.s.l.=end")
+}
+
+func TestPublish_SoleStream(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		e := of("s", "call", 0)
+		e.Sole = true
+		mustPublish(t, l, e)
+		mustPublish(t, l, e)
+		must(t, other.EndSession(patient(t), "s", "l"))
+		for name, publish := range ways {
+			if _, err := publish(patient(t), l, e); !errors.Is(err, eventlog.ErrClosed) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		wantSubjects(t, l, "mcp.0.s.l.call", "mcp.0.s.l.call", "mcp.0.s.l.=seal", "mcp.0.s.l.=end")
+	})
+}
+
+func TestOpenSession(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		for round := range 20 {
+			session := fmt.Sprint("s", round)
+			if _, err := l.Opening(patient(t), session); !errors.Is(err, eventlog.ErrNotFound) {
+				t.Fatal(err)
+			}
+			if _, _, err := l.LifeOf(patient(t), session); !errors.Is(err, eventlog.ErrNotFound) {
+				t.Fatal(err)
+			}
+			opened := make([]eventlog.Opening, 8)
+			var opening sync.WaitGroup
+			for i := range opened {
+				opening.Go(func() {
+					o, err := []*eventlog.Log{l, other}[i%2].OpenSession(patient(t), eventlog.Opening{
+						Session: session, Life: fmt.Sprint("life", i), Owner: fmt.Sprint(i), Created: time.Unix(int64(i), 0).UTC(), Metadata: []byte(`{"a":1}`),
+					})
+					if err == nil {
+						opened[i] = o
+					} else if !errors.Is(err, eventlog.ErrExists) {
+						t.Error(err)
+					}
+				})
+			}
+			opening.Wait()
+			opened = slices.DeleteFunc(opened, func(o eventlog.Opening) bool { return o.Life == "" })
+			if len(opened) != 1 {
+				t.Fatalf("%d openings", len(opened))
+			}
+			for _, at := range []*eventlog.Log{l, other} {
+				got, err := at.Opening(patient(t), session)
+				if want := opened[0]; err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%+v, %v; want %+v", got, err, want)
+				}
+				if life, sequence, err := at.LifeOf(patient(t), session); err != nil || life != opened[0].Life || sequence != opened[0].Sequence {
+					t.Errorf("%s, %d, %v", life, sequence, err)
+				}
+			}
+		}
+	})
+}
+
+func TestSealed(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	before := time.Now().Add(-time.Minute)
+	last := mustPublish(t, l, of("s", "t", 0)).Sequence
+	if at, sealed, err := l.Sealed(patient(t), "s", "l"); sealed || err != nil {
+		t.Errorf("%s, %v", at, err)
+	}
+	if life, sequence, err := l.LifeOf(patient(t), "s"); err != nil || life != "l" || sequence != last {
+		t.Errorf("%s, %d, %v", life, sequence, err)
+	}
+	must(t, l.EndSession(patient(t), "s", "l"))
+	if at, sealed, err := l.Sealed(patient(t), "s", "l"); !sealed || err != nil || at.Before(before) {
+		t.Errorf("%s, %v, %v", at, sealed, err)
+	}
+	if _, sealed, err := l.Sealed(patient(t), "s", "l2"); sealed || err != nil {
+		t.Errorf("another life: %v", err)
+	}
+}
+
+func TestOpening_CannotBeRead(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	for i, data := range []string{"", "{", "{}", `{"life":"L"}`, `{"life":""}`, `[]`} {
+		session := fmt.Sprint("s", i)
+		_, err := js.Publish(patient(t), "mcp.0."+session+".=open", []byte(data))
+		must(t, err)
+		if o, err := l.Opening(patient(t), session); !errors.Is(err, eventlog.ErrMismatch) {
+			t.Errorf("%q: %+v, %v", data, o, err)
+		}
+		if life, _, err := l.LifeOf(patient(t), session); !errors.Is(err, eventlog.ErrMismatch) {
+			t.Errorf("%q: %q, %v", data, life, err)
+		}
+	}
+}
+
+// A server that was started anew may have lost the births, so they are written again.
+func TestBirth_AgainInEachGeneration(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	eventlogtest.Begin(t, l)
+	birth, message := "mcp.0.s.l.=birth.t", "mcp.0.s.l.t"
+	mustPublish(t, l, of("s", "t", 0))
+	mustPublish(t, l, of("s", "t", 1))
+	want := []string{birth, message, message}
+	for n := range 2 {
+		stop(t, srv, l)
+		start(t, srv, l)
+		mustPublish(t, l, of("s", "t", n))
+		mustPublish(t, l, of("s", "t", n))
+		want = append(want, birth, message, message)
+	}
+	wantSubjects(t, l, want...)
+}
+
+// The same without a janitor, whose word is waited for in vain.
+func TestBirth_AgainWithoutAJanitor(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	mustPublish(t, l, of("s", "t", 0))
+	stop(t, srv, l)
+	start(t, srv, l)
+	mustPublish(t, l, of("s", "t", 1))
+	wantSubjects(t, l, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t", "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
+}
+
+// Of a life that ended long ago the log has no seal any more, but an opening that followed.
+func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "m"})
+		must(t, err)
+		if _, err := other.Publish(patient(t), of("s", "t", 0)); !errors.Is(err, eventlog.ErrClosed) {
+			t.Errorf("an event of another life: %v", err)
+		}
+		wantSubjects(t, l, "mcp.0.s.=open")
+		must(t, l.Delete(patient(t), 0, o.Sequence))
+		mustPublish(t, other, of("s", "t", 0)) // nothing says that it has ended
+	})
+}
+
+// Publishers of a new stream wait for one birth.
+func TestBirth_OnceForConcurrentPublishers(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, _ *eventlog.Log) {
+		const publishers = 50
+		var publishing sync.WaitGroup
+		for i := range publishers {
+			publishing.Go(func() {
+				if _, err := l.Publish(patient(t), of("s", "t", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		publishing.Wait()
+		all := subjects(t, l)
+		if births := len(all) - publishers; births != 1 || all[0] != "mcp.0.s.l.=birth.t" {
+			t.Errorf("%d births, the first entry is %s", births, all[0])
+		}
+	})
+}
+
+// In a cluster, messages with one fence exclude each other: those that are refused are sent
+// again, and everybody makes progress.
+func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
+	const each, under = 200, 8
+	c := natstest.StartCluster(t)
+	logs := []*eventlog.Log{replicated(t, c), openAt(t, c.URL())}
+	var done [2]atomic.Int64
+	var publishing sync.WaitGroup
+	acks := make([]uint64, 2*each)
+	for i, l := range logs {
+		next := make(chan int)
+		publishing.Go(func() {
+			defer close(next)
+			for n := range each {
+				next <- i*each + n
+			}
+		})
+		for w := range under {
+			publishing.Go(func() {
+				for n := range next {
+					name := []string{"Publish", "Begin", "Series"}[w%3]
+					ack, err := ways[name](patient(t), l, of("s", "t", n))
+					if err != nil || ack.Duplicate {
+						t.Errorf("%s: %+v, %v", name, ack, err)
+					}
+					acks[n] = ack.Sequence
+					done[i].Add(1)
+				}
+			})
+		}
+	}
+	publishing.Wait()
+	stored := map[uint64]string{}
+	for _, e := range entriesIn(t, logs[0], "s", "l", "t") {
+		stored[e.Sequence] = string(e.Data)
+	}
+	if len(stored) != len(acks) {
+		t.Errorf("%d events are stored", len(stored))
+	}
+	for n, sequence := range acks {
+		if stored[sequence] != string(numbered(n)) {
+			t.Errorf("event %d is acknowledged at %d, where there is %q", n, sequence, stored[sequence])
+		}
+	}
+}
+
+// all returns the entries of a session, in order.
+func all(t testing.TB, l *eventlog.Log, session string) (entries []eventlog.Entry) {
+	t.Helper()
+	state, err := l.Look(patient(t), 0)
+	for through := uint64(0); err == nil && through < state.Last; {
+		through, err = l.Scan(patient(t), 0, through, state.Last, func(e eventlog.Entry) bool {
+			if e.Subject.Session == session {
+				entries = append(entries, e)
+			}
+			return true
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// entriesIn reads a stream of a life.
+func entriesIn(t testing.TB, l *eventlog.Log, session, life, stream string) (all []eventlog.Entry) {
+	t.Helper()
+	ctx := patient(t)
+	state, err := l.Look(ctx, 0)
+	for q := (eventlog.Query{Session: session, Life: life, Stream: stream, UpTo: state.Last, MaxEvents: 1000, MaxBytes: 1 << 20}); q.After < q.UpTo && ctx.Err() == nil; {
+		var page eventlog.Page
+		if page, err = l.Read(ctx, q); err == nil {
+			all = append(all, page.Entries...)
+			q.After = page.Through
+		} else if !errors.Is(err, eventlog.ErrUnavailable) {
+			break // a server of a cluster that was silent for too long is asked again
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// An event whose acknowledgement was lost is repeated after its stream has ended. It is
+// stored, and the publisher hears so.
+func TestPublish_RepeatedAfterTheEnd(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		for _, whole := range []bool{false, true} {
+			session := fmt.Sprint("whole-", whole)
+			keyed := func(key string) eventlog.Event {
+				e := of(session, "t", 1)
+				e.Key, e.KeyIndex = key, 3
+				return e
+			}
+			first := mustPublish(t, l, keyed("key"))
+			if whole {
+				must(t, other.EndSession(patient(t), session, "l"))
+			} else {
+				must(t, other.EndStream(patient(t), session, "l", "t"))
+			}
+			late := openAt(t, l.Conn().ConnectedUrl()) // it knows no births
+			for name, publish := range ways {
+				for i, at := range []*eventlog.Log{l, other, late} {
+					if ack, err := publish(patient(t), at, keyed("key")); err != nil || !ack.Duplicate || ack.Sequence != first.Sequence {
+						t.Errorf("%s, log %d, whole session %t: %+v, %v; first %+v", name, i, whole, ack, err, first)
+					}
+					if ack, err := publish(patient(t), at, keyed("another key")); !errors.Is(err, eventlog.ErrClosed) {
+						t.Errorf("%s, log %d, whole session %t: another key: %+v, %v", name, i, whole, ack, err)
+					}
+				}
+			}
+			if n := len(entriesIn(t, l, session, "l", "t")); n != 1 {
+				t.Errorf("%d events are stored", n)
+			}
+		}
+	})
+}
+
+// A request that is repeated after the end has events that were stored and others that were not.
+func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		const stored, n = 5, 8
+		keyed := func(i int) eventlog.Event {
+			e := of("s", "t", i)
+			e.Key, e.KeyIndex = "key", uint64(i) //nolint:gosec // counts up from 0
+			return e
+		}
+		var first [stored]uint64
+		for i := range stored {
+			first[i] = mustPublish(t, l, keyed(i)).Sequence
+		}
+		must(t, l.EndSession(patient(t), "s", "l"))
+		for _, at := range []*eventlog.Log{l, other} {
+			series, all := at.Series(), make([]begun, n)
+			for i := range n {
+				all[i].on, all[i].err = series.Begin(patient(t), keyed(i))
+			}
+			for i, b := range all {
+				if b.on != nil {
+					b.ack, b.err = b.on.Wait(patient(t))
+				}
+				switch {
+				case i < stored && (b.err != nil || !b.ack.Duplicate || b.ack.Sequence != first[i]):
+					t.Errorf("event %d: %+v, %v", i, b.ack, b.err)
+				case i == stored && !errors.Is(b.err, eventlog.ErrClosed):
+					t.Errorf("event %d: %v", i, b.err)
+				case i > stored && !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrEnded):
+					t.Errorf("event %d: %v", i, b.err)
+				}
+			}
+		}
+	})
+}
+
+// Whatever two processes publish and end at once: no event lies behind the end of its stream,
+// none behind the seal that needs a birth there, every acknowledged event is there, and every
+// refused one is not.
+func TestLives_AnyOrder(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		run := 0
+		rapid.Check(t, func(rt *rapid.T) {
+			run++
+			session := fmt.Sprint("s", run)
+			ops := rapid.SliceOfN(rapid.Custom(drawOp), 1, 60).Draw(rt, "ops")
+			check(t, rt, l, session, ops, runOps(t, []*eventlog.Log{l, other}, session, ops))
+		})
+	})
+}
+
+// op is one call: a publish in one of the ways, or an end.
+type op struct {
+	Call   string
+	Log    int
+	Stream string
+	Worker int
+}
+
+func drawOp(rt *rapid.T) op {
+	call := rapid.SampledFrom([]string{"Publish", "Publish", "Publish", "Publish", "Begin", "Begin", "Series", "Series", "sole", "end stream", "end session"}).Draw(rt, "call")
+	stream := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "stream")
+	if call == "sole" {
+		stream = "sole"
+	}
+	return op{call, rapid.IntRange(0, 1).Draw(rt, "log"), stream, rapid.IntRange(0, 3).Draw(rt, "worker")}
+}
+
+type result struct {
+	ack eventlog.Ack
+	err error
+}
+
+// runOps has four workers do the calls, each its own in their order.
+func runOps(t *testing.T, logs []*eventlog.Log, session string, ops []op) []result {
+	results := make([]result, len(ops))
+	var working sync.WaitGroup
+	for worker := range 4 {
+		working.Go(func() {
+			for i, o := range ops {
+				if o.Worker != worker {
+					continue
+				}
+				l, r, ctx := logs[o.Log], &results[i], patient(t)
+				e := of(session, o.Stream, i)
+				switch o.Call {
+				case "end stream":
+					r.err = l.EndStream(ctx, session, "l", o.Stream)
+				case "end session":
+					r.err = l.EndSession(ctx, session, "l")
+				case "sole":
+					e.Sole = true
+					r.ack, r.err = l.Publish(ctx, e)
+				default:
+					r.ack, r.err = ways[o.Call](ctx, l, e)
+				}
+			}
+		})
+	}
+	working.Wait()
+	return results
+}
+
+func check(t *testing.T, rt *rapid.T, l *eventlog.Log, session string, ops []op, results []result) {
+	ends, births, events := map[string]uint64{}, map[string]uint64{}, map[uint64]eventlog.Entry{}
+	seal, end := uint64(math.MaxUint64), uint64(math.MaxUint64)
+	for _, e := range all(t, l, session) {
+		switch s := e.Subject; {
+		case s.Kind == event.Message:
+			events[e.Sequence] = e
+			if at, ended := ends[s.Stream]; ended {
+				rt.Fatalf("an event of %s is at %d, behind the end at %d", s.Stream, e.Sequence, at)
+			}
+			if e.Sequence > end || s.Stream == "sole" && e.Sequence > seal {
+				rt.Fatalf("an event of %s is at %d, the seal at %d and the end at %d", s.Stream, e.Sequence, seal, end)
+			}
+			if births[s.Stream] == 0 && s.Stream != "sole" {
+				rt.Fatalf("an event of %s is at %d without a birth", s.Stream, e.Sequence)
+			}
+		case s.Kind == event.Birth && e.Sequence > seal:
+			rt.Fatalf("a birth of %s is at %d, the seal at %d", s.Stream, e.Sequence, seal)
+		case s.Kind == event.Birth:
+			births[s.Stream] = e.Sequence
+		case s.Kind == event.Seal:
+			seal = e.Sequence
+		case s.Kind == event.End && s.Stream == "":
+			end = e.Sequence
+		case s.Kind == event.End:
+			ends[s.Stream] = e.Sequence
+		}
+	}
+	acknowledged := 0
+	for i, o := range ops {
+		r := results[i]
+		switch {
+		case o.Call == "end stream" || o.Call == "end session":
+			if r.err != nil || o.Call == "end stream" && ends[o.Stream] == 0 || o.Call == "end session" && end == math.MaxUint64 {
+				rt.Fatalf("%+v: %v", o, r.err)
+			}
+		case r.err == nil:
+			acknowledged++
+			if e := events[r.ack.Sequence]; !bytes.Equal(e.Data, numbered(i)) || e.Subject.Stream != o.Stream {
+				rt.Fatalf("%+v is acknowledged at %d, where there is %q", o, r.ack.Sequence, e.Data)
+			}
+		case !errors.Is(r.err, eventlog.ErrClosed):
+			rt.Fatalf("%+v: %v", o, r.err)
+		}
+	}
+	if acknowledged != len(events) {
+		rt.Fatalf("%d events are acknowledged and %d stored", acknowledged, len(events))
+	}
+	for stream := range births {
+		if end < math.MaxUint64 && ends[stream] == 0 {
+			rt.Fatalf("the session has ended, and %s has not", stream)
+		}
+	}
+}
+
+// BenchmarkPublishFenced stores 512 B events in 1,000 streams, many at once, on one server.
+func BenchmarkPublishFenced(b *testing.B) {
+	const streams, under = 1000, 4096
+	for name, life := range map[string]string{"life": "k3j9x2abqwer", "no life": ""} {
+		b.Run(name, func(b *testing.B) {
+			srv := natstest.Start(b)
+			nc, err := eventlog.Connect(srv.URL(), b.Name(), quiet())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(nc.Close)
+			l, err := eventlog.Create(patient(b), nc, one(), quiet())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(l.Close)
+			data := make([]byte, 512)
+			events := make([]eventlog.Event, streams)
+			for i := range events {
+				events[i] = eventlog.Event{Session: "8e41f0c2-2b5d-4f0e-9d1c-0a7f5f0f3f11", Life: life, Stream: fmt.Sprint("stream-", i), Data: data}
+				if _, err := l.Publish(b.Context(), events[i]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			begun := make(chan *eventlog.Publishing, under)
+			var waiting sync.WaitGroup
+			waiting.Go(func() {
+				for w := range begun {
+					if _, err := w.Wait(b.Context()); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			n := 0
+			for b.Loop() {
+				w, err := l.Begin(b.Context(), events[n%streams])
+				if err != nil {
+					b.Fatal(err)
+				}
+				n++
+				begun <- w
+			}
+			close(begun)
+			waiting.Wait()
+			b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// In a cluster, events of several publishers to one stream wait together for its fence, and are
+// stored in the order in which they were begun.
+func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	const n = 2000
+	under := make([]*eventlog.Publishing, n)
+	for i := range under {
+		e := of("s", "t", i)
+		e.Key = fmt.Sprint(i / 2) // every other one is a repeat
+		w, err := l.Begin(patient(t), e)
+		must(t, err)
+		under[i] = w
+	}
+	var last uint64
+	for i, w := range under {
+		ack, err := w.Wait(patient(t))
+		must(t, err)
+		if i%2 == 0 && ack.Sequence <= last || i%2 == 1 && (ack.Sequence != last || !ack.Duplicate) {
+			t.Fatalf("event %d: %+v behind %d", i, ack, last)
+		}
+		last = ack.Sequence
+	}
+	must(t, l.EndStream(patient(t), "s", "l", "t"))
+	w, err := l.Begin(patient(t), of("s", "t", n))
+	if err == nil {
+		_, err = w.Wait(patient(t))
+	}
+	if !errors.Is(err, eventlog.ErrClosed) {
+		t.Errorf("an event behind the end: %v", err)
+	}
+}

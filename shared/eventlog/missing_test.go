@@ -1,0 +1,211 @@
+package eventlog_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+)
+
+func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason eventlog.Reason, removed ...uint64) uint64 {
+	t.Helper()
+	ack, err := eventlogtest.Announce(patient(t), l, eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// missing returns what is missing of a stream, in words.
+func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
+	t.Helper()
+	all, err := l.Missing(patient(t), lookAt(t, l, 0), "s", "l", stream, after, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := make([]string, 0, len(all))
+	for _, m := range all {
+		words = append(words, fmt.Sprintf("%s %s to %d, %t", m.Stream, m.Reason, m.UpTo, m.Certain))
+	}
+	slices.Sort(words)
+	return strings.Join(words, "; ")
+}
+
+func TestMissing_Trims(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 3 { // births at 1 and 2
+		mustPublish(t, l, of("s", "a", n))
+		mustPublish(t, l, of("s", "b", n))
+	}
+	want := func(stream string, after uint64, want string) {
+		t.Helper()
+		if got := missing(t, l, stream, after); got != want {
+			t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
+		}
+	}
+	want("a", 0, "")
+	announce(t, l, "a", 5, eventlog.Trimmed, 2, 5)
+	want("a", 0, "a trimmed to 5, true")
+	want("a", 4, "a trimmed to 5, true")
+	want("a", 5, "")
+	want("b", 0, "")
+	want("", 4, "a trimmed to 5, true")
+	want("", 5, "")
+	announce(t, l, "", 6, eventlog.Cleared)
+	want("b", 5, "b cleared to 6, false")
+	want("b", 6, "")
+	want("a", 0, "a cleared to 6, false; a trimmed to 5, true")
+	announce(t, l, "b", 4, eventlog.Cleared) // what the one before took of the stream
+	want("b", 0, "b cleared to 4, true")
+	want("b", 4, "")
+	want("", 3, " cleared to 6, false; a trimmed to 5, true; b cleared to 4, true")
+}
+
+// A janitor that knows less than another one hides nothing that the other has announced.
+func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		for n := range 9 {
+			mustPublish(t, l, of("s", "a", n))
+		}
+		trim := func(upTo uint64) eventlog.Trim {
+			return eventlog.Trim{Session: "s", Life: "l", Stream: "a", UpTo: upTo, Reason: eventlog.Trimmed}
+		}
+		first, err := l.Announce(patient(t), trim(3), 0)
+		must(t, err)
+		second, err := other.Announce(patient(t), trim(7), first.Sequence)
+		must(t, err)
+		for _, follows := range []uint64{0, first.Sequence} {
+			if _, err := l.Announce(patient(t), trim(5), follows); !errors.Is(err, eventlog.ErrClosed) {
+				t.Errorf("behind a trim that it does not know: %v", err)
+			}
+		}
+		if got := missing(t, l, "a", 6); got != "a trimmed to 7, true" {
+			t.Error(got)
+		}
+		_, err = l.Announce(patient(t), trim(8), second.Sequence)
+		must(t, err)
+	})
+}
+
+// The floor may pass a trim after the look that a reader has made.
+func TestMissing_FloorMovesMeanwhile(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	for n := range 9 {
+		mustPublish(t, l, of("s", "a", n))
+	}
+	announce(t, l, "a", 8, eventlog.Trimmed, 7, 8)
+	before := lookAt(t, l, 0)
+	must(t, l.Purge(patient(t), 0, before.Last+1))
+	for _, stream := range []string{"a", ""} {
+		if all, err := l.Missing(patient(t), before, "s", "l", stream, 6, 0); err != nil || len(all) != 1 || all[0].UpTo != before.Last {
+			t.Errorf("%q: %+v, %v", stream, all, err)
+		}
+	}
+}
+
+func TestMissing_Floor(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	last := map[string]uint64{}
+	for n := range 4 {
+		last["quiet"] = mustPublish(t, l, of("s", "quiet", n)).Sequence
+	}
+	for n := range 4 {
+		last["busy"] = mustPublish(t, l, of("s", "busy", n)).Sequence
+	}
+	purge := func(before uint64) {
+		t.Helper()
+		must(t, l.Purge(patient(t), 0, before))
+	}
+	rewrite := func(stream string, c *eventlog.Copy) {
+		t.Helper()
+		if _, err := l.Rewrite(patient(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(stream string, after uint64, want string) {
+		t.Helper()
+		if got := missing(t, l, stream, after); got != want {
+			t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
+		}
+	}
+	through := lookAt(t, l, 0).Last
+	floor := last["busy"] - 1
+	up := fmt.Sprint(floor - 1)
+	purge(floor)
+	want("quiet", last["quiet"], "quiet expired to "+up+", false")
+	rewrite("quiet", &eventlog.Copy{Last: last["quiet"], Removed: last["quiet"] - 1, Through: through})
+	rewrite("busy", &eventlog.Copy{Last: last["busy"], Removed: last["busy"] - 3, Through: through})
+	want("quiet", last["quiet"], "")
+	want("quiet", last["quiet"]-1, "quiet expired to "+up+", true")
+	want("busy", last["busy"]-4, "busy expired to "+up+", true")
+	want("busy", last["busy"]-3, "busy expired to "+up+", false")
+	want("busy", floor-1, "")
+	want("", floor-2, " expired to "+up+", false")
+	// What the birth says does not reach to the floor any more.
+	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
+	purge(last["busy"])
+	want("quiet", last["quiet"], fmt.Sprintf("quiet expired to %d, false", last["busy"]-1))
+}
+
+// A life that was opened above the floor has lost nothing to it.
+func TestMissing_LifeAboveTheFloor(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	mustPublish(t, l, of("before", "t", 0))
+	o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l"})
+	must(t, err)
+	must(t, l.Purge(patient(t), 0, o.Sequence))
+	mustPublish(t, l, of("s", "t", 1))
+	for _, stream := range []string{"t", ""} {
+		if got := missing(t, l, stream, 0); got != "" {
+			t.Errorf("%q: %s", stream, got)
+		}
+	}
+	_, err = l.Rewrite(patient(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil)
+	must(t, err)
+	must(t, l.Purge(patient(t), 0, o.Sequence+1))
+	if got := missing(t, l, "t", 0); got != "t expired to 3, false" {
+		t.Errorf("an opening that was written again: %q", got)
+	}
+}
+
+func TestTrimsAndCopiesAreRead(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	at := announce(t, l, "a", 0, eventlog.Trimmed)
+	e, err := l.At(patient(t), 0, at)
+	must(t, err)
+	if !e.Valid || e.Trim == nil || e.Trim.Sequence != at || e.Trim.Stream != "a" || e.Trim.Reason != eventlog.Trimmed || e.Trim.Time != e.Time {
+		t.Errorf("%+v", e.Trim)
+	}
+	if e, err = l.At(patient(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
+		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
+	}
+	want := eventlog.Copy{Last: 7, Removed: 5, Through: 9}
+	ack, err := l.Rewrite(patient(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
+	must(t, err)
+	if e, err = l.At(patient(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// An opening is written again only while it is the newest of its name.
+func TestRewrite_Opening(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"})
+		must(t, err)
+		s := event.Subject{Session: "s", Kind: event.Open}
+		ack, err := l.Rewrite(patient(t), s, o.Sequence, nil)
+		must(t, err)
+		if got, err := other.Opening(patient(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if _, err := l.Rewrite(patient(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrClosed) {
+			t.Errorf("an opening that another one follows: %v", err)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// Headers of a trim.
+const (
+	headerUpTo    = "Rejoin-Up-To"
+	headerReason  = "Rejoin-Reason"
+	headerRemoved = "Rejoin-Removed"
+)
+
+// Reason says why events are removed.
+type Reason string
+
+// The reasons.
+const (
+	// Expired means that the events were older than the log's maximum age, or in the oldest
+	// part of a partition that was full.
+	Expired Reason = "expired"
+	// Trimmed means that a limit of events, bytes or streams was exceeded.
+	Trimmed Reason = "trimmed"
+	// Cleared means that somebody cleared the stream or session.
+	Cleared Reason = "cleared"
+)
+
+// MaxRemoved is how many sequences one [Trim] lists at most: JetStream takes 64 KiB of headers.
+const MaxRemoved = 4096
+
+// Trim announces that events of a stream, or of a whole life when Stream is empty, are
+// removed. For readers the announcement is the removal; the entries are deleted some time
+// later. It lies behind everything that it removes, so whoever reads the log from a cursor on
+// sees every trim that takes something behind the cursor.
+type Trim struct {
+	Session, Life, Stream string
+	// UpTo is the sequence of the last event that is removed: with it, all older ones of the
+	// stream or life are.
+	UpTo   uint64
+	Reason Reason
+	// Removed are the sequences that are deleted after it, in order, at most [MaxRemoved]:
+	// they explain the holes that the deletes leave.
+	Removed []uint64
+	// Sequence and Time say where and when it was stored.
+	Sequence uint64
+	Time     time.Time
+}
+
+// Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
+// none. So a janitor that knows less than another one hides nothing that the other has announced.
+// Errors are those of [Log.Publish]; [ErrClosed] says that another trim is there. Only the
+// acting janitor calls it.
+func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
+	p := l.Partition(t.Session)
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
+	msg.Header.Set(headerUpTo, strconv.FormatUint(t.UpTo, 10))
+	msg.Header.Set(headerReason, string(t.Reason))
+	if len(t.Removed) > 0 {
+		msg.Header.Set(headerRemoved, formatRemoved(t.Removed))
+	}
+	if _, err := l.settle(ctx, p); err != nil {
+		return Ack{}, err
+	}
+	return l.publish(ctx, p, msg)
+}
+
+// trimIn reads an entry of the kind [event.Trim]; nil when it cannot be read.
+func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim {
+	t := &Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, Reason: Reason(h.Get(headerReason)), Sequence: sequence, Time: at}
+	var err error
+	if t.UpTo, err = strconv.ParseUint(h.Get(headerUpTo), 10, 64); err != nil || t.UpTo >= sequence {
+		return nil
+	}
+	if t.Removed, err = parseRemoved(h.Get(headerRemoved), t.UpTo); err != nil {
+		return nil
+	}
+	return t
+}
+
+// formatRemoved writes sequences as differences in base 36, each a number or "first*count"
+// for a run of consecutive ones: 7,8,9,12 is "7*3,3".
+func formatRemoved(sequences []uint64) string {
+	var b strings.Builder
+	for before, i := uint64(0), 0; i < len(sequences); {
+		run := 1
+		for i+run < len(sequences) && sequences[i+run] == sequences[i]+uint64(run) { //nolint:gosec // not negative
+			run++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatUint(sequences[i]-before, 36))
+		if run > 1 {
+			b.WriteByte('*')
+			b.WriteString(strconv.FormatInt(int64(run), 36))
+		}
+		i += run
+		before = sequences[i-1]
+	}
+	return b.String()
+}
+
+var errRemoved = errors.New("the list of a trim cannot be read")
+
+// parseRemoved reads what formatRemoved wrote: at most [MaxRemoved] sequences up to upTo.
+func parseRemoved(text string, upTo uint64) ([]uint64, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var all []uint64
+	last := uint64(0)
+	for item := range strings.SplitSeq(text, ",") {
+		first, count, run := strings.Cut(item, "*")
+		step, err := strconv.ParseUint(first, 36, 64)
+		n := int64(1)
+		if run && err == nil {
+			n, err = strconv.ParseInt(count, 36, 64)
+		}
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", errRemoved, err)
+		case step == 0, n < 1, len(all)+int(min(n, MaxRemoved+1)) > MaxRemoved, step > upTo-last, uint64(n) > upTo-last-step+1:
+			return nil, errRemoved
+		}
+		for last += step; ; last++ {
+			all = append(all, last)
+			if n--; n == 0 {
+				break
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,168 @@
+package session_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+func TestEnd(t *testing.T) {
+	type step struct {
+		stream string
+		clear  bool
+	}
+	tests := map[string]struct {
+		steps []step
+		want  []string // behind the opening, the birth of t and its event
+	}{
+		"session":                          {[]step{{"", false}}, []string{"=seal", "=end.t", "=end"}},
+		"session and clear":                {[]step{{"", true}}, []string{"=seal", "=end.t", "=end", "=clear"}},
+		"stream":                           {[]step{{"t", false}}, []string{"=end.t"}},
+		"stream and clear":                 {[]step{{"t", true}}, []string{"=end.t", "=clear.t"}},
+		"repeated":                         {[]step{{"t", false}, {"t", false}, {"", false}, {"", false}}, []string{"=end.t", "=seal", "=end"}},
+		"repeated with clear":              {[]step{{"", true}, {"", true}, {"", false}}, []string{"=seal", "=end.t", "=end", "=clear"}},
+		"cleared later":                    {[]step{{"", false}, {"", true}}, []string{"=seal", "=end.t", "=end", "=clear"}},
+		"stream cleared later":             {[]step{{"t", false}, {"t", true}}, []string{"=end.t", "=clear.t"}},
+		"stream after its session":         {[]step{{"", false}, {"t", false}}, []string{"=seal", "=end.t", "=end"}},
+		"stream cleared after its session": {[]step{{"", false}, {"t", true}}, []string{"=seal", "=end.t", "=end", "=clear.t"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			nc := connect(t, natstest.Start(t))
+			r, l := create(t, nc)
+			rec := mustCreate(t, r, "s")
+			if err := publish(t, l, rec); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range tt.steps {
+				if err := r.End(patient(t), "s", s.stream, s.clear); err != nil {
+					t.Fatal(err)
+				}
+				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("the stream is open: %v", err)
+				}
+			}
+			want := []string{"mcp.0.s.=open", "mcp.0.s.L.=birth.t", "mcp.0.s.L.t"}
+			for _, s := range tt.want {
+				want = append(want, "mcp.0.s.L."+s)
+			}
+			if got := subjects(t, l, rec); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("the log has %v, want %v", got, want)
+			}
+			ended := slices.ContainsFunc(tt.steps, func(s step) bool { return s.stream == "" })
+			got, err := r.Get(patient(t), "s")
+			if err != nil || (got.State == session.Closed) != ended || got.Ended.IsZero() == ended || got.Life != rec.Life {
+				t.Errorf("the record is %+v, %v", got, err)
+			}
+			if indexed, ok := r.Session("s"); !ok || indexed.State != got.State {
+				t.Errorf("the copy is %+v", indexed)
+			}
+			if _, err := r.Register(patient(t), "s", ""); errors.Is(err, session.ErrClosed) != ended {
+				t.Errorf("registered again: %v", err)
+			}
+		})
+	}
+}
+
+func TestEnd_UnknownSession(t *testing.T) {
+	r, l := create(t, connect(t, natstest.Start(t)))
+	for _, stream := range []string{"", "t"} {
+		if err := r.End(patient(t), "s", stream, true); !errors.Is(err, session.ErrNotFound) {
+			t.Errorf("stream %q: %v", stream, err)
+		}
+	}
+	if got := subjects(t, l, session.Record{}); len(got) != 0 {
+		t.Errorf("the log has %v", got)
+	}
+}
+
+// A process stopped right after the seal. From then on the session is closed; its streams
+// take events until somebody finishes the end.
+func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
+	for _, opening := range []bool{true, false} {
+		for _, stream := range []string{"", "t"} {
+			t.Run(fmt.Sprintf("opening=%t/stream=%s", opening, stream), func(t *testing.T) {
+				nc := connect(t, natstest.Start(t))
+				r, l := create(t, nc)
+				rec := mustCreate(t, r, "s")
+				if err := publish(t, l, rec); err != nil {
+					t.Fatal(err)
+				}
+				seal(t, l.Conn(), rec)
+				if got, err := r.Get(patient(t), "s"); err != nil || got.State != session.Closed {
+					t.Fatalf("%+v, %v", got, err)
+				}
+				if !opening {
+					forgetOpening(t, l, "s")
+				}
+				if err := publish(t, l, rec); err != nil {
+					t.Fatal(err)
+				}
+				other, _ := open(t, nc)
+				mustEnd(t, other, "s", stream)
+				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("the stream is open: %v", err)
+				}
+			})
+		}
+	}
+}
+
+func TestEnd_Concurrent(t *testing.T) {
+	nc := connect(t, natstest.Start(t))
+	first, l := create(t, nc)
+	second, _ := open(t, nc)
+	third, _ := open(t, nc)
+	registries := []*session.Registry{first, second, third}
+	for round := range 10 {
+		name, stream := fmt.Sprintf("s%d", round), []string{"", "t"}[round%2]
+		rec := mustCreate(t, first, name)
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() {
+				if err := registries[i%3].End(patient(t), name, stream, i%2 == 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		got, err := first.Get(patient(t), name)
+		if err != nil || (got.State == session.Closed) != (stream == "") {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		for _, kind := range []event.Kind{event.End, event.Clear} {
+			if _, err := l.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: kind}); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}
+	}
+}
+
+// A registry that lists sessions shows the end soon, also one that heard of it from the log.
+func TestEnd_IndexShowsIt(t *testing.T) {
+	nc := connect(t, natstest.Start(t))
+	r, _ := create(t, nc)
+	other, _ := open(t, nc)
+	rec := mustCreate(t, r, "s")
+	mustEnd(t, other, "s", "")
+	eventually(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(patient(t), session.Bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := kv.Status(patient(t)); err != nil || status.Values() != 1 {
+		t.Errorf("the index has %d records, %v", status.Values(), err)
+	}
+}

@@ -1,0 +1,226 @@
+package session_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// A bucket that somebody deletes under the running system is made anew, and written again.
+func TestIndex_Deleted(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := connect(t, srv)
+	r, _ := create(t, nc)
+	other, _ := open(t, connect(t, srv))
+	made := mustCreate(t, other, "s")
+	js, err := jetstream.New(nc)
+	if err == nil {
+		err = js.DeleteStream(patient(t), "KV_"+session.Bucket)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reg := range []*session.Registry{r, other} {
+		eventually(t, "it is there again", func() bool {
+			got, err := reg.Get(patient(t), "s")
+			return err == nil && got.Life == made.Life && got.Revision > 0
+		})
+		eventually(t, "it is in the copy", func() bool { got, ok := reg.Session("s"); return ok && got.Life == made.Life })
+	}
+	mustCreate(t, other, "another")
+}
+
+// Without its index, a registry answers from the log and writes the index again.
+func TestIndex_Lost(t *testing.T) {
+	ask := map[string]func(context.Context, *session.Registry) (session.Record, error){
+		"Get":   func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
+		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Learn(ctx, "s") },
+		"Register": func(ctx context.Context, r *session.Registry) (session.Record, error) {
+			return r.Register(ctx, "s", "mallory")
+		},
+		"Owned": func(ctx context.Context, r *session.Registry) (session.Record, error) {
+			return r.Owned(ctx, "s", "alice")
+		},
+	}
+	for name, ask := range ask {
+		for _, ended := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				nc := connect(t, natstest.Start(t))
+				r, l := create(t, nc)
+				made, err := r.Create(patient(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				state := session.Open
+				if ended {
+					mustEnd(t, r, "s", "")
+					state = session.Closed
+				}
+				forget(t, nc, "s")
+				eventually(t, "the copy is empty", func() bool { return len(r.Sessions()) == 0 })
+				got, err := ask(patient(t), r)
+				if name == "Register" && ended {
+					if !errors.Is(err, session.ErrClosed) {
+						t.Error(err)
+					}
+				} else if err != nil || got.Life != made.Life || got.State != state || got.Owner != "alice" || got.Retention.MaxEvents != 7 || !got.Created.Equal(made.Created) {
+					t.Fatalf("%+v, %v; it was %+v", got, err, made)
+				}
+				if rec, err := r.Owned(patient(t), "s", "mallory"); !errors.Is(err, session.ErrNotFound) {
+					t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
+				}
+				other, _ := open(t, nc)
+				if rec, ok := other.Session("s"); !ok || rec.Life != made.Life || rec.State != state || rec.Owner != "alice" || string(rec.Metadata) != string(made.Metadata) {
+					t.Errorf("the index has %+v", rec)
+				}
+				if err := publish(t, l, made); errors.Is(err, session.ErrClosed) != ended {
+					t.Errorf("a publish: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// An index that is older or newer than the log is corrected by whoever asks. Until then what
+// it allows is refused by the fences, and what it denies is asked of the log.
+func TestIndex_OlderRecord(t *testing.T) {
+	other := session.New("s", "mallory", nil, time.Now())
+	tests := map[string]struct {
+		ended     bool
+		forgotten bool // the opening has aged out
+		shown     func(session.Record) session.Record
+	}{
+		"closed shown open": {ended: true, shown: func(r session.Record) session.Record {
+			r.State, r.Ended = session.Open, time.Time{}
+			return r
+		}},
+		"closed shown open without its opening": {ended: true, forgotten: true, shown: func(r session.Record) session.Record {
+			r.State, r.Ended = session.Open, time.Time{}
+			return r
+		}},
+		"open shown closed": {shown: func(r session.Record) session.Record {
+			r.State, r.Ended = session.Closed, time.Now()
+			return r
+		}},
+		"open shown in an earlier life": {shown: func(session.Record) session.Record { return other }},
+		"open shown in an earlier life that has ended": {shown: func(session.Record) session.Record {
+			r := other
+			r.State, r.Ended = session.Closed, time.Now()
+			return r
+		}},
+		"closed shown in an earlier life": {ended: true, shown: func(session.Record) session.Record { return other }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			nc := connect(t, natstest.Start(t))
+			r, l := create(t, nc)
+			// The earlier life, which has ended as lives do.
+			if _, err := r.Create(patient(t), other); err != nil {
+				t.Fatal(err)
+			}
+			mustEnd(t, r, "s", "")
+			old, err := r.Get(patient(t), "s")
+			if err == nil {
+				err = remove(t, r, l, old)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			made := mustCreate(t, r, "s")
+			state := session.Open
+			if tt.ended {
+				mustEnd(t, r, "s", "")
+				state = session.Closed
+			}
+			if tt.forgotten {
+				forgetOpening(t, l, "s")
+			}
+			shown := tt.shown(made)
+			data, err := json.Marshal(shown)
+			if err != nil {
+				t.Fatal(err)
+			}
+			revision := putRaw(t, nc, "s", string(data))
+			eventually(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
+
+			// Who believes the copy publishes nothing that the log's session does not take.
+			if rec, err := r.Learn(patient(t), "s"); err != nil {
+				t.Error(err)
+			} else if rec.Life != made.Life || tt.ended {
+				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("a publish to %+v: %v", rec, err)
+				}
+			}
+			got, err := r.Get(patient(t), "s")
+			if err != nil || got.Life != made.Life || got.State != state || got.Owner != made.Owner {
+				t.Errorf("%+v, %v; it is %+v", got, err, made)
+			}
+			if rec, ok := r.Session("s"); !ok || rec.Life != made.Life || rec.State != state {
+				t.Errorf("the copy is %+v", rec)
+			}
+			if _, err := r.Register(patient(t), "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
+				t.Errorf("Register: %v", err)
+			}
+			if rec, err := r.Owned(patient(t), "s", "mallory"); !errors.Is(err, session.ErrNotFound) {
+				t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
+			}
+			if err := publish(t, l, got); errors.Is(err, session.ErrClosed) != tt.ended {
+				t.Errorf("a publish: %v", err)
+			}
+			if late, _ := open(t, nc); true {
+				if rec, ok := late.Session("s"); !ok || rec.Life != made.Life || rec.State != state {
+					t.Errorf("the index has %+v", rec)
+				}
+			}
+		})
+	}
+}
+
+// The log loses the seal and the ends in a roll-back, and the index does not.
+func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	eventlogtest.Begin(t, l)
+	made := mustCreate(t, r, "s")
+	if err := publish(t, l, made); err != nil {
+		t.Fatal(err)
+	}
+	older := filepath.Join(t.TempDir(), "older")
+	partition := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", "MCP_0")
+	srv.Stop()
+	if err := os.CopyFS(older, os.DirFS(partition)); err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	answered(t, func(ctx context.Context) error { return r.End(ctx, "s", "", false) })
+	if err := publish(t, l, made); !errors.Is(err, session.ErrClosed) {
+		t.Fatal(err)
+	}
+	srv.Stop()
+	if err := errors.Join(os.RemoveAll(partition), os.CopyFS(partition, os.DirFS(older))); err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	var got session.Record
+	answered(t, func(ctx context.Context) (err error) { got, err = r.Learn(ctx, "s"); return err })
+	if got.State != session.Open || got.Life != made.Life || !got.Ended.IsZero() {
+		t.Errorf("it is %+v", got)
+	}
+	if err := publish(t, l, got); err != nil {
+		t.Error(err)
+	}
+	answered(t, func(ctx context.Context) error { return r.End(ctx, "s", "", false) })
+	if err := publish(t, l, got); !errors.Is(err, session.ErrClosed) {
+		t.Error(err)
+	}
+}

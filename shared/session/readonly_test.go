@@ -1,0 +1,34 @@
+package session_test
+
+import (
+	"testing"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// A service whose NATS user may not write the bucket answers from the log all the same, and
+// corrects its own copy.
+func TestReadOnly_LeavesTheIndex(t *testing.T) {
+	nc := connect(t, natstest.Start(t))
+	r, _ := create(t, nc)
+	made := mustCreate(t, r, "s")
+	edge, _ := open(t, nc)
+	edge.ReadOnly()
+	forget(t, nc, "s")
+	eventually(t, "the copies are empty", func() bool { return len(r.Sessions()) == 0 && len(edge.Sessions()) == 0 })
+	rec, err := edge.Get(patient(t), "s")
+	if err != nil || rec.Life != made.Life || rec.State != session.Open || rec.Revision != 0 {
+		t.Errorf("it has %+v, %v", rec, err)
+	}
+	if rec, ok := edge.Session("s"); !ok || rec.Life != made.Life {
+		t.Errorf("its copy has %+v", rec)
+	}
+	if other, _ := open(t, nc); len(other.Sessions()) != 0 {
+		t.Errorf("the index was written: %+v", other.Sessions())
+	}
+	if _, err := r.Get(patient(t), "s"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
+}
