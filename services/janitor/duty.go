@@ -45,6 +45,7 @@ type loggedLife struct {
 	first         uint64 // its oldest entry
 	events        bool
 	sealed, ended bool
+	unsealed      bool      // it has an end and no seal
 	since         time.Time // when the ledger got the seal
 }
 
@@ -94,6 +95,8 @@ func (s loggedSession) unfinished(l loggedLife, rec session.Record, patience tim
 	switch {
 	case l.life == "": // it has no fence
 		return false
+	case l.unsealed: // the floor takes the seal first, but never before the opening
+		return s.opening.known && s.opening.life == l.life
 	case l.sealed && (!l.ended || rec.State == session.Open && rec.Life == l.life):
 		return now.Sub(l.since) >= patience
 	default:
@@ -106,7 +109,7 @@ func (s loggedSession) unfinished(l loggedLife, rec session.Record, patience tim
 //   - The index says what the log does. Events of the empty life are no session: who
 //     stores them has opened none.
 //   - A life that somebody began to end longer than patience ago is ended; so is one that
-//     has a newer opening.
+//     has a newer opening, and one whose seal is lost.
 //   - A tombstone goes when it is older than tombstoneTTL and nothing of the session is
 //     in the log any more.
 func duties(records []session.Record, inLog map[string]loggedSession, tombstoneTTL, patience time.Duration, now time.Time) []duty {

@@ -23,6 +23,8 @@ func TestDuties(t *testing.T) {
 	}
 	over := sealed(time.Minute)
 	over.ended = true
+	unsealed := over
+	unsealed.unsealed = true
 	finishes := func(life string) []duty { return []duty{{finish, session.Record{Session: "s", Life: life}}} }
 	repairs := func(r session.Record) []duty { return []duty{{repair, r}} }
 	for _, test := range []struct {
@@ -50,6 +52,8 @@ func TestDuties(t *testing.T) {
 		{"being ended for too long", indexed("x"), in(unread, sealed(finishAfter)), finishes("x")},
 		{"ended, and the index says open", indexed("x"), in(read, over), finishes("x")},
 		{"replaced", indexed("x"), in(read, living, loggedLife{life: "y", first: 3, events: true}), finishes("y")},
+		{"ended, and its seal is lost", tombstone(0), in(read, unsealed), finishes("x")},
+		{"ended, and the floor has taken its seal", tombstone(0), in(opening{}, unsealed), nil},
 		{"replaced, and published to late", indexed("x"), in(read, living, loggedLife{life: "y", first: 12, events: true}), finishes("y")},
 		{"replaced and ended", indexed("x"), in(read, living, loggedLife{life: "y", first: 3, sealed: true, ended: true}), nil},
 

@@ -27,6 +27,7 @@ type ledger struct {
 	through  uint64 // the sequence up to which the log was followed
 	complete bool   // the tail has caught up once
 	newest   stamp  // of the newest entry that came
+	reading  reading
 	// since is when the ledger was complete at first, or the last event of a life that
 	// it does not know any more, if that is later: of what was published before it may
 	// know nothing.
@@ -63,7 +64,11 @@ type ledger struct {
 type stamp struct {
 	sequence uint64
 	at       time.Time // when it was stored, by the server's clock
-	got      time.Time // when the ledger got it, by its own
+}
+
+// reading is what the clock of the partition's server showed at a time of the ledger's own.
+type reading struct {
+	at, got time.Time
 }
 
 // totals are sums over what is retained: what is neither below the floor nor trimmed.
@@ -126,14 +131,21 @@ func (l *ledger) begin(s eventlog.State) uint64 {
 	return l.through
 }
 
-// clock returns the time by the clock of the partition's server, as far as its newest entry
-// tells: a janitor whose own clock is wrong removes nothing before its time. After a start it
-// is behind until something is stored.
+// clock returns the time by the clock of the partition's server, as its newest entry and the
+// looks at it tell: a janitor whose own clock is wrong removes nothing before its time.
 func (l *ledger) clock(now time.Time) time.Time {
-	if l.newest.sequence == 0 {
+	if l.reading.at.IsZero() {
 		return now
 	}
-	return l.newest.at.Add(max(now.Sub(l.newest.got), 0))
+	return l.reading.at.Add(max(now.Sub(l.reading.got), 0))
+}
+
+// hear enters the server's clock when it is ahead of what the newest entry tells: nothing may
+// have been stored for long. A look that is older than the newest entry says nothing.
+func (l *ledger) hear(s eventlog.State, now time.Time) {
+	if l.newest.sequence > 0 && l.through >= s.Last && !now.Before(l.reading.got) && s.Time.After(l.clock(now)) {
+		l.reading = reading{s.Time, now}
+	}
 }
 
 // apply enters an entry of the log. It reports whether the entry is a =clear marker.
@@ -142,7 +154,7 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 		return false // it was in flight when the ledger went past it, since it is gone
 	}
 	l.miss(e.Sequence - 1)
-	l.through, l.newest = e.Sequence, stamp{e.Sequence, e.Time, now}
+	l.through, l.newest, l.reading = e.Sequence, stamp{e.Sequence, e.Time}, reading{e.Time, now}
 	if e.Sequence < l.first {
 		l.late(e)
 		return false

@@ -422,3 +422,46 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 	fill(newLedger(), 100, b.N/100+1)
 }
+
+// A janitor that starts on an idle log knows how old its entries are by what the server says.
+func TestLedger_ClockOfAnIdleLog(t *testing.T) {
+	m := newModel()
+	m.publish("s", "a", false)
+	m.publish("s", "a", false)
+	stored := m.entries[len(m.entries)-1].Time
+	m.now = stored.Add(5 * time.Hour)
+	l := rebuilt(m)
+	if got := l.clock(m.now); !got.Equal(stored) {
+		t.Fatalf("before a look it is %s, want %s", got, stored)
+	}
+	look := func(at time.Time, last uint64) eventlog.State {
+		s := m.state()
+		s.Time, s.Last = at, last
+		return s
+	}
+	later := stored.Add(2 * time.Hour)
+	for name, look := range map[string]struct {
+		state eventlog.State
+		now   time.Time
+	}{
+		"one that saw more than the ledger has":   {look(later, m.last+1), m.now},
+		"one that is older than the newest entry": {look(stored.Add(-time.Hour), m.last), m.now},
+		"one of before the newest entry came":     {look(later, m.last), m.now.Add(-time.Second)},
+	} {
+		if l.hear(look.state, look.now); !l.clock(m.now).Equal(stored) {
+			t.Errorf("%s moves the clock to %s", name, l.clock(m.now))
+		}
+	}
+	l.hear(look(later, m.last), m.now)
+	if got := l.clock(m.now.Add(time.Minute)); !got.Equal(later.Add(time.Minute)) {
+		t.Errorf("it is %s, want %s", got, later.Add(time.Minute))
+	}
+	if before, why := l.target(rules{maxAge: time.Hour}, 0, m.now); before != m.last+1 || why != byAge {
+		t.Errorf("the floor is to move to %d by %s", before, why)
+	}
+	m.publish("s", "a", false) // the newest entry counts, also when the server's clock was set back
+	l.apply(m.entries[len(m.entries)-1], m.now)
+	if got, want := l.clock(m.now), m.entries[len(m.entries)-1].Time; !got.Equal(want) {
+		t.Errorf("it is %s, want %s", got, want)
+	}
+}

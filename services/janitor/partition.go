@@ -210,6 +210,7 @@ func (p *partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
 	l.stretches.step = stepOf(p.log.Settings())
 	l.advance(state.First)
+	l.hear(state, now)
 	l.prune(now)
 	if !p.acts() {
 		for _, key := range l.alarms() { // nobody hears them: the first sweep of a term looks at all

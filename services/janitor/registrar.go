@@ -204,6 +204,7 @@ func (s *loggedSession) add(life string, a *account) bool {
 	if l.sealed && a.markers.seal.seq > 0 {
 		l.since = a.markers.seal.at
 	}
+	l.unsealed = l.ended && a.markers.seal.seq == 0
 	s.lives = append(s.lives, l)
 	return true
 }

@@ -15,6 +15,8 @@ import (
 type State struct {
 	// Created is when the partition's JetStream stream was made; another time means another log.
 	Created time.Time
+	// Time is when the leader answered, by its own clock.
+	Time time.Time
 	// Birth is the ID of the partition's first generation.
 	Birth string
 	// Generations are the partition's generations, oldest first.
@@ -132,6 +134,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	state := State{
 		Current:     held,
 		Created:     info.Created,
+		Time:        info.TimeStamp,
 		Birth:       info.Config.Metadata[metaBirth],
 		Generations: gens,
 		checked:     checked,

@@ -197,7 +197,8 @@ func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 
 // judge returns the record of what was found, and corrects the index. Of a session whose
 // opening the log does not hold any more the index says whose it is, and the log still may
-// say that it has ended.
+// say that it has ended. A life that the index has as ended was ended in the log before: a log
+// that was rolled back behind that gets the end again.
 func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	rec := f.indexed
 	switch {
@@ -214,8 +215,17 @@ func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	if err != nil {
 		return Record{}, unavailable(err)
 	}
-	if sealed {
+	switch {
+	case sealed:
 		rec.State, rec.Ended = Closed, at.UTC()
+	case f.indexed.State == Closed && f.indexed.Life == rec.Life:
+		if !r.readOnly {
+			err = r.events.EndSession(ctx, f.name, rec.Life)
+		}
+		if err != nil {
+			return Record{}, unavailable(err)
+		}
+		rec.State, rec.Ended = Closed, f.indexed.Ended
 	}
 	return r.index(ctx, rec, f.indexed), nil
 }
