@@ -43,7 +43,7 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 			log.Warn("NATS reported an error", "error", err, "subject", subject)
 		}),
 	}
-	return nats.Connect(url, append(base, opts...)...)
+	return nats.Connect(url, append(append(base, opts...), guardDials)...)
 }
 
 // WaitForJetStream returns when JetStream answers, or with ctx's error.

@@ -97,10 +97,12 @@ func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
 
 // beginSingly begins an event as soon as it would overtake nothing.
 func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
-	if err := s.enter(ctx, p); err != nil {
+	release, err := s.enter(ctx, p)
+	if err != nil {
 		s.end(err)
 		return nil, err
 	}
+	defer release()
 	w, err := s.log.begin(ctx, p, e)
 	if err != nil {
 		s.settled(err)
@@ -110,41 +112,54 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 	return w, nil
 }
 
-// enter counts one more event as under way, once nothing is on another connection.
-func (s *Series) enter(ctx context.Context, p int) error {
+// enter counts one more event as under way, once nothing is on another connection, and keeps
+// the connection from being made anew until release is called.
+func (s *Series) enter(ctx context.Context, p int) (release func(), err error) {
 	for {
-		quiet, err := s.tryEnter()
-		if quiet == nil {
-			return err
+		release, quiet, err := s.tryEnter()
+		if release != nil || err != nil {
+			return release, err
 		}
 		select {
 		case <-quiet:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		}
 		if _, err := s.log.settle(ctx, p); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }
 
+// ready is closed.
+var ready = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // tryEnter is enter, or returns what has to be waited for.
-func (s *Series) tryEnter() (quiet <-chan struct{}, err error) {
+func (s *Series) tryEnter() (release func(), quiet <-chan struct{}, err error) {
+	now, release := s.log.hold()
+	if release == nil {
+		return nil, ready, nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.log.nc.Stats().Reconnects + 1
 	switch {
 	case s.failed != nil:
-		return nil, s.failed
+		release()
+		return nil, nil, s.failed
 	case s.on != now && s.unsettled > 0:
+		release()
 		if s.quiet == nil {
 			s.quiet = make(chan struct{})
 		}
-		return s.quiet, nil
+		return nil, s.quiet, nil
 	}
 	s.on = now
 	s.unsettled++
-	return nil, nil
+	return release, nil, nil
 }
 
 // settled notes what became of an event that was sent at once.

@@ -1,0 +1,84 @@
+package eventlog
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/natstest"
+)
+
+// No connection is made while somebody publishes, and nobody begins to publish while one is
+// waited for.
+func TestDialGuard(t *testing.T) {
+	var g dialGuard
+	made := 0
+	dial := func() error {
+		_, err := g.dial(func() (net.Conn, error) { made++; return nil, nil }) //nolint:nilnil // nobody uses it
+		return err
+	}
+	first := g.enter()
+	if first == 0 || g.enter() != first { // two at a time
+		t.Fatalf("it is connection %d", first)
+	}
+	if err := dial(); !errors.Is(err, errPublishing) || made != 0 {
+		t.Errorf("%v, %d connections", err, made)
+	}
+	if now := g.enter(); now != 0 {
+		t.Errorf("somebody begins on connection %d", now)
+	}
+	g.leave()
+	if err := dial(); !errors.Is(err, errPublishing) {
+		t.Error(err)
+	}
+	g.leave()
+	if err := dial(); err != nil || made != 1 {
+		t.Errorf("%v, %d connections", err, made)
+	}
+	if now := g.enter(); now == 0 || now == first {
+		t.Errorf("it is connection %d, and was %d", now, first)
+	}
+	g.leave()
+}
+
+// Who is held up between a look at the connection and the publish finds no other connection
+// when it goes on: what it sends there would overtake what was lost.
+func TestHold_KeepsTheConnectionFromBeingMadeAnew(t *testing.T) {
+	srv := natstest.Start(t)
+	var link natstest.Link
+	connected, failed := make(chan struct{}, 1), make(chan error, 100)
+	nc, err := Connect(srv.URL(), t.Name(), slog.New(slog.DiscardHandler), nats.SetCustomDialer(&link), nats.ReconnectJitter(0, 0),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed <- err }),
+		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	l := &Log{nc: nc}
+	first, release := l.hold()
+	if release == nil {
+		t.Fatal("it is not connected")
+	}
+	link.Cut()
+	link.Heal()
+	for range 3 {
+		select {
+		case err := <-failed:
+			if !errors.Is(err, errPublishing) {
+				t.Error(err)
+			}
+		case <-connected:
+			t.Fatal("there is another connection")
+		}
+	}
+	release()
+	<-connected
+	next, release := l.hold()
+	if next == first {
+		t.Errorf("it is connection %d again", next)
+	}
+	release()
+}
