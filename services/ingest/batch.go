@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/web"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 )
 
 const (
@@ -57,6 +58,8 @@ type batch struct {
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops
 	over     <-chan struct{} // closed when nobody wants the rest; may be nil
+	memory   *quota.Pool     // that the elements of from hold
+	client   string          // whom for
 	slow     slowness
 	paused   time.Duration // for the rate so far: for this message, or for all
 
@@ -107,6 +110,7 @@ func (b *budget) give(n int) {
 type pendingMessage struct {
 	index  int
 	size   int
+	held   int64
 	under  *underWay
 	failed error
 }
@@ -173,6 +177,7 @@ func (b *batch) read() *stop {
 		}
 		under, err := b.next(m)
 		if err != nil {
+			b.memory.Give(b.client, e.held)
 			if errors.Is(err, errHalted) {
 				return cmp.Or(b.ended(index), &stop{index: index}) // the trouble may not be told yet
 			}
@@ -182,7 +187,7 @@ func (b *batch) read() *stop {
 			b.pending <- pendingMessage{index: index, failed: err}
 			continue
 		}
-		b.pending <- pendingMessage{index: index, size: len(m.data), under: under}
+		b.pending <- pendingMessage{index: index, size: len(m.data), held: e.held, under: under}
 	}
 }
 
@@ -248,6 +253,7 @@ func (b *batch) settle() (first *stop) {
 				close(b.trouble)
 			}
 		}
+		b.memory.Give(b.client, p.held)
 		b.ahead.give(p.size) // read goes on, and has to see the trouble
 		if first == nil || !first.fenced {
 			b.report(r)

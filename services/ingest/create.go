@@ -19,8 +19,12 @@ import (
 	"rejoin/shared/session"
 )
 
-// maxMetadata is the largest metadata of a session, in bytes as sent.
-const maxMetadata = 16 << 10
+const (
+	// maxMetadata is the largest metadata of a session, in bytes as sent.
+	maxMetadata = 16 << 10
+	// maxSessionBody is the largest body of POST /v1/sessions.
+	maxSessionBody = 64 << 10
+)
 
 // sessionRequest is the body of POST /v1/sessions.
 type sessionRequest struct {
@@ -77,10 +81,10 @@ func (s *Service) create(ctx context.Context, req sessionRequest, owner string) 
 
 // readSession reads the request. No body at all is the same as {}.
 func readSession(c *fiber.Ctx) (sessionRequest, error) {
-	if len(c.Request().Body()) == 0 && c.Get(fiber.HeaderContentType) == "" {
+	if web.StreamedBody(c).Empty() && c.Get(fiber.HeaderContentType) == "" {
 		return sessionRequest{}, nil
 	}
-	body, err := jsonBody(c)
+	body, err := jsonBody(c, maxSessionBody)
 	if err != nil || len(body) == 0 {
 		return sessionRequest{}, err
 	}

@@ -6,31 +6,32 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"rejoin/shared/quota"
 )
 
-const (
-	// maxUnread is how many bytes of results may wait for a client that does not read:
-	// about a million results.
-	maxUnread = 64 << 20
-	// resultsTimeout is how long a client that has sent everything may go without reading.
-	resultsTimeout = 30 * time.Second
-)
+// resultsTimeout is how long a client that has sent everything may go without reading.
+const resultsTimeout = 30 * time.Second
 
 // results are lines on their way to a client. Whoever adds never waits for the client,
-// so one that writes everything before it reads does not wait for itself.
+// so one that writes everything before it reads does not wait for itself, as long as there is
+// memory for what it has not read.
 type results struct {
-	conn net.Conn
-	over func() // ends the batch
+	conn   net.Conn
+	over   func() // ends the batch
+	memory *quota.Pool
+	client string
 
 	mu       sync.Mutex
 	more     sync.Cond
 	lines    []byte
+	held     int64 // bytes of memory that are taken for what is not written
 	closed   bool
 	extended time.Time
 }
 
-func newResults(conn net.Conn, over func()) *results {
-	r := &results{conn: conn, over: over}
+func newResults(conn net.Conn, over func(), memory *quota.Pool, client string) *results {
+	r := &results{conn: conn, over: over, memory: memory, client: client}
 	r.more.L = &r.mu
 	return r
 }
@@ -39,8 +40,11 @@ func newResults(conn net.Conn, over func()) *results {
 func (r *results) add(line []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lines = append(r.lines, line...); len(r.lines) > maxUnread {
-		r.over()
+	r.lines = append(r.lines, line...)
+	if r.memory.Take(r.client, int64(len(line))) {
+		r.held += int64(len(line))
+	} else {
+		r.over() // what was begun has its results all the same
 	}
 	r.extend()
 	r.more.Signal()
@@ -59,6 +63,7 @@ func (r *results) write(w *bufio.Writer, lines []byte) error {
 	for piece := range slices.Chunk(lines, 64<<10) {
 		r.mu.Lock()
 		r.extend()
+		r.letGo(int64(len(piece)))
 		r.mu.Unlock()
 		if _, err := w.Write(piece); err != nil {
 			return err
@@ -68,6 +73,20 @@ func (r *results) write(w *bufio.Writer, lines []byte) error {
 		}
 	}
 	return nil
+}
+
+// letGo gives back memory for what is on its way. The caller holds the lock.
+func (r *results) letGo(n int64) {
+	n = min(n, r.held)
+	r.memory.Give(r.client, n)
+	r.held -= n
+}
+
+// drop gives back all memory, when nothing is added any more.
+func (r *results) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.letGo(r.held)
 }
 
 func (r *results) close() {
@@ -95,7 +114,8 @@ func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
 	over := make(chan struct{})
 	end := sync.OnceFunc(func() { close(over) })
 	b.over = over
-	out := newResults(conn, end)
+	out := newResults(conn, end, b.memory, b.client)
+	defer out.drop()
 	sum := newSummary()
 	b.report = func(r result) {
 		sum.add(r)

@@ -27,7 +27,10 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	req.message.publisher = s.publisher(c, grants)
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
 	if req.media == mediaNDJSON {
-		return s.answerBatch(c, req, newLines(body, largest, body.Part), slowEach)
+		if !body.Held().Grow(linesBuffer) {
+			return web.ErrNoMemory
+		}
+		return s.answerBatch(c, req, newLines(body, largest, body.Part, s.memory, s.cfg.Clients.Client(c)), slowEach)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))
 	if err != nil {
@@ -42,6 +45,9 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		}
 		return c.Status(fiber.StatusCreated).JSON(ack)
 	}
+	if !body.Held().Grow(int64(len(text))) { // its elements are copies
+		return web.ErrNoMemory
+	}
 	messages, err := newArray(text)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
@@ -53,7 +59,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 // answerBatch stores the messages of a batch and answers with a summary, or with a
 // line for each.
 func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slow slowness) error {
-	b := &batch{service: s, ctx: c.UserContext(), template: req.message, from: from, stopping: c.Context().Done(), slow: slow}
+	b := &batch{service: s, ctx: c.UserContext(), template: req.message, from: from, stopping: c.Context().Done(), slow: slow, memory: s.memory, client: s.cfg.Clients.Client(c)}
 	if !req.each {
 		sum, err := s.store(b)
 		if err != nil {
@@ -77,8 +83,12 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 	conn := c.Context().Conn()
 	c.Set(fiber.HeaderContentType, mimeNDJSON)
 	c.Set(fiber.HeaderCacheControl, "no-store")
-	web.StreamedBody(c).Keep()
-	c.Context().SetBodyStreamWriter(func(w *bufio.Writer) { b.answerEach(conn, w) })
+	body := web.StreamedBody(c)
+	body.Keep()
+	c.Context().SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer body.Held().Release()
+		b.answerEach(conn, w)
+	})
 	return nil
 }
 

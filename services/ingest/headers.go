@@ -99,10 +99,9 @@ func bodyType(c *fiber.Ctx) (mediaType, error) {
 // mimeNDJSON is the media type of a text with a JSON text on each line.
 const mimeNDJSON = "application/x-ndjson"
 
-// jsonBody returns the body of a request that must be JSON. It is valid only
-// while the request is being answered: what is not JSON in UTF-8 as it stands is
-// refused.
-func jsonBody(c *fiber.Ctx) ([]byte, error) {
+// jsonBody returns the body, of up to limit bytes, of a request that must be JSON: what is not
+// JSON in UTF-8 as it stands is refused.
+func jsonBody(c *fiber.Ctx, limit int) ([]byte, error) {
 	media, err := bodyType(c)
 	if err == nil && media != mediaJSON {
 		err = web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
@@ -110,5 +109,5 @@ func jsonBody(c *fiber.Ctx) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.Request().Body(), nil
+	return web.StreamedBody(c).Limited(limit)
 }

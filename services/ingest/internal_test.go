@@ -147,7 +147,7 @@ func FuzzLines(f *testing.F) {
 				want++
 			}
 		}
-		l := newLines(iotest.OneByteReader(bytes.NewReader(text)), 1000, func() {})
+		l := newLines(iotest.OneByteReader(bytes.NewReader(text)), 1000, func() {}, nil, "")
 		for got := 0; ; got++ {
 			e, err := l.next()
 			if errors.Is(err, io.EOF) {

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -35,6 +36,7 @@ type Service struct {
 	visits   visits        // of requests on NATS
 	streams  *openStreams
 	endings  endings
+	memory   *quota.Pool // that requests and results may take, in bytes
 	ids      *ids
 	// The rates of messages, nil without a limit.
 	publishers, perSession *web.Limiter[string]
@@ -61,12 +63,13 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
 		inflight: make(chan struct{}, cfg.MaxInFlight),
 		ids:      newIDs(),
+		memory:   env.Memory,
 		streams: newOpenStreams(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
 		app: web.NewApp(web.Config{
-			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients,
+			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory,
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
 		}),
 	}
@@ -88,7 +91,7 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.cfg.Access.Guard(s.createSession)},
 		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.closeSession)},
 		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.closeStream)},
-		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents), StreamsBody: true},
+		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents)},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 )
 
 // source gives the messages of a request, one after the other.
@@ -26,6 +27,7 @@ type element struct {
 	data      []byte
 	eventType string
 	key       string
+	held      int64 // bytes of memory that it takes; see [lines]
 }
 
 // lineError says what is wrong with one message before it is one.
@@ -39,58 +41,92 @@ func isArray(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("["))
 }
 
-// array gives the elements of a JSON array, each byte for byte.
-type array struct{ rest []json.RawMessage }
+// array gives the elements of a JSON array, each byte for byte. It holds one at a time, since
+// a text of 4 MiB may have two million of them.
+type array struct{ elements *json.Decoder }
 
 func newArray(text []byte) (*array, error) {
-	var a array
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%w: it is not UTF-8", event.ErrInvalidJSON)
 	}
-	if err := json.Unmarshal(text, &a.rest); err != nil {
-		return nil, fmt.Errorf("%w: %w", event.ErrInvalidJSON, err)
+	if !json.Valid(text) { // all of it, before anything is stored
+		return nil, fmt.Errorf("%w: %w", event.ErrInvalidJSON, json.Unmarshal(text, &struct{}{}))
 	}
-	if len(a.rest) == 0 {
+	a := &array{json.NewDecoder(bytes.NewReader(text))}
+	if _, err := a.elements.Token(); err != nil { // the bracket
+		return nil, err
+	}
+	if !a.elements.More() {
 		return nil, web.New(web.CodeInvalidBody, "The array is empty.")
 	}
-	return &a, nil
+	return a, nil
 }
 
 func (a *array) next() (element, error) {
-	if len(a.rest) == 0 {
+	if !a.elements.More() {
 		return element{}, io.EOF
 	}
-	text := a.rest[0]
-	a.rest = a.rest[1:]
+	var text json.RawMessage
+	if err := a.elements.Decode(&text); err != nil {
+		return element{}, err
+	}
 	return parseElement(text)
 }
 
 // lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
-// one line at a time.
+// one line at a time. What an element holds is taken of the memory, and has to be given back.
 type lines struct {
-	r     *bufio.Reader
-	max   int    // bytes of a line
-	begin func() // called before each line
+	r      *bufio.Reader
+	max    int    // bytes of a line
+	begin  func() // called before each line
+	memory *quota.Pool
+	client string // whom it is taken for
+	held   int64  // for the line that is being read
 }
 
 // envelopeBytes is how much longer than its message a line may be.
 const envelopeBytes = 2 << 10
 
-func newLines(r io.Reader, maxMessage int, begin func()) *lines {
-	return &lines{bufio.NewReaderSize(r, 64<<10), maxMessage + envelopeBytes, begin}
+// linesBuffer is how much of a text in NDJSON is read at a time.
+const linesBuffer = 16 << 10
+
+func newLines(r io.Reader, maxMessage int, begin func(), memory *quota.Pool, client string) *lines {
+	return &lines{r: bufio.NewReaderSize(r, linesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client}
 }
 
-func (l *lines) next() (element, error) {
+func (l *lines) next() (e element, err error) {
 	l.begin() // not again for empty lines, which would be a way to trickle
 	for {
 		line, err := l.line()
+		if err == nil {
+			if line = bytes.TrimSpace(line); len(line) == 0 {
+				l.letGo()
+				continue
+			}
+			e, err = parseElement(line)
+		}
 		if err != nil {
+			l.letGo()
 			return element{}, err
 		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			return parseElement(line)
-		}
+		e.held, l.held = l.held, 0
+		return e, nil
 	}
+}
+
+// letGo gives back what the line takes that is being read.
+func (l *lines) letGo() {
+	l.memory.Give(l.client, l.held)
+	l.held = 0
+}
+
+// hold takes memory for so much more of a line. The error is [web.ErrNoMemory].
+func (l *lines) hold(n int) error {
+	if !l.memory.Take(l.client, int64(n)) {
+		return web.ErrNoMemory
+	}
+	l.held += int64(n)
+	return nil
 }
 
 // line returns a copy of the next line. Of one that is too long it holds nothing.
@@ -100,10 +136,14 @@ func (l *lines) line() ([]byte, error) {
 	for {
 		part, err := l.r.ReadSlice('\n')
 		if !tooLong {
+			if err := l.hold(len(part)); err != nil {
+				return nil, err
+			}
 			line = append(line, part...)
 		}
 		if len(line) > l.max {
 			line, tooLong = nil, true
+			l.letGo()
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):

@@ -46,7 +46,7 @@ const (
 // mcpRoutes are MCP's Streamable HTTP, and the transport before it.
 func (s *Service) mcpRoutes() []web.Route {
 	return append([]web.Route{
-		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.mcp(s.mcpPost), StreamsBody: true},
+		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.mcp(s.mcpPost)},
 		{Method: fiber.MethodGet, Path: "/mcp", Handler: s.mcp(s.mcpGet), NoHead: true},
 		{Method: fiber.MethodDelete, Path: "/mcp", Handler: s.mcp(s.mcpDelete)},
 	}, append(s.legacyRoutes(), s.resourceRoutes()...)...)

@@ -64,7 +64,7 @@ func (s *Service) isOver(req request) (bool, error) {
 		return false, err
 	}
 	defer r.close()
-	step, err := s.poll(r, 0)
+	step, err := s.poll(s.base, r, 0)
 	return err == nil && step.ended && len(step.items)+len(step.gaps) == 0, err
 }
 

@@ -22,7 +22,7 @@ import (
 func (s *Service) legacyRoutes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodGet, Path: "/sse", Handler: s.mcp(s.legacyGet), NoHead: true},
-		{Method: fiber.MethodPost, Path: "/messages", Handler: s.mcp(s.legacyPost), StreamsBody: true},
+		{Method: fiber.MethodPost, Path: "/messages", Handler: s.mcp(s.legacyPost)},
 	}
 }
 

@@ -195,7 +195,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
-	if st.step, err = s.poll(st.reader, patience); err != nil {
+	if st.step, err = s.poll(s.base, st.reader, patience); err != nil {
 		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {

@@ -2,52 +2,78 @@ package edge
 
 import (
 	"context"
+	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
+	"rejoin/shared/quota"
 )
 
 // pageBytes bounds a page: the first event that would exceed it begins the next one.
 const pageBytes = 4 << 20
 
 // page answers a poll, at once when there is something to tell, or else after at
-// most the wait that was asked for.
+// most the wait that was asked for. It counts until its last byte is written.
 func (s *Service) page(c *fiber.Ctx, req request) error {
 	by, err := s.letIn(c, req.at.session)
 	if err != nil {
 		return err
 	}
-	defer s.admission.leave(by.visit)
+	held := s.memory.Part(s.cfg.Clients.Client(c))
+	over := func() {
+		held.Release()
+		s.admission.leave(by.visit)
+	}
+	body, err := s.readPage(c, req, by, held)
+	if err != nil {
+		over()
+		return err
+	}
+	s.metrics.pages.Inc()
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return web.Send(c, body, over)
+}
+
+// readPage waits for what a poll is to be told, and returns the answer. held grows by what the
+// answer takes.
+func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part) ([]byte, error) {
 	limit := limits{events: req.limit, bytes: pageBytes}
 	if req.filter != nil {
 		limit.events = maxLimit // most of them may be hidden
 	}
 	r, err := s.open(req, limit)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.close()
 	if !req.expires.IsZero() {
 		req.wait = min(req.wait, max(time.Until(req.expires), 0))
 	}
+	ctx, stop := s.listening(c.Context().Conn())
+	defer stop()
 	var step step
 	if req.filter == nil {
-		step, err = s.poll(r, req.wait)
+		step, err = s.poll(ctx, r, req.wait)
 	} else {
-		step, err = s.pollFiltered(r, req)
+		step, err = s.pollFiltered(ctx, r, req)
 	}
 	if err != nil {
 		if passing(err) {
-			return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 		}
-		return err
+		return nil, err
 	}
 	if len(step.gaps) > 0 && req.onGapError {
 		s.told(r, step, 0, by) // of its events the client gets none
-		return goneProblem(step.gaps[0])
+		return nil, goneProblem(step.gaps[0])
+	}
+	size := step.size()
+	if !held.Grow(int64(size)) {
+		return nil, web.ErrNoMemory
 	}
 	s.told(r, step, len(step.items), by)
 	var g *gapData
@@ -55,9 +81,19 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		one := merged(step.gaps)
 		g = &gapData{Reason: one.reason, Certain: one.certain, Stream: orNull(one.stream), Requested: one.requested, ResumesAt: r.id(r.resumesAt(step))}
 	}
-	s.metrics.pages.Inc()
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return c.Send(r.appendPage(nil, step, g))
+	return r.appendPage(make([]byte, 0, size), step, g), nil
+}
+
+// pageOverhead is about what an answer has of an event besides its frame.
+const pageOverhead = 200
+
+// size is about what the answer to a poll takes.
+func (s step) size() int {
+	n := pageOverhead
+	for i := range s.items {
+		n += len(s.items[i].frame) + pageOverhead
+	}
+	return n
 }
 
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
@@ -89,9 +125,38 @@ func merged(gaps []gap) gap {
 	return g
 }
 
-// poll reads until there is something to tell or wait is over.
-func (s *Service) poll(r *reader, wait time.Duration) (step, error) {
-	ctx, cancel := context.WithTimeout(s.base, wait+openTimeout)
+// goneEvery is how often a poll that waits looks whether its client is still there.
+const goneEvery = time.Second
+
+// listening returns a context that ends when the client has hung up, or the edge stops.
+func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(s.base)
+	raw, err := rawOf(conn)
+	if err != nil {
+		return ctx, cancel
+	}
+	var mu sync.Mutex
+	mu.Lock()
+	defer mu.Unlock()
+	var look *time.Timer
+	look = time.AfterFunc(goneEvery, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if hungUp(raw) {
+			cancel()
+		} else if ctx.Err() == nil {
+			look.Reset(goneEvery)
+		}
+	})
+	return ctx, func() {
+		cancel()
+		look.Stop()
+	}
+}
+
+// poll reads until there is something to tell, wait is over, or ctx ends.
+func (s *Service) poll(ctx context.Context, r *reader, wait time.Duration) (step, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+openTimeout)
 	defer cancel()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -135,6 +136,7 @@ type Service struct {
 	diary    *diary
 	metrics  *metrics
 	traces   *tracing.Traces
+	memory   *quota.Pool // that clients may make the edge hold, in bytes
 
 	base  context.Context // of all streams; ends when they must
 	end   context.CancelFunc
@@ -155,7 +157,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health,
+		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
 		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
 		drain: make(chan struct{}), nc: b.Conn, diary: newDiary(), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
@@ -209,7 +211,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes), WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	s.app.Use(cfg.Access.HostCheck(cfg.EdgeHosts), cfg.Access.CORS())
 	web.Mount(s.app, s.Routes()...)

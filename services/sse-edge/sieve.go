@@ -25,8 +25,8 @@ const (
 
 // pollFiltered is poll for a client with a filter: it reads until the page is full, or
 // there is nothing more, and nothing is to be waited for either.
-func (s *Service) pollFiltered(r *reader, req request) (step, error) {
-	ctx, cancel := context.WithTimeout(s.base, req.wait+openTimeout)
+func (s *Service) pollFiltered(ctx context.Context, r *reader, req request) (step, error) {
+	ctx, cancel := context.WithTimeout(ctx, req.wait+openTimeout)
 	defer cancel()
 	timer := time.NewTimer(req.wait)
 	defer timer.Stop()

@@ -54,6 +54,16 @@ func (s *sockets) attempt(fd uintptr) bool {
 	}
 }
 
+// hungUp reports whether the peer of a connection sends nothing more, whatever it has sent.
+func hungUp(conn syscall.RawConn) (gone bool) {
+	err := conn.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is small
+		n, err := unix.Poll(poll, 0)
+		gone = err == nil && n > 0
+	})
+	return gone || err != nil
+}
+
 func total(buffers [][]byte) (n int) {
 	for _, b := range buffers {
 		n += len(b)

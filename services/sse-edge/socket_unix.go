@@ -34,3 +34,14 @@ func (s *sockets) write(conn syscall.RawConn, buffers [][]byte) (n int, err erro
 	}
 	return n, nil
 }
+
+// hungUp reports whether the peer of a connection sends nothing more, and has sent nothing that
+// was not read.
+func hungUp(conn syscall.RawConn) (gone bool) {
+	err := conn.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		gone = n == 0 && err == nil
+	})
+	return gone || err != nil
+}

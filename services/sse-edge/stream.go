@@ -58,7 +58,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
-		if st.step, err = s.poll(r, 0); err != nil {
+		if st.step, err = s.poll(s.base, r, 0); err != nil {
 			s.comesBack(by.ctx, req.at, err)
 			return s.later(c, "unavailable")
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
 
@@ -38,8 +39,12 @@ type Config struct {
 	// Handlers find it in the request's UserContext. Default: there are none.
 	Traces *tracing.Traces
 
-	// MaxBodyBytes bounds a request's body, except on routes that stream it; a larger
-	// one is answered 413. Only lines of JSON are streamed. Default: 4 MiB.
+	// Memory is what clients may make the application hold, in bytes: bodies, and what
+	// handlers count. Default: any number.
+	Memory *quota.Pool
+
+	// MaxBodyBytes bounds a request's announced body, except lines of JSON; a larger
+	// one is answered 413. Default: 4 MiB.
 	MaxBodyBytes int
 
 	// MaxHeaderBytes bounds the request line and headers; larger ones are
@@ -116,7 +121,7 @@ func NewApp(cfg Config) *fiber.App {
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,
 		BodyLimit:                    cfg.MaxBodyBytes,
-		StreamRequestBody:            true, // see Body; Mount keeps the limit for all others
+		StreamRequestBody:            true, // see Body
 		ReadBufferSize:               cfg.MaxHeaderBytes,
 		ReadTimeout:                  cfg.ReadHeaderTimeout,
 		WriteTimeout:                 cfg.WriteTimeout,
@@ -154,7 +159,8 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()
 		method := methodLabel(c.Method())
-		body := newBody(c, cfg.ReadBodyTimeout)
+		cfg.Clients.watch(c, cfg.Log)
+		body := newBody(c, cfg)
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
 		if err := guarded(c); err != nil {

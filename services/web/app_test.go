@@ -216,7 +216,13 @@ func TestMountRefusesWhatCannotWork(t *testing.T) {
 
 func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
 	app := NewApp(Config{Service: "test", MaxBodyBytes: 64, MaxHeaderBytes: 1024})
-	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.Send(c.Body()) }})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
+		all, err := StreamedBody(c).Limited(c.App().Config().BodyLimit)
+		if err != nil {
+			return err
+		}
+		return c.Send(all)
+	}})
 	addr := serve(t, app)
 	tests := map[string]struct {
 		request string

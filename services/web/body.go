@@ -9,11 +9,12 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"rejoin/shared/quota"
 )
 
-// Body is a request's body as it arrives, for routes that stream it. It must be read
-// in the handler, or in what the handler leaves behind to write the response. Not safe
-// for concurrent use.
+// Body is a request's body as it arrives. It must be read in the handler, or in what the
+// handler leaves behind to write the response. Not safe for concurrent use.
 type Body struct {
 	ctx     *fasthttp.RequestCtx
 	stream  io.Reader // nil when there is none
@@ -24,6 +25,10 @@ type Body struct {
 	// kept says that it is still read when the handler has returned.
 	kept bool
 	err  error // what ended it: io.EOF when it was read whole
+
+	memory *quota.Pool
+	client func() string // whom it is held for
+	held   *quota.Part   // what it takes of memory; nil for nothing
 }
 
 // BodyLimit is the MaxBodyBytes of the services' applications: a message, or an array
@@ -46,15 +51,18 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 // bodyKey is where a request's Body is kept.
 type bodyKey struct{}
 
-// StreamedBody returns the body of a request on a route with StreamsBody.
+// StreamedBody returns the body of a request.
 func StreamedBody(c *fiber.Ctx) *Body {
 	b, _ := c.Locals(bodyKey{}).(*Body)
 	return b
 }
 
-func newBody(c *fiber.Ctx, timeout time.Duration) *Body {
+func newBody(c *fiber.Ctx, cfg Config) *Body {
 	ctx := c.Context()
-	b := &Body{ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: timeout}
+	b := &Body{
+		ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: cfg.ReadBodyTimeout,
+		memory: cfg.Memory, client: func() string { return cfg.Clients.Client(c) },
+	}
 	if b.stream == nil || b.size == 0 {
 		b.stream, b.err = nil, io.EOF
 	}
@@ -118,14 +126,37 @@ func bodyError(err error) error {
 	}
 }
 
+// Held returns what the request takes of the application's memory, which is given back when
+// the response is made, or, after [Body.Keep], by who keeps it.
+func (b *Body) Held() *quota.Part {
+	if b.held == nil {
+		b.held = b.memory.Part(b.client())
+	}
+	return b.held
+}
+
+// ErrNoMemory is why something cannot be read or answered for want of memory.
+var ErrNoMemory = New(CodeUnavailable, "The service holds as much for its clients, or for this one, as it may.")
+
+// Empty reports whether there is no body.
+func (b *Body) Empty() bool { return b.stream == nil }
+
 // Limited reads the whole body. A body of more than limit bytes is a [*Problem] with
-// the code body_too_large.
+// the code body_too_large; one that memory has no room for is [ErrNoMemory].
 func (b *Body) Limited(limit int) ([]byte, error) {
 	switch {
+	case b.err != nil && !errors.Is(b.err, io.EOF):
+		return nil, b.err
+	case b.stream == nil:
+		return nil, nil
 	case b.size > limit:
 		b.err = New(CodeBodyTooLarge, "")
 		return nil, b.err
 	case b.size >= 0:
+		if !b.Held().Grow(int64(b.size)) {
+			b.err = ErrNoMemory
+			return nil, b.err
+		}
 		all := make([]byte, b.size)
 		if _, err := io.ReadFull(b, all); err != nil {
 			return nil, unfinished(err)
@@ -135,15 +166,33 @@ func (b *Body) Limited(limit int) ([]byte, error) {
 		}
 		return all, nil
 	}
-	all, err := io.ReadAll(io.LimitReader(b, int64(limit)+1))
-	switch {
-	case err != nil:
-		return nil, unfinished(err)
-	case len(all) > limit:
-		b.err = New(CodeBodyTooLarge, "")
-		return nil, b.err
+	return b.chunked(limit)
+}
+
+// chunked is [Body.Limited] for a body whose length nobody knows.
+func (b *Body) chunked(limit int) (all []byte, err error) {
+	for {
+		if len(all) == cap(all) {
+			if len(all) > limit {
+				b.err = New(CodeBodyTooLarge, "")
+				return nil, b.err
+			}
+			more := min(max(cap(all), 4<<10), limit+1-len(all))
+			if !b.Held().Grow(int64(more)) {
+				b.err = ErrNoMemory
+				return nil, b.err
+			}
+			all = append(make([]byte, 0, cap(all)+more), all...)
+		}
+		n, err := b.Read(all[len(all):cap(all)])
+		all = all[:len(all)+n]
+		switch {
+		case errors.Is(err, io.EOF) && len(all) <= limit:
+			return all, nil
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, err
+		}
 	}
-	return all, nil
 }
 
 // unfinished is what the client is told of a body that ended early.
@@ -163,6 +212,9 @@ const maxLeftOver = 64 << 10
 func (b *Body) finish() {
 	if b.kept {
 		return
+	}
+	if b.held != nil {
+		b.held.Release()
 	}
 	if b.err == nil && b.size >= 0 && b.size <= maxLeftOver {
 		_, _ = io.Copy(io.Discard, b) // its error is b.err
@@ -192,20 +244,4 @@ func linger(conn net.Conn) {
 		_, _ = io.Copy(io.Discard, conn)
 	}
 	_ = conn.Close() // the server may do so too
-}
-
-// buffered reads a request's body before a handler that wants it whole.
-func buffered(limit int, h fiber.Handler) fiber.Handler {
-	return func(c *fiber.Ctx) error {
-		b := StreamedBody(c)
-		if b == nil || b.stream == nil {
-			return h(c)
-		}
-		all, err := b.Limited(limit)
-		if err != nil {
-			return err
-		}
-		c.Request().SetBodyRaw(all)
-		return h(c)
-	}
 }

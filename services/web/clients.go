@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/auth"
 )
 
 // ClientsConfig says how clients reach a program. Its fields are flags of the programs
@@ -40,6 +44,9 @@ func (cfg ClientsConfig) Validate() error {
 type Clients struct {
 	cfg     ClientsConfig
 	proxies []netip.Prefix
+	// unlisted is when a request came last from a proxy that is not trusted, as Unix time in
+	// seconds; 0 for never.
+	unlisted atomic.Int64
 }
 
 // NewClients returns the Clients of a configuration, or an error that names the flag. A
@@ -138,6 +145,39 @@ func parseForwarded(text string) (netip.Addr, bool) {
 	inner, closed := strings.CutSuffix(inner, "]")
 	addr, err := netip.ParseAddr(inner)
 	return plain(addr), ok && closed && err == nil && addr.Is6()
+}
+
+// Client returns what a request counts as where its client may have a share of what there is:
+// the subject of its token once [Access.Guard] has let it in, or else what its address counts
+// as. It is empty, which stands for nobody in particular, while addresses do not tell clients
+// apart, since requests come from a proxy that is not trusted.
+func (cl *Clients) Client(c *fiber.Ctx) string {
+	if grants, ok := c.Locals(grantsKey{}).(auth.Grants); ok {
+		return "subject " + grants.Subject
+	}
+	if cl != nil && time.Now().Unix()-cl.unlisted.Load() < unlistedFor {
+		return ""
+	}
+	return Counted(cl.Address(c)).String()
+}
+
+// unlistedFor is for how many seconds addresses tell nothing after a request of a proxy that
+// is not trusted.
+const unlistedFor = 60
+
+// watch notes a request that comes from a proxy that is not trusted.
+func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
+	if len(c.Request().Header.Peek(fiber.HeaderXForwardedFor)) == 0 {
+		return
+	}
+	peer, ok := c.Context().RemoteAddr().(*net.TCPAddr)
+	if !ok || cl.trusts(plain(peer.AddrPort().Addr())) {
+		return
+	}
+	now := time.Now().Unix()
+	if before := cl.unlisted.Swap(now); now-before >= unlistedFor {
+		log.Warn("requests come from a proxy that is not in --trusted-proxies, so addresses do not tell clients apart: nobody's share is bounded", "proxy", peer.IP.String())
+	}
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

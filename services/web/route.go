@@ -20,12 +20,9 @@ type Route struct {
 	Path string
 
 	// Handler answers the requests. An error that it returns becomes a
-	// problem document.
+	// problem document. It finds the request's body in [StreamedBody]; what
+	// it does not read is not kept in memory.
 	Handler fiber.Handler
-
-	// StreamsBody says that the handler reads the body by itself, with
-	// [StreamedBody], and bounds it. All other handlers find it read.
-	StreamsBody bool
 
 	// NoHead says that a GET has no HEAD beside it: for event streams, which
 	// have no end.
@@ -53,13 +50,9 @@ func Mount(app *fiber.App, routes ...Route) {
 			panic(fmt.Sprintf("web: route %s is mounted twice", key))
 		}
 		mounted[key] = true
-		handler := r.Handler
-		if !r.StreamsBody {
-			handler = buffered(app.Config().BodyLimit, handler)
-		}
-		app.Add(r.Method, r.Path, handler)
+		app.Add(r.Method, r.Path, r.Handler)
 		if r.Method == fiber.MethodGet && !r.NoHead {
-			app.Add(fiber.MethodHead, r.Path, handler)
+			app.Add(fiber.MethodHead, r.Path, r.Handler)
 		}
 	}
 }

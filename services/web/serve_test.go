@@ -312,7 +312,7 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
 	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 6 * time.Second}}})
 	parts := make(chan error, 100)
-	Mount(app, Route{Method: "POST", Path: "/", StreamsBody: true, Handler: func(c *fiber.Ctx) error {
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		body := StreamedBody(c)
 		for {
 			body.Part()
@@ -362,7 +362,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 // must see the answer all the same.
 func TestABodyThatIsNotReadEndsTheConnectionBehindTheAnswer(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
-	Mount(app, Route{Method: "POST", Path: "/", StreamsBody: true, Handler: func(c *fiber.Ctx) error {
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		if _, err := StreamedBody(c).Read(make([]byte, 10)); err != nil {
 			return err
 		}

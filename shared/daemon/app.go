@@ -109,6 +109,7 @@ func (a App) Main() int {
 		Traces:    traces,
 		Metrics:   registry,
 		Gatherer:  registry,
+		Memory:    cfg.memory(registry),
 		Health:    health,
 		Command:   command,
 		Stdout:    a.Stdout,

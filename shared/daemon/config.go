@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
 
@@ -36,6 +38,11 @@ type Config struct {
 	// line of the log has any part of a message.
 	LogBodies bool `help:"Show messages in the debug lines about publishing."`
 
+	// MemoryBudget is how many bytes clients may make the program hold, in requests, answers
+	// and reads of the log; -1 for any number. Default, and the meaning of zero:
+	// [quota.Memory].
+	MemoryBudget int64 `default:"0" help:"Bytes that clients may make the program hold; 0 for a quarter of GOMEMLIMIT or of the container's memory, 64 MiB without either; -1 for any number."`
+
 	// StopTimeout bounds the time from the first signal to the end of the
 	// program. Default, and the meaning of zero: 30 s.
 	StopTimeout time.Duration `default:"30s" help:"Longest time that an orderly stop may take."`
@@ -56,7 +63,28 @@ func (c *Config) Validate() error {
 	if c.StopTimeout < 0 {
 		return fmt.Errorf("--stop-timeout must not be negative, as %s is", c.StopTimeout)
 	}
+	if c.MemoryBudget < -1 {
+		return fmt.Errorf("--memory-budget must be -1 or more, not %d", c.MemoryBudget)
+	}
 	return nil
+}
+
+// memory returns the pool that MemoryBudget describes, and registers its metrics.
+func (c *Config) memory(metrics prometheus.Registerer) *quota.Pool {
+	limit := c.MemoryBudget
+	if limit == 0 {
+		limit = quota.Memory()
+	}
+	pool := quota.NewPool(limit)
+	metrics.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rejoin_memory_budget_bytes", Help: "Bytes that clients may make the program hold; 0 for any number.",
+		}, func() float64 { return float64(pool.Capacity()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rejoin_memory_held_bytes", Help: "Bytes that clients make the program hold.",
+		}, func() float64 { return float64(pool.Used()) }),
+	)
+	return pool
 }
 
 func (c *Config) config() *Config { return c }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
 
@@ -31,6 +32,9 @@ type Env struct {
 	// Listen opens the services' listeners, host:port, in place of the system's sockets. flag is
 	// the command-line flag that the address came from. Nil: sockets.
 	Listen func(addr, flag string) (net.Listener, error)
+
+	// Memory is what clients may make the program hold, in bytes. Nil: any number.
+	Memory *quota.Pool
 
 	// Health takes the service's readiness checks.
 	Health *Health

@@ -55,7 +55,12 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
+// minAhead is how many bytes a reader asks for at a time unless a message may be larger. A
+// server ends a connection for which 64 MiB wait, and one has many readers.
+const minAhead = 1 << 20
+
 func (l *Log) newReader(ctx context.Context, p int, cfg link.ReaderConfig) (*link.Reader, error) {
+	cfg.AheadBytes = max(minAhead, l.Settings().MaxMessageBytes+2*headerRoom)
 	return link.NewReader(ctx, l.js, streamName(p), cfg)
 }
 

@@ -1,8 +1,11 @@
 package eventlog_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,4 +80,54 @@ func TestScanWaitsForItsHandler(t *testing.T) {
 	if err != nil || count != 1300 {
 		t.Errorf("%d entries, %v", count, err)
 	}
+}
+
+// M5: what is on its way to a reader that does not read is bounded in bytes, so that readers of
+// large events do not make the server end the connection for everybody.
+func TestScanAsksForNoMoreThanItMayHold(t *testing.T) {
+	const n, size = 200, 400 << 10
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: size + 100})
+	large := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", size))
+	for range n {
+		if _, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "a", Data: large}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc := connect(t, srv)
+	reader, err := eventlog.Open(patient(t), nc, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reader.Close)
+	before := nc.Stats().InBytes
+	blocked, release := make(chan struct{}), make(chan struct{})
+	var scanning sync.WaitGroup
+	scanning.Go(func() {
+		count := 0
+		if _, err := reader.Scan(patient(t), 0, 0, math.MaxUint64, func(eventlog.Entry) bool {
+			if count++; count == 1 {
+				close(blocked)
+				<-release
+			}
+			return true
+		}); err != nil || count != n {
+			t.Errorf("%d entries, %v", count, err)
+		}
+	})
+	<-blocked
+	for came, still := uint64(0), 0; still < 20; still++ { // what the server has sent comes before its answer
+		if err := nc.Flush(); err != nil {
+			t.Error(err)
+		}
+		if now := nc.Stats().InBytes - before; now != came {
+			came, still = now, 0
+			if came > 4<<20 {
+				t.Errorf("%d bytes came of %d", came, n*size)
+				break
+			}
+		}
+	}
+	close(release)
+	scanning.Wait()
 }

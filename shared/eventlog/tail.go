@@ -36,8 +36,7 @@ type TailConfig struct {
 // tailRetry is how long a tail waits after a failed attempt.
 const tailRetry = 100 * time.Millisecond
 
-// Pulling more at a time than the default of 500 pays off in a backfill; bounded
-// in bytes by the client's own limit of 64 MiB for what it holds unread.
+// Pulling more at a time than the default of 500 pays off in a backfill.
 const tailPull = 1024
 
 // Tail follows partition p with one ordered consumer until ctx ends, which is

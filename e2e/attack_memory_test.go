@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// mostAbove is how many bytes of memory an attack may cost a program with default settings.
+const mostAbove = 256 << 20
+
+// memory returns a number of the program's /proc/PID/status, in bytes.
+func (p *proc) memory(name string) int64 {
+	p.t.Helper()
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n"+name+":")
+	kilobytes, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	n, err := strconv.ParseInt(kilobytes, 10, 64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return n << 10
+}
+
+// descriptors returns how many files and sockets the program has open.
+func (p *proc) descriptors() int {
+	p.t.Helper()
+	all, err := os.ReadDir("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/fd")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return len(all)
+}
+
+// costs makes sure that an attack takes no more memory than it may, and that a healthy client
+// publishes and reads while it lasts.
+func (p *proc) costs(attack func()) {
+	p.t.Helper()
+	p.publish("before", "s", 1, 3)
+	start := p.memory("VmRSS")
+	attack()
+	p.publish("meanwhile", "s", 1, 3)
+	a := do(p.t, http.MethodGet, p.api()+streamPath("meanwhile", "s"), "", "Accept", jsonType)
+	if a.status != http.StatusOK || strings.Count(a.body, `"method":"count"`) != 3 {
+		p.t.Errorf("a healthy client is answered %d %.300s", a.status, a.body)
+	}
+	above := p.memory("VmHWM") - start
+	p.t.Logf("%d MiB above the start at most", above>>20)
+	if above > mostAbove*memoryFactor {
+		p.t.Errorf("the attack took %d MiB", above>>20)
+	}
+}
+
+// unread opens a connection whose answers are never read, and sends something on it.
+func (p *proc) unread(flag string, request io.Reader) {
+	p.t.Helper()
+	conn := p.dial(flag)
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(4 << 10) // or the kernel takes the answer
+	}
+	if _, err := io.Copy(conn, request); err != nil {
+		p.t.Logf("an attacker is cut off: %v", err) // as it may be
+	}
+}
+
+// H2: 30 KB of requests for pages of 4 MB that nobody reads.
+func TestAttackUnreadPages(t *testing.T) {
+	p := startProc(t)
+	for range 9 {
+		large := fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", 1e6))
+		if a := do(t, http.MethodPost, p.api()+streamPath("large", "s"), large, "Content-Type", jsonType); a.status != http.StatusCreated {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	p.costs(func() {
+		var all sync.WaitGroup
+		for range 300 {
+			all.Go(func() {
+				p.unread("--edge-addr", strings.NewReader("GET "+streamPath("large", "s")+"?limit=1000 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n"))
+			})
+		}
+		all.Wait()
+		waitUntil(t, "all requests are answered or refused", func() bool {
+			return p.metric(`rejoin_edge_http_requests_total{code="200",method="GET"}`)+p.metric(`rejoin_edge_http_requests_total{code="503",method="GET"}`) >= 300
+		})
+	})
+	if held := p.metric("rejoin_memory_held_bytes"); held > p.metric("rejoin_memory_budget_bytes") {
+		t.Errorf("%g bytes are held", held)
+	}
+}
+
+// H3: results of each of many lines, which nobody reads.
+func TestAttackUnreadResults(t *testing.T) {
+	p := startProc(t)
+	p.costs(func() {
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				p.unread("--ingest-addr", io.MultiReader(
+					strings.NewReader("POST "+streamPath("each", "s")+"?results=each HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1200000\r\n\r\n"),
+					strings.NewReader(strings.Repeat("x\n", 600_000))))
+			})
+		}
+		all.Wait()
+		waitUntil(t, "results are held", func() bool { return p.metric("rejoin_memory_held_bytes") > p.metric("rejoin_memory_budget_bytes")/2 })
+	})
+}
+
+// M2: large bodies of clients without a token.
+func TestAttackBodiesWithoutAToken(t *testing.T) {
+	p := startGuarded(t)
+	start := p.memory("VmRSS")
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			const size = 4<<20 - 1
+			p.unread("--ingest-addr", io.MultiReader(
+				strings.NewReader("POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(size)+"\r\n\r\n"),
+				strings.NewReader(strings.Repeat(" ", size-1))))
+		})
+	}
+	all.Wait()
+	if above := p.memory("VmHWM") - start; above > mostAbove*memoryFactor {
+		t.Errorf("the attack took %d MiB", above>>20)
+	}
+}
+
+// M3: arrays of numbers, each of which would be an element.
+func TestAttackArraysOfNumbers(t *testing.T) {
+	p := startProc(t)
+	p.costs(func() {
+		array := "[" + strings.Repeat("0,", 2<<20-2) + "0]"
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				// Who is refused may be cut off in the middle of its body.
+				if a, err := try(http.MethodPost, p.api()+streamPath("numbers", "s"), array, "Content-Type", jsonType); err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
+					t.Errorf("%d %.300s", a.status, a.body)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// M4: polls whose clients hang up, and whose descriptors and places would be kept for a minute.
+func TestAttackAbandonedPolls(t *testing.T) {
+	p := startProc(t)
+	p.publish("polled", "s", 1, 1)
+	before := p.descriptors()
+	for range 500 {
+		conn := p.dial("--edge-addr")
+		if _, err := io.WriteString(conn, "GET "+streamPath("polled", "other")+"?wait=60 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\nx"); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+	}
+	for began := time.Now(); p.descriptors() >= before+100; time.Sleep(100 * time.Millisecond) {
+		if time.Since(began) > 30*time.Second { // half of what the polls asked for
+			t.Fatalf("%d descriptors are open, and were %d before", p.descriptors(), before)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// Package quota shares out what a service has a limited amount of, such as memory,
+// connections or processes, so that no client takes what belongs to all.
+package quota
+
+import (
+	"context"
+	"sync"
+)
+
+// Pool is an amount that clients take parts of and give back. What one client holds is bounded
+// once it gets tight: while more than three quarters are taken, who would hold more than a
+// quarter gets nothing more. A nil Pool bounds nothing. It is safe for concurrent use.
+type Pool struct {
+	capacity int64
+
+	mu    sync.Mutex
+	used  int64
+	held  map[string]int64 // by client
+	freed chan struct{}    // closed and replaced when something is given back and somebody waits
+}
+
+// NewPool returns a Pool of a capacity, or nil when that is not positive.
+func NewPool(capacity int64) *Pool {
+	if capacity <= 0 {
+		return nil
+	}
+	return &Pool{capacity: capacity, held: map[string]int64{}}
+}
+
+// Capacity returns how much there is in all; 0 when the Pool is nil.
+func (p *Pool) Capacity() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.capacity
+}
+
+// Used returns how much is taken.
+func (p *Pool) Used() int64 {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used
+}
+
+// Take takes n for a client, and reports whether it could. An empty client stands for nobody in
+// particular, whose share is not bounded. What was taken must be given back with [Pool.Give].
+func (p *Pool) Take(client string, n int64) bool {
+	if p == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.take(client, n)
+}
+
+// Wait takes n for a client as soon as that is possible, and returns ctx's error when ctx ends
+// before. More than there is in all is never possible.
+func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
+	if p == nil {
+		return ctx.Err()
+	}
+	for {
+		p.mu.Lock()
+		if p.take(client, n) {
+			p.mu.Unlock()
+			return nil
+		}
+		if p.freed == nil {
+			p.freed = make(chan struct{})
+		}
+		freed := p.freed
+		p.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// take is [Pool.Take] for a caller who holds the lock.
+func (p *Pool) take(client string, n int64) bool {
+	if p.used+n > p.capacity || client != "" && p.used+n > p.capacity-p.capacity/4 && p.held[client]+n > max(p.capacity/4, 1) {
+		return false
+	}
+	p.used += n
+	if client != "" && n != 0 {
+		p.held[client] += n
+	}
+	return true
+}
+
+// Give gives back n of what a client has taken.
+func (p *Pool) Give(client string, n int64) {
+	if p == nil || n == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used -= n
+	if client != "" {
+		if p.held[client] -= n; p.held[client] == 0 {
+			delete(p.held, client)
+		}
+	}
+	if p.freed != nil {
+		close(p.freed)
+		p.freed = nil
+	}
+}
+
+// Part is what one holder has taken of a Pool, and may take more for. Its methods must not be
+// called at the same time.
+type Part struct {
+	pool   *Pool
+	client string
+	n      int64
+}
+
+// Part returns a Part of nothing for a client.
+func (p *Pool) Part(client string) *Part { return &Part{pool: p, client: client} }
+
+// Grow takes n more, and reports whether it could.
+func (t *Part) Grow(n int64) bool {
+	if !t.pool.Take(t.client, n) {
+		return false
+	}
+	t.n += n
+	return true
+}
+
+// Shrink gives n of it back.
+func (t *Part) Shrink(n int64) {
+	t.n -= n
+	t.pool.Give(t.client, n)
+}
+
+// Release gives all of it back. It may be called again.
+func (t *Part) Release() { t.Shrink(t.n) }

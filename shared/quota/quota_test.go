@@ -1,0 +1,148 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"rejoin/shared/leaktest"
+	"rejoin/shared/quota"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+
+func TestPool_Shares(t *testing.T) {
+	p := quota.NewPool(100)
+	take := func(client string, n int64, want bool) {
+		t.Helper()
+		if got := p.Take(client, n); got != want {
+			t.Errorf("%q takes %d while %d are used: %t", client, n, p.Used(), got)
+		}
+	}
+	take("greedy", 75, true) // as long as there is enough, one client may have most of it
+	take("greedy", 1, false)
+	take("modest", 25, true)
+	take("other", 1, false)
+	p.Give("greedy", 10)
+	take("greedy", 1, false)
+	take("modest", 1, false)
+	take("other", 10, true)
+	p.Give("modest", 25)
+	p.Give("other", 10)
+	take("", 35, true) // nobody in particular
+	take("", 1, false)
+	p.Give("", 35)
+	p.Give("greedy", 65)
+	if p.Used() != 0 {
+		t.Errorf("%d are used", p.Used())
+	}
+	take("large", 101, false)
+}
+
+func TestPool_Nil(t *testing.T) {
+	p := quota.NewPool(0)
+	if !p.Take("a", 1<<40) || p.Wait(t.Context(), "a", 1<<40) != nil || p.Used() != 0 || p.Capacity() != 0 {
+		t.Error("a nil pool bounds something")
+	}
+	p.Give("a", 1)
+}
+
+func TestPool_Wait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := quota.NewPool(10)
+		p.Take("a", 8)
+		got := make(chan error, 1)
+		go func() { got <- p.Wait(t.Context(), "b", 7) }()
+		synctest.Wait()
+		p.Give("a", 2)
+		synctest.Wait()
+		if len(got) > 0 {
+			t.Fatal("it does not wait")
+		}
+		p.Give("a", 6)
+		if err := <-got; err != nil || p.Used() != 7 {
+			t.Errorf("%v, and %d are used", err, p.Used())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { got <- p.Wait(ctx, "b", 4) }()
+		synctest.Wait()
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) || p.Used() != 7 {
+			t.Errorf("%v, and %d are used", err, p.Used())
+		}
+	})
+}
+
+// Whatever is taken and given back, no more is used than there is, and who gets something of
+// the last quarter holds no more than a quarter.
+func TestPool_Property(t *testing.T) {
+	const capacity, clients = 1000, 6
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		p := quota.NewPool(capacity)
+		held := make([]int64, clients)
+		var used int64
+		for range 400 {
+			who, n := rng.IntN(clients), rng.Int64N(300)
+			name := fmt.Sprint("client ", who)
+			if rng.IntN(3) == 0 {
+				n = min(n, held[who])
+				p.Give(name, n)
+				held[who], used = held[who]-n, used-n
+				continue
+			}
+			want := used+n <= capacity && (used+n <= capacity*3/4 || held[who]+n <= capacity/4)
+			if got := p.Take(name, n); got != want {
+				t.Fatalf("seed %d: taking %d with %d of %d used: %t", seed, n, held[who], used, got)
+			}
+			if want {
+				held[who], used = held[who]+n, used+n
+			}
+			if p.Used() != used {
+				t.Fatalf("seed %d: %d are used, want %d", seed, p.Used(), used)
+			}
+		}
+	}
+}
+
+func TestPool_Concurrent(t *testing.T) {
+	p := quota.NewPool(64)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for n := range int64(200) {
+				if err := p.Wait(t.Context(), fmt.Sprint(i), n%16+1); err != nil {
+					t.Error(err)
+					return
+				}
+				p.Give(fmt.Sprint(i), n%16+1)
+			}
+		})
+	}
+	wg.Wait()
+	if p.Used() != 0 {
+		t.Errorf("%d are used", p.Used())
+	}
+}
+
+func TestPart(t *testing.T) {
+	p := quota.NewPool(10)
+	part := p.Part("a")
+	if !part.Grow(4) || !part.Grow(3) || part.Grow(4) || p.Used() != 7 {
+		t.Errorf("%d are used", p.Used())
+	}
+	part.Shrink(2)
+	if p.Used() != 5 {
+		t.Errorf("%d are used", p.Used())
+	}
+	part.Release()
+	part.Release()
+	if p.Used() != 0 {
+		t.Errorf("%d are used", p.Used())
+	}
+}
