@@ -88,7 +88,7 @@ type lines struct {
 const envelopeBytes = 2 << 10
 
 // linesBuffer is how much of a text in NDJSON is read at a time.
-const linesBuffer = 16 << 10
+const linesBuffer = 64 << 10
 
 func newLines(r io.Reader, maxMessage int, begin func(), memory *quota.Pool, client string) *lines {
 	return &lines{r: bufio.NewReaderSize(r, linesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client}

@@ -28,10 +28,13 @@ func (e Event) fence(p int) event.Subject {
 	return event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.End}
 }
 
-func setFence(msg *nats.Msg, on event.Subject) {
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, on.String())
+func setFence(msg *nats.Msg, on []string) {
+	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = noEntry
+	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = on
 }
+
+// noEntry is the sequence that a subject without an entry has.
+var noEntry = []string{"0"}
 
 // JetStream's errors for a message with an expected sequence.
 const (

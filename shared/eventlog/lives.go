@@ -340,7 +340,7 @@ func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
-	setFence(msg, event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal})
+	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
 	_, err = l.publish(ctx, p, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent

@@ -67,11 +67,26 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 }
 
 // message returns what is published for an event.
-func (e Event) message(p int) *nats.Msg {
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}.String())
-	msg.Data = e.Data
+func (e Event) message(p int) *nats.Msg { return e.messageTo(e.route(p)) }
+
+// route is what all events of a stream have in common.
+type route struct {
+	subject string
+	fence   []string // nil without a life
+}
+
+func (e Event) route(p int) route {
+	r := route{subject: event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}.String()}
 	if e.Life != "" {
-		setFence(msg, e.fence(p))
+		r.fence = []string{e.fence(p).String()}
+	}
+	return r
+}
+
+func (e Event) messageTo(to route) *nats.Msg {
+	msg := &nats.Msg{Subject: to.subject, Header: make(nats.Header, 4), Data: e.Data}
+	if to.fence != nil {
+		setFence(msg, to.fence)
 	}
 	if e.Type != "" && e.Type != event.DefaultType {
 		msg.Header.Set(HeaderType, e.Type)
@@ -112,10 +127,10 @@ func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
 	if err != nil || stored != nil {
 		return stored, err
 	}
-	return l.begin(ctx, p, e)
+	return l.begin(ctx, p, e, e.route(p))
 }
 
-func (l *Log) begin(ctx context.Context, p int, e Event) (*Publishing, error) {
+func (l *Log) begin(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
 	span := l.trace(ctx, &e, p)
 	if e.Life != "" && l.batches(p) {
 		w := &Publishing{log: l, p: p, span: span}
@@ -123,7 +138,7 @@ func (l *Log) begin(ctx context.Context, p int, e Event) (*Publishing, error) {
 		l.join(w)
 		return w, nil
 	}
-	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
+	future, err := l.js.PublishMsgAsync(e.messageTo(to), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		err = publishError(err)
 		endSpan(span, Ack{}, err)

@@ -42,6 +42,9 @@ const (
 type Series struct {
 	log *Log
 
+	of routed // what to is for; both belong to who begins events
+	to route
+
 	mu     sync.Mutex
 	failed error // what ended the series
 
@@ -103,13 +106,27 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 		return nil, err
 	}
 	defer release()
-	w, err := s.log.begin(ctx, p, e)
+	w, err := s.log.begin(ctx, p, e, s.route(p, e))
 	if err != nil {
 		s.settled(err)
 		return nil, err
 	}
 	w.series = s
 	return w, nil
+}
+
+// route is [Event.route], which is the same for most events of a series.
+func (s *Series) route(p int, e Event) route {
+	if of := (routed{e.Session, e.Life, e.Stream, e.Sole}); s.to.subject == "" || of != s.of {
+		s.of, s.to = of, e.route(p)
+	}
+	return s.to
+}
+
+// routed is what a route depends on.
+type routed struct {
+	session, life, stream string
+	sole                  bool
 }
 
 // enter counts one more event as under way, once nothing is on another connection, and keeps
