@@ -17,7 +17,8 @@
 //	lease.go, term.go, leasebucket.go, candidacy.go (pure)             who acts
 //	ledger.go, stream.go, control.go, trim.go, hole.go, stretch.go     the ledger: pure
 //	policy.go, merge.go, alarm.go, floor.go, duty.go, idle.go          what has to go, stay and be done: pure
-//	partition.go, checked.go, generation.go                            the ledger's connection to NATS
+//	partition.go, generation.go                                        the ledger's connection to NATS
+//	checked.go                                                         what is missing without an explanation is noted here
 //	plan.go, sweep.go, early.go, announce.go, purge.go, delete.go      what the policy says is done here
 //	registrar.go, setter.go                                            the index of sessions, and the limits
 //	http.go, list.go, view.go, ask.go                                  what is told to others

@@ -82,7 +82,7 @@ func (h *holes) takeUpTo(seq uint64) (d damage) {
 					break
 				}
 				b.bits[word] &= b.bits[word] - 1
-				d.note(at)
+				d.include(at)
 			}
 		}
 		switch after := b.len(); {
@@ -104,11 +104,11 @@ type damage struct {
 	n        int
 }
 
-func (d *damage) note(seq uint64) {
-	if d.n == 0 {
+func (d *damage) include(seq uint64) {
+	if d.n == 0 || seq < d.from {
 		d.from = seq
 	}
-	d.to = seq
+	d.to = max(d.to, seq)
 	d.n++
 }
 

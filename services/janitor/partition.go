@@ -35,6 +35,7 @@ type partition struct {
 	tailed  eventlog.State // when the tail that runs began
 	moved   chan struct{}  // closed and replaced when the ledger moves, if somebody waits
 	wake    chan struct{}  // tells follow that a look is wanted
+	lacking string         // the leader that was found to lack entries, for its line in the log
 }
 
 func newPartition(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *partition {

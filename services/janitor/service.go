@@ -31,6 +31,7 @@ import (
 //	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
 //	   │                  copies control entries, with up to 64 more, and moves the floors
 //	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
+//	   ├──▶ checker       one a partition: says in the log whether it is damaged
 //	   ├──▶ registrar     one: duties in the session registry
 //	   └──▶ setter        one: changes the log's limits
 //
@@ -47,6 +48,7 @@ type Service struct {
 	generations *generations
 	sweeper     *sweeper
 	deleter     *deleter
+	checker     *checker
 	registrar   *registrar
 	setter      *setter
 	edges       *edges
@@ -95,6 +97,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
+	s.checker = &checker{partitions: s.partitions, logger: env.Log}
 	s.sweeper.setAlarms()
 	s.roster = newRoster(b.Log, env.Log)
 	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
@@ -191,7 +194,7 @@ func (s *Service) act(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, run := range []func(context.Context){s.generations.run, s.sweeper.run, s.deleter.run, s.registrar.run} {
+	for _, run := range []func(context.Context){s.generations.run, s.sweeper.run, s.deleter.run, s.checker.run, s.registrar.run} {
 		wg.Go(func() { run(ctx) })
 	}
 	err := s.setter.run(ctx)

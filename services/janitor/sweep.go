@@ -112,7 +112,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	err := w.each(ctx, w.partitions, func(p *partition) error { return w.announce(ctx, p, nil, removed) })
 	err = errors.Join(err, w.each(ctx, w.partitions, func(p *partition) error {
 		p.caughtUp(ctx)
-		return errors.Join(p.noteChecked(ctx), w.moveFloor(ctx, p))
+		return w.moveFloor(ctx, p)
 	}), ctx.Err())
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())

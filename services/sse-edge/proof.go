@@ -222,12 +222,14 @@ func (r *reader) checked(ctx context.Context, v view) (bool, error) {
 const checkAgain = 50 * time.Millisecond
 
 // patience is how long readers wait for a janitor to read a partition after a start of its
-// server: one that restarts makes nobody uncertain, one that is gone holds nobody up.
+// server, or to compare it with a new leader: a janitor that restarts makes nobody uncertain, one
+// that is gone holds nobody up.
 type patience struct {
 	limit time.Duration
 
 	mu         sync.Mutex
 	generation string    // that is not checked; empty when it is
+	leader     string    // likewise
 	since      time.Time // when it was missed first
 }
 
@@ -240,8 +242,8 @@ func (p *patience) over(state eventlog.State) bool {
 		p.generation = ""
 		return true
 	}
-	if id := state.Generation().ID; p.generation != id {
-		p.generation, p.since = id, time.Now()
+	if id := state.Generation().ID; p.generation != id || p.leader != state.Leader {
+		p.generation, p.leader, p.since = id, state.Leader, time.Now()
 	}
 	return time.Since(p.since) > p.limit
 }

@@ -109,7 +109,7 @@ func (f *fixture) check(damaged uint64) {
 	f.t.Helper()
 	state, err := f.b.Log.Look(patient(f.t), 0)
 	if err == nil {
-		err = f.b.Log.SetChecked(patient(f.t), 0, state.Generation().ID, damaged)
+		err = f.b.Log.SetChecked(patient(f.t), 0, state, damaged)
 	}
 	if err != nil {
 		f.t.Fatal(err)

@@ -254,7 +254,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 }
 
 // Two absences of a janitor are two, but all readers together wait for one only once.
-func TestPatience_BeginsWithEachGeneration(t *testing.T) {
+func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
 	first, second := stateOf(), stateOf(event.Generation{ID: "next", Start: 3})
 	if p.over(first) {
@@ -266,6 +266,10 @@ func TestPatience_BeginsWithEachGeneration(t *testing.T) {
 	}
 	if p.over(second) {
 		t.Error("nobody waits for the next generation")
+	}
+	p.since = p.since.Add(-2 * time.Hour)
+	if second.Leader = "nats-2@later"; p.over(second) {
+		t.Error("nobody waits for the next leader")
 	}
 }
 

@@ -147,7 +147,7 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Ser
 	meta[metaBirth] = birth
 	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
 	meta[metaServer] = server
-	meta[metaChecked] = formatChecked(birth, 0)
+	meta[metaChecked] = checked{generation: birth}.format()
 	if len(cluster) > 0 {
 		meta[metaServers] = cluster.format()
 	}

@@ -33,8 +33,11 @@ type State struct {
 	Current int
 	// Limits are those that JetStream enforces, as the partition itself has them.
 	Limits Limits
+	// Leader names the server of a cluster that leads the partition, and since when it does:
+	// each replica has files of its own. Empty outside a cluster, and while no server leads.
+	Leader string
 
-	checked string   // the generation in which a janitor has read it
+	checked checked  // what a janitor has noted
 	atomic  bool     // it takes atomic batches; see [Series]
 	server  string   // the server that the newest generation was begun for
 	servers Servers  // in a cluster, what the janitor has written down
@@ -45,10 +48,12 @@ type State struct {
 // Generation returns the newest generation.
 func (s State) Generation() event.Generation { return s.Generations[len(s.Generations)-1] }
 
-// Checked reports whether a janitor has read all of the partition since its servers were
-// started: only then Damaged is known.
+// Checked reports whether a janitor has read all of the partition since its server was started,
+// in a cluster whether it has compared it with the server that leads since it does: only then
+// Damaged is known.
 func (s State) Checked() bool {
-	return s.checked == s.Generation().ID && (len(s.servers) > 0 || s.server == s.seenOn)
+	return s.checked.generation == s.Generation().ID && s.checked.leader == s.Leader &&
+		(s.Leader != "" && len(s.servers) > 0 || s.server == s.seenOn)
 }
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
@@ -115,43 +120,15 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	state, err := stateOf(info, server)
 	if err != nil {
 		return err
 	}
-	servers, err := parseServers(info.Config.Metadata[metaServers])
-	if err != nil {
-		return err
-	}
-	checked, damaged := parseChecked(info.Config.Metadata[metaChecked])
 	settings := l.Settings()
 	if p == 0 {
 		if settings, err = l.settingsNow(info.Config.Metadata); err != nil {
 			return err
 		}
-	}
-	held, _ := current(info)
-	state := State{
-		Current:     held,
-		Created:     info.Created,
-		Time:        info.TimeStamp,
-		Birth:       info.Config.Metadata[metaBirth],
-		Generations: gens,
-		checked:     checked,
-		Damaged:     damaged,
-		First:       max(info.State.FirstSeq, 1),
-		Last:        info.State.LastSeq,
-		Events:      info.State.Msgs,
-		Bytes:       info.State.Bytes,
-		Limits:      limitsOf(info.Config),
-		atomic:      info.Config.AllowAtomicPublish,
-		server:      info.Config.Metadata[metaServer],
-		servers:     servers,
-		holders:     holders(info),
-		seenOn:      server,
-	}
-	if state.Events == 0 {
-		state.First = state.Last + 1
 	}
 	at := l.connected()
 	part.mu.Lock()
@@ -170,6 +147,44 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	close(part.changed)
 	part.changed = make(chan struct{})
 	return nil
+}
+
+// stateOf returns the state of a partition, given the server that the client was connected to.
+func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
+	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	if err != nil {
+		return State{}, err
+	}
+	servers, err := parseServers(info.Config.Metadata[metaServers])
+	if err != nil {
+		return State{}, err
+	}
+	held, _ := current(info)
+	noted := parseChecked(info.Config.Metadata[metaChecked])
+	state := State{
+		Current:     held,
+		Created:     info.Created,
+		Time:        info.TimeStamp,
+		Birth:       info.Config.Metadata[metaBirth],
+		Generations: gens,
+		checked:     noted,
+		Damaged:     noted.damaged,
+		First:       max(info.State.FirstSeq, 1),
+		Last:        info.State.LastSeq,
+		Events:      info.State.Msgs,
+		Bytes:       info.State.Bytes,
+		Limits:      limitsOf(info.Config),
+		Leader:      leaderOf(info),
+		atomic:      info.Config.AllowAtomicPublish,
+		server:      info.Config.Metadata[metaServer],
+		servers:     servers,
+		holders:     holders(info),
+		seenOn:      server,
+	}
+	if state.Events == 0 {
+		state.First = state.Last + 1
+	}
+	return state, nil
 }
 
 // settingsNow reads the settings that partition 0 has now. The services were built
