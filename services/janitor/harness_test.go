@@ -299,11 +299,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 	t.Helper()
 	eventually(t, func() error {
 		p := r.b.Log.Partition(name)
-		state, err := r.b.Log.Look(t.Context(), p)
-		if err != nil {
-			return err
-		}
-		missing, err := r.b.Log.Missing(t.Context(), state, name, r.life(name), stream, 0, 0)
+		missing, _, err := r.b.Log.Missing(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
 		if err != nil {
 			return err
 		}

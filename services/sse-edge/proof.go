@@ -63,7 +63,7 @@ func (r *reader) prove(ctx context.Context, v view, s *step) error {
 		r.cursor = first - 1
 		return errAgain
 	default:
-		moved, err := r.loseRemoved(ctx, state, v.proved, s)
+		_, moved, err := r.loseRemoved(ctx, v, v.proved, s)
 		if err != nil {
 			return err
 		}
@@ -81,34 +81,39 @@ func (r *reader) prove(ctx context.Context, v view, s *step) error {
 // loseBelow drops what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
 func (r *reader) loseBelow(ctx context.Context, v view, page eventlog.Page, s *step) error {
-	state, err := r.part.looks.after(ctx, v)
+	// The answer of an earlier page is still good when no trim was stored since and the
+	// floor has not passed the cursor.
+	if r.asked > 0 {
+		state, err := r.part.looks.after(ctx, v)
+		if err != nil {
+			return err
+		}
+		if newest, floor := r.part.window.trims(r.chain); newest <= r.asked && floor <= r.asked+1 && state.First <= max(r.cursor+1, r.askedFirst) {
+			return r.loseCleared(ctx, v, page, s)
+		}
+	}
+	state, _, err := r.loseRemoved(ctx, v, 0, s)
 	if err != nil {
 		return err
 	}
-	// The answer of an earlier page is still good when no trim was stored since and the
-	// floor has not passed the cursor.
-	newest, floor := r.part.window.trims(r.chain)
-	if newest > r.asked || floor > r.asked+1 || state.First > max(r.cursor+1, r.askedFirst) {
-		if _, err := r.loseRemoved(ctx, state, 0, s); err != nil {
-			return err
-		}
-		r.asked, r.askedFirst = state.Last, state.First
-	}
+	r.asked, r.askedFirst = state.Last, state.First
 	return r.loseCleared(ctx, v, page, s)
 }
 
-// loseRemoved asks the log what was removed behind the cursor, and reports whether the cursor
-// was moved over it. held is from where on the window has everything; 0 when it does not count.
-func (r *reader) loseRemoved(ctx context.Context, state eventlog.State, held uint64, s *step) (moved bool, _ error) {
-	all, err := r.part.log.Missing(ctx, state, r.place.session, r.place.life, r.place.stream, r.cursor, held)
+// loseRemoved asks the log what was removed behind the cursor, and returns the look that the
+// answer is of, and whether the cursor was moved over what was removed. held is from where on
+// the window has everything; 0 when it does not count.
+func (r *reader) loseRemoved(ctx context.Context, v view, held uint64, s *step) (_ eventlog.State, moved bool, _ error) {
+	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
+	all, state, err := r.part.log.Missing(ctx, look, r.place.session, r.place.life, r.place.stream, r.cursor, held)
 	if err != nil {
-		return false, err
+		return eventlog.State{}, false, err
 	}
 	losses := make([]loss, 0, len(all))
 	for _, m := range all {
 		losses = append(losses, loss{m.Stream, m.UpTo, reasonOf(m.Reason), m.Certain})
 	}
-	return r.lose(s, losses...), nil
+	return state, r.lose(s, losses...), nil
 }
 
 // loseCleared drops the events of a page that a =clear marker took, before the janitor

@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"math"
 
 	"rejoin/shared/event"
 )
@@ -20,25 +21,46 @@ type Missing struct {
 
 // Missing returns what was removed behind a sequence of a stream, or of all streams of a life
 // when stream is empty: as the trims say that lie behind the sequence, and, below the first
-// sequence of the partition, as the birth of the stream does. state is a look at the leader that
-// followed whatever was read before. held is from where on the caller has everything itself,
-// wherever the floor is; 0: from nowhere. Errors wrap [ErrUnavailable].
-func (l *Log) Missing(ctx context.Context, state State, session, life, stream string, after, held uint64) ([]Missing, error) {
+// sequence of the partition, as the birth of the stream does. It also returns the look at the
+// leader that this is judged by: look is called once the trims were looked up, since the floor
+// may pass a trim before, and must return a look that begins then, such as [Log.Look]. held is
+// from where on the caller has everything itself, wherever the floor is; 0: from nowhere. Errors
+// wrap [ErrUnavailable], or are those of look.
+func (l *Log) Missing(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Missing, State, error) {
 	of := event.Subject{Partition: l.Partition(session), Session: session, Life: life}
 	whole, err := l.lastTrim(ctx, of, "")
 	if err != nil {
-		return nil, err
+		return nil, State{}, err
 	}
+	var newest map[string]Trim
 	if stream == "" {
-		return l.missingOfLife(ctx, state, of, whole, after, held)
+		newest, err = l.trimsOf(ctx, of, after)
+	} else {
+		newest = map[string]Trim{}
+		newest[stream], err = l.lastTrim(ctx, of, stream)
 	}
-	own, err := l.lastTrim(ctx, of, stream)
 	if err != nil {
-		return nil, err
+		return nil, State{}, err
 	}
-	if state.First, err = l.firstNow(ctx, of.Partition, state, held); err != nil {
-		return nil, err
+	state, err := look(ctx, of.Partition)
+	if err != nil {
+		return nil, State{}, err
 	}
+	first := state.First
+	if held > 0 {
+		first = min(first, held)
+	}
+	var all []Missing
+	if stream == "" {
+		all, err = l.missingOfLife(ctx, first, of, whole, newest, after)
+	} else {
+		all, err = l.missingOfStream(ctx, first, of, stream, whole, newest[stream], after)
+	}
+	return all, state, err
+}
+
+// missingOfStream is Missing for one stream. first is the floor.
+func (l *Log) missingOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Missing, error) {
 	var all []Missing
 	if own.UpTo > after {
 		all = append(all, Missing{stream, own.UpTo, own.Reason, true})
@@ -47,43 +69,42 @@ func (l *Log) Missing(ctx context.Context, state State, session, life, stream st
 	if whole.UpTo > max(after, own.UpTo) && whole.Sequence > own.Sequence {
 		all = append(all, Missing{stream, whole.UpTo, whole.Reason, false})
 	}
-	if after+1 >= state.First || own.UpTo >= state.First {
+	if after+1 >= first || own.UpTo >= first {
 		return all, nil
 	}
-	expired, err := l.expired(ctx, state, of, stream, after)
+	expired, err := l.expired(ctx, first, of, stream, after)
 	if expired != nil {
 		all = append(all, *expired)
 	}
 	return all, err
 }
 
-// missingOfLife is Missing for all streams of a life.
-func (l *Log) missingOfLife(ctx context.Context, state State, of event.Subject, whole Trim, after, held uint64) ([]Missing, error) {
+// trimsOf returns the newest trim of each stream of a life that lies behind a sequence.
+func (l *Log) trimsOf(ctx context.Context, of event.Subject, after uint64) (map[string]Trim, error) {
 	newest := map[string]Trim{}
-	s := scan{log: l, p: of.Partition, filter: of.TrimsFilter(), upTo: max(state.Last, after), through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
+	s := scan{log: l, p: of.Partition, filter: of.TrimsFilter(), upTo: math.MaxUint64, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
 		if t := e.Trim; t != nil && t.UpTo > newest[t.Stream].UpTo {
 			newest[t.Stream] = *t
 		}
 		return true
 	}}
-	if _, err := s.run(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if state.First, err = l.firstNow(ctx, of.Partition, state, held); err != nil {
-		return nil, err
-	}
+	_, err := s.run(ctx)
+	return newest, err
+}
+
+// missingOfLife is Missing for all streams of a life.
+func (l *Log) missingOfLife(ctx context.Context, first uint64, of event.Subject, whole Trim, newest map[string]Trim, after uint64) ([]Missing, error) {
 	var all []Missing
 	if whole.UpTo > after {
 		all = append(all, Missing{"", whole.UpTo, whole.Reason, false})
 	}
-	if after+1 < state.First {
+	if after+1 < first {
 		young, err := l.young(ctx, of)
 		if err != nil {
 			return nil, err
 		}
 		if !young {
-			all = append(all, Missing{"", state.First - 1, Expired, false})
+			all = append(all, Missing{"", first - 1, Expired, false})
 		}
 	}
 	for stream, t := range newest {
@@ -92,17 +113,6 @@ func (l *Log) missingOfLife(ctx context.Context, state State, of event.Subject, 
 		}
 	}
 	return all, nil
-}
-
-// firstNow returns the first sequence of a partition after its trims were looked up: the floor
-// may have passed a trim since the look before.
-func (l *Log) firstNow(ctx context.Context, p int, before State, held uint64) (uint64, error) {
-	now, err := l.Look(ctx, p)
-	first := max(now.First, before.First)
-	if held > 0 {
-		first = min(first, held)
-	}
-	return first, err
 }
 
 // lastTrim returns the newest trim of a stream, or of the life when stream is empty; the zero
@@ -125,11 +135,11 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 // expired returns what the floor took of a stream behind a sequence that lies below it; nil
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
-func (l *Log) expired(ctx context.Context, state State, of event.Subject, stream string, after uint64) (*Missing, error) {
+func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Missing, error) {
 	if young, err := l.young(ctx, of); young || err != nil {
 		return nil, err
 	}
-	m := &Missing{Stream: stream, UpTo: state.First - 1, Reason: Expired}
+	m := &Missing{Stream: stream, UpTo: first - 1, Reason: Expired}
 	of.Kind, of.Stream = event.Birth, stream
 	msg, err := l.lastMessage(ctx, of.Partition, of.String())
 	if errors.Is(err, ErrNotFound) {
@@ -140,11 +150,11 @@ func (l *Log) expired(ctx context.Context, state State, of event.Subject, stream
 	}
 	c := copyIn(msg.Header)
 	switch {
-	case c == nil || c.Through+1 < state.First:
+	case c == nil || c.Through+1 < first:
 	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
 	default:
-		m.Certain = c.Removed > after || c.Last < state.First
+		m.Certain = c.Removed > after || c.Last < first
 	}
 	return m, nil
 }
