@@ -23,7 +23,7 @@ var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment
 // letIn admits a request for events of a session. Whoever is let in has to leave
 // admission. The error is errNoRoom.
 func (s *Service) letIn(c *fiber.Ctx, session string) (asked, error) {
-	by := asked{visit: visit{session, s.clientAddress(c)}, ctx: c.UserContext(), begun: time.Now()}
+	by := asked{visit: visit{session, s.clientAddress(c), s.cfg.Clients.Client(c)}, ctx: c.UserContext(), begun: time.Now()}
 	if refused := s.admission.enter(by.visit); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return by, errNoRoom

@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*p
 		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
 			"ended", "gone", "age", "expired", "drain", "slow", "failed"),
 		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
-			"drain", "limit", "session_limit", "address_limit", "address_rate", "unavailable"),
+			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
 		sent:      counter("events_sent_total", "Events written to event streams and pages."),
 		sentBytes: counter("sent_bytes_total", "Bytes written to event streams."),
 		pages:     counter("pages_total", "Pages answered to polls."),

@@ -632,29 +632,71 @@ func TestAdmission(t *testing.T) {
 		visit   visit
 		refused string
 	}{
-		{visit{"s", one}, ""},
-		{visit{"s", one}, ""},
-		{visit{"s", two}, "session_limit"},
-		{visit{"t", one}, ""},
-		{visit{"t", one}, "address_limit"},
-		{visit{"u", two}, ""},
-		{visit{"v", two}, "limit"},
+		{visit{session: "s", address: one}, ""},
+		{visit{session: "s", address: one}, ""},
+		{visit{session: "s", address: two}, "session_limit"},
+		{visit{session: "t", address: one}, ""},
+		{visit{session: "t", address: one}, "address_limit"},
+		{visit{session: "u", address: two}, ""},
+		{visit{session: "v", address: two}, "limit"},
 	} {
 		if refused := a.enter(step.visit); refused != step.refused {
 			t.Errorf("step %d: %q, want %q", i, refused, step.refused)
 		}
 	}
-	for _, v := range []visit{{"s", one}, {"s", one}, {"t", one}, {"u", two}} {
+	for _, v := range []visit{{session: "s", address: one}, {session: "s", address: one}, {session: "t", address: one}, {session: "u", address: two}} {
 		a.leave(v)
 	}
 	if a.open != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
 		t.Errorf("all have left, and %d, %v, %v are counted", a.open, a.sessions, a.addresses)
 	}
 	a.close()
-	if refused := a.enter(visit{"s", one}); refused != "drain" {
+	if refused := a.enter(visit{session: "s", address: one}); refused != "drain" {
 		t.Errorf("refused with %q after the close", refused)
 	}
 	a.inside.Wait()
+}
+
+// One client leaves the last quarter of all places to others, and one who has all networks of
+// an IPv6 /48 has four times as many as one of them.
+func TestAdmission_Shares(t *testing.T) {
+	newcomers := func(string) bool { return true }
+	a := newAdmission(Config{MaxConnections: 8, MaxSessionConnections: 100, MaxAddressConnections: 100}, newcomers)
+	address := netip.MustParseAddr("192.0.2.1")
+	for i, want := range []string{"", "", "", "", "", "", "share_limit"} {
+		if refused := a.enter(visit{"s", address, "mallory"}); refused != want {
+			t.Errorf("%d: %q, want %q", i, refused, want)
+		}
+	}
+	for i, want := range []string{"", "", "limit"} {
+		if refused := a.enter(visit{"s", address, "alice"}); refused != want {
+			t.Errorf("%d of another: %q, want %q", i, refused, want)
+		}
+	}
+
+	a = newAdmission(Config{MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 2}, newcomers)
+	var inside []visit
+	for i := range 5 {
+		for range 2 {
+			v := visit{session: "s", address: netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::", i))}
+			refused := a.enter(v)
+			if want := i >= 4; (refused == "address_limit") != want {
+				t.Errorf("network %d: %q", i, refused)
+			}
+			if refused == "" {
+				inside = append(inside, v)
+			}
+		}
+	}
+	if refused := a.enter(visit{session: "s", address: netip.MustParseAddr("2001:db8:2::")}); refused != "" {
+		t.Errorf("another network: %q", refused)
+	}
+	for _, v := range inside {
+		a.leave(v)
+	}
+	if len(a.networks) != 1 || len(a.addresses) != 1 || a.places.Used() != 1 {
+		t.Errorf("%v, %v, %d are left", a.networks, a.addresses, a.places.Used())
+	}
 }
 
 func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
