@@ -63,6 +63,10 @@ race: ## Run the tests of every module with the race detector, but for those of 
 sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole system in virtual time, under faults.
 	go test -count=1 -run '^TestSimulation$$' -v -timeout 20m $(TESTFLAGS) ./e2e -seeds=$(SEEDS) -seed=$(SEED)
 
+.PHONY: attack
+attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took.
+	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
+
 .PHONY: powercut
 powercut: ## Cut the power IMAGES (30) times: copies of a disk under load are started and read. Needs root and loop devices.
 	go test -tags powercut -run '^TestPowerCut$$' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -images=$(IMAGES)

@@ -44,10 +44,10 @@ func try(method, url, body string, headers ...string) (answer, error) {
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	return trySend(req)
+	return trySend(client, req)
 }
 
-func trySend(req *http.Request) (answer, error) {
+func trySend(client *http.Client, req *http.Request) (answer, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
@@ -59,7 +59,7 @@ func trySend(req *http.Request) (answer, error) {
 
 func send(t testing.TB, req *http.Request) answer {
 	t.Helper()
-	a, err := trySend(req)
+	a, err := trySend(client, req)
 	if err != nil {
 		t.Fatal(err)
 	}

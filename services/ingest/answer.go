@@ -6,7 +6,8 @@ import (
 	"rejoin/services/web"
 )
 
-// maxErrors is how many messages a summary names that were not stored.
+// maxErrors is how many messages a summary names that were not stored, and how many a batch may
+// have that are refused before they are handed to the log: behind those it stops.
 const maxErrors = 1000
 
 // summary is the answer to the messages of one request.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -150,9 +151,13 @@ func (b *batch) run() *stop {
 
 // read begins one message after the other.
 func (b *batch) read() *stop {
+	refused := 0
 	for index := 0; ; index++ {
 		if end := b.ended(index); end != nil {
 			return end
+		}
+		if refused > maxErrors {
+			return &stop{index: index, problem: web.New(web.CodeInvalidBody, "More than "+strconv.Itoa(maxErrors)+" of the messages before are refused.")}
 		}
 		e, err := b.from.next()
 		if errors.Is(err, io.EOF) {
@@ -163,6 +168,7 @@ func (b *batch) read() *stop {
 		if _, ok := errors.AsType[*lineError](err); ok {
 			b.service.metrics.publishedAs(stored{}, err)
 			b.pending <- pendingMessage{index: index, failed: err}
+			refused++
 			continue
 		}
 		if err != nil {
@@ -185,6 +191,7 @@ func (b *batch) read() *stop {
 				return &stop{index: index, problem: p}
 			}
 			b.pending <- pendingMessage{index: index, failed: err}
+			refused++
 			continue
 		}
 		b.pending <- pendingMessage{index: index, size: len(m.data), held: e.held, under: under}

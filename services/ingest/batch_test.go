@@ -153,6 +153,22 @@ func (b batchAnswer) expectDuplicates(t *testing.T, n int) {
 	}
 }
 
+// M3: a batch that is no messages at all stops early.
+func TestABatchStopsBehindAThousandRefusedMessages(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	const most = 1000
+	for kind, body := range map[string]string{
+		asJSON:   "[" + strings.Repeat("0,", 5*most) + "0]",
+		asNDJSON: strings.Repeat("0\n", 5*most),
+	} {
+		got := in.postBatch(t, kind, batchPath, body)
+		if got.Refused != most+1 || len(got.Errors) != most || got.Stopped == nil || got.Stopped.Index != most+1 || got.Stopped.Code != "invalid_body" {
+			t.Errorf("%s: %d refused, %d errors, stopped %+v", kind, got.Refused, len(got.Errors), got.Stopped)
+		}
+	}
+}
+
 func TestABatchForAClosedSessionIsRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -15,8 +16,35 @@ import (
 	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 )
+
+// H3: results that nobody reads end their batch when the memory has no room for them.
+func TestResults_AreHeldWithinTheMemory(t *testing.T) {
+	memory := quota.NewPool(1000)
+	here, there := net.Pipe()
+	defer func() { _, _ = here.Close(), there.Close() }()
+	over := 0
+	r := newResults(here, func() { over++ }, memory, "")
+	line := bytes.Repeat([]byte("x"), 300)
+	for range 3 {
+		r.add(line)
+	}
+	if over != 0 || memory.Used() != 900 {
+		t.Errorf("ended %d times with %d bytes held", over, memory.Used())
+	}
+	r.add(line)
+	if over != 1 || memory.Used() != 900 {
+		t.Errorf("ended %d times with %d bytes held", over, memory.Used())
+	}
+	if lines := r.take(nil); len(lines) != 1200 { // what was begun is told
+		t.Errorf("%d bytes are told", len(lines))
+	}
+	if r.drop(); memory.Used() != 0 {
+		t.Errorf("%d bytes are held at the end", memory.Used())
+	}
+}
 
 func TestEveryErrorHasItsProblem(t *testing.T) {
 	secret := errors.New("10.0.0.7: secret")
