@@ -41,6 +41,7 @@ func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
 	publish(t, l, "s", "t", 3)
 	for name, f := range tails {
 		f.waitLast(t, 10)
+		f.stop()
 		if len(f.entries) != 10 || f.missed != 0 {
 			t.Errorf("%s: %d entries, %d missed", name, len(f.entries), f.missed)
 		}

@@ -55,12 +55,31 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// minAhead is how many bytes a reader asks for at a time unless a message may be larger. A
-// server ends a connection for which 64 MiB wait, and one has many readers.
-const minAhead = 1 << 20
+const (
+	// aheadBytes is about how much a reader asks for at a time. A server ends a connection for
+	// which 64 MiB wait, and one has many readers.
+	aheadBytes = 2 << 20
+	// minAhead is how many messages that is at least.
+	minAhead = 8
+)
+
+// ahead returns how many messages of a partition are about aheadBytes, by the average of those
+// that it holds, and at most most. nats.go can bound a request in bytes as well, but a reader
+// stands still for half a minute when the answer comes while it asks (jetstream/pull.go of
+// v1.55, checkPending).
+func (l *Log) ahead(p, most int) int {
+	state, _ := l.State(p)
+	if state.Events == 0 {
+		return most
+	}
+	average := max(state.Bytes/state.Events, 1)
+	return min(max(int(min(aheadBytes/average, 1<<20)), minAhead), most) //nolint:gosec // small
+}
 
 func (l *Log) newReader(ctx context.Context, p int, cfg link.ReaderConfig) (*link.Reader, error) {
-	cfg.AheadBytes = max(minAhead, l.Settings().MaxMessageBytes+2*headerRoom)
+	if !cfg.HeadersOnly {
+		cfg.Ahead = l.ahead(p, cfg.Ahead)
+	}
 	return link.NewReader(ctx, l.js, streamName(p), cfg)
 }
 

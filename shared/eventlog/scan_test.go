@@ -122,7 +122,7 @@ func TestScanAsksForNoMoreThanItMayHold(t *testing.T) {
 		}
 		if now := nc.Stats().InBytes - before; now != came {
 			came, still = now, 0
-			if came > 4<<20 {
+			if came > 16<<20 {
 				t.Errorf("%d bytes came of %d", came, n*size)
 				break
 			}

@@ -25,9 +25,6 @@ type ReaderConfig struct {
 	HeadersOnly bool
 	// Ahead is how many messages are asked for at a time. Default: 500.
 	Ahead int
-	// AheadBytes bounds what the server sends at a time, with its headers; it must be more than
-	// any message takes. Default: any number.
-	AheadBytes int
 	// Idle is how long the server keeps the consumer when its reader has died. Default: 1 min.
 	Idle time.Duration
 	// Silence is how long nothing may come of the server of a cluster that has the
@@ -53,7 +50,7 @@ type Reader struct {
 	server    *Server
 	stream    string
 	consumer  jetstream.Consumer
-	ahead     jetstream.PullConsumeOpt
+	ahead     int
 	silence   time.Duration
 	handle    func(jetstream.Msg, *jetstream.MsgMetadata)
 	broken    chan error
@@ -88,12 +85,7 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 	}
 	r := &Reader{
 		Pending: consumer.CachedInfo().NumPending,
-		js:      js, server: server, stream: stream, consumer: consumer, silence: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
-	}
-	ahead := cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages)
-	r.ahead = jetstream.PullMaxMessages(ahead)
-	if cfg.AheadBytes > 0 {
-		r.ahead = jetstream.PullMaxMessagesWithBytesLimit(ahead, cfg.AheadBytes)
+		js:      js, server: server, stream: stream, consumer: consumer, ahead: cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages), silence: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
 	}
 	return r, nil
 }
@@ -113,7 +105,7 @@ func (r *Reader) Start(handle func(jetstream.Msg, *jetstream.MsgMetadata)) (err 
 // consume asks for messages. The caller holds the lock.
 func (r *Reader) consume() (err error) {
 	opts := []jetstream.PullConsumeOpt{
-		r.ahead,
+		jetstream.PullMaxMessages(r.ahead),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.trouble(err) }),
 	}
 	if r.Clustered() {
