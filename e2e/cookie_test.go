@@ -61,7 +61,7 @@ func TestABrowserStreamsWithACookie(t *testing.T) {
 		t.Errorf("a page that is not listed reads %s", data)
 	}
 	create := fmt.Sprintf(`window.answered = 0
-		fetch('%s/v1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include'}).then(() => { window.answered = 1 }); true`, p.api())
+		fetch('%s/v1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include'}).finally(() => { window.answered = 1 }); true`, p.api())
 	script[bool](b, create) // which no preflight stands before
 	b.until("answered == 1")
 	waitUntil(t, "the request was refused", func() bool {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"rejoin/shared/natstest"
 )
@@ -139,5 +141,57 @@ func startProxy(t *testing.T, addr, text string, program []string) {
 			_ = conn.Close()
 		}
 		return err == nil
+	})
+}
+
+// The proxy of deploy/ has room for so many connections; one address must not take all of it.
+func TestAttackConnectionsAtTheProxy(t *testing.T) {
+	const most = 5
+	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	t.Setenv("REJOIN_PROXY_BIND", addr)
+	t.Setenv("REJOIN_PROXY_ADDRESS_CONNECTIONS", fmt.Sprint(most))
+	text, err := os.ReadFile("../deploy/proxy/haproxy.cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.Replace(string(text), "127.0.0.1:8404", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), 1)
+	config = strings.Replace(config, "\tdefault-server hash-key addr\n", "", 1) // which version 2.6 does not know
+	startProxy(t, addr, config, []string{"haproxy", "-db", "-f"})
+	// answered makes a connection, which stays open, and reports whether it is served.
+	answered := func() (net.Conn, bool) {
+		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
+		if err != nil {
+			return nil, false // it is closed before it is there
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+		_, err = io.WriteString(conn, "GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		return conn, err == nil // there is no service behind the proxy, and it says so
+	}
+	open := make([]net.Conn, most)
+	waitUntil(t, "the proxy has noticed that startProxy hung up", func() bool {
+		for n := range open {
+			var ok bool
+			if open[n], ok = answered(); !ok {
+				for _, conn := range open[:n] {
+					_ = conn.Close()
+				}
+				return false
+			}
+		}
+		return true
+	})
+	for range 3 {
+		if _, ok := answered(); ok {
+			t.Fatalf("more than %d connections of one address are served", most)
+		}
+	}
+	_ = open[0].Close()
+	waitUntil(t, "there is room for another", func() bool {
+		_, ok := answered()
+		return ok
 	})
 }

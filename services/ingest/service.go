@@ -74,7 +74,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}),
 	}
 	b.Log.TraceTo(env.Traces)
-	s.app.Use(cfg.Access.HostCheck(cfg.IngestHosts), cfg.Access.CORS())
+	cfg.Access.Protect(s.app, cfg.IngestHosts)
 	web.Mount(s.app, s.Routes()...)
 	env.Health.Add("nats", b.Connected)
 	env.Log.Info("ingest listens", "addr", ln.Addr().String())

@@ -76,7 +76,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}
 		s.ln = ln
 		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces})
-		s.app.Use(cfg.Access.HostCheck(cfg.JanitorHosts), cfg.Access.CORS())
+		cfg.Access.Protect(s.app, cfg.JanitorHosts)
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}

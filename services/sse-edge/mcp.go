@@ -92,7 +92,8 @@ func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
 	case slices.Contains(revisions, who.asked):
 		who.version = who.asked
 	}
-	if !s.originAllowed(c) {
+	// Whatever the method, and with a token too (MCP 2025-11-25, Transports, Security).
+	if s.cfg.Access.CrossOrigin(c) {
 		return who, web.New(web.CodeOriginNotAllowed, "")
 	}
 	if s.connects.Take(s.clientAddress(c)) > 0 {
@@ -101,19 +102,6 @@ func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
 	var err error
 	who.grants, err = s.cfg.Access.Authenticate(c)
 	return who, err
-}
-
-// originAllowed reports whether a request comes from no page, or from one that may send
-// it: of a listed origin, or of the edge's own (MCP 2025-11-25, Transports, Security).
-func (s *Service) originAllowed(c *fiber.Ctx) bool {
-	origins := c.Request().Header.PeekAll(fiber.HeaderOrigin)
-	if len(origins) == 0 {
-		return true
-	}
-	origin := string(origins[0])
-	_, host, _ := strings.Cut(origin, "://")
-	return len(origins) == 1 && (host != "" && strings.EqualFold(host, string(c.Request().Header.Host())) ||
-		s.cfg.Access.Listed(origin) || s.cfg.PublicURL != "" && origin == s.cfg.PublicURL)
 }
 
 // unsupported is what a client gets whose revision the edge does not speak; one that

@@ -206,7 +206,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"events alone":        {"POST", toolList, []string{"Accept", "text/event-stream"}, 406, rpc.CodeInvalid},
 		"GET of JSON":         {"GET", "", []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},
 		"text":                {"POST", toolList, []string{"Content-Type", "text/plain"}, 415, rpc.CodeInvalid},
-		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, rpc.CodeInvalid},
+		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, 0}, // before MCP has a say, as for all services
 		"GET of such a page":  {"GET", "", []string{"Origin", "null"}, 403, rpc.CodeInvalid},
 		"a page of this edge": {"POST", "{", []string{"Origin", url}, 400, rpc.CodeParse},
 	} {

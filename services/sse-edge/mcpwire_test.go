@@ -79,6 +79,8 @@ func (u *mcpUser) request(method, body string, headers ...string) string {
 const wireHead = `HTTP/1.1 200 OK
 Date: <date>
 Content-Type: text/event-stream
+X-Content-Type-Options: nosniff
+Cross-Origin-Resource-Policy: same-origin
 Cache-Control: no-store, no-transform
 Vary: Accept, Origin
 X-Accel-Buffering: no

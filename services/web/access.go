@@ -21,10 +21,11 @@ import (
 type AccessConfig struct {
 	auth.Config
 
-	// CORSOrigins are the origins of the pages in browsers that may read answers, and
-	// write with a cookie: scheme, host, and the port if it is not the scheme's own.
+	// CORSOrigins are the origins of the pages in browsers that may read answers and change
+	// something, with a cookie too: scheme, host, and the port if it is not the scheme's
+	// own. A service's own pages need no entry, except to change something with a cookie.
 	// Default: none.
-	CORSOrigins []string `name:"cors-origins" help:"Origins of the pages in browsers that may read answers, such as https://app.example." placeholder:"ORIGIN"`
+	CORSOrigins []string `name:"cors-origins" help:"Origins of the pages in browsers that may read answers and change something, such as https://app.example." placeholder:"ORIGIN"`
 }
 
 // Validate returns an error that says what to do about the first flag that makes no

@@ -42,7 +42,7 @@ func access(t *testing.T, change func(*AccessConfig)) *Access {
 func serveGuarded(t *testing.T, a *Access, sameSite SameSite) (addr string) {
 	t.Helper()
 	app := NewApp(Config{Service: "test"})
-	app.Use(a.HostCheck(nil), a.CORS())
+	a.Protect(app, nil)
 	who := a.Guard(func(c *fiber.Ctx) error { return c.SendString("you are " + a.Grants(c).Subject) })
 	Mount(
 		app,
@@ -98,7 +98,8 @@ func TestEveryRefusalOfAccessControl(t *testing.T) {
 		"a parameter that holds token":   {"GET", "/who?tokens=1", header("Authorization", "Bearer "+alice), "", ""},
 
 		"nothing":                             {"GET", "/who", "", CodeUnauthorized, none},
-		"nothing that writes":                 {"POST", "/who", header("Origin", "https://evil.example"), CodeUnauthorized, none},
+		"nothing that writes":                 {"POST", "/who", "", CodeUnauthorized, none},
+		"nothing that writes for another":     {"POST", "/who", header("Origin", "https://evil.example"), CodeOriginNotAllowed, ""},
 		"another scheme":                      {"GET", "/who", header("Authorization", "Basic YTpi"), CodeUnauthorized, none},
 		"another scheme and a cookie":         {"GET", "/who", header("Authorization", "Basic YTpi", "Cookie", "rejoin="+alice), CodeUnauthorized, none},
 		"a scheme alone":                      {"GET", "/who", header("Authorization", "Bearer"), CodeUnauthorized, none},
@@ -139,7 +140,7 @@ func TestEveryRefusalOfAccessControl(t *testing.T) {
 		})
 	}
 	for reason, want := range map[string]float64{
-		"missing": 8, "malformed": 3, "expired": 2, refusedURL: 3, refusedHeader: 1, refusedOrigin: 4, refusedScope: 2,
+		"missing": 8, "malformed": 3, "expired": 2, refusedURL: 3, refusedHeader: 1, refusedOrigin: 5, refusedScope: 2,
 	} {
 		if got := testutil.ToFloat64(a.refused.WithLabelValues(reason)); got != want {
 			t.Errorf("%v refusals for %s are counted, want %v", got, reason, want)
@@ -154,7 +155,7 @@ func TestKeysThatCannotBeFetchedArePassingTrouble(t *testing.T) {
 	}
 	_ = closed.Close()
 	addr := serveGuarded(t, access(t, func(cfg *AccessConfig) {
-		cfg.SecretFile, cfg.JWKSURL = "", "http://"+closed.Addr().String()+"/"
+		cfg.SecretFile, cfg.JWKSURL, cfg.Issuer = "", "http://"+closed.Addr().String()+"/", "login"
 	}), SameSiteLax)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -176,7 +177,7 @@ func TestWithoutAccessControlNothingIsLookedAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr := serveGuarded(t, a, SameSiteLax)
 			for _, target := range []string{"/who", "/publish", "/unguarded", "/who?token=x"} {
-				r := do(t, addr, "POST", target, header("Authorization", "Bearer x", "Authorization", "y", "Cookie", "rejoin=z", "Origin", app1, "Content-Length", "0"))
+				r := do(t, addr, "POST", target, header("Authorization", "Bearer x", "Authorization", "y", "Cookie", "rejoin=z", "Content-Length", "0"))
 				if r.status != http.StatusOK || r.header.Get("Vary") != "" || r.header.Get("Access-Control-Allow-Origin") != "" {
 					t.Errorf("%s: %+v", target, r)
 				}
@@ -252,6 +253,9 @@ func TestCORS(t *testing.T) {
 				t.Errorf("got %d %v", r.status, r.header)
 			}
 			if (get("Access-Control-Allow-Credentials") == "true") != (tt.origin != "") || get("Vary") != "Origin" {
+				t.Errorf("got %v", r.header)
+			}
+			if (get("Cross-Origin-Resource-Policy") == "cross-origin") != (tt.origin != "") {
 				t.Errorf("got %v", r.header)
 			}
 			if exposed := get("Access-Control-Expose-Headers"); (exposed == corsExposed) != (tt.origin != "" && tt.allowed == "") {

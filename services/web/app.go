@@ -130,6 +130,7 @@ func NewApp(cfg Config) *fiber.App {
 		// below handles the errors of all others.
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
+			isolate(c)
 			return answer(c, cfg.Log, err)
 		},
 	})
@@ -148,7 +149,7 @@ func NewApp(cfg Config) *fiber.App {
 		}
 		routed(c)
 	}
-	app.Use(frame(m, cfg), checkLength, checkTarget)
+	app.Use(frame(m, cfg), checkHead, checkTarget)
 	return app
 }
 
@@ -160,6 +161,7 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		start := time.Now()
 		method := methodLabel(c.Method())
 		cfg.Clients.watch(c, cfg.Log)
+		isolate(c)
 		body := newBody(c, cfg)
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
@@ -173,6 +175,15 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		m.duration.WithLabelValues(method).Observe(time.Since(start).Seconds())
 		return nil
 	}
+}
+
+// isolate sets the headers that keep an answer from pages of other origins that load it as a
+// script, an image or a style sheet: a browser then guesses no media type (nosniff) and does not
+// even hand it to such a page's process (Cross-Origin-Resource-Policy, Fetch standard, section
+// 3.7). Neither is about requests with CORS, which EventSource and fetch make.
+func isolate(c *fiber.Ctx) {
+	c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
+	c.Set(fiber.HeaderCrossOriginResourcePolicy, "same-origin")
 }
 
 // panicError is what a handler panicked with.
@@ -192,32 +203,45 @@ func guarded(c *fiber.Ctx) (err error) {
 	return c.Next()
 }
 
-// checkLength refuses requests of which fasthttp and the proxies in front may see
-// different ends, so that one hides in another's body (RFC 9112, section 11.2):
-// those with more than one Content-Length or Transfer-Encoding, with both, or with
-// a coding besides chunked. What follows such a request is not read, nor is a body
-// that is too large.
-func checkLength(c *fiber.Ctx) error {
-	if len(c.Request().Header.Peek(headerRefused)) > 0 {
+// checkHead refuses requests that fasthttp and the proxies in front may read differently, and
+// closes the connection behind them, since what follows may not be a request:
+//
+//   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
+//     section 11.2): with more than one Content-Length or Transfer-Encoding, with both, with a
+//     coding besides chunked, or with any in HTTP/1.0, which has none (section 6.1);
+//   - those with more than one Host, of which each may take another (section 3.2);
+//   - those with a CR that ends no line, which some take for the end of one (section 2.2).
+//
+// A body that is too large is not read either.
+func checkHead(c *fiber.Ctx) error {
+	h := &c.Request().Header
+	if len(h.Peek(headerRefused)) > 0 {
 		c.Context().SetConnectionClose()
 		return New(CodeBodyTooLarge, "")
 	}
-	framed, plain := 0, true
-	for line := range bytes.Lines(c.Request().Header.RawHeaders()) {
+	framed, hosts, plain := 0, 0, true
+	for line := range bytes.Lines(h.RawHeaders()) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		switch {
+		case bytes.EqualFold(name, []byte(fiber.HeaderHost)):
+			hosts++
 		case bytes.EqualFold(name, []byte(fiber.HeaderContentLength)):
 			framed++
 		case bytes.EqualFold(name, []byte(fiber.HeaderTransferEncoding)):
 			framed++
-			plain = bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
+			plain = h.IsHTTP11() && bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
 		}
 	}
-	if framed > 1 || !plain {
+	if framed > 1 || !plain || hosts > 1 || bareCR(h.RequestURI()) || bareCR(h.RawHeaders()) {
 		c.Context().SetConnectionClose()
 		return New(CodeInvalidRequest, "")
 	}
 	return c.Next()
+}
+
+// bareCR reports whether there is a CR without an LF behind it.
+func bareCR(text []byte) bool {
+	return bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
 }
 
 // checkTarget refuses request targets of which fasthttp and the proxies in

@@ -264,6 +264,112 @@ func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
 	}
 }
 
+// What fasthttp takes in one way, and a proxy in front may take in another, is refused, and
+// nothing behind it on the connection is taken for a request.
+func TestAttackRequestHeadsThatAreReadInTwoWays(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	app.Use(HostCheck(nil))
+	for _, method := range []string{"GET", "POST"} {
+		Mount(app, Route{Method: method, Path: "/*", Handler: echo("taken")})
+	}
+	addr := serve(t, app)
+	const chunks = "0\r\n\r\n"
+	for name, tt := range map[string]struct {
+		request string
+		taken   bool
+	}{
+		"one Host":                        {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", true},
+		"two Hosts, the last a good one":  {"GET / HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n", false},
+		"two Hosts, the first a good one": {"GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n", false},
+		"the same Host twice":             {"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", false},
+		"a CR in a value":                 {"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\rY: b\r\n\r\n", false},
+		"a CR in a name":                  {"GET / HTTP/1.1\r\nHost: localhost\r\nX\rY: b\r\n\r\n", false},
+		"a CR before the end of a line":   {"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\r\n\r\n", false},
+		"a CR in the target":              {"GET /a\rb HTTP/1.1\r\nHost: localhost\r\n\r\n", false},
+		"chunks":                          {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, true},
+		"chunks in HTTP/1.0":              {"POST / HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, false},
+		"chunks in HTTP/1.2":              {"POST / HTTP/1.2\r\nHost: localhost\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, false},
+		"a length in HTTP/1.0":            {"POST / HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, addr)
+			c.send(t, tt.request)
+			r := c.receive(t, "POST")
+			if tt.taken {
+				if r.body != "taken" {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+				return
+			}
+			expectProblem(t, r, CodeInvalidRequest)
+			if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the connection is not closed: %q, %v", rest, err)
+			}
+		})
+	}
+}
+
+// fasthttp before 1.58 skips a chunk's extension up to a CR, line breaks included; for a proxy that
+// takes the first line break for the end of the line, the chunk has another beginning
+// (https://github.com/valyala/fasthttp/pull/1899).
+func TestAttackChunkExtensionsThatAreReadInTwoWays(t *testing.T) {
+	app := NewApp(Config{Service: "test"})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
+		all, err := StreamedBody(c).Limited(1 << 10)
+		if err != nil {
+			return err
+		}
+		return c.Send(all)
+	}})
+	addr := serve(t, app)
+	for name, tt := range map[string]struct {
+		body  string
+		taken bool
+	}{
+		"an extension":                       {"2;a=b\r\nab\r\n0\r\n\r\n", true},
+		"a line break in an extension":       {"2;\nxx\r\nab\r\n0\r\n\r\n", false},
+		"a line break in the last extension": {"2\r\nab\r\n0;\n\r\n\r\n", false},
+		"a line that ends with a line break": {"2\nab\r\n0\r\n\r\n", false},
+		"a CR in an extension":               {"2;a\rb\r\nab\r\n0\r\n\r\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, addr)
+			c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"+tt.body)
+			r := c.receive(t, "POST")
+			if tt.taken {
+				if r.body != "ab" {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+				return
+			}
+			expectProblem(t, r, CodeInvalidRequest)
+			if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the connection is not closed: %q, %v", rest, err)
+			}
+		})
+	}
+}
+
+// No answer is handed to a page of another origin that loads it as a script or an image, and
+// none is taken for another media type than it says, not even that of a request that cannot be
+// read.
+func TestAttackAnswersLoadedAsScripts(t *testing.T) {
+	app := standalone(Config{})
+	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { panic("broken") }})
+	addr := serve(t, app)
+	for _, request := range []string{
+		"GET /v1/sessions HTTP/1.1\r\nHost: localhost", "GET /nothing HTTP/1.1\r\nHost: localhost", "DELETE /v1/sessions HTTP/1.1\r\nHost: localhost",
+		"GET /fail HTTP/1.1\r\nHost: localhost", "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999", "\x16\x03\x01",
+	} {
+		c := dial(t, addr)
+		c.send(t, request+"\r\n\r\n")
+		r := c.receive(t, "GET")
+		if r.header.Get("X-Content-Type-Options") != "nosniff" || r.header.Get("Cross-Origin-Resource-Policy") != "same-origin" {
+			t.Errorf("%q: %d %v", request, r.status, r.header)
+		}
+	}
+}
+
 func TestHostCheckAnswersOnlyToItsNames(t *testing.T) {
 	tests := map[string]struct {
 		allowed []string

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/daemon"
 )
 
 // The names of the cookie that holds a token. A browser takes a name that begins with
@@ -97,5 +99,5 @@ func cookieName(c *fiber.Ctx) string {
 
 // onLoopback reports whether a request names the loopback interface as its host.
 func onLoopback(c *fiber.Ctx) bool {
-	return slices.Contains(LoopbackHosts, hostname(string(c.Request().Header.Host())))
+	return slices.Contains(LoopbackHosts, daemon.Hostname(string(c.Request().Header.Host())))
 }

@@ -26,6 +26,7 @@ func (a *Access) CORS() fiber.Handler {
 		}
 		c.Set(fiber.HeaderAccessControlAllowOrigin, c.Get(fiber.HeaderOrigin))
 		c.Set(fiber.HeaderAccessControlAllowCredentials, "true")
+		c.Set(fiber.HeaderCrossOriginResourcePolicy, "cross-origin") // also without CORS
 		if c.Method() == fiber.MethodOptions && c.Get(fiber.HeaderAccessControlRequestMethod) != "" {
 			c.Set(fiber.HeaderAccessControlAllowMethods, corsMethods)
 			c.Set(fiber.HeaderAccessControlAllowHeaders, corsAllowed)

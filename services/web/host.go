@@ -1,10 +1,9 @@
 package web
 
 import (
-	"net"
-	"strings"
-
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/daemon"
 )
 
 // LoopbackHosts are the names under which a machine reaches itself: the
@@ -22,25 +21,16 @@ func HostCheck(allowed []string) fiber.Handler {
 	}
 	hosts := make(map[string]bool, len(allowed))
 	for _, h := range allowed {
-		hosts[hostname(h)] = true
+		hosts[daemon.Hostname(h)] = true
 	}
 	return func(c *fiber.Ctx) error {
 		// A target that is an absolute URI has a host of its own, which
 		// counts instead of the header (RFC 9112, section 3.2.2). Ask for
 		// both: no honest client sends two different ones.
 		header, target := c.Request().Header.Host(), c.Request().URI().Host()
-		if !hosts[hostname(string(header))] || !hosts[hostname(string(target))] {
+		if !hosts[daemon.Hostname(string(header))] || !hosts[daemon.Hostname(string(target))] {
 			return New(CodeHostNotAllowed, "The Host header names a host that is not on this server's list.")
 		}
 		return c.Next()
 	}
-}
-
-// hostname reduces a host, with or without a port, to what is compared.
-func hostname(host string) string {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	return strings.ToLower(strings.TrimSuffix(host, "."))
 }

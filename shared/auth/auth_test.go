@@ -346,8 +346,8 @@ func TestConfigSaysWhatToDo(t *testing.T) {
 		"none":                            {Config{Auth: ModeNone, Insecure: true}, ""},
 		"secret":                          {Config{Auth: ModeJWT, SecretFile: "f", Audience: "a"}, ""},
 		"JWKS":                            {Config{Auth: ModeJWT, JWKSURL: "https://login.example/keys", Audience: "a", Issuer: "i"}, ""},
-		"JWKS on this machine":            {Config{Auth: ModeJWT, JWKSURL: "http://[::1]:9/keys", Audience: "a"}, ""},
-		"JWKS over HTTP all the same":     {Config{Auth: ModeJWT, JWKSURL: "http://login.example/keys", Audience: "a", Insecure: true}, ""},
+		"JWKS on this machine":            {Config{Auth: ModeJWT, JWKSURL: "http://[::1]:9/keys", Audience: "a", Issuer: "i"}, ""},
+		"JWKS over HTTP all the same":     {Config{Auth: ModeJWT, JWKSURL: "http://login.example/keys", Audience: "a", Issuer: "i", Insecure: true}, ""},
 		"another mode":                    {Config{Auth: "basic"}, `"basic"`},
 		"a key and none":                  {Config{Auth: ModeNone, KeyFile: "f"}, "--auth=jwt"},
 		"an audience and none":            {Config{Audience: "a"}, "--auth=jwt"},
@@ -355,10 +355,11 @@ func TestConfigSaysWhatToDo(t *testing.T) {
 		"no key":                          {Config{Auth: ModeJWT, Audience: "a"}, "one of"},
 		"two keys":                        {Config{Auth: ModeJWT, SecretFile: "f", KeyFile: "f", Audience: "a"}, "only one"},
 		"no audience":                     {Config{Auth: ModeJWT, SecretFile: "f"}, "--jwt-audience"},
-		"JWKS over HTTP":                  {Config{Auth: ModeJWT, JWKSURL: "http://login.example/keys", Audience: "a"}, "--insecure"},
-		"JWKS in a file":                  {Config{Auth: ModeJWT, JWKSURL: "file:///keys", Audience: "a"}, "https://"},
-		"JWKS that is no URL":             {Config{Auth: ModeJWT, JWKSURL: "https://\x00", Audience: "a"}, "https://"},
-		"JWKS with a password in its URL": {Config{Auth: ModeJWT, JWKSURL: "https://u:p@login.example/", Audience: "a"}, "password"},
+		"JWKS over HTTP":                  {Config{Auth: ModeJWT, JWKSURL: "http://login.example/keys", Audience: "a", Issuer: "i"}, "--insecure"},
+		"JWKS of nobody":                  {Config{Auth: ModeJWT, JWKSURL: "https://login.example/keys", Audience: "a"}, "--jwt-issuer"},
+		"JWKS in a file":                  {Config{Auth: ModeJWT, JWKSURL: "file:///keys", Audience: "a", Issuer: "i"}, "https://"},
+		"JWKS that is no URL":             {Config{Auth: ModeJWT, JWKSURL: "https://\x00", Audience: "a", Issuer: "i"}, "https://"},
+		"JWKS with a password in its URL": {Config{Auth: ModeJWT, JWKSURL: "https://u:p@login.example/", Audience: "a", Issuer: "i"}, "password"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tt.cfg.Validate()

@@ -30,14 +30,16 @@ type Config struct {
 	KeyFile string `name:"jwt-key-file" type:"path" help:"PEM file with the public key of RS256, ES256 or EdDSA tokens." placeholder:"FILE"`
 
 	// JWKSURL is where the public keys of RS256, ES256 and EdDSA are (RFC 7517). It
-	// must be https, or on this machine, unless Insecure is set.
+	// must be https, or on this machine, unless Insecure is set. It needs Issuer.
 	JWKSURL string `name:"jwt-jwks-url" help:"URL of the JWKS with the public keys of RS256, ES256 and EdDSA tokens." placeholder:"URL"`
 
 	// Audience is what the claim "aud" must hold. Required.
 	Audience string `name:"jwt-audience" help:"What the claim aud of a token must hold." placeholder:"NAME"`
 
-	// Issuer is what the claim "iss" must be. Empty: it is not looked at.
-	Issuer string `name:"jwt-issuer" help:"What the claim iss of a token must be." placeholder:"NAME"`
+	// Issuer is what the claim "iss" must be. Empty: it is not looked at. A JWKS needs it:
+	// the set may hold keys of several issuers, and a session belongs to a subject, which
+	// another issuer may give to another user.
+	Issuer string `name:"jwt-issuer" help:"What the claim iss of a token must be; needed with --jwt-jwks-url." placeholder:"NAME"`
 
 	// Insecure allows to listen where other machines reach it without access control,
 	// and to fetch keys over plain HTTP.
@@ -67,6 +69,8 @@ func (c Config) Validate() error {
 		return errors.New("--auth=jwt needs one of --jwt-secret-file, --jwt-key-file and --jwt-jwks-url, and only one")
 	case c.Audience == "":
 		return errors.New("--auth=jwt needs --jwt-audience, so that tokens made for others are of no use here")
+	case c.JWKSURL != "" && c.Issuer == "":
+		return errors.New("--jwt-jwks-url needs --jwt-issuer, since keys of several issuers may be there, and each of them may have users of the same names; give it what the claim iss of your tokens holds")
 	case c.JWKSURL != "":
 		return c.checkURL()
 	}

@@ -72,11 +72,34 @@ func (m *moving) pass(d time.Duration) { m.past.Add(int64(d)) }
 func setVerifier(t *testing.T, url string) (*Verifier, *moving) {
 	t.Helper()
 	m := &moving{}
-	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url}, quiet, m.now)
+	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url, Issuer: "login"}, quiet, m.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v, m
+}
+
+// A session belongs to a subject. Where a set holds keys of several issuers, alice of one must
+// not get what is alice's of the other.
+func TestAttackSubjectOfAnotherIssuer(t *testing.T) {
+	is, ring, other := newIssuer(t), newKeyring(t), newKeyring(t)
+	is.serve(ring.edJWK("ours"), other.edJWK("theirs"))
+	cfg := Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: is.URL}
+	if err := cfg.Validate(); err == nil {
+		t.Error("whose tokens count is not asked")
+	}
+	cfg.Issuer = "login"
+	v := verifier(t, cfg)
+	ours := sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "ours")
+	if g, err := v.Verify(t.Context(), ours); err != nil || g.Subject != "alice" {
+		t.Errorf("%+v, %v", g, err)
+	}
+	for _, issuer := range []any{"another", "", nil, []string{"login"}} {
+		theirs := sign(t, jwt.SigningMethodEdDSA, other.ed, with("iss", issuer), "kid", "theirs")
+		if g, err := v.Verify(t.Context(), theirs); err == nil {
+			t.Errorf("%v: %+v", issuer, g)
+		}
+	}
 }
 
 func TestKeySet(t *testing.T) {

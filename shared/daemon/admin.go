@@ -24,7 +24,8 @@ const adminStopTimeout = 5 * time.Second
 //	/metrics       the metrics, in Prometheus' formats
 //	/debug/pprof/  profiles, when asked for
 //
-// It has no access control: keep it off public networks.
+// It has no access control: keep it off public networks. Requests for hosts that are neither
+// addresses, nor names without a dot, nor the machine's own, nor in AdminHosts get 403.
 type Admin struct {
 	ln     net.Listener
 	server *http.Server
@@ -52,7 +53,7 @@ func NewAdmin(cfg Config, env Env) (*Admin, error) {
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	return &Admin{ln: ln, server: &http.Server{
-		Handler:           mux,
+		Handler:           checkHost(cfg, mux),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      5 * time.Minute, // a profile takes as long as it is asked to

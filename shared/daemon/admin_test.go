@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -118,6 +120,70 @@ func TestPprofIsServedOnlyWhenAskedFor(t *testing.T) {
 				t.Errorf("pprof %t: %s answers %d, want %d", pprof, path, status, want)
 			}
 		}
+	}
+}
+
+// A page whose name was made to resolve to this machine sends that name, and is one origin with
+// the port to its browser: nothing but the name tells it from a monitoring system.
+func TestAttackRebindingAdminPort(t *testing.T) {
+	machine, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := startAdmin(t, Config{Pprof: true, AdminHosts: []string{"rejoin.example", "[2001:db8::1]"}}, NewEnv(nil))
+	for host, want := range map[string]int{
+		"evil.example": 403, "evil.example:9080": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:80": 403, "evil.example.:9080": 403,
+		"localhost:80:80": 403, "a.rejoin.example": 403, "example": 200,
+		"localhost:9080": 200, "LocalHost.": 200, "127.0.0.1": 200, "10.1.2.3:9082": 200, "[::1]:9080": 200, "[fe80::1]": 200,
+		"janitor:9082": 200, "sse-edge": 200, "rejoin_janitor_1:9082": 200, "rejoin.example:9080": 200, "Rejoin.Example": 200, machine: 200,
+	} {
+		for _, path := range []string{"/livez", "/readyz", "/metrics", "/debug/pprof/cmdline"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || resp.StatusCode != want || (want == 403) != strings.Contains(string(body), "--admin-hosts") {
+				t.Errorf("%s as %s: %d %s %v, want %d", path, host, resp.StatusCode, body, err, want)
+			}
+		}
+	}
+}
+
+// The port is served under the name that it was bound to: --healthcheck asks for it.
+func TestAdminHosts_BoundName(t *testing.T) {
+	for addr, host := range map[string]string{"rejoin.example:9080": "rejoin.example:9080", "[::]:9080": "localhost:9080"} {
+		served := false
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		req.Host = host
+		checkHost(Config{AdminAddr: addr}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true })).ServeHTTP(httptest.NewRecorder(), req)
+		if !served {
+			t.Errorf("bound to %s, %s is refused", addr, host)
+		}
+	}
+}
+
+// HAProxy's checks have HTTP/1.0 and no Host.
+func TestAdminHosts_NoHost(t *testing.T) {
+	url := startAdmin(t, Config{}, NewEnv(nil))
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, "GET /readyz HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.0 200 ") {
+		t.Errorf("%s, %v", answer, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,7 +60,7 @@ func TestMainTakesDefaultsThenEnvironmentThenFlags(t *testing.T) {
 		LogFormat:   "auto",
 		StopTimeout: 30 * time.Second,
 	}}
-	if cli != want {
+	if !reflect.DeepEqual(cli, want) {
 		t.Errorf("got  %+v\nwant %+v", cli, want)
 	}
 }

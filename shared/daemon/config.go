@@ -26,6 +26,11 @@ type Config struct {
 	// program sets another with kong.Vars.
 	AdminAddr string `default:"${admin_addr}" help:"Address of the admin port: /livez, /readyz, /metrics. Empty switches it off." placeholder:"HOST:PORT"`
 
+	// AdminHosts are the names that a request's Host header to the admin port may have,
+	// without port, besides addresses, names without a dot and the machine's own. Default:
+	// none.
+	AdminHosts []string `help:"Host names with a dot, besides the machine's own, under which the admin port may be addressed." placeholder:"HOST"`
+
 	// LogLevel is the lowest level that is logged: debug, info, warn or
 	// error. Default: info.
 	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged: debug, info, warn or error."`

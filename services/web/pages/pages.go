@@ -54,7 +54,6 @@ func File(body []byte, contentType string) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		c.Set(fiber.HeaderContentType, contentType)
 		c.Set(fiber.HeaderContentSecurityPolicy, ContentSecurityPolicy)
-		c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
 		c.Set(fiber.HeaderCacheControl, "no-cache")
 		return c.Send(body)
 	}

@@ -1,0 +1,125 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// openSessions returns the list of sessions as the janitor answers it, once it has read the log.
+func (p *proc) openSessions() string {
+	p.t.Helper()
+	var a answer
+	waitUntil(p.t, "the janitor lists sessions", func() bool {
+		a = do(p.t, http.MethodGet, p.url("--janitor-addr")+"/v1/sessions", "")
+		return a.status == http.StatusOK
+	})
+	return a.body
+}
+
+// Without access control a browser needs no token, and asks no permission for a POST without a
+// body: whatever page is open on this machine could make sessions and sweep.
+func TestAttackCrossOriginWrites(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	b := openBrowser(t)
+	page := site(t).URL
+	sandbox := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Content-Security-Policy", "sandbox allow-scripts") // its origin is null
+		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>")   // the browser has gone
+	}))
+	t.Cleanup(sandbox.Close)
+	const none = `{"sessions":[]}`
+	if got := p.openSessions(); got != none {
+		t.Fatal(got)
+	}
+	var targets []string
+	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
+		targets = append(targets, p.url(flag)+"/v1/sessions", p.url(flag)+"/v1/sweep")
+	}
+	list := `["` + strings.Join(targets, `","`) + `"]`
+	send := `window.answered = 0; ` + list + `.forEach((url) => fetch(url, {method: 'POST', mode: 'no-cors'}).finally(() => { answered++ })); true`
+	done := fmt.Sprintf("answered == %d", len(targets))
+	for name, url := range map[string]string{
+		"another port": page,
+		"another site": strings.Replace(page, "127.0.0.1", "localhost", 1),
+		"a sandbox":    sandbox.URL,
+	} {
+		b.do(chromedp.Navigate(url))
+		script[bool](b, send)
+		b.until(done)
+		if got := p.openSessions(); got != none {
+			t.Errorf("%s: there are sessions: %s", name, got)
+		}
+	}
+	b.do(chromedp.Navigate(page))
+	script[bool](b, `{
+		const frame = document.createElement('iframe')
+		frame.name = 'target'
+		document.body.append(frame)
+		const form = document.createElement('form')
+		Object.assign(form, {method: 'post', action: '`+targets[0]+`', target: 'target', enctype: 'text/plain'})
+		document.body.append(form)
+		form.submit()
+	} true`)
+	// What is refused for its origin never comes to a route, a sweep neither.
+	refused := fmt.Sprintf("\nrejoin_auth_refused_total{reason=\"origin\"} %d\n", 3*len(targets)+1)
+	waitUntil(t, "all requests are refused for their origin", func() bool {
+		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, refused)
+	})
+	if got := p.openSessions(); got != none {
+		t.Errorf("a form: there are sessions: %s", got)
+	}
+
+	b.onOrigin(p) // pages of its own do as they did
+	script[bool](b, `window.status = 0; fetch('/v1/sessions', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"session":"own"}'}).then((answer) => { window.answered = answer.status }); true`)
+	b.until("window.answered == 201")
+}
+
+// The same with the headers that browsers send, at each service.
+func TestAttackCrossOriginHeaders(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--cors-origins="+listedOrigin)
+	for name, headers := range map[string][]string{
+		"another site":               {"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"},
+		"another site, no origin":    {"Sec-Fetch-Site", "cross-site"},
+		"another port":               {"Sec-Fetch-Site", "same-site"},
+		"an old browser":             {"Origin", "https://evil.example"},
+		"a sandbox":                  {"Origin", "null"},
+		"a token that nobody checks": {"Origin", "https://evil.example", "Authorization", "Bearer x"},
+	} {
+		for flag, all := range map[string][][2]string{
+			"--ingest-addr": {
+				{http.MethodPost, "/v1/sessions"},
+				{http.MethodPost, streamPath("s", "main")},
+				{http.MethodDelete, "/v1/sessions/s"},
+				{http.MethodDelete, "/v1/sessions/s/streams/main"},
+			},
+			"--edge-addr":    {{http.MethodPost, "/v1/cookie"}, {http.MethodDelete, "/v1/cookie"}, {http.MethodPost, "/mcp"}, {http.MethodPost, "/messages"}},
+			"--janitor-addr": {{http.MethodPost, "/v1/sweep"}, {http.MethodPut, "/v1/sweep"}, {http.MethodPatch, "/v1/sessions"}},
+		} {
+			for _, to := range all {
+				a := do(t, to[0], p.url(flag)+to[1], "", headers...)
+				if a.status != http.StatusForbidden || stringIn(t, a.body, "code") != "origin_not_allowed" {
+					t.Errorf("%s: %s %s: %d %s", name, to[0], to[1], a.status, a.body)
+				}
+			}
+		}
+	}
+	for name, headers := range map[string][]string{
+		"no page":       nil,
+		"its own":       {"Sec-Fetch-Site", "same-origin", "Origin", p.url("--ingest-addr")},
+		"its own, old":  {"Origin", p.url("--ingest-addr")},
+		"a listed page": {"Sec-Fetch-Site", "cross-site", "Origin", listedOrigin},
+	} {
+		if a := do(t, http.MethodPost, p.url("--ingest-addr")+"/v1/sessions", "", headers...); a.status != http.StatusCreated {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+}

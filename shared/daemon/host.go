@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// Hostname returns a host, with or without a port, in the form in which hosts are compared:
+// without port, brackets and final dot, in lower case.
+func Hostname(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// checkHost returns a handler that answers 403 to requests for a host that somebody may have
+// made to resolve to this machine, and that calls next for all others. It stands against DNS
+// rebinding: a page of evil.example whose name resolves to this machine sends that name, and
+// could read what next answers. A browser tells nothing else of such a page: to it the page and
+// the port are one origin, and it leaves Sec-Fetch-Site out where there is no TLS.
+//
+// Only names in the public DNS can be rebound by strangers. So these are served without being
+// listed:
+//
+//   - addresses, which Prometheus and orchestrators use;
+//   - names without a dot: localhost, and those of containers and services, such as janitor;
+//   - this machine's own name, and the one that the port is bound to;
+//   - no name, as health checks with HTTP/1.0 have it.
+func checkHost(cfg Config, next http.Handler) http.Handler {
+	hosts := map[string]bool{Hostname(cfg.AdminAddr): true}
+	for _, host := range cfg.AdminHosts {
+		hosts[Hostname(host)] = true
+	}
+	if name, err := os.Hostname(); err == nil {
+		hosts[Hostname(name)] = true
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := Hostname(r.Host)
+		if _, err := netip.ParseAddr(name); err == nil || !strings.ContainsAny(name, ".:@") || hosts[name] {
+			next.ServeHTTP(w, r)
+			return
+		}
+		http.Error(w, fmt.Sprintf("The admin port does not serve the host %q; add it with --admin-hosts.", name), http.StatusForbidden)
+	})
+}
