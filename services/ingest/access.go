@@ -25,12 +25,16 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 // the first message opens its session. With it, the owner has created the session before,
 // and to all others it is not there, open or not; who reaches NATS may publish to all that
 // are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
-// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired].
+// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
 func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
 	sessions := s.backend.Sessions
 	switch {
 	case !s.cfg.Access.On():
-		return sessions.Register(ctx, m.session, "")
+		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
+			rec := session.New(m.session, "", nil, time.Now())
+			rec.Client = m.client
+			return s.create(ctx, rec, m.publisher)
+		})
 	case m.trusted:
 		rec, err = sessions.Learn(ctx, m.session)
 	case !time.Now().Before(m.expires): // while the body was still coming

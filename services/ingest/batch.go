@@ -273,7 +273,7 @@ func (b *batch) settle() (first *stop) {
 // publisher, and not of the message alone.
 func stops(p *web.Problem) bool {
 	switch p.Code {
-	case web.CodeSessionClosed, web.CodeStreamClosed, web.CodeTooManyStreams, web.CodeNotFound, web.CodeUnauthorized, web.CodeRateLimited:
+	case web.CodeSessionClosed, web.CodeStreamClosed, web.CodeTooManyStreams, web.CodeTooManySessions, web.CodeNotFound, web.CodeUnauthorized, web.CodeRateLimited:
 		return true
 	default:
 		return p.Status >= 500

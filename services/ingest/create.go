@@ -43,6 +43,10 @@ type sessionAnswer struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
+func answerOf(rec session.Record) sessionAnswer {
+	return sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Metadata}
+}
+
 // createSession answers POST /v1/sessions.
 func (s *Service) createSession(c *fiber.Ctx) error {
 	req, err := readSession(c)
@@ -58,25 +62,47 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec, err := s.create(ctx, req, grants.Subject)
-	if err != nil {
-		return problem(err)
+	rec := session.New(req.name, grants.Subject, req.metadata, time.Now())
+	if !s.cfg.Access.On() {
+		rec.Client = s.cfg.Clients.Client(c)
+	}
+	if rec, err = s.create(ctx, rec, s.publisher(c, grants)); err != nil {
+		return problem(s.endedBefore(ctx, req.name, grants.Subject, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
-	return c.Status(fiber.StatusCreated).JSON(sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Metadata})
+	return c.Status(fiber.StatusCreated).JSON(answerOf(rec))
 }
 
-// create registers a session, which belongs to owner from then on. Errors are those of
-// [session.Registry.Create], and wrap [session.ErrClosed] when the name belongs to a
-// session of the owner that has ended.
-func (s *Service) create(ctx context.Context, req sessionRequest, owner string) (session.Record, error) {
-	rec, err := s.backend.Sessions.Create(ctx, session.New(req.name, owner, req.metadata, time.Now()))
-	if errors.Is(err, session.ErrExists) {
-		if there, getErr := s.backend.Sessions.Get(ctx, req.name); getErr == nil && there.State != session.Open && there.Owner == owner {
-			err = fmt.Errorf("%w: session %s", session.ErrClosed, req.name)
+// create opens a session. creator is whom the rate of new ones is counted for; empty for
+// nobody. Errors are those of [session.Registry.Create], a [*rateError] or a
+// [*sessionsError].
+func (s *Service) create(ctx context.Context, rec session.Record, creator string) (session.Record, error) {
+	if creator != "" {
+		if wait := s.creators.Take(creator); wait > 0 {
+			s.metrics.sessionsRefused.WithLabelValues(refusedRate).Inc()
+			return session.Record{}, &rateError{"client", "new sessions", wait}
 		}
 	}
-	return rec, err
+	leave, err := s.sessions.enter(rec)
+	if err != nil {
+		if full, ok := errors.AsType[*sessionsError](err); ok {
+			s.metrics.sessionsRefused.WithLabelValues(full.reason).Inc()
+		}
+		return session.Record{}, err
+	}
+	defer leave()
+	return s.backend.Sessions.Create(ctx, rec)
+}
+
+// endedBefore returns what wraps [session.ErrClosed] when a name is taken by a session of the
+// owner that has ended, and otherwise err as it is.
+func (s *Service) endedBefore(ctx context.Context, name, owner string, err error) error {
+	if errors.Is(err, session.ErrExists) {
+		if there, getErr := s.backend.Sessions.Get(ctx, name); getErr == nil && there.State != session.Open && there.Owner == owner {
+			return fmt.Errorf("%w: session %s", session.ErrClosed, name)
+		}
+	}
+	return err
 }
 
 // readSession reads the request. No body at all is the same as {}.

@@ -49,7 +49,10 @@ func problem(err error) *web.Problem {
 		return p
 	}
 	if limited, ok := errors.AsType[*rateError](err); ok {
-		return web.Wrap(err, web.CodeRateLimited, "This "+limited.of+" has more messages a second than it may.")
+		return web.Wrap(err, web.CodeRateLimited, limited.Error())
+	}
+	if full, ok := errors.AsType[*sessionsError](err); ok {
+		return web.Wrap(err, web.CodeTooManySessions, full.Error())
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {

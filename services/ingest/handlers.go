@@ -25,6 +25,9 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	grants := s.cfg.Access.Grants(c)
 	req.message.owner, req.message.expires = grants.Subject, grants.Expires
 	req.message.publisher = s.publisher(c, grants)
+	if !s.cfg.Access.On() {
+		req.message.client = s.cfg.Clients.Client(c)
+	}
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
 	if req.media == mediaNDJSON {
 		if !body.Held().Grow(linesBuffer) {

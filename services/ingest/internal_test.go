@@ -64,7 +64,8 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		"opening unknown":      {fmt.Errorf("%w: %w", session.ErrUnavailable, eventlog.ErrUnknown), 503, web.CodeUnavailable},
 		"session closed":       {session.ErrClosed, 409, web.CodeSessionClosed},
 		"too many streams":     {errTooManyStreams, 409, web.CodeTooManyStreams},
-		"rate":                 {&rateError{"session", time.Second}, 429, web.CodeRateLimited},
+		"rate":                 {&rateError{"session", "messages", time.Second}, 429, web.CodeRateLimited},
+		"too many sessions":    {&sessionsError{refusedShare, "--max-sessions", 8}, 429, web.CodeTooManySessions},
 		"session exists":       {session.ErrExists, 409, web.CodeSessionExists},
 		"session not there":    {session.ErrNotFound, 404, web.CodeNotFound},
 		"registry away":        {session.ErrUnavailable, 503, web.CodeUnavailable},
@@ -111,7 +112,7 @@ func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
 		for slow, want := range map[slowness]int{slowNever: 0, slowOnce: 10, slowEach: 10} {
 			b := batch{slow: slow}
 			tries := 0
-			err := b.pace(func() error { tries++; return &rateError{"session", time.Second} })
+			err := b.pace(func() error { tries++; return &rateError{"session", "messages", time.Second} })
 			if _, ok := errors.AsType[*rateError](err); !ok || tries != want+1 {
 				t.Errorf("%d: %d tries, %v", slow, tries, err)
 			}
@@ -123,7 +124,7 @@ func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
 		close(over)
 		for _, b := range []*batch{{trouble: over}, {stopping: over}, {over: over}} {
 			b.slow = slowEach
-			if err := b.pace(func() error { return &rateError{"session", time.Second} }); !errors.Is(err, errHalted) {
+			if err := b.pace(func() error { return &rateError{"session", "messages", time.Second} }); !errors.Is(err, errHalted) {
 				t.Error(err)
 			}
 		}

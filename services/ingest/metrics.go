@@ -32,9 +32,11 @@ type metrics struct {
 	seconds   prometheus.Histogram
 	inflight  prometheus.Gauge
 	closes    *prometheus.CounterVec
+
+	sessionsRefused *prometheus.CounterVec
 }
 
-func newMetrics(registerer prometheus.Registerer) *metrics {
+func newMetrics(registerer prometheus.Registerer, sessions func() float64) *metrics {
 	m := &metrics{
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_ingest_published_total",
@@ -57,6 +59,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "rejoin_ingest_closes_total",
 			Help: "Closes of sessions and streams by result: closed, not_found, failed.",
 		}, []string{"result"}),
+		sessionsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_ingest_sessions_refused_total",
+			Help: "Sessions that were not opened: sessions (--max-sessions is reached), metadata (--max-metadata-bytes is), share (the client has its share of them), rate (--max-session-rate).",
+		}, []string{"reason"}),
 	}
 	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultLimited, resultUnavailable, resultUnknown} {
 		m.published.WithLabelValues(r)
@@ -64,7 +70,14 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
 		m.closes.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes)
+	for _, r := range []string{refusedSessions, refusedMetadata, refusedShare, refusedRate} {
+		m.sessionsRefused.WithLabelValues(r)
+	}
+	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes, m.sessionsRefused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rejoin_ingest_sessions_ratio",
+			Help: "How much of --max-sessions or --max-metadata-bytes is taken, whichever is more.",
+		}, sessions))
 	return m
 }
 
@@ -88,7 +101,7 @@ func (m *metrics) publishedAs(ack stored, err error) {
 		switch p := problem(err); {
 		case p.Code == web.CodePublishUnknown:
 			result = resultUnknown
-		case p.Code == web.CodeRateLimited || p.Code == web.CodeTooManyStreams:
+		case p.Code == web.CodeRateLimited || p.Code == web.CodeTooManyStreams || p.Code == web.CodeTooManySessions:
 			result = resultLimited
 		case p.Status < 500:
 			result = resultRefused

@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/web"
 	"rejoin/shared/event"
+	"rejoin/shared/inbox"
 	"rejoin/shared/tracing"
 )
 
@@ -27,8 +30,8 @@ const (
 
 // listen offers the service on NATS, to whoever may send to its subjects there:
 // requests to mcp.ingest.<session>.<stream>, whose answers are those of the HTTP
-// resource, and the discovery that NATS services have. Requests are shared out among
-// all ingests.
+// resource; requests to mcp.ingest.<session>, which are answered with the session; and the
+// discovery that NATS services have. Requests are shared out among all ingests.
 func (s *Service) listen() (micro.Service, error) {
 	svc, err := micro.AddService(s.backend.Conn, micro.Config{
 		Name: natsService, Version: "1.0.0", QueueGroup: natsService,
@@ -37,8 +40,11 @@ func (s *Service) listen() (micro.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
 	}
-	err = svc.AddEndpoint("publish", micro.HandlerFunc(s.answer), micro.WithEndpointSubject(natsPrefix+"*.*"),
-		micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")}))
+	err = errors.Join(
+		svc.AddEndpoint("publish", s.asked(s.answer), micro.WithEndpointSubject(natsPrefix+"*.*"),
+			micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")})),
+		svc.AddEndpoint("session", s.asked(s.answerSession), micro.WithEndpointSubject(natsPrefix+"*")),
+	)
 	if err != nil {
 		_ = svc.Stop() // the other error says why
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
@@ -49,21 +55,69 @@ func (s *Service) listen() (micro.Service, error) {
 	return svc, nil
 }
 
-// answer answers a request on NATS. It returns once the message is begun: requests of
-// one connection that reach the same ingest are stored in their order.
+// asked returns a handler that leaves requests alone whose reply is no inbox: an answer to
+// any other subject would be stored in the log, or ask another service.
+func (s *Service) asked(answer func(micro.Request)) micro.Handler {
+	return micro.HandlerFunc(func(req micro.Request) {
+		if inbox.Is(req.Reply()) {
+			answer(req)
+			return
+		}
+		s.log.Debug("a request on NATS is ignored: its reply is no inbox", "subject", req.Subject(), "reply", req.Reply())
+	})
+}
+
+// answer has a request on NATS answered, and does not wait for that. Requests about one
+// session that one connection sends to this ingest are stored in their order.
 func (s *Service) answer(req micro.Request) {
 	if !s.visits.enter() {
 		refuse(req, errStopping)
 		return
 	}
-	left := s.visits.leave
-	defer func() { left() }()
 	m, err := readRequest(req)
+	var left func()
+	if err == nil {
+		left, err = s.hold(m)
+	}
 	if err != nil {
+		s.visits.leave()
 		s.metrics.publishedAs(stored{}, err)
 		refuse(req, err)
 		return
 	}
+	s.lanes.do(m.session, func() {
+		s.answerNext(req, m, func() {
+			left()
+			s.visits.leave()
+		})
+	})
+}
+
+// hold takes a place among the requests on NATS, and memory for the message; left gives both
+// back. NATS does not tell who asks, so it is the session that has a share of them. The error
+// is errBusy or [web.ErrNoMemory].
+func (s *Service) hold(m message) (left func(), err error) {
+	session, bytes := "session "+m.session, int64(len(m.data))
+	if isArray(m.data) {
+		bytes *= 2 // its elements are copies
+	}
+	if !s.places.Take(session, 1) {
+		return nil, errBusy
+	}
+	if !s.memory.Take(session, bytes) {
+		s.places.Give(session, 1)
+		return nil, web.ErrNoMemory
+	}
+	return func() {
+		s.memory.Give(session, bytes)
+		s.places.Give(session, 1)
+	}, nil
+}
+
+// answerNext answers a request when it is its session's turn: it returns once a message is
+// begun, or an array is stored. Then it calls left, or a goroutine of its own does.
+func (s *Service) answerNext(req micro.Request, m message, left func()) {
+	defer func() { left() }()
 	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.NameIngest, trace.SpanKindConsumer)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Ingest(req.Subject(), m.session, m.stream)...)
@@ -79,9 +133,10 @@ func (s *Service) answer(req micro.Request) {
 		refuse(req, err)
 		return
 	}
+	leave := left
 	left = func() {} // the goroutine leaves
 	go func() {
-		defer s.visits.leave()
+		defer leave()
 		defer span.End()
 		ack, err := under.wait()
 		if err != nil {
@@ -92,10 +147,34 @@ func (s *Service) answer(req micro.Request) {
 	}()
 }
 
+// answerSession answers a request for a session as POST /v1/sessions is answered: who
+// publishes straight to the log needs the life. It opens none.
+func (s *Service) answerSession(req micro.Request) {
+	if !s.visits.enter() {
+		refuse(req, errStopping)
+		return
+	}
+	defer s.visits.leave()
+	name, err := event.SessionName(strings.TrimPrefix(req.Subject(), natsPrefix))
+	if err != nil {
+		refuse(req, fmt.Errorf("session: %w", err))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	defer cancel()
+	rec, err := s.backend.Sessions.Get(ctx, name)
+	if err != nil {
+		refuse(req, err)
+		return
+	}
+	_ = req.RespondJSON(answerOf(rec)) // nobody is told that nobody can be told
+}
+
 // visits are the requests that are being answered. Safe for concurrent use.
 type visits struct {
 	mu     sync.Mutex
 	closed bool
+	over   chan struct{} // closed with it
 	inside sync.WaitGroup
 }
 
@@ -115,18 +194,32 @@ func (v *visits) leave() { v.inside.Done() }
 func (v *visits) close() {
 	v.mu.Lock()
 	v.closed = true
+	close(v.over)
 	v.mu.Unlock()
 	v.inside.Wait()
 }
 
+// arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
+// under way: most of --max-in-flight, so that single messages find a place.
+func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
+
+// answerArray stores an array when there is a place for it. A stop ends it where it is.
 func (s *Service) answerArray(ctx context.Context, req micro.Request, m message) {
+	select {
+	case s.arrays <- struct{}{}:
+		defer func() { <-s.arrays }()
+	case <-s.visits.over:
+		refuse(req, errStopping)
+		return
+	}
 	from, err := newArray(m.data)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		refuse(req, err)
 		return
 	}
-	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, slow: slowNever}) // others wait for their turn
+	// It does not wait for a rate: the requests behind it would.
+	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, stopping: s.visits.over, slow: slowNever})
 	if err != nil {
 		refuse(req, err)
 		return

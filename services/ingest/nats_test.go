@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // request sends a request on NATS; headers are pairs of names and values.
@@ -122,11 +123,73 @@ func TestBadRequestsOnNATSAreRefused(t *testing.T) {
 	}
 }
 
+func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	nc := s.connect(t)
+	in.post(t, "victim", "t", ping("0")).stored(t, false)
+	rec, err := s.b.Sessions.Get(patient(t), "victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(s.entries(t))
+	life := "mcp.0.victim." + rec.Life
+	for _, reply := range []string{life + ".=clear", life + ".=end.t", life + ".t", "$KV.MCP_SESSIONS.victim", ""} {
+		for _, subject := range []string{"mcp.ingest.s.t", "mcp.ingest.s", "mcp.ingest.victim"} {
+			if err := nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: ping("1")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Those that follow are answered when those before were.
+	request(t, nc, "mcp.ingest.victim", nil)
+	request(t, nc, "mcp.ingest.victim.t", ping("2"))
+	if after := len(s.entries(t)); after != before+1 {
+		t.Errorf("%d entries were stored besides the one event", after-before-1)
+	}
+	if now, err := s.b.Sessions.Get(patient(t), "victim"); err != nil || now.Life != rec.Life || now.State != rec.State {
+		t.Errorf("the session is %+v, %v", now, err)
+	}
+}
+
+func TestSessionOnNATS(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.start(t, testConfig())
+	nc := s.connect(t)
+	refused := func(subject, status, code string) {
+		t.Helper()
+		reply := request(t, nc, subject, nil)
+		if reply.Header.Get(micro.ErrorCodeHeader) != status || reply.Header.Get(micro.ErrorHeader) != code {
+			t.Errorf("%s is answered %v %s", subject, reply.Header, reply.Data)
+		}
+	}
+	refused("mcp.ingest.s=2F1", "404", "not_found")
+	refused("mcp.ingest.s~", "400", "invalid_name")
+	request(t, nc, "mcp.ingest.s=2F1.t", ping("0"))
+	is := func(state session.State) {
+		t.Helper()
+		rec, err := s.b.Sessions.Get(patient(t), "s/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Session, Life, State string }
+		reply := request(t, nc, "mcp.ingest.s=2F1", nil)
+		if err := json.Unmarshal(reply.Data, &got); err != nil || got.Session != "s/1" || got.Life != rec.Life || got.State != string(state) {
+			t.Errorf("it is answered %s, %v; the life is %s", reply.Data, err, rec.Life)
+		}
+	}
+	is(session.Open)
+	if err := s.b.Sessions.End(patient(t), "s/1", "", false); err != nil {
+		t.Fatal(err)
+	}
+	is(session.Closed)
+}
+
 func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
 	nc := s.connect(t)
-	const n = 90 // all can be under way
+	const n = 70 // all can be under way: a session may have three quarters of the places
 	inbox := nc.NewRespInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
@@ -158,8 +221,12 @@ func TestIngestIsFoundOnNATS(t *testing.T) {
 	if err := json.Unmarshal(reply.Data, &info); err != nil {
 		t.Fatal(err)
 	}
-	if len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "mcp.ingest.*.*" || info.Endpoints[0].QueueGroup != "ingest" {
-		t.Errorf("found %+v", info)
+	var found []string
+	for _, e := range info.Endpoints {
+		found = append(found, e.Name+" "+e.Subject+" "+e.QueueGroup)
+	}
+	if diff := cmp.Diff([]string{"publish mcp.ingest.*.* ingest", "session mcp.ingest.* ingest"}, found); diff != "" {
+		t.Error(diff)
 	}
 	if err := in.stop(); err != nil {
 		t.Fatal(err)

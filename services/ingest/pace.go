@@ -13,27 +13,23 @@ import (
 )
 
 // rateError is returned when a publisher or a session has as many messages a second as it
-// may. wait is how long it is until there may be another one.
+// may, or a client as many new sessions. wait is how long it is until there may be another one.
 type rateError struct {
-	of   string
-	wait time.Duration
+	of, what string
+	wait     time.Duration
 }
 
 func (e *rateError) Error() string {
-	return fmt.Sprintf("this %s has more messages a second than it may", e.of)
+	return fmt.Sprintf("This %s has more %s a second than it may.", e.of, e.what)
 }
 
-// publisher returns whom the rate of a request's messages is counted for: the token's
-// subject, or the client's address without access control.
+// publisher returns whom the rates of a request are counted for: the token's subject, or the
+// client's address without access control.
 func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
-	switch {
-	case s.publishers == nil:
-		return ""
-	case s.cfg.Access.On():
+	if s.cfg.Access.On() {
 		return grants.Subject
-	default:
-		return web.Counted(s.cfg.Clients.Address(c)).String()
 	}
+	return web.Counted(s.cfg.Clients.Address(c)).String()
 }
 
 // turn counts a message for its publisher; on NATS nobody knows who that is. The error is
@@ -43,7 +39,7 @@ func (s *Service) turn(m message) error {
 		return nil
 	}
 	if wait := s.publishers.Take(m.publisher); wait > 0 {
-		return &rateError{"publisher", wait}
+		return &rateError{"publisher", "messages", wait}
 	}
 	return nil
 }

@@ -19,7 +19,8 @@ type message struct {
 	key             string // the idempotency key, or empty
 	keyIndex        uint64 // of the message among those with the key
 	trace           tracing.Context
-	publisher       string    // whom its rate is counted for
+	publisher       string    // whom rates are counted for; empty on NATS
+	client          string    // who gets the session, if that is new; see [web.Clients.Client]
 	owner           string    // who publishes it over HTTP; empty without access control
 	expires         time.Time // when its token does; zero without one
 	trusted         bool      // it came on NATS, whose access control is its own
@@ -104,7 +105,7 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	}
 	// Only now: who may not publish to a session must not use up its rate.
 	if wait := s.perSession.Take(m.session); wait > 0 {
-		return nil, &rateError{"session", wait}
+		return nil, &rateError{"session", "messages", wait}
 	}
 	u.begun = time.Now()
 	begin := s.backend.Log.Begin

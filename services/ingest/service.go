@@ -23,7 +23,8 @@ import (
 //	                   │       publishes and waits for the acknowledgement: the
 //	                   │       order of a connection is the order in the log
 //	                   └─────▶ listen: requests on NATS, begun in their order in one
-//	                           goroutine, each answered in one of its own
+//	                           goroutine for each session (lanes); of single messages
+//	                           each is answered in one of its own
 //
 // When Run's context ends, web.Serve ends first, then the answers on NATS.
 type Service struct {
@@ -34,12 +35,16 @@ type Service struct {
 	log      publishLog
 	inflight chan struct{} // one token for each publish and close
 	visits   visits        // of requests on NATS
+	places   *quota.Pool   // for these, MaxInFlight
+	lanes    lanes         // that they go in
+	arrays   chan struct{} // one token for each array on NATS that is being stored
+	sessions *sessionLimits
 	streams  *openStreams
 	endings  endings
 	memory   *quota.Pool // that requests and results may take, in bytes
 	ids      *ids
-	// The rates of messages, nil without a limit.
-	publishers, perSession *web.Limiter[string]
+	// The rates of messages, and of new sessions; nil without a limit.
+	publishers, perSession, creators *web.Limiter[string]
 	app                    *fiber.App
 	ln                     net.Listener
 }
@@ -58,16 +63,22 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	b.Register("ingest", env.Metrics)
-	m := newMetrics(env.Metrics)
+	limits := &sessionLimits{registry: b.Sessions, sessions: cfg.MaxSessions, metadata: cfg.MaxMetadataBytes, opening: map[session.Holder]session.Usage{}}
+	m := newMetrics(env.Metrics, limits.share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
 		inflight: make(chan struct{}, cfg.MaxInFlight),
+		visits:   visits{over: make(chan struct{})},
+		places:   quota.NewPool(int64(cfg.MaxInFlight)),
+		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
 		ids:      newIDs(),
 		memory:   env.Memory,
+		sessions: limits,
 		streams: newOpenStreams(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
+		creators: web.NewLimiter[string](cfg.MaxSessionRate),
 		app: web.NewApp(web.Config{
 			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory,
 			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),

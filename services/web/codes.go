@@ -36,6 +36,7 @@ const (
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
 	CodeHeadersTooLarge      Code = "headers_too_large"
 	CodeRateLimited          Code = "rate_limited"
+	CodeTooManySessions      Code = "too_many_sessions"
 	CodeInternal             Code = "internal"
 	CodeUnavailable          Code = "unavailable"
 	CodePublishUnknown       Code = "publish_unknown"
@@ -84,6 +85,7 @@ var Codes = map[Code]Kind{
 	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The body has a media type that is not supported here."},
 	CodeHeadersTooLarge:      {Status: http.StatusRequestHeaderFieldsTooLarge, Title: "The headers are too large."},
 	CodeRateLimited:          {Status: http.StatusTooManyRequests, Title: "This comes too often.", RetryAfter: time.Second},
+	CodeTooManySessions:      {Status: http.StatusTooManyRequests, Title: "There are too many sessions.", RetryAfter: 30 * time.Second},
 	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Something went wrong on the server."},
 	CodeUnavailable:          {Status: http.StatusServiceUnavailable, Title: "The service cannot answer at the moment.", RetryAfter: 3 * time.Second},
 	CodePublishUnknown:       {Status: http.StatusServiceUnavailable, Title: "Whether the event was stored is unknown.", RetryAfter: time.Second},

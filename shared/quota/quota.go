@@ -81,9 +81,16 @@ func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 	}
 }
 
+// Within reports whether a client that holds a part of what is used may take n more: once three
+// quarters of the capacity are taken, only up to a quarter for each client. It is the rule of a
+// [Pool], for what is counted elsewhere. It does not look at the capacity itself.
+func Within(capacity, used, held, n int64) bool {
+	return used+n <= capacity-capacity/4 || held+n <= max(capacity/4, 1)
+}
+
 // take is [Pool.Take] for a caller who holds the lock.
 func (p *Pool) take(client string, n int64) bool {
-	if p.used+n > p.capacity || client != "" && p.used+n > p.capacity-p.capacity/4 && p.held[client]+n > max(p.capacity/4, 1) {
+	if p.used+n > p.capacity || client != "" && !Within(p.capacity, p.used, p.held[client], n) {
 		return false
 	}
 	p.used += n

@@ -14,17 +14,23 @@ import (
 // bucketCopy is a copy of the bucket, fed by a watch, and by what this process
 // writes, which the watch shows only later. The registry's lock guards it.
 type bucketCopy struct {
-	records map[string]Record
+	records map[string]Record // by key; changed by set and remove alone
+	all     Usage             // of all records
+	holders map[Holder]*holding
 	through uint64 // the newest revision that the watch has shown
+	bare    bool   // without metadata; see [WithoutMetadata]
 }
 
-func newBucketCopy() *bucketCopy { return &bucketCopy{records: map[string]Record{}} }
+func newBucketCopy(bare bool) *bucketCopy {
+	return &bucketCopy{records: map[string]Record{}, holders: map[Holder]*holding{}, bare: bare}
+}
 
 // put takes a record that was just written, unless the watch is past it already:
 // then it is there, or has been replaced or removed since.
 func (c *bucketCopy) put(k string, rec Record) {
-	if rec.Revision > c.through && rec.Revision > c.records[k].Revision {
-		c.records[k] = rec
+	old := c.records[k].Revision
+	if rec.Revision > c.through && rec.Revision > old || rec.Revision == old && rec.Client != "" {
+		c.set(k, rec)
 	}
 }
 
@@ -35,9 +41,9 @@ func (c *bucketCopy) show(k string, rec Record, removed bool) {
 	switch {
 	case c.records[k].Revision > rec.Revision:
 	case removed:
-		delete(c.records, k)
+		c.remove(k)
 	default:
-		c.records[k] = rec
+		c.set(k, rec)
 	}
 }
 
@@ -47,7 +53,7 @@ func (r *Registry) correct(k string, rec Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.copy.records[k].Revision <= rec.Revision {
-		r.copy.records[k] = rec
+		r.copy.set(k, rec)
 	}
 }
 
@@ -94,7 +100,7 @@ func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
 	// bucket is an older copy of itself. The old copy serves until then.
 	r.mu.Lock()
-	r.next = newBucketCopy()
+	r.next = newBucketCopy(r.bare)
 	r.mu.Unlock()
 	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
 		r.swap()
@@ -123,6 +129,9 @@ func (r *Registry) show(entry bucket.Entry) {
 	c := r.copy
 	if r.next != nil {
 		c = r.next
+		if before := r.copy.records[entry.Key]; before.Life == rec.Life {
+			rec.Client = before.Client
+		}
 	}
 	c.show(entry.Key, rec, entry.Removed)
 }

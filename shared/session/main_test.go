@@ -156,7 +156,7 @@ func forget(t *testing.T, nc *nats.Conn, name string) {
 	}
 	kv, err := js.KeyValue(patient(t), session.Bucket)
 	if err == nil {
-		err = kv.Purge(patient(t), event.Token(name))
+		err = kv.Delete(patient(t), event.Token(name))
 	}
 	if err != nil {
 		t.Fatal(err)

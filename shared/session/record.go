@@ -35,7 +35,8 @@ type Record struct {
 	Ended time.Time `json:"ended,omitzero"`
 	// Owner is who created the session; fixed at creation.
 	Owner string `json:"owner,omitempty"`
-	// Metadata is the creator's, a JSON object.
+	// Metadata is the creator's, a JSON object. A copy in memory may lack it: see
+	// [WithoutMetadata].
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
 	// Retention is what Metadata says of the session's limits; nothing when that
@@ -43,13 +44,27 @@ type Record struct {
 	Retention Retention `json:"-"`
 	// Revision is the record's revision in the bucket; zero when it is not stored.
 	Revision uint64 `json:"-"`
+	// Client is for whom this process created a session that has no owner; empty when that is
+	// nobody in particular, or another process did. It is not stored.
+	Client string `json:"-"`
+
+	metadataBytes int // as stored; the copy may lack Metadata
 }
 
 // New returns the record of a new session.
 func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
 	r := Record{Session: name, Life: NewLife(), State: Open, Created: now.UTC(), Owner: owner, Metadata: metadata}
-	r.Retention, _ = ParseRetention(metadata)
+	if stored, err := json.Marshal(metadata); err == nil && metadata != nil {
+		r.Metadata = stored // without white space, and with some characters escaped
+	}
+	r.read()
 	return r
+}
+
+// read enters what follows from the record's other fields.
+func (r *Record) read() {
+	r.Retention, _ = ParseRetention(r.Metadata)
+	r.metadataBytes = len(r.Metadata)
 }
 
 // NewLife returns a life that no session has had: 60 random bits.
@@ -58,7 +73,7 @@ func NewLife() string { return strings.ToLower(rand.Text()[:12]) }
 // fromLog returns the record of a session whose opening is in the log.
 func fromLog(o eventlog.Opening) Record {
 	r := Record{Session: o.Session, Life: o.Life, State: Open, Created: o.Created, Owner: o.Owner, Metadata: o.Metadata}
-	r.Retention, _ = ParseRetention(r.Metadata)
+	r.read()
 	return r
 }
 
@@ -84,6 +99,6 @@ func decode(k string, data []byte, revision uint64) (Record, error) {
 		return Record{}, fmt.Errorf("the record %q is about %q", k, key(r.Session))
 	}
 	r.Revision = revision
-	r.Retention, _ = ParseRetention(r.Metadata)
+	r.read()
 	return r, nil
 }

@@ -39,11 +39,13 @@ type Registry struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	kv     jetstream.KeyValue
+	bucket jetstream.Stream // the stream below kv
 	events *eventlog.Log
 	log    *slog.Logger
 
 	readOnly bool // see [Registry.ReadOnly]
 	creator  bool // it makes the bucket anew when that has gone
+	bare     bool // see [WithoutMetadata]
 
 	mu   sync.RWMutex
 	copy *bucketCopy
@@ -69,23 +71,23 @@ func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Regis
 // createBucket makes the bucket if it is missing. The error wraps [ErrUnavailable].
 func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.Log) error {
 	// The bucket is a stream like CreateKeyValue makes one, but without direct
-	// gets: any replica answers those, and an old answer here is a wrong one.
+	// gets: any replica answers those, and an old answer here is a wrong one; and
+	// without roll-ups, by which whoever writes one record could remove all. The server
+	// allows them wherever it is to leave markers itself (SubjectDeleteMarkerTTL).
 	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
-		Name:                   "KV_" + Bucket,
-		Description:            "Rejoin session registry",
-		Subjects:               []string{"$KV." + Bucket + ".>"},
-		MaxMsgsPerSubject:      1,
-		Storage:                jetstream.FileStorage,
-		Replicas:               max(events.Settings().Replicas, 1),
-		AllowRollup:            true,
-		DenyDelete:             true,
-		Duplicates:             2 * time.Minute,
-		MaxMsgs:                -1,
-		MaxBytes:               -1,
-		MaxConsumers:           100_000,
-		Discard:                jetstream.DiscardNew,
-		AllowMsgTTL:            true,
-		SubjectDeleteMarkerTTL: markerTTL,
+		Name:              "KV_" + Bucket,
+		Description:       "Rejoin session registry",
+		Subjects:          []string{"$KV." + Bucket + ".>"},
+		MaxMsgsPerSubject: 1,
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(events.Settings().Replicas, 1),
+		DenyDelete:        true,
+		Duplicates:        2 * time.Minute,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxConsumers:      100_000,
+		Discard:           jetstream.DiscardNew,
+		AllowMsgTTL:       true,
 	})
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return unavailable(err)
@@ -93,21 +95,36 @@ func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.
 	return nil
 }
 
+// Option changes how a registry is opened.
+type Option func(*Registry)
+
+// WithoutMetadata keeps the metadata of sessions out of the copy in memory, for a service that
+// has no use for it: up to 16 KB for each session, and more where characters are escaped.
+// [Registry.Get] returns it all the same, and [Registry.Create].
+func WithoutMetadata() Option { return func(r *Registry) { r.bare = true } }
+
 // OpenRegistry opens the registry of a log, and waits until its bucket exists and is
 // copied or ctx ends; the error then wraps ctx's. The log must stay open for longer.
-func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Registry, error) {
-	return open(ctx, events, log, false)
+func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
+	return open(ctx, events, log, false, opts...)
 }
 
-func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator bool) (*Registry, error) {
+func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator bool, opts ...Option) (*Registry, error) {
 	nc := events.Conn()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, events: events, log: log, copy: newBucketCopy(), creator: creator}
+	r := &Registry{nc: nc, js: js, events: events, log: log, creator: creator}
+	for _, opt := range opts {
+		opt(r)
+	}
+	r.copy = newBucketCopy(r.bare)
 	for {
 		kv, err := js.KeyValue(ctx, Bucket)
+		if err == nil {
+			r.bucket, err = js.Stream(ctx, "KV_"+Bucket)
+		}
 		if err == nil {
 			r.kv = bucket.Patient(kv)
 			break
@@ -176,8 +193,7 @@ type found struct {
 	opening *eventlog.Opening // nil when the log has none
 }
 
-// find takes two requests, whatever there is: so the time it takes says nothing of a
-// session that is another's.
+// find takes two requests, whatever there is.
 func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
@@ -316,9 +332,15 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 // session is opened on first use. Errors wrap [ErrClosed] when the session has ended, or
 // [ErrUnavailable].
 func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
+	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, time.Now())) })
+}
+
+// Ensure is Register with a function that creates the session where there is none, as
+// [Registry.Create] does; its other errors are returned.
+func (r *Registry) Ensure(ctx context.Context, name string, create func() (Record, error)) (Record, error) {
 	rec, err := r.Learn(ctx, name)
 	if errors.Is(err, ErrNotFound) {
-		if rec, err = r.Create(ctx, New(name, owner, nil, time.Now())); errors.Is(err, ErrExists) {
+		if rec, err = create(); errors.Is(err, ErrExists) {
 			rec, err = r.Get(ctx, name)
 		}
 		if errors.Is(err, ErrNotFound) {
@@ -362,7 +384,7 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 }
 
 // EndLife is [Registry.End] for the session of a record, and touches no other life of its
-// name.
+// name. The index gets the record as it is, so it must have its metadata.
 func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
@@ -390,7 +412,10 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	}
 	ctx, done := link.While(ctx, r.nc)
 	defer done()
-	err = r.kv.Purge(ctx, key(rec.Session), jetstream.LastRevision(rec.Revision), jetstream.PurgeTTL(markerTTL))
+	// The marker of [jetstream.KeyValue.Purge] without the roll-up: the bucket has no history.
+	marker := nats.NewMsg("$KV." + Bucket + "." + key(rec.Session))
+	marker.Header.Set("KV-Operation", "PURGE")
+	_, err = r.js.PublishMsg(ctx, marker, jetstream.WithExpectLastSequencePerSubject(rec.Revision), jetstream.WithMsgTTL(markerTTL))
 	return casError(err)
 }
 

@@ -1,0 +1,63 @@
+package ingest_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"rejoin/shared/eventlog"
+)
+
+// M10: one publisher's arrays on NATS held up all others at that ingest.
+func TestAttackArraysOnNATS(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxEventsPerStream: -1, MaxEventsPerSession: -1})
+	cfg := testConfig()
+	cfg.MaxInFlight = 4096
+	s.start(t, cfg)
+	attacker, healthy := s.connect(t), s.connect(t)
+	messages, _ := pings(20_000)
+	array := []byte("[" + strings.Join(messages, ",") + "]")
+	const arrays = 3
+	inbox := attacker.NewRespInbox()
+	answers, err := attacker.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range arrays {
+		if err := attacker.PublishRequest("mcp.ingest.greedy.t", inbox, array); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := attacker.FlushWithContext(patient(t)); err != nil { // from here on they come before all others
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		reply := request(t, healthy, "mcp.ingest.modest"+strconv.Itoa(i)+".t", ping("1"))
+		if reply.Header.Get(micro.ErrorHeader) != "" {
+			t.Errorf("a healthy publisher is answered %v %s", reply.Header, reply.Data)
+		}
+	}
+	if n, _, err := answers.Pending(); err != nil || n == arrays {
+		t.Errorf("the others waited for %d arrays of %d, %v", n, arrays, err)
+	}
+	for range arrays {
+		expectArray(t, answers, len(messages))
+	}
+}
+
+// expectArray takes the next answer to an array, of which all is stored.
+func expectArray(t *testing.T, answers *nats.Subscription, n int) {
+	t.Helper()
+	msg, err := answers.NextMsgWithContext(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum batchAnswer
+	if err := json.Unmarshal(msg.Data, &sum); err != nil || sum.Accepted != n || sum.Stopped != nil {
+		t.Errorf("an array is answered %v %.300s, %v", msg.Header, msg.Data, err)
+	}
+}

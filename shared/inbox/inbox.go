@@ -1,0 +1,22 @@
+// Package inbox names the subjects on which the answers to requests arrive on NATS, and
+// recognizes them.
+package inbox
+
+import (
+	"strings"
+
+	"rejoin/shared/event"
+)
+
+// Prefix returns the prefix of the inboxes of a service or command: each has its own, so
+// that NATS can keep its answers from the others.
+func Prefix(name string) string { return "_INBOX_" + event.Token(name) }
+
+// Is reports whether the reply subject of a request is an inbox: one of a service's, of any
+// other NATS client's, or the one that NATS puts in the place of an inbox of another account
+// (a service import). Who answers requests must ask, since NATS lets a request name any
+// subject: an answer to a subject of the log would be stored there, with the rights of who
+// answers.
+func Is(reply string) bool {
+	return strings.HasPrefix(reply, "_INBOX.") || strings.HasPrefix(reply, "_INBOX_") || strings.HasPrefix(reply, "_R_.")
+}

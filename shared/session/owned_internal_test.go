@@ -1,0 +1,70 @@
+package session
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+)
+
+// A copy that is behind has the record of the former owner. The new one gets the session all
+// the same.
+func TestOwned_NameHasAnotherOwnerByNow(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	r, err := Create(t.Context(), l, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	alices, err := r.Create(t.Context(), New("s", "alice", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.End(t.Context(), "s", "", false); err != nil {
+		t.Fatal(err)
+	}
+	behind := func(rec Record) {
+		t.Helper()
+		r.mu.Lock()
+		r.copy.set(key("s"), rec)
+		r.mu.Unlock()
+	}
+	behind(alices)
+	if rec, err := r.Owned(t.Context(), "s", "bob"); err != ErrNotFound { //nolint:errorlint // the very same error
+		t.Errorf("ended, but not removed: %+v, %v", rec, err)
+	}
+	ended, err := r.Get(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := eventlogtest.Forget(t.Context(), l, "s"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Remove(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	for name, rec := range map[string]Record{"open": alices, "ended": ended} {
+		behind(rec)
+		if rec, err := r.Owned(t.Context(), "s", "bob"); err != ErrNotFound { //nolint:errorlint // the very same error
+			t.Errorf("%s, and removed: %+v, %v", name, rec, err)
+		}
+	}
+	bobs, err := r.Create(t.Context(), New("s", "bob", nil, time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, rec := range map[string]Record{"open": alices, "ended": ended} {
+		behind(rec)
+		if rec, err := r.Owned(t.Context(), "s", "bob"); err != nil || rec.Life != bobs.Life {
+			t.Errorf("%s, and opened again: %+v, %v", name, rec, err)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package session
+
+// Usage is how much sessions take, open or closed: the records of both lie in memory.
+type Usage struct {
+	Sessions int64
+	// MetadataBytes are those of all metadata, as stored.
+	MetadataBytes int64
+}
+
+// Plus returns the sum of both.
+func (u Usage) Plus(other Usage) Usage {
+	return Usage{u.Sessions + other.Sessions, u.MetadataBytes + other.MetadataBytes}
+}
+
+// Usage returns what the record takes.
+func (r Record) Usage() Usage { return Usage{1, int64(r.metadataBytes)} }
+
+// Holder is whose share of all sessions a session counts in.
+type Holder struct {
+	Owner  string
+	Client string // where there is no owner; see [Record.Client]
+}
+
+// Nobody reports whether the holder is nobody in particular.
+func (h Holder) Nobody() bool { return h == Holder{} }
+
+// Holder returns whose share the session counts in.
+func (r Record) Holder() Holder {
+	if r.Owner != "" {
+		return Holder{Owner: r.Owner}
+	}
+	return Holder{Client: r.Client}
+}
+
+// Usage returns what all sessions of the copy take, and those of one holder. It takes no
+// longer the more there are.
+func (r *Registry) Usage(of Holder) (all, own Usage) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if h := r.copy.holders[of]; h != nil {
+		own = h.Usage
+	}
+	return r.copy.all, own
+}
+
+// holding is what the sessions of one holder take.
+type holding struct {
+	Holder
+	Usage
+}
+
+// set enters a record, instead of the one that the copy has of its key.
+func (c *bucketCopy) set(k string, rec Record) {
+	old, had := c.records[k]
+	if rec.Client == "" && had && old.Life == rec.Life {
+		rec.Client = old.Client // neither log nor bucket has it
+	}
+	c.remove(k)
+	if c.bare {
+		rec.Metadata = nil
+	}
+	h := c.holders[rec.Holder()]
+	if h == nil {
+		h = &holding{Holder: rec.Holder()}
+		c.holders[h.Holder] = h
+	}
+	h.Usage, c.all = h.Plus(rec.Usage()), c.all.Plus(rec.Usage())
+	// What many records have in common is held once, and so is a name that is its own key.
+	rec.Client = h.Client
+	if rec.Owner != "" {
+		rec.Owner = h.Owner
+	}
+	switch rec.State {
+	case Open:
+		rec.State = Open
+	case Closed:
+		rec.State = Closed
+	}
+	if k == rec.Session {
+		k = rec.Session // the other one is part of a subject
+	}
+	c.records[k] = rec
+}
+
+// remove takes out the record of a key, if there is one.
+func (c *bucketCopy) remove(k string) {
+	rec, ok := c.records[k]
+	if !ok {
+		return
+	}
+	delete(c.records, k)
+	taken := Usage{-1, -int64(rec.metadataBytes)}
+	c.all = c.all.Plus(taken)
+	h := c.holders[rec.Holder()]
+	if h.Usage = h.Plus(taken); h.Sessions == 0 {
+		delete(c.holders, h.Holder)
+	}
+}
