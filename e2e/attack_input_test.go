@@ -160,11 +160,7 @@ func TestAttackLogInjection(t *testing.T) {
 			for _, secret := range []string{"\"", line} {
 				p.as(authtest.Of(t, "alice"+secret, "*"), http.MethodPost, streamPath("s", "main"), numbered(1))
 			}
-			nc, err := nats.Connect("nats://"+p.addrs["--nats-addr"], nats.Name(forged))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
+			nc := p.nats(t, nats.Name(forged))
 			msg := nats.NewMsg("mcp.ingest." + strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged) + ".t")
 			msg.Header = nats.Header{"Event-Type": {line}}
 			msg.Data = []byte(forged)

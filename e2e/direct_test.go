@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -34,10 +35,13 @@ func (p *proc) direct(session, stream, lines string, args ...string) string {
 	return string(out)
 }
 
-// nats connects to the program's NATS server.
-func (p *proc) nats(t testing.TB) *nats.Conn {
+// nats connects to the program's NATS server, with the key that there is with access control.
+func (p *proc) nats(t testing.TB, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
+	if key, err := nats.NkeyOptionFromSeed(filepath.Join(p.data, "nats.nk")); err == nil {
+		opts = append(opts, key)
+	}
+	nc, err := nats.Connect("nats://"+p.addrs["--nats-addr"], opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,8 @@ type proc struct {
 	t    testing.TB
 	data string
 	args []string
+	// prepare changes the command before each start; nil: nothing.
+	prepare func(*exec.Cmd)
 	// addrs are the addresses it is bound to, by flag; known after the first start.
 	addrs map[string]string
 
@@ -136,6 +138,9 @@ func (p *proc) try(deadline time.Time) error {
 	p.cmd.Env = withoutRejoin(os.Environ())
 	// It must not outlive a test run that panics.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if p.prepare != nil {
+		p.prepare(p.cmd)
+	}
 	p.checkRaces()
 	p.log = &procLog{}
 	p.cmd.Stderr = p.log

@@ -17,8 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/deploy/credentials"
-	"rejoin/shared/backend"
 	"rejoin/shared/event"
+	"rejoin/shared/inbox"
 	"rejoin/shared/natstest"
 )
 
@@ -66,15 +66,20 @@ func (p privileged) as(t *testing.T, user string) *nats.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Connect(seed, nats.CustomInboxPrefix(inbox(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	return p.Connect(seed, nats.CustomInboxPrefix(inboxOf(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
-// inbox is the prefix of a user's inboxes; an operator's is of the command that it uses.
-func inbox(user string) string {
-	if user == "operator" {
-		user = "rejoin log"
+// inboxOf is the prefix of a user's inboxes: that of the service, or of the command that an
+// operator uses. The others have what NATS clients have by themselves.
+func inboxOf(user string) string {
+	switch user {
+	case "publisher", "direct":
+		return "_INBOX"
+	case "operator":
+		return inbox.Prefix("rejoin log")
+	default:
+		return inbox.Prefix(user)
 	}
-	return backend.InboxPrefix(user)
 }
 
 // operate runs "rejoin log" as the operator.
@@ -113,10 +118,11 @@ var mayPublish = map[string]string{
 	"mcp.0.session.life.=trim.stream":  "j",
 	"mcp.0.session":                    "",
 	"mcp.0.session.stream":             "",
+	"mcp.ingest.session":               "d",
 	"mcp.ingest.session.stream":        "p", // a publisher's
 	"mcp.ingest.session.=open":         "p",
 	"mcp.log.set":                      "o",
-	"mcp.log.other":                    "o",
+	"mcp.log.other":                    "",
 	"mcp.edge.present":                 "j",
 	"mcp.edge.audience":                "j",
 	"mcp.janitor.other":                "",
@@ -125,17 +131,16 @@ var mayPublish = map[string]string{
 	"mcp.rpc.open":                     "s",
 	"mcp.rpc.s.session":                "s",
 	"mcp.rpc.s.=open":                  "s",
-	"mcp.rpc.b.name":                   "b",
+	"mcp.rpc.b.test":                   "b",
 	"anything":                         "",
 
-	// Answers go to whoever asks; an ingest's to whoever did ask.
+	// Answers go to whoever asks; those to other accounts go where NATS knows who asked.
+	"_R_.x":                 "ij",
 	"_INBOX_ingest.x":       "",
 	"_INBOX_sse-edge.x":     "b",
 	"_INBOX_janitor.x":      "sjb",
 	"_INBOX_bridge.x":       "b",
-	"_INBOX_publisher.x":    "",
-	"_INBOX_direct.x":       "",
-	"_INBOX_rejoin=20log.x": "j",
+	"_INBOX_rejoin=20log.x": "",
 	"_INBOX.x":              "",
 
 	"$KV.MCP_SESSIONS.x": "ijb",
@@ -144,15 +149,15 @@ var mayPublish = map[string]string{
 	"$KV.MCP_CALLS.x":    "b",
 	"$KV.OTHER.x":        "",
 
-	"$JS.API.INFO":                                  "sjb",
+	"$JS.API.INFO":                                  "j",
 	"$JS.API.STREAM.INFO.MCP_0":                     "isjbdo",
 	"$JS.API.STREAM.INFO.KV_MCP_SESSIONS":           "isjbo",
 	"$JS.API.STREAM.NAMES":                          "",
 	"$JS.API.STREAM.LIST":                           "",
 	"$JS.API.STREAM.CREATE.MCP_0":                   "j",
 	"$JS.API.STREAM.CREATE.KV_MCP_SESSIONS":         "j",
-	"$JS.API.STREAM.CREATE.KV_MCP_ATTACH":           "s",
-	"$JS.API.STREAM.CREATE.KV_MCP_CALLS":            "b",
+	"$JS.API.STREAM.CREATE.KV_MCP_ATTACH":           "j",
+	"$JS.API.STREAM.CREATE.KV_MCP_CALLS":            "j",
 	"$JS.API.STREAM.UPDATE.MCP_0":                   "j",
 	"$JS.API.STREAM.UPDATE.KV_MCP_ATTACH":           "j",
 	"$JS.API.STREAM.UPDATE.KV_MCP_CALLS":            "j",
@@ -178,15 +183,15 @@ var mayPublish = map[string]string{
 	"$JS.API.CONSUMER.DURABLE.CREATE.MCP_0.c":       "",
 	"$JS.API.CONSUMER.CREATE.MCP_0.c":               "sj",
 	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.l.>":   "sjb",
-	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.=open": "sjbd",
+	"$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.=open": "sjb",
 	"$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS.c":     "isjb",
 	"$JS.API.CONSUMER.CREATE.KV_MCP_LEASE.c":        "j",
 	"$JS.API.CONSUMER.CREATE.KV_MCP_ATTACH.c":       "s",
 	"$JS.API.CONSUMER.CREATE.KV_MCP_CALLS.c":        "b",
 	"$JS.API.CONSUMER.NAMES.MCP_0":                  "",
 	"$JS.API.CONSUMER.LIST.MCP_0":                   "",
-	"$JS.API.CONSUMER.MSG.NEXT.MCP_0.c":             "sjbd",
-	"$JS.API.CONSUMER.DELETE.MCP_0.c":               "sjbd",
+	"$JS.API.CONSUMER.MSG.NEXT.MCP_0.c":             "sjb",
+	"$JS.API.CONSUMER.DELETE.MCP_0.c":               "sjb",
 	"$JS.API.CONSUMER.LEADER.STEPDOWN.MCP_0.c":      "",
 	"$JS.API.META.LEADER.STEPDOWN":                  "",
 	"$SYS.REQ.SERVER.PING":                          "",
@@ -201,16 +206,16 @@ var maySubscribe = map[string]string{
 	"_INBOX_sse-edge.>":     "s",
 	"_INBOX_janitor.>":      "j",
 	"_INBOX_bridge.>":       "b",
-	"_INBOX_publisher.>":    "p",
-	"_INBOX_direct.>":       "d",
 	"_INBOX_rejoin=20log.>": "o",
-	"_INBOX.>":              "",
+	"_INBOX.>":              "pd",
+	"_R_.>":                 "",
 	"_INBOX_*.>":            "",
 	">":                     "",
 	"mcp.>":                 "",
 	"mcp.*.*.*.>":           "",
 	"mcp.ingest.*.* ingest": "i",
-	"mcp.ingest.*.*":        "",
+	"mcp.ingest.* ingest":   "i",
+	"mcp.ingest.>":          "",
 	"mcp.log.set janitor":   "j",
 	"mcp.log.set":           "",
 	"mcp.edge.present":      "sb",
@@ -428,18 +433,12 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside", Kind: event.Open}
-	openings, err := js.CreateConsumer(t.Context(), fmt.Sprintf("MCP_%d", at.Partition), jetstream.ConsumerConfig{
-		FilterSubject: at.String(), DeliverPolicy: jetstream.DeliverLastPolicy, AckPolicy: jetstream.AckNonePolicy,
-	})
+	at := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside"}
+	asked, err := direct.Request("mcp.ingest.outside", nil, patience)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("the life: %v", err)
 	}
-	opening, err := openings.Next(jetstream.FetchMaxWait(patience))
-	if err != nil {
-		t.Fatalf("the opening: %v", err)
-	}
-	at.Life, at.Stream = stringIn(t, string(opening.Data()), "life"), "straight"
+	at.Life, at.Stream = stringIn(t, string(asked.Data), "life"), "straight"
 	for _, e := range []struct{ kind, fence event.Kind }{{event.Birth, event.Seal}, {event.Message, event.End}} {
 		at.Kind = e.kind
 		msg, fence := nats.NewMsg(at.String()), at

@@ -22,8 +22,10 @@ type Config struct {
 	// Data is the folder that holds everything. Default: ./data.
 	Data string `default:"./data" help:"Folder that holds the log; made when it is missing." placeholder:"FOLDER"`
 
-	// NATSAddr is where other programs reach the embedded NATS server. Default: 127.0.0.1:4222.
-	NATSAddr string `name:"nats-addr" default:"127.0.0.1:4222" help:"Address of the embedded NATS server; port 0 takes any free one." placeholder:"HOST:PORT"`
+	// NATSAddr is where other programs reach the embedded NATS server. Default: 127.0.0.1:4222
+	// without access control. With it, nowhere; when an address is given, they need the key
+	// in the data folder.
+	NATSAddr string `name:"nats-addr" help:"Address of the embedded NATS server; port 0 takes any free one. With --auth=jwt only who has the key nats.nk in --data is let in (default: 127.0.0.1:4222, none with --auth=jwt)." placeholder:"HOST:PORT"`
 
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
 	MinFreeBytes int64 `default:"268435456" help:"Free space that the data folder's disk must have to start, in bytes." placeholder:"BYTES"`

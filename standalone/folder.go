@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/nats-io/nkeys"
 
 	"rejoin/shared/eventlog"
 )
@@ -19,11 +22,13 @@ import (
 //	VERSION      this number; written before anything else
 //	LOCK         the process that uses the folder; locked for as long as it does
 //	jetstream/   the embedded server's store
+//	nats.nk      the key of the embedded server's user, once it listens with access control
 const folderVersion = eventlog.Version
 
 const (
 	versionFile = "VERSION"
 	lockFile    = "LOCK"
+	keyFile     = "nats.nk"
 )
 
 // folder is the data folder, locked for this process. The lock goes with the
@@ -97,6 +102,33 @@ func (f *folder) writePID() error {
 		return refused(f.path, err)
 	}
 	return nil
+}
+
+// natsKey returns the public key of the NKey in the folder, which it makes when there is
+// none. The file is for its owner alone, who needs it to reach the embedded server. Errors
+// wrap [ErrFolder].
+func (f *folder) natsKey() (public string, err error) {
+	file := filepath.Join(f.path, keyFile)
+	seed, err := os.ReadFile(file)
+	var key nkeys.KeyPair
+	switch {
+	case err == nil:
+		key, err = nkeys.FromSeed(bytes.TrimSpace(seed))
+	case errors.Is(err, fs.ErrNotExist):
+		if key, err = nkeys.CreateUser(); err == nil {
+			seed, err = key.Seed()
+		}
+		if err == nil {
+			err = os.WriteFile(file, append(seed, '\n'), 0o600)
+		}
+	}
+	if err == nil {
+		public, err = key.PublicKey()
+	}
+	if err != nil {
+		return "", refused(file, err)
+	}
+	return public, nil
 }
 
 // close gives the folder back.

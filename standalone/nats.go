@@ -6,15 +6,19 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 )
 
 const (
+	// defaultNATSAddr is where the server listens without access control.
+	defaultNATSAddr = "127.0.0.1:4222"
 	// natsStart bounds the start of the embedded server, which reads its store first.
 	natsStart = 5 * time.Minute
 	// maxPayload is the largest message on NATS: a log may be told to take messages
@@ -25,21 +29,19 @@ const (
 // natsServer is the embedded NATS server.
 type natsServer struct {
 	server *server.Server
+	key    nats.Option // of the one user that there is; nil when it takes everybody
 	failed *failure
 }
 
 // startNATS starts a server with its store in the folder, and waits until it takes
-// connections. addr is where programs outside this one reach it. It syncs its files every
-// syncInterval, or after each write when that is 0. Errors wrap [ErrServer].
-func startNATS(ctx context.Context, f *folder, addr string, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
-	host, port, err := splitAddr(addr)
-	if err != nil {
-		return nil, err
-	}
-	s, err := server.NewServer(&server.Options{
+// connections. addr is where programs outside this one reach it, empty for nowhere; guarded
+// says that it takes nobody without the key in the folder. It syncs its files every
+// syncInterval, or after each write when that is 0. Errors wrap [ErrServer] or [ErrFolder].
+func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
+	n := &natsServer{failed: &failure{folder: f.path, over: make(chan struct{})}}
+	opts := &server.Options{
 		ServerName: "rejoin",
-		Host:       host,
-		Port:       port,
+		DontListen: addr == "",
 		NoSigs:     true,
 		MaxPayload: maxPayload,
 		MaxPending: 2 * maxPayload,
@@ -53,11 +55,28 @@ func startNATS(ctx context.Context, f *folder, addr string, syncInterval time.Du
 		JetStreamMaxStore: math.MaxInt64 / 2,
 		// Every acknowledgement has a subject of its own: none is looked up twice.
 		NoSublistCache: true,
-	})
+	}
+	if addr != "" {
+		var err error
+		if opts.Host, opts.Port, err = splitAddr(addr); err != nil {
+			return nil, err
+		}
+		if guarded {
+			public, err := f.natsKey()
+			if err != nil {
+				return nil, err
+			}
+			opts.Nkeys = []*server.NkeyUser{{Nkey: public}}
+			if n.key, err = nats.NkeyOptionFromSeed(filepath.Join(f.path, keyFile)); err != nil {
+				return nil, refused(f.path, err)
+			}
+		}
+	}
+	s, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServer, err)
 	}
-	n := &natsServer{server: s, failed: &failure{folder: f.path, over: make(chan struct{})}}
+	n.server = s
 	s.SetLoggerV2(&serverLog{log: log.With("component", "nats"), failed: n.failed}, false, false, false)
 	s.Start()
 	deadline := time.Now().Add(natsStart)
@@ -71,7 +90,9 @@ func startNATS(ctx context.Context, f *folder, addr string, syncInterval time.Du
 			return nil, fmt.Errorf("%w: it was not ready after %s", ErrServer, natsStart)
 		}
 	}
-	log.Info("nats listens", "addr", s.Addr().String())
+	if addr != "" {
+		log.Info("nats listens", "addr", s.Addr().String())
+	}
 	return n, nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
 	"rejoin/services/web"
-	"rejoin/shared/auth"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -53,6 +52,9 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	cfg.Edge.Access, cfg.Ingest.Access, cfg.Janitor.Access = access, access, access
 	cfg.Edge.Clients, cfg.Ingest.Clients = clients, clients
 	cfg.Ingest.Streams, cfg.Janitor.Streams = cfg.Streams, cfg.Streams
+	if cfg.NATSAddr == "" && !access.On() {
+		cfg.NATSAddr = defaultNATSAddr
+	}
 	p := &program{cfg: cfg, env: env}
 	defer p.close()
 	actors, err := p.build(ctx)
@@ -89,7 +91,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if err := p.checkAddrs(); err != nil {
 		return nil, err
 	}
-	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.cfg.Janitor.SyncInterval, p.env.Log)
+	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.cfg.Ingest.Access.On(), p.cfg.Janitor.SyncInterval, p.env.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +145,11 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 
 // backend opens a backend on a connection inside the process.
 func (p *program) backend(server *natsServer, open func(...nats.Option) (*backend.Backend, error)) (*backend.Backend, error) {
-	b, err := open(nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose())
+	opts := []nats.Option{nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose()}
+	if server.key != nil {
+		opts = append(opts, server.key)
+	}
+	b, err := open(opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +195,7 @@ func (p *program) checkAddrs() error {
 		{p.cfg.NATSAddr, "--nats-addr"},
 		{p.cfg.AdminAddr, "--admin-addr"},
 	} {
-		if a.addr == "" && a.flag == "--admin-addr" {
+		if a.addr == "" && (a.flag == "--admin-addr" || a.flag == "--nats-addr") {
 			continue // none is wanted
 		}
 		ln, err := daemon.Listen(a.addr, a.flag)
@@ -202,19 +208,17 @@ func (p *program) checkAddrs() error {
 }
 
 // checkReach reports the first address that other machines reach, and that has no access
-// control. NATS has none in any case: who reaches it can read and write everything.
+// control.
 func (p *program) checkReach() error {
 	for _, a := range []struct{ addr, flag string }{
 		{p.cfg.Edge.EdgeAddr, "--edge-addr"},
 		{p.cfg.Ingest.IngestAddr, "--ingest-addr"},
 		{p.cfg.Janitor.JanitorAddr, "--janitor-addr"},
+		{p.cfg.NATSAddr, "--nats-addr"},
 	} {
 		if err := p.cfg.Access.CheckListen(a.addr, a.flag); err != nil {
 			return err
 		}
-	}
-	if !p.cfg.Access.Insecure && !auth.Loopback(p.cfg.NATSAddr) {
-		return fmt.Errorf("--nats-addr %s can be reached from other machines, and the embedded NATS server has no access control; listen on 127.0.0.1, run NATS and the services by themselves, or accept it with --insecure", p.cfg.NATSAddr)
 	}
 	return nil
 }

@@ -20,17 +20,16 @@ type event struct {
 	data            []byte
 }
 
-// subject returns a subject of the event's session: "=open" is its opening, and
-// "<life>.<rest>" what belongs to one life of it.
-func (e event) subject(partitions int, rest string) string {
-	return fmt.Sprintf("mcp.%d.%s.%s", partition(e.session, partitions), token(e.session), rest)
+// subject returns a subject of a life of the event's session.
+func (e event) subject(partitions int, life, rest string) string {
+	return fmt.Sprintf("mcp.%d.%s.%s.%s", partition(e.session, partitions), token(e.session), life, rest)
 }
 
 // message returns what is published for the event in a life of its session.
 func (e event) message(partitions int, life string) *nats.Msg {
-	msg := nats.NewMsg(e.subject(partitions, life+"."+token(e.stream)))
+	msg := nats.NewMsg(e.subject(partitions, life, token(e.stream)))
 	msg.Data = e.data
-	fence(msg, e.subject(partitions, life+".=end."+token(e.stream)))
+	fence(msg, e.subject(partitions, life, "=end."+token(e.stream)))
 	msg.Header.Set("Nats-Msg-Id", messageID(e.session, life, e.stream, e.key, 0))
 	if e.kind != "" {
 		msg.Header.Set("Rejoin-Type", e.kind) // none of connect, cursor, gap, close, expiring, open, error
@@ -41,8 +40,8 @@ func (e event) message(partitions int, life string) *nats.Msg {
 // birth returns what is stored before the first event of the stream: it names the stream,
 // so that the end of the session ends it too.
 func (e event) birth(partitions int, life string) *nats.Msg {
-	msg := nats.NewMsg(e.subject(partitions, life+".=birth."+token(e.stream)))
-	fence(msg, e.subject(partitions, life+".=seal"))
+	msg := nats.NewMsg(e.subject(partitions, life, "=birth."+token(e.stream)))
+	fence(msg, e.subject(partitions, life, "=seal"))
 	return msg
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,7 +131,7 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 		return nil
 	}
 	p.settle(ctx, partition(e.session, p.partitions), server)
-	life, err := p.opening(ctx, e)
+	life, err := p.lifeOf(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -143,30 +142,26 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 	return nil
 }
 
-// opening returns the life that the session's opening names.
-func (p *publisher) opening(ctx context.Context, e event) (string, error) {
+// lifeOf asks ingest for the life of the session, which is all that is needed of it.
+func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	// A user that may not read the log may still have a consumer of openings.
-	consumer, err := p.js.CreateConsumer(ctx, log(partition(e.session, p.partitions)), jetstream.ConsumerConfig{
-		FilterSubject: e.subject(p.partitions, "=open"), DeliverPolicy: jetstream.DeliverLastPolicy, AckPolicy: jetstream.AckNonePolicy,
-	})
+	msg, err := p.nc.RequestWithContext(ctx, "mcp.ingest."+token(e.session), nil)
 	if err != nil {
 		return "", err
 	}
-	found, err := consumer.FetchNoWait(1)
-	if err != nil {
-		return "", err
+	switch code := msg.Header.Get("Nats-Service-Error"); code {
+	case "":
+	case "not_found":
+		return "", errNoSession
+	default:
+		return "", fmt.Errorf("ingest does not say the session's life: %s", msg.Data)
 	}
-	msg, ok := <-found.Messages()
-	if !ok {
-		return "", cmp.Or(found.Error(), errNoSession)
+	var session struct{ Life string }
+	if err := json.Unmarshal(msg.Data, &session); err != nil {
+		return "", fmt.Errorf("what ingest says of the session: %w", err)
 	}
-	var opening struct{ Life string }
-	if err := json.Unmarshal(msg.Data(), &opening); err != nil {
-		return "", fmt.Errorf("the opening of the session: %w", err)
-	}
-	return opening.Life, nil
+	return session.Life, nil
 }
 
 // settle waits until the janitor has begun a generation for the server that is connected

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/event"
+	"rejoin/shared/inbox"
 	"rejoin/shared/presence"
 )
 
@@ -34,7 +35,11 @@ func (s *Service) alone(ctx context.Context) (*nats.Subscription, error) {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			sub, err := s.backend.Conn.Subscribe(subject, func(msg *nats.Msg) { _ = msg.Respond(nil) })
+			sub, err := s.backend.Conn.Subscribe(subject, func(msg *nats.Msg) {
+				if inbox.Is(msg.Reply) {
+					_ = msg.Respond(nil)
+				}
+			})
 			if err != nil {
 				return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 			}

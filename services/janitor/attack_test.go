@@ -294,7 +294,7 @@ func TestALifeWhoseNameIsOpenedAgainIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.b.Log.Delete(t.Context(), 0, o.Sequence), kv.Purge(t.Context(), event.Token("s"))); err != nil {
+	if err := errors.Join(r.b.Log.Delete(t.Context(), 0, o.Sequence), kv.Delete(t.Context(), event.Token("s"))); err != nil {
 		t.Fatal(err)
 	}
 	again := r.create(t, "s")

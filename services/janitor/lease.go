@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/inbox"
 	"rejoin/shared/link"
 )
 
@@ -77,7 +78,11 @@ func (l *lease) connection() uint64 { return l.nc.Stats().Reconnects }
 // run stands for the lease until ctx ends, and calls act for each term with a context
 // that ends with it. It returns act's error, if that does not come with the end.
 func (l *lease) run(ctx context.Context, act func(context.Context) error) error {
-	alive, err := l.nc.Subscribe(holderSubject(l.state.id), func(msg *nats.Msg) { _ = msg.Respond(nil) })
+	alive, err := l.nc.Subscribe(holderSubject(l.state.id), func(msg *nats.Msg) {
+		if inbox.Is(msg.Reply) {
+			_ = msg.Respond(nil)
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("cannot subscribe to %s: %w", holderSubject(l.state.id), err)
 	}

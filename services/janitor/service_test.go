@@ -237,7 +237,7 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := r.create(t, "lost")
-	if err := kv.Purge(t.Context(), event.Token("lost")); err != nil {
+	if err := kv.Delete(t.Context(), event.Token("lost")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inbox"
 	"rejoin/shared/logset"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -42,6 +43,10 @@ func (s *setter) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case msg := <-requests:
+			if !inbox.Is(msg.Reply) { // a consumer may deliver anything here
+				s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
+				continue
+			}
 			var reply logset.Reply
 			if err := s.do(ctx, msg.Data); err != nil {
 				reply.Error = err.Error()

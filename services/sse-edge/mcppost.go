@@ -111,9 +111,9 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 }
 
 // kept are the headers that belong to the connection, to the transport, or to Rejoin: a
-// bridge does not get them.
+// bridge does not get them. Above all not the client's token, which is for the edge.
 var kept = []string{
-	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
+	"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
 	headerLastID, headerSession, "Origin", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
@@ -147,7 +147,7 @@ func (s *Service) initialize(c *fiber.Ctx, who mcpClient, call rpc.Call) (rpc.An
 	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
 		return rpc.Answer{}, s.cfg.Access.Insufficient(c)
 	}
-	call.Action, call.Owner, call.Header = rpc.Open, who.grants.Subject, forwarded(c)
+	call.Action, call.Owner, call.Client, call.Header = rpc.Open, who.grants.Subject, s.cfg.Clients.Client(c), forwarded(c)
 	return s.ask(c.UserContext(), call, bridgeTimeout)
 }
 
@@ -233,6 +233,8 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 		return answer, &refusal{
 			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
 		}
+	case errors.Is(err, rpc.ErrInvalid):
+		return answer, &refusal{status: http.StatusBadGateway, code: rpc.CodeInternal, message: "The bridge's answer makes no sense.", cause: err}
 	case errors.Is(err, rpc.ErrUnknown):
 		return answer, &refusal{status: http.StatusGatewayTimeout, code: rpc.CodeInternal, message: "The MCP server did not answer in time.", cause: err}
 	}
@@ -248,7 +250,7 @@ func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 
-// pass passes on what the upstream says.
+// pass passes on what the upstream says, which [rpc.ParseAnswer] has checked.
 func pass(c *fiber.Ctx, answer rpc.Answer) error {
 	for name, values := range answer.Header {
 		for _, value := range values {

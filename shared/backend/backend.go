@@ -12,9 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inbox"
 	"rejoin/shared/link"
+	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
 
@@ -28,10 +29,6 @@ type Config struct {
 	NATSNkey  string `name:"nats-nkey" help:"File with the seed of an NKey for NATS." type:"path" placeholder:"FILE"`
 }
 
-// InboxPrefix is where the answers to a connection of this name come in: a subject of its
-// own for each service, so that NATS can keep them from the others.
-func InboxPrefix(name string) string { return "_INBOX_" + event.Token(name) }
-
 // Backend is what a service works on. It is safe for concurrent use.
 type Backend struct {
 	Conn     *nats.Conn
@@ -39,8 +36,8 @@ type Backend struct {
 	Sessions *session.Registry
 }
 
-// Open connects and opens the log and the registry, and waits until both exist or
-// ctx ends. name is shown in NATS's monitoring. Errors are those of
+// Open connects and opens the log and the registry, whose copy is without metadata, and waits
+// until both exist or ctx ends. name is shown in NATS's monitoring. Errors are those of
 // [eventlog.Open] and [session.OpenRegistry].
 func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
 	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
@@ -48,13 +45,14 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := session.OpenRegistry(ctx, l, log)
+		r, err := session.OpenRegistry(ctx, l, log, session.WithoutMetadata()) // which janitors alone show
 		return l, r, err
 	})
 }
 
 // Create is Open for the one service that creates what is missing. It waits for
-// NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create].
+// NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create], and
+// wrap [session.ErrUnavailable] when another bucket cannot be created.
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
 	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
 		if err := eventlog.WaitForJetStream(ctx, nc, log); err != nil {
@@ -63,6 +61,10 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 		l, err := eventlog.Create(ctx, nc, settings, log)
 		if err != nil {
 			return nil, nil, err
+		}
+		// Before the registry, for which the others wait.
+		if err := rpc.CreateBuckets(ctx, nc, l.Settings().Replicas); err != nil {
+			return l, nil, fmt.Errorf("%w: %w", session.ErrUnavailable, err)
 		}
 		r, err := session.Create(ctx, l, log)
 		return l, r, err
@@ -93,9 +95,9 @@ func away(err error) bool {
 }
 
 // Connect opens a connection to NATS, without a log on it: see [eventlog.Connect]. Its
-// inboxes begin with the [InboxPrefix] of its name.
+// inboxes have the [inbox.Prefix] of its name.
 func (cfg Config) Connect(name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
-	opts = append([]nats.Option{nats.CustomInboxPrefix(InboxPrefix(name))}, opts...)
+	opts = append([]nats.Option{nats.CustomInboxPrefix(inbox.Prefix(name))}, opts...)
 	switch {
 	case cfg.NATSCreds != "" && cfg.NATSNkey != "":
 		return nil, errors.New("--nats-creds and --nats-nkey exclude each other")

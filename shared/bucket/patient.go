@@ -15,10 +15,10 @@ const (
 	busyWithin = 5 * time.Second
 )
 
-// Patient returns a bucket whose Create, Update and Purge are repeated while they are
-// refused only because another write of their key is under way, which says nothing of
-// revisions. The leader of a bucket with replicas says so for a moment even when it has
-// acknowledged the other one. They give up after 5 s, or when their ctx ends.
+// Patient returns a bucket whose Create and Update are repeated while they are refused only
+// because another write of their key is under way, which says nothing of revisions. The
+// leader of a bucket with replicas says so for a moment even when it has acknowledged the
+// other one. They give up after 5 s, or when their ctx ends.
 func Patient(kv jetstream.KeyValue) jetstream.KeyValue { return patient{kv} }
 
 type patient struct{ jetstream.KeyValue }
@@ -37,10 +37,6 @@ func (p patient) Update(ctx context.Context, key string, value []byte, last uint
 		return err
 	})
 	return revision, err
-}
-
-func (p patient) Purge(ctx context.Context, key string, opts ...jetstream.KVDeleteOpt) error {
-	return settled(ctx, func() error { return p.KeyValue.Purge(ctx, key, opts...) })
 }
 
 func settled(ctx context.Context, write func() error) error {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/inbox"
 )
 
 // ErrUnknown is returned when nobody can say who has answered.
@@ -20,9 +22,9 @@ var ErrUnknown = errors.New("it is not known who is connected")
 // misses the answer.
 const backlog = 64
 
-// Serve answers the questions on a subject until ctx ends, one after the other. Who asks
-// what parse takes for no question hears of no answer. The error says that the
-// connection is closed.
+// Serve answers the questions on a subject until ctx ends, one after the other. What parse
+// takes for no question gets no answer, nor does a question whose reply is no inbox. The
+// error says that the connection is closed.
 func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse func([]byte) (Q, error), answer func(Q) A) error {
 	questions := make(chan *nats.Msg, backlog)
 	sub, err := nc.ChanSubscribe(subject, questions)
@@ -36,7 +38,7 @@ func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse f
 			return nil
 		case msg := <-questions:
 			q, err := parse(msg.Data)
-			if err != nil {
+			if err != nil || !inbox.Is(msg.Reply) {
 				continue
 			}
 			if data, err := encode(answer(q)); err == nil {

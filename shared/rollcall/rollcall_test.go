@@ -83,11 +83,30 @@ func TestWhatMakesNoSenseIsNotAnsweredAndNoAnswer(t *testing.T) {
 	heard(t, nc, rollcall.ErrUnknown, "one<")
 	end()
 	for _, data := range []string{"", "{", "1"} {
-		if err := nc.Publish(subject, []byte(data)); err != nil {
+		if err := nc.PublishRequest(subject, nc.NewInbox(), []byte(data)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	heard(t, nc, nil, "one<")
+}
+
+// An answer to any other subject would be stored in the log, or ask another service.
+func TestServe_TheReplyIsNoInbox(t *testing.T) {
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	listen(t, srv.Connect(), "one")
+	heard(t, nc, nil, "one<")
+	elsewhere, err := nc.SubscribeSync("mcp.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest(subject, "mcp.0.s.life.=clear", []byte(`"<"`)); err != nil {
+		t.Fatal(err)
+	}
+	heard(t, nc, nil, "one<") // questions are answered one after the other
+	if n, _, err := elsewhere.Pending(); n != 0 || err != nil {
+		t.Errorf("%d answers go elsewhere, %v", n, err)
+	}
 }
 
 func TestNobodyKnowsWithoutAConnectionOrTime(t *testing.T) {

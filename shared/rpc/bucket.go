@@ -1,10 +1,44 @@
 package rpc
 
-// The key-value buckets of MCP. Besides who keeps them, the janitor knows them, which
-// changes their replicas with the log's.
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/bucket"
+)
+
+// The key-value buckets of MCP. Besides who keeps them, the janitor knows them: it creates
+// them, and changes their replicas with the log's.
 const (
 	// AttachBucket is the edges': which one has the newest connection of a stream.
 	AttachBucket = "MCP_ATTACH"
 	// CallsBucket is the bridges': open calls, and how far their streams are.
 	CallsBucket = "MCP_CALLS"
 )
+
+// kept is how long a bucket keeps a record of [AttachBucket], or the marker of a removed
+// one of [CallsBucket].
+const kept = time.Hour
+
+// CreateBuckets creates those of the buckets that are missing. The janitor does, with the
+// log: who may create a stream may have it write to any subject, so the NATS users of edges
+// and bridges may not. The buckets are on disk, so that they outlive a restart of NATS.
+func CreateBuckets(ctx context.Context, nc *nats.Conn, replicas int) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	for _, cfg := range []jetstream.KeyValueConfig{
+		{Bucket: AttachBucket, Description: "Which edge has the newest connection of a stream of MCP", TTL: kept, Replicas: replicas},
+		{Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on", LimitMarkerTTL: kept, Replicas: replicas},
+	} {
+		if _, err := bucket.Ensure(ctx, js, cfg); err != nil {
+			return fmt.Errorf("cannot create the bucket %s: %w", cfg.Bucket, err)
+		}
+	}
+	return nil
+}

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/event"
+	"rejoin/shared/inbox"
 	"rejoin/shared/tracing"
 )
 
@@ -70,6 +73,8 @@ type Call struct {
 	Stream string `json:"stream,omitempty"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
+	// Client is the address that the client of [Open] counts as; empty when it is not known.
+	Client string `json:"client,omitempty"`
 	// Header is the client's, without what belongs to the connection or to the transport.
 	// The bridge chooses what it passes on.
 	Header http.Header `json:"header,omitempty"`
@@ -84,11 +89,16 @@ type Answer struct {
 	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
 	// has ended, also upstream; else why the upstream, or the bridge, took nothing.
 	Status int `json:"status"`
-	// Header is the upstream's, those that the client is to see.
+	// Header is the upstream's, of [AnswerHeaders] alone.
 	Header http.Header `json:"header,omitempty"`
 	// Data is a JSON-RPC response: to initialize, or an error. Empty means none.
 	Data []byte `json:"-"`
 }
+
+// AnswerHeaders are the fields of an upstream's answer that its client gets: what HTTP has
+// for a client that needs a token, or is to come again. MCP 2025-11-25, transports, has
+// Content-Type and Mcp-Session-Id besides, which are the edge's own.
+var AnswerHeaders = []string{"Www-Authenticate", "Retry-After"}
 
 // header holds the call or answer beside its data, as JSON.
 const header = "Rejoin-Call"
@@ -116,17 +126,43 @@ func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	case err != nil:
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	return ParseAnswer(reply)
+}
+
+// ParseAnswer reads what a bridge answered. It may be written to an HTTP connection as it is:
+// the status is one of HTTP for a whole response, 200 to 599, and the header has no names but
+// [AnswerHeaders] and no control characters; other fields are left out. The error wraps
+// [ErrInvalid].
+func ParseAnswer(msg *nats.Msg) (Answer, error) {
 	var a Answer
-	if err := decode(reply, &a); err != nil {
+	if err := decode(msg, &a); err != nil {
 		return Answer{}, err
 	}
-	a.Data = reply.Data
+	if a.Status < 200 || a.Status > 599 {
+		return Answer{}, fmt.Errorf("%w: its status is %d", ErrInvalid, a.Status)
+	}
+	said := a.Header
+	a.Header, a.Data = nil, msg.Data
+	for _, name := range AnswerHeaders {
+		values := slices.DeleteFunc(said[name], func(value string) bool { return strings.ContainsFunc(value, isControl) })
+		if len(values) > 0 {
+			if a.Header == nil {
+				a.Header = http.Header{}
+			}
+			a.Header[name] = values
+		}
+	}
 	return a, nil
 }
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 // ParseCall reads what came on a bridge's subject. The error wraps [ErrInvalid].
 func ParseCall(msg *nats.Msg) (Call, error) {
 	var c Call
+	if !inbox.Is(msg.Reply) {
+		return Call{}, fmt.Errorf("%w: its reply %q is no inbox", ErrInvalid, msg.Reply)
+	}
 	if err := decode(msg, &c); err != nil {
 		return Call{}, err
 	}
@@ -149,8 +185,12 @@ func ParseCall(msg *nats.Msg) (Call, error) {
 	return c, nil
 }
 
-// Respond answers a call.
+// Respond answers a call. The error wraps [ErrInvalid] when the call's reply is no inbox;
+// nothing is sent then.
 func (a Answer) Respond(msg *nats.Msg) error {
+	if !inbox.Is(msg.Reply) {
+		return fmt.Errorf("%w: its reply %q is no inbox", ErrInvalid, msg.Reply)
+	}
 	reply, err := encode(msg.Reply, a, a.Data)
 	if err != nil {
 		return err

@@ -2,10 +2,12 @@ package rpc_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +60,31 @@ func TestACallReachesTheBridgeAsItIs(t *testing.T) {
 		}
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// An answer to any other subject would be stored in the log, or ask another service.
+func TestCall_TheReplyIsNoInbox(t *testing.T) {
+	nc := natstest.Start(t).Connect()
+	calls, err := nc.SubscribeSync(rpc.OpenSubject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reply := range []string{"", "mcp.0.s.life.=clear", "$KV.MCP_LEASE.janitor"} {
+		msg := &nats.Msg{Subject: rpc.OpenSubject, Reply: reply, Header: nats.Header{"Rejoin-Call": {`{"action":"open","session":"s"}`}}}
+		if err := nc.PublishMsg(msg); err != nil {
+			t.Fatal(err)
+		}
+		call, err := calls.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := rpc.ParseCall(call); !errors.Is(err, rpc.ErrInvalid) {
+			t.Errorf("the reply %q: %+v, %v", reply, c, err)
+		}
+		if err := (rpc.Answer{Status: 200}).Respond(call); !errors.Is(err, rpc.ErrInvalid) {
+			t.Errorf("the reply %q is answered: %v", reply, err)
 		}
 	}
 }
@@ -124,4 +151,46 @@ func FuzzParseCall(f *testing.F) {
 			t.Errorf("%+v came on %s", c, subject)
 		}
 	})
+}
+
+// Whatever a bridge answers, an edge may write it to a connection.
+func FuzzParseAnswer(f *testing.F) {
+	f.Add(`{"status":401,"header":{"Www-Authenticate":["Bearer x"],"Retry-After":["5"]}}`)
+	f.Add(`{"status":200,"header":{"Www-Authenticate":["x\r\n\r\nHTTP/1.1 200 OK\r\n"],"A\r\nB":["c"],"Set-Cookie":["a=b"]}}`)
+	f.Add(`{"status":99999}`)
+	f.Add(`{"status":101}`)
+	f.Add(`{"Status":2e2,"HEADER":{"retry-after":["\u0000"]}}`)
+	f.Fuzz(func(t *testing.T, head string) {
+		a, err := rpc.ParseAnswer(&nats.Msg{Header: nats.Header{"Rejoin-Call": {head}}})
+		if err != nil {
+			if !errors.Is(err, rpc.ErrInvalid) {
+				t.Errorf("the error is %v", err)
+			}
+			return
+		}
+		if a.Status < 200 || a.Status > 599 {
+			t.Errorf("the status is %d", a.Status)
+		}
+		for name, values := range a.Header {
+			for _, value := range values {
+				if !slices.Contains(rpc.AnswerHeaders, name) || strings.ContainsAny(value, "\r\n\x00") {
+					t.Errorf("the header has %q: %q", name, value)
+				}
+			}
+		}
+		written := rpc.Answer{Status: a.Status, Header: a.Header}
+		again, err := rpc.ParseAnswer(&nats.Msg{Header: nats.Header{"Rejoin-Call": {asJSON(t, written)}}})
+		if diff := cmp.Diff(written, again); err != nil || diff != "" {
+			t.Error(err, diff)
+		}
+	})
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

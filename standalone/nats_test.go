@@ -1,0 +1,63 @@
+package standalone
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/auth/authtest"
+)
+
+// guarded are the flags for access control.
+func guarded(t *testing.T) []string {
+	cfg := authtest.Config(t)
+	return []string{"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience}
+}
+
+// With access control nobody else reaches the embedded server, unless it is told to listen.
+func TestNATS_NotAsked(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	r := start(t, data, append(guarded(t), "--nats-addr=")...)
+	if strings.Contains(r.log.String(), "nats listens") {
+		t.Errorf("it listens\n%s", r.log)
+	}
+	if _, err := os.Stat(filepath.Join(data, keyFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a key for nobody: %v", err)
+	}
+	r.stop()
+}
+
+func TestNATS_AccessControl(t *testing.T) {
+	jwt := guarded(t)
+	data := filepath.Join(t.TempDir(), "data")
+	key := filepath.Join(data, keyFile)
+	for range 2 { // the key stays
+		r := start(t, data, jwt...)
+		addr := r.addrs["--nats-addr"]
+		if _, err := nats.Connect(addr, nats.Timeout(patience)); !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("somebody without a key: %v", err)
+		}
+		if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("the key is %v, %v", info, err)
+		}
+		option, err := nats.NkeyOptionFromSeed(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc, err := nats.Connect(addr, option, nats.Timeout(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Close()
+		out, err := exec.CommandContext(t.Context(), binary, "log", "show", "--nats-url=nats://"+addr, "--nats-nkey="+key).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "partitions") {
+			t.Errorf("rejoin log show: %v\n%s", err, out)
+		}
+		r.stop()
+	}
+}
