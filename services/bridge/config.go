@@ -25,16 +25,27 @@ type Config struct {
 	// without Upstream.
 	UpstreamCommand string `help:"Command of an MCP server that speaks stdio, with its arguments, quoted as in a shell; each session has a process of its own." placeholder:"COMMAND"`
 
+	// UpstreamEnv are the names of the variables of the bridge's environment that a process
+	// of UpstreamCommand gets, besides PATH, HOME, LANG, LC_*, TZ and TMPDIR. Default: none.
+	UpstreamEnv []string `help:"Variables of the environment, besides PATH, HOME, LANG, LC_*, TZ and TMPDIR, that the process of --upstream-command gets." placeholder:"NAME"`
+
+	// UpstreamUser is the user that a process of UpstreamCommand runs as, by name or as
+	// UID, with :GID for a group that is not the user's own: in no other group, and with
+	// that user's home folder. The bridge must be root or have CAP_SETUID, CAP_SETGID and
+	// CAP_KILL. Default: the bridge's own user.
+	UpstreamUser string `help:"User that the process of --upstream-command runs as, by name or as UID[:GID]; the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL (default: the bridge's own)." placeholder:"USER"`
+
 	// MaxProcesses is how many processes of UpstreamCommand may run at once; more
-	// sessions are answered 503. Default: 100.
-	MaxProcesses int `default:"100" help:"Most processes of --upstream-command at once." placeholder:"N"`
+	// sessions are answered 503. While more than three quarters of them run, who has more
+	// than a quarter gets no new one. Default: 100.
+	MaxProcesses int `default:"100" help:"Most processes of --upstream-command at once; while more than three quarters run, no client gets more than a quarter." placeholder:"N"`
 
 	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
 	UpstreamHeader []string `sep:"none" help:"Header field of every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
 
 	// ForwardHeader are the names of the client's header fields that the upstream gets.
-	// Authorization is not among them unless it is named.
-	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Client's header fields that the MCP server gets; Authorization only when named." placeholder:"NAME"`
+	// Credentials cannot be among them, since edges pass none on.
+	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Client's header fields that the MCP server gets, besides credentials, which stay at the edge." placeholder:"NAME"`
 
 	// BridgeName is what a bridge that is started anew recognizes its sessions by: it
 	// must be another one for each bridge. Default: the host's name.
@@ -53,8 +64,9 @@ type Config struct {
 	OpenTimeout time.Duration `default:"30s" help:"Longest time that initialize may take, and that the MCP server may be away in the middle of a request."`
 
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
-	// handed over at once; more are answered 503. Default: 4096.
-	MaxCalls int `default:"4096" help:"Most requests that are open at once." placeholder:"N"`
+	// handed over at once; more are answered 503. Of those that are open, while they are
+	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
+	MaxCalls int `default:"4096" help:"Most requests that are open at once; while there are more than three quarters, no client gets more than a quarter." placeholder:"N"`
 
 	// AckTimeout bounds an attempt to publish. Default: 2 s.
 	AckTimeout time.Duration `kong:"-"`
@@ -99,9 +111,17 @@ func (c Config) Validate() error {
 	if _, err := c.header(); err != nil {
 		return err
 	}
+	for _, name := range c.UpstreamEnv {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.HasPrefix(name, "REJOIN_") {
+			return fmt.Errorf("--upstream-env must be the name of a variable that is not Rejoin's own, unlike %q", name)
+		}
+	}
 	for _, name := range c.ForwardHeader {
 		if !fieldName.MatchString(name) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
 			return fmt.Errorf("--forward-header cannot be %q", name)
+		}
+		if credentials[textproto.CanonicalMIMEHeaderKey(name)] {
+			return fmt.Errorf("--forward-header cannot be %q: clients' credentials are for the edge, which passes none on; give the MCP server its own with --upstream-header", name)
 		}
 	}
 	switch {
@@ -125,6 +145,9 @@ var reserved = map[string]bool{
 	"Transfer-Encoding": true, "Upgrade": true, "Last-Event-Id": true,
 	headerSession: true, headerVersion: true,
 }
+
+// credentials are the fields that edges keep to themselves.
+var credentials = map[string]bool{"Authorization": true, "Cookie": true, "Proxy-Authorization": true}
 
 // Header fields as in RFC 9110, section 5; of values visible ASCII and spaces alone.
 var (

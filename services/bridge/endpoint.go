@@ -127,13 +127,10 @@ func finish(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// answerHeaders are those of the upstream that the client gets.
-var answerHeaders = []string{"Www-Authenticate", "Retry-After"}
-
 // refusal makes the bridge's answer of an upstream's that is no success, and closes it.
 func refusal(resp *http.Response) rpc.Answer {
 	a := rpc.Answer{Status: resp.StatusCode, Header: http.Header{}}
-	for _, name := range answerHeaders {
+	for _, name := range rpc.AnswerHeaders {
 		if values := resp.Header.Values(name); len(values) > 0 {
 			a.Header[name] = values
 		}
@@ -145,7 +142,7 @@ func refusal(resp *http.Response) rpc.Answer {
 	if m, bad := rpc.ParseMessage(data); err == nil && bad == nil && m.Error != nil {
 		a.Data = data
 	}
-	if a.Status < http.StatusBadRequest {
+	if a.Status < http.StatusBadRequest || a.Status > 599 {
 		a.Status = http.StatusBadGateway
 	}
 	if a.Data == nil {

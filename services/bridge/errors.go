@@ -25,8 +25,9 @@ var (
 	// errExited is returned when the upstream's process has ended.
 	errExited = errors.New("the process of the MCP server has ended")
 
-	// errBusy is returned when there are as many processes as there may be.
-	errBusy = errors.New("the bridge has too many processes")
+	// errBusy is returned when there are as many processes as there may be, or as many as
+	// this client may have of them.
+	errBusy = errors.New("the bridge has too many processes, or too many of this client's")
 
 	// errUnknownRequest is why a response is left out that nobody waits for.
 	errUnknownRequest = errors.New("it is about a request that is over")

@@ -35,6 +35,8 @@ type held struct {
 	service *Service
 	name    string
 	life    string
+	owner   string // whose share it is of; see [clientOf]
+	begun   time.Time
 	up      upstream
 	ctx     context.Context //nolint:containedctx // of all that is done for the session
 	end     context.CancelCauseFunc
@@ -45,13 +47,14 @@ type held struct {
 	sub        *nats.Subscription
 	work       sync.WaitGroup // of calls and listen; grows only until ending
 	calls      map[string]*call
+	used       bool        // its client has sent more than that it is ready
 	standalone *call       // nil until listen
 	client     http.Header // of the newest call
 	ending     bool
 }
 
-func newHeld(s *Service, name, life string, up upstream) *held {
-	h := &held{service: s, name: name, life: life, up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
+func newHeld(s *Service, name, life, owner string, up upstream) *held {
+	h := &held{service: s, name: name, life: life, owner: owner, begun: time.Now(), up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(s.life)
 	return h
 }
@@ -117,6 +120,9 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 		}
 	}
 	h.remember(c.Header)
+	if !initialized || len(all) > 1 {
+		h.use()
+	}
 	h.cancelled(cancel)
 	if len(ids) == 0 {
 		return h.notify(c, initialized)
@@ -125,6 +131,30 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 		return failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
 	}
 	return h.request(c, ids)
+}
+
+// use notes that the client uses the session.
+func (h *held) use() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used = true
+}
+
+// unusedAfter is how long a session is kept that its client does not use, when others want
+// its process. Clients list the tools as soon as they are ready.
+const unusedAfter = time.Minute
+
+// endUnused ends the sessions that are not used.
+func (s *Service) endUnused() {
+	for _, h := range s.all() {
+		h.mu.Lock()
+		unused := !h.used && time.Since(h.begun) > s.unusedAfter
+		h.mu.Unlock()
+		if unused {
+			s.log.Info("a session that was never used ends, since there are too many processes", "session", h.name)
+			h.finish(errEnded)
+		}
+	}
 }
 
 // cancelled notes what requests the client has cancelled.
@@ -143,9 +173,10 @@ func (h *held) cancelled(keys []string) {
 func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := newCall(h, c.Stream, ids)
 	made.out.trace = c.Trace
-	if !h.service.open.enter() {
-		return busy("the bridge has too many requests")
+	if !h.service.open.enter(h.owner) {
+		return busy("the bridge has too many requests, or too many of this client's")
 	}
+	leave := func() { h.service.open.leave(h.owner) }
 	h.mu.Lock()
 	_, twice := h.calls[c.Stream]
 	if !twice {
@@ -153,14 +184,14 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	}
 	h.mu.Unlock()
 	if twice {
-		h.service.open.leave()
+		leave()
 		return failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
 	if !h.run(func() {
-		defer h.forget(made, h.service.open.leave)
+		defer h.forget(made, leave)
 		h.up.serve(h.ctx, made, c.Header, c.Data)
 	}) {
-		h.forget(made, h.service.open.leave)
+		h.forget(made, leave)
 		return ended()
 	}
 	select {

@@ -13,6 +13,10 @@ import (
 const (
 	listenPause    = time.Second
 	listenPauseMax = 30 * time.Second
+	// pollPause is the shortest, whatever the upstream asks for with "retry"; after streams
+	// that end at once without a message it grows to pollPauseMax.
+	pollPause    = 500 * time.Millisecond
+	pollPauseMax = 5 * time.Second
 )
 
 // listen keeps the upstream's standalone stream open, and stores what comes, until ctx
@@ -33,7 +37,8 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		case err == nil:
 			b := newBody(resp.Header, resp.Body, r.service.maxBytes())
 			began := time.Now()
-			_, err = r.read(p, c, b)
+			var came bool
+			came, err = r.read(p, c, b)
 			_ = resp.Body.Close()
 			if errors.Is(err, errClosed) {
 				return
@@ -46,9 +51,12 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 			if time.Since(began) > listenPauseMax {
 				pause = listenPause
 			}
-			next = max(pause, b.retry())
+			next = pause
 			if b.retry() > 0 {
-				pause, next = listenPause, b.retry()
+				if came || time.Since(began) > pollPause {
+					pause = pollPause
+				}
+				next = max(min(pause, pollPauseMax), b.retry())
 			}
 		}
 		if ctx.Err() != nil {
@@ -58,7 +66,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(next):
+		case <-r.service.after(next):
 		}
 		pause = min(2*pause, listenPauseMax)
 	}

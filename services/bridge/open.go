@@ -36,7 +36,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
 	dial := s.dialHTTP
-	if s.argv != nil {
+	if s.command != nil {
 		dial = s.dialStdio
 	}
 	d, refused := dial(ctx, c, id)
@@ -117,7 +117,7 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 
 // dialStdio starts a process and hands it the initialize request.
 func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
-	u, err := startStdio(s, c.Session)
+	u, err := startStdio(s, c.Session, clientOf(c))
 	if errors.Is(err, errBusy) {
 		a := busy(errBusy.Error())
 		return dialled{}, &a
@@ -183,7 +183,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life str
 	if err != nil {
 		return "", err
 	}
-	h := newHeld(s, c.Session, rec.Life, d.up)
+	h := newHeld(s, c.Session, rec.Life, clientOf(c), d.up)
 	h.remember(c.Header)
 	if d.attach != nil {
 		d.attach(h)

@@ -40,15 +40,11 @@ type process struct {
 }
 
 // startProcess starts a program. stop must be called.
-func startProcess(argv []string, log *slog.Logger) (*process, error) {
+func startProcess(c *command, log *slog.Logger) (*process, error) {
 	p := &process{log: log, exited: make(chan struct{})}
-	p.cmd = exec.Command(argv[0], argv[1:]...) //nolint:gosec,noctx // the operator's own command, which stop ends
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "REJOIN_") { // they may hold secrets of the bridge
-			p.cmd.Env = append(p.cmd.Env, e)
-		}
-	}
+	p.cmd = exec.Command(c.argv[0], c.argv[1:]...) //nolint:gosec,noctx // the operator's own command, which stop ends
+	p.cmd.Env = c.env
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
 	var theirs [3]*os.File
 	var err error
 	defer func() {
@@ -71,7 +67,7 @@ func startProcess(argv []string, log *slog.Logger) (*process, error) {
 		return nil, err
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
-	if err = p.cmd.Start(); err != nil {
+	if err = withoutAmbient(p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("the MCP server cannot be started: %w", err)
 	}
 	p.work.Go(p.wait)

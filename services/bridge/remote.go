@@ -113,6 +113,7 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 			finish(resp)
 			return fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
 		}
+		began := time.Now()
 		came, err := r.read(p, c, b)
 		finish(resp)
 		switch why := context.Cause(ctx); {
@@ -125,7 +126,7 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 		case c.cursor().ID == "":
 			return fmt.Errorf("%w: %w", errUnanswered, err)
 		}
-		if came {
+		if came && time.Since(began) > pollPause { // else it ended at once, and may go on so
 			pause = firstPause
 		}
 		if resp, err = r.reconnect(ctx, c, client, max(pause, b.retry())); err != nil { //nolint:bodyclose // finish closes it
@@ -171,7 +172,7 @@ func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pau
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(pause):
+		case <-r.service.after(pause):
 		}
 		resp, err := r.get(ctx, client, c.cursor().ID)
 		if err == nil {

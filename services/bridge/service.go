@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,9 +42,11 @@ type Service struct {
 	bodies   bool // the debug lines about publishing show messages
 	endpoint *endpoint
 
-	argv []string // of a server that speaks stdio; nil when it speaks HTTP
+	command *command // of a server that speaks stdio; nil when it speaks HTTP
 
-	doubtAfter time.Duration // [doubtAfter], but for tests
+	doubtAfter  time.Duration // [doubtAfter], but for tests
+	unusedAfter time.Duration // [unusedAfter], but for tests
+	after       func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
@@ -85,14 +88,14 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	argv, err := cfg.argv()
+	command, err := cfg.command(os.Environ())
 	if err != nil {
 		return nil, err
 	}
 	b.Register("bridge", env.Metrics)
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: e, argv: argv, doubtAfter: doubtAfter,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: e, command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: newPlaces(cfg.MaxCalls, m.calls), running: newPlaces(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*held{},
@@ -148,7 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 	_ = opens.Unsubscribe() // the connection may be closed already
 	s.stop()
-	if s.argv != nil {
+	if s.command != nil {
 		s.closeAll()
 	}
 	records.writeAll()

@@ -47,14 +47,16 @@ type spoken struct {
 	patience *patience
 }
 
-// startStdio starts a process and its session, without telling it anything.
-func startStdio(s *Service, session string) (*stdio, error) {
-	if !s.running.enter() {
+// startStdio starts a process and its session, of a client's share, without telling it
+// anything.
+func startStdio(s *Service, session, client string) (*stdio, error) {
+	if !s.running.enter(client) {
+		s.endUnused()
 		return nil, errBusy
 	}
-	p, err := startProcess(s.argv, s.log.With("session", session))
+	p, err := startProcess(s.command, s.log.With("session", session))
 	if err != nil {
-		s.running.leave()
+		s.running.leave(client)
 		return nil, err
 	}
 	u := &stdio{
@@ -62,12 +64,12 @@ func startStdio(s *Service, session string) (*stdio, error) {
 		ready: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.run(func() {
-		defer s.running.leave()
+		defer s.running.leave(client)
 		u.mind()
 	}) {
 		p.stop()
 		p.closeAll()
-		s.running.leave()
+		s.running.leave(client)
 		return nil, errStopping
 	}
 	return u, nil

@@ -105,10 +105,10 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 
 func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
 	var up upstream = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
-	if s.argv != nil {
+	if s.command != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
-	h := newHeld(s, rec.Session, rec.Life, up)
+	h := newHeld(s, rec.Session, rec.Life, rec.Owner, up)
 	standalone := calls[rpc.Standalone]
 	for stream, call := range calls {
 		ids, _ := rpc.RequestIDs(stream)
@@ -121,7 +121,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	}
 	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
 	err := s.hold(h)
-	if s.argv != nil {
+	if s.command != nil {
 		h.finish(errExited)
 	}
 	return err

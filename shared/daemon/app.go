@@ -69,13 +69,15 @@ func Main(name, description string, cli CLI, run func(ctx context.Context, env E
 }
 
 // Main parses the arguments and the environment, runs the program, and
-// returns its exit code.
+// returns its exit code. Before, it keeps the process' memory and environment from other
+// processes of its user.
 //
 // The first SIGINT or SIGTERM ends the context of Run; a program that then
 // returns nil or [context.Canceled] exits with 0. The second one exits at
 // once, with 128 and the signal's number (130 for SIGINT). An error is
 // printed to Stderr as one line, "name: error".
 func (a App) Main() int {
+	protect()
 	a = a.withDefaults()
 	command, code, done := a.parse()
 	if done {

@@ -1,0 +1,84 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// command is how the processes of an MCP server are started. It does not change.
+type command struct {
+	argv []string
+	env  []string            // all of their environment
+	user *syscall.Credential // whom they run as; nil: as the bridge
+}
+
+// passedOn are the variables of the bridge's environment that processes get without being
+// told to, besides LC_*. Any other may be a secret.
+var passedOn = []string{"PATH", "HOME", "LANG", "TZ", "TMPDIR"}
+
+// command returns how processes of UpstreamCommand are started in a bridge with this
+// environment; nil when there are none. Errors name the flag that is wrong, or that the
+// bridge may not follow.
+func (c Config) command(environ []string) (*command, error) {
+	argv, err := c.argv()
+	if argv == nil || err != nil {
+		return nil, err
+	}
+	cmd := &command{argv: argv, env: []string{}} // nil would be all of the bridge's
+	names := slices.Concat(passedOn, c.UpstreamEnv)
+	if c.UpstreamUser != "" {
+		credential, home, err := account(c.UpstreamUser)
+		if err == nil && !maySwitchUser() {
+			err = errors.New("the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--upstream-user=%s: %w", c.UpstreamUser, err)
+		}
+		cmd.user, cmd.env = credential, append(cmd.env, "HOME="+home)
+		names = slices.DeleteFunc(names, func(name string) bool { return name == "HOME" || name == "TMPDIR" })
+	}
+	for _, e := range environ {
+		if name, _, _ := strings.Cut(e, "="); slices.Contains(names, name) || strings.HasPrefix(name, "LC_") {
+			cmd.env = append(cmd.env, e)
+		}
+	}
+	return cmd, nil
+}
+
+// account returns what a process gets that runs as a user, "name" or "UID", with ":GID" when
+// it is not to be the user's own group, and the user's home folder. It is in no other group.
+func account(text string) (credential *syscall.Credential, home string, err error) {
+	name, group, grouped := strings.Cut(text, ":")
+	lookup := user.Lookup
+	if _, err := strconv.ParseUint(name, 10, 32); err == nil {
+		lookup = user.LookupId
+	}
+	u, err := lookup(name)
+	if _, unknown := errors.AsType[user.UnknownUserIdError](err); unknown && grouped {
+		u, err = &user.User{Uid: name, HomeDir: "/"}, nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if grouped {
+		u.Gid = group
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, "", err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, "", err
+	}
+	if uid == 0 || int(uid) == os.Geteuid() {
+		return nil, "", errors.New("it must be neither root nor the bridge's own user")
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, u.HomeDir, nil
+}

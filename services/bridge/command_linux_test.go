@@ -1,0 +1,64 @@
+package bridge
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A bridge that may not switch users says so at its start, also when it is root in a container
+// without capabilities.
+func TestCommand_UserWithoutCapabilities(t *testing.T) {
+	got := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its capabilities
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+			got <- err
+			return
+		}
+		_, err := Config{UpstreamCommand: "x", UpstreamUser: "7654321:1"}.command(os.Environ())
+		got <- err
+	}()
+	if err := <-got; err == nil || !strings.Contains(err.Error(), "--upstream-user=7654321:1: the bridge must be root, or have CAP_SETUID") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestWithoutAmbient(t *testing.T) {
+	if !maySwitchUser() {
+		return // there are no capabilities to inherit
+	}
+	got := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with what it has raised
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var sets [2]unix.CapUserData
+		err := unix.Capget(&hdr, &sets[0])
+		sets[0].Inheritable |= 1 << unix.CAP_KILL
+		if err == nil {
+			err = unix.Capset(&hdr, &sets[0])
+		}
+		if err == nil {
+			err = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, unix.CAP_KILL, 0, 0)
+		}
+		if err != nil {
+			got <- err
+			return
+		}
+		got <- withoutAmbient(func() error {
+			raised, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, unix.CAP_KILL, 0, 0)
+			if err == nil && raised != 0 {
+				err = errors.New("a process would inherit a capability")
+			}
+			return err
+		})
+	}()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}

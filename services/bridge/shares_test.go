@@ -1,0 +1,130 @@
+package bridge
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// openAs begins a session of an owner, or of a client without a token.
+func (s *system) openAs(t *testing.T, owner, client string) (name string, a rpc.Answer) {
+	t.Helper()
+	name = uuid.NewString()
+	return name, s.do(t, rpc.Call{Action: rpc.Open, Session: name, Owner: owner, Client: client, Data: []byte(initialize)})
+}
+
+func wantBusy(t *testing.T, a rpc.Answer) {
+	t.Helper()
+	if a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("it was answered %d %s %s", a.Status, a.Header, a.Data)
+	}
+}
+
+// M10: one client begins as many sessions as there are processes.
+func TestAttackProcessesTakenByOneClient(t *testing.T) {
+	for name, clients := range map[string][2][2]string{ // owner and address
+		"tokens":    {{"mallory", "127.0.0.1"}, {"alice", "127.0.0.1"}},
+		"addresses": {{"", "192.0.2.1"}, {"", "192.0.2.2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mallory, alice := clients[0], clients[1]
+			s := newSystem(t, eventlog.Settings{})
+			cfg := stdioConfig(t)
+			cfg.MaxProcesses = 8
+			in := s.start(t, cfg)
+			var own []string
+			for i := range 6 { // three quarters
+				name, a := s.openAs(t, mallory[0], mallory[1])
+				if a.Status != http.StatusOK {
+					t.Fatalf("session %d was answered %d %s", i, a.Status, a.Data)
+				}
+				own = append(own, name)
+			}
+			_, a := s.openAs(t, mallory[0], mallory[1])
+			wantBusy(t, a)
+			for range 2 {
+				if _, a := s.openAs(t, alice[0], alice[1]); a.Status != http.StatusOK {
+					t.Errorf("another client was answered %d %s", a.Status, a.Data)
+				}
+			}
+			_, a = s.openAs(t, alice[0], alice[1])
+			wantBusy(t, a)
+			// What ends is given back.
+			for _, name := range own {
+				s.do(t, rpc.Call{Action: rpc.End, Session: name})
+			}
+			eventually(t, "the processes have ended", func() bool { return in.metric(t, "processes") == 2 })
+			if _, a := s.openAs(t, mallory[0], mallory[1]); a.Status != http.StatusOK {
+				t.Errorf("after the end it was answered %d %s", a.Status, a.Data)
+			}
+		})
+	}
+}
+
+// M10: clients begin sessions that they never use, which would keep their processes for a day.
+func TestAttackProcessesThatAreNeverUsed(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 3
+	in := s.start(t, cfg)
+	var unused []string
+	for i := range 2 {
+		name, _ := s.openAs(t, fmt.Sprint("mallory ", i), "")
+		s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		unused = append(unused, name)
+	}
+	used, _ := s.openAs(t, "bob", "")
+	stream, _ := s.request(t, used, "1", "progress")
+	s.finished(t, used, stream)
+
+	_, a := s.openAs(t, "alice", "")
+	wantBusy(t, a)
+	if n := in.metric(t, "sessions"); n != 3 {
+		t.Errorf("%v sessions are left: those that were begun just now may be used yet", n)
+	}
+	in.unusedAfter = 0
+	_, a = s.openAs(t, "alice", "")
+	wantBusy(t, a)
+	eventually(t, "there is room for another client", func() bool {
+		_, a := s.openAs(t, "alice", "")
+		return a.Status == http.StatusOK
+	})
+	for _, name := range unused {
+		s.wantState(t, name, session.Closed)
+	}
+	s.wantState(t, used, session.Open)
+}
+
+// One client makes as many requests as may be open.
+func TestAttackCallsTakenByOneClient(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+	cfg := testConfig(up.URL)
+	cfg.MaxCalls = 8
+	in := s.start(t, cfg)
+	mallory, _ := s.openAs(t, "mallory", "")
+	alice, _ := s.openAs(t, "alice", "")
+	for i := range 6 {
+		if _, a := s.request(t, mallory, fmt.Sprint(i), "hang"); a.Status != http.StatusAccepted {
+			t.Fatalf("request %d was answered %d %s", i, a.Status, a.Data)
+		}
+	}
+	_, a := s.request(t, mallory, "7", "hang")
+	wantBusy(t, a)
+	if stream, a := s.request(t, alice, "1", "x"); a.Status != http.StatusAccepted {
+		t.Errorf("another client was answered %d %s", a.Status, a.Data)
+	} else {
+		s.finished(t, alice, stream)
+	}
+	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	eventually(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.open.pool.Used() == 0 })
+}
