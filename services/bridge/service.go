@@ -44,8 +44,8 @@ type Service struct {
 
 	command *command // of a server that speaks stdio; nil when it speaks HTTP
 
-	doubtAfter  time.Duration // [doubtAfter], but for tests
-	unusedAfter time.Duration // [unusedAfter], but for tests
+	doubtAfter  time.Duration                        // [doubtAfter], but for tests
+	unusedAfter time.Duration                        // [unusedAfter], but for tests
 	after       func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing

@@ -45,8 +45,8 @@ type Service struct {
 	ids      *ids
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
-	app                    *fiber.App
-	ln                     net.Listener
+	app                              *fiber.App
+	ln                               net.Listener
 }
 
 // New opens the listener at cfg.IngestAddr and registers metrics and the readiness
