@@ -47,36 +47,36 @@ func TestAttackResponseSplitting(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(conn)
-	read := func(method string) (*http.Response, string) {
+	read := func(method string) (status int, header http.Header, body string) {
 		t.Helper()
 		resp, err := http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, err := io.ReadAll(resp.Body)
+		defer func() { _ = resp.Body.Close() }()
+		all, err := io.ReadAll(resp.Body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = resp.Body.Close() // it was read
-		return resp, string(body)
+		return resp.StatusCode, resp.Header, string(all)
 	}
-	first, body := read(http.MethodPost)
-	if first.StatusCode != http.StatusUnauthorized || body != result("7") || first.Header.Get("Content-Type") != "application/json" {
-		t.Errorf("%d %s %s", first.StatusCode, first.Header, body)
+	status, header, body := read(http.MethodPost)
+	if status != http.StatusUnauthorized || body != result("7") || header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %s %s", status, header, body)
 	}
-	if got := first.Header["Www-Authenticate"]; !slices.Equal(got, []string{"Bearer x"}) {
+	if got := header["Www-Authenticate"]; !slices.Equal(got, []string{"Bearer x"}) {
 		t.Errorf("WWW-Authenticate is %q", got)
 	}
-	if got := first.Header.Get("Retry-After"); got != "5" {
+	if got := header.Get("Retry-After"); got != "5" {
 		t.Errorf("Retry-After is %q", got)
 	}
 	for _, name := range []string{"Set-Cookie", "Access-Control-Allow-Origin", "Location", "Content-Security-Policy", "Mcp-Session-Id"} {
-		if got := first.Header[name]; len(got) > 0 {
+		if got := header[name]; len(got) > 0 {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
-	if second, body := read(http.MethodDelete); second.StatusCode != http.StatusNoContent || body != "" {
-		t.Errorf("the second response is %d %q", second.StatusCode, body)
+	if status, _, body := read(http.MethodDelete); status != http.StatusNoContent || body != "" {
+		t.Errorf("the second response is %d %q", status, body)
 	}
 }
 
