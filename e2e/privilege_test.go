@@ -66,7 +66,7 @@ func (p privileged) as(t *testing.T, user string) *nats.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Connect(seed, nats.CustomInboxPrefix(inboxOf(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	return p.Connect(seed, nats.Name(user), nats.CustomInboxPrefix(inboxOf(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
 // inboxOf is the prefix of a user's inboxes: that of the service, or of the command that an
