@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,11 +17,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/auth"
 	rejoin "rejoin/shared/client"
@@ -116,6 +119,7 @@ func TestDockerADeploymentOnOneMachine(t *testing.T) {
 		{"its containers may do little", d.isHardened},
 		{"the proxy answers for an edge that is away", d.speaksForTheEdge},
 		{"an edge hears that a client behind the proxy has gone", d.noticesWhoGoes},
+		{"attacks on its memory kill no container", d.standsAttacks},
 		{"a session of curl goes on after down and up", d.outlivesDown},
 		{"a restart of each container loses nothing", d.survivesRestarts},
 		{"access control is a matter of .env", d.letsIn},
@@ -277,6 +281,68 @@ func (d *deployment) noticesWhoGoes(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the edge still has the connection")
 		}
+	}
+}
+
+// standsAttacks makes the attacks of attack_memory_test.go on the containers themselves, whose
+// memory is limited.
+func (d *deployment) standsAttacks(t *testing.T) {
+	states := func() (all []string) {
+		for _, service := range deployed {
+			all = append(all, service+" "+d.run("docker", "inspect", "--format={{.State.StartedAt}} {{.State.OOMKilled}} {{.RestartCount}}", d.container(service)))
+		}
+		return all
+	}
+	before := states()
+	url := d.url + streamPath("attacked", "main")
+	publish := func(size int) {
+		message := fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", size))
+		if a := do(t, http.MethodPost, url, message, "Content-Type", jsonType); a.status != http.StatusCreated {
+			t.Errorf("a healthy publisher is answered %d %.300s", a.status, a.body)
+		}
+	}
+	for range 9 {
+		publish(1e6)
+	}
+	var all sync.WaitGroup
+	attack := func(service, port string, n int, head string, body func() io.Reader) {
+		ip := strings.TrimSpace(d.run("docker", "inspect", `--format={{(index .NetworkSettings.Networks "`+d.project+`_http").IPAddress}}`, d.container(service)))
+		for range n {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(ip, port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+			all.Go(func() {
+				// Who is refused may be cut off in the middle of its body.
+				_, _ = io.Copy(conn, io.MultiReader(strings.NewReader(head), body()))
+			})
+		}
+	}
+	nothing := func() io.Reader { return strings.NewReader("") }
+	attack("sse-edge", "8080", 300, "GET "+streamPath("attacked", "main")+"?limit=1000 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n", nothing)
+	post := "POST " + streamPath("attacked", "other") + "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+	attack("ingest", "8081", 20, fmt.Sprintf(post, "?results=each", "application/x-ndjson", 1_200_000),
+		func() io.Reader { return strings.NewReader(strings.Repeat("x\n", 600_000)) })
+	attack("ingest", "8081", 8, fmt.Sprintf(post, "", jsonType, 4<<20-1),
+		func() io.Reader { return strings.NewReader("[" + strings.Repeat("0,", 2<<20-2) + "0]") })
+	session := `{"metadata":{"x":"` + strings.Repeat("x", 16<<10-8) + `"}}`
+	for range 4 {
+		all.Go(func() {
+			for range 500 {
+				_, _ = try(http.MethodPost, d.url+"/v1/sessions", session, "Content-Type", jsonType) // it may be refused
+			}
+		})
+	}
+	for range 50 {
+		publish(10)
+	}
+	all.Wait()
+	publish(10)
+	t.Logf("what they use behind that:\n%s", d.run("docker", "stats", "--no-stream", "--format={{.Name}} {{.MemUsage}}"))
+	if diff := gocmp.Diff(before, states()); diff != "" {
+		t.Errorf("containers have ended: %s", diff)
 	}
 }
 
