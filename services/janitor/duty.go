@@ -64,6 +64,11 @@ func (s loggedSession) events() bool {
 	return slices.ContainsFunc(s.lives, func(l loggedLife) bool { return l.events })
 }
 
+// unused reports whether nothing was ever stored in the session but its opening, for certain.
+func (s loggedSession) unused() bool {
+	return len(s.lives) == 0 && s.opening.whole && !s.opening.used
+}
+
 // holds reports whether the log has something of a record's life or of the empty one, or
 // an opening of its name.
 func (s loggedSession) holds(rec session.Record) bool {

@@ -18,6 +18,9 @@ const (
 	// edgeGone is how long an edge that answers no more is waited for: longer than its
 	// connections live.
 	edgeGone = 15 * time.Minute
+	// clockSkew is how far the clocks of an ingest, an edge and the janitor may be apart when it
+	// matters whether a request followed the creation of a session.
+	clockSkew = time.Minute
 )
 
 // vigil is what the registrar knows of sessions that may be idle, from one round to
@@ -27,18 +30,23 @@ const (
 // log, and no edge knew of a connection or of a request. In doubt nobody is alone:
 // while NATS cannot be asked, and while an edge does not answer that did within
 // edgeGone. When no edge is known and none answers, nobody is connected.
+//
+// A session that was never used may be idle for less time. In doubt it was used: when it was
+// created before known, when an edge remembers anybody, or did when it was asked before.
 type vigil struct {
 	alone   map[string]uint64    // the revision of each session that was alone in the last round
 	present map[string]time.Time // when an edge last knew of somebody
 	edges   map[string]time.Time // when each edge last answered
 	called  time.Time            // when edges were asked last
+	known   time.Time            // the edges remember all requests since then; zero: nobody was asked
 }
 
 // candidate is a session that may be idle.
 type candidate struct {
 	record session.Record
 	after  time.Duration
-	seen   time.Time // when an edge last knew of somebody, or zero
+	within time.Duration // how far back a request counts
+	seen   time.Time     // when an edge last knew of somebody, or zero
 }
 
 // idle reports whether a session has had no event for as long as it may have none.
@@ -51,7 +59,7 @@ func (c candidate) idle(in loggedSession, lastEvent func(session.Record) time.Ti
 // candidates returns sessions to ask the edges about, as many as one question may
 // have: first those that were alone in the last round, then the others by name.
 // lastEvent says when a session's last event may have been stored.
-func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSession, limit func(session.Retention) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
+func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSession, limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
@@ -67,11 +75,17 @@ func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSess
 		if r.State != session.Open {
 			continue
 		}
-		c := candidate{*r, limit(r.Retention), v.present[r.Session]}
-		if c.idle(inLog[r.Session], lastEvent, now) {
+		in, seen := inLog[r.Session], v.present[r.Session]
+		used := !in.unused() || !seen.IsZero() || v.known.IsZero() || !r.Created.After(v.known.Add(clockSkew))
+		c := candidate{record: *r, after: limit(r.Retention, used), seen: seen}
+		if c.within = c.after; !used {
+			c.within = max(c.after, now.Sub(r.Created)+clockSkew)
+		}
+		if c.idle(in, lastEvent, now) {
 			f.add(c)
-		} else if !c.seen.IsZero() {
-			present[r.Session] = c.seen
+		}
+		if !seen.IsZero() {
+			present[r.Session] = seen
 		}
 	}
 	v.present = present
@@ -86,7 +100,7 @@ func (v *vigil) rollCall(now time.Time) bool { return now.Sub(v.called) >= rollC
 func question(asked []candidate) who.Question {
 	var q who.Question
 	for _, c := range asked {
-		q.Sessions = append(q.Sessions, who.Session{Name: c.record.Session, Within: int64(c.after / time.Second)})
+		q.Sessions = append(q.Sessions, who.Session{Name: c.record.Session, Within: int64(c.within / time.Second)})
 	}
 	return q
 }
@@ -109,6 +123,9 @@ func (v *vigil) heard(asked []candidate, answers []who.Answer, err error, now ti
 				v.present[name] = at
 			}
 		}
+	}
+	if v.known.IsZero() && err == nil {
+		v.known = now
 	}
 	if missing := v.missing(now); missing || err != nil {
 		return nil
@@ -134,6 +151,7 @@ func (v *vigil) missing(now time.Time) (some bool) {
 		switch {
 		case now.Sub(at) >= edgeGone:
 			delete(v.edges, edge)
+			v.known = now // whom it alone has seen nobody knows
 		case at.Before(now):
 			some = true
 		}
@@ -141,11 +159,17 @@ func (v *vigil) missing(now time.Time) (some bool) {
 	return some
 }
 
-// idleLimit returns how long a session may be idle, by what it asks for; negative is
-// for ever.
-func (c Config) idleLimit() func(session.Retention) time.Duration {
-	all := time.Duration(cmp.Or(c.IdleAfter, -1))
-	return func(asked session.Retention) time.Duration {
-		return session.Within(asked.IdleAfter, all, time.Duration(c.IdleAfterOverride))
+// idleLimit returns how long a session may be idle, by what it asks for and whether it was ever
+// used; negative is for ever.
+func (c Config) idleLimit() func(asked session.Retention, used bool) time.Duration {
+	within := func(asked session.Retention, all Age) time.Duration {
+		return session.Within(asked.IdleAfter, time.Duration(cmp.Or(all, -1)), time.Duration(c.IdleAfterOverride))
+	}
+	return func(asked session.Retention, used bool) time.Duration {
+		idle, unused := within(asked, c.IdleAfter), within(asked, c.UnusedAfter)
+		if used || unused < 0 || idle >= 0 && idle < unused {
+			return idle
+		}
+		return unused
 	}
 }

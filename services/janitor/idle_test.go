@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
@@ -73,6 +74,134 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 				t.Errorf("it remembers %v", v.present)
 			}
 		})
+	}
+}
+
+func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg          Config
+		asked        time.Duration
+		used, unused time.Duration
+	}{
+		"shorter":                      {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, 0, 24 * time.Hour, time.Hour},
+		"longer":                       {Config{IdleAfter: Age(time.Hour), UnusedAfter: Age(24 * time.Hour)}, 0, time.Hour, time.Hour},
+		"used ones are open for ever":  {Config{IdleAfter: -1, UnusedAfter: Age(time.Hour)}, 0, -1, time.Hour},
+		"off":                          {Config{IdleAfter: Age(time.Hour), UnusedAfter: -1}, 0, time.Hour, time.Hour},
+		"off, by default of a program": {Config{IdleAfter: Age(time.Hour)}, 0, time.Hour, time.Hour},
+		"all off":                      {Config{}, 0, -1, -1},
+		"it asks for less":             {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, time.Minute, time.Minute, time.Minute},
+		"it asks for less than a day":  {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, 2 * time.Hour, 2 * time.Hour, time.Hour},
+		"it may ask for more":          {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour), IdleAfterOverride: -1}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
+		"off, and it asks for less":    {Config{IdleAfter: Age(24 * time.Hour)}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit, asked := test.cfg.idleLimit(), session.Retention{IdleAfter: test.asked}
+			if used, unused := limit(asked, true), limit(asked, false); used != test.used || unused != test.unused {
+				t.Errorf("%s, unused %s", used, unused)
+			}
+		})
+	}
+}
+
+// Each case is a session that is an hour old at noon, and the rounds of a minute that follow.
+func TestVigil_SessionWasNeverUsed(t *testing.T) {
+	whole := loggedSession{opening: opening{seq: 1, first: 1, whole: true}}
+	copied, forgotten, written := whole, whole, whole
+	copied.opening.whole, forgotten.opening.used = false, true
+	written.lives = []loggedLife{{life: "x"}}
+	edge := func(name string, ago ...int64) who.Answer {
+		a := who.Answer{Edge: name}
+		for _, s := range ago {
+			a.Present = append(a.Present, who.Present{Ago: s})
+		}
+		return a
+	}
+	nobody := []who.Answer{edge("e")}
+	for name, test := range map[string]struct {
+		in      loggedSession
+		known   time.Duration // ago
+		edges   map[string]time.Time
+		rounds  [][]who.Answer
+		idleFor time.Duration // how long it is idle until it is closed, whatever the edges remember
+		want    bool          // it is closed after the last round
+	}{
+		"never":                           {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}, want: true},
+		"asked once":                      {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody}},
+		"no edge":                         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nil, nil}, want: true},
+		"something was stored":            {in: written, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
+		"something was stored, and went":  {in: forgotten, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
+		"only the opening's copy is left": {in: copied, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
+		"the log has no opening":          {known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
+		"the janitor is hardly older":     {in: whole, known: time.Hour + clockSkew, rounds: [][]who.Answer{nobody, nobody}},
+		"visited":                         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{{edge("e", 3500)}, nobody, nobody, nobody}},
+		"visited at another edge":         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, {edge("e"), edge("f", 0)}, nobody, nobody}},
+		"visited, and idle since":         {in: whole, known: 2 * time.Hour, idleFor: time.Hour, rounds: [][]who.Answer{{edge("e", 3600)}, nobody, nobody}, want: true},
+		"an edge has gone": {
+			in: whole, known: 2 * time.Hour, edges: map[string]time.Time{"f": noon.Add(-edgeGone)},
+			rounds: [][]who.Answer{nobody, nobody, nobody},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := vigil{present: map[string]time.Time{}, edges: test.edges, known: noon.Add(-test.known)}
+			cfg := Config{IdleAfter: Age(max(test.idleFor, 24*time.Hour)), UnusedAfter: Age(time.Hour)}
+			if test.idleFor > 0 {
+				cfg.IdleAfter = Age(test.idleFor)
+			}
+			records, inLog := []session.Record{openRecord("s", time.Hour)}, map[string]loggedSession{"s": test.in}
+			var alone []candidate
+			for i, answers := range test.rounds {
+				now := noon.Add(time.Duration(i) * time.Minute)
+				asked := v.candidates(records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return noon.Add(-2 * time.Hour) }, now)
+				if q := question(asked); i == 0 && test.want && (len(q.Sessions) != 1 || q.Sessions[0].Within < 3600) {
+					t.Errorf("the edges are asked %+v", q)
+				}
+				if len(asked) == 0 {
+					answers = nobody
+				}
+				alone = v.heard(asked, answers, nil, now)
+			}
+			if (len(alone) == 1) != test.want {
+				t.Errorf("alone are %+v", alone)
+			}
+		})
+	}
+	v := vigil{present: map[string]time.Time{}}
+	if v.heard(nil, nil, errors.New("away"), noon); !v.known.IsZero() {
+		t.Error("an edge that was not asked is known")
+	}
+	v.heard(nil, nobody, nil, noon)
+	if v.heard(nil, nobody, nil, noon.Add(time.Minute)); !v.known.Equal(noon) {
+		t.Errorf("the edges are known since %s", v.known)
+	}
+}
+
+// A stream of an MCP call has no birth. When the floor has passed its events, nothing of it is
+// in the log any more.
+func TestLedger_SessionWasUsed(t *testing.T) {
+	l := newLedger()
+	opened := func(name string, seq uint64, again bool) {
+		l.apply(eventlog.Entry{Sequence: seq, Time: noon, Valid: true, Again: again, Subject: event.Subject{Session: name, Kind: event.Open}}, noon)
+	}
+	unused := func(name string) bool {
+		all := map[string]loggedSession{}
+		l.logged(all)
+		return all[name].unused()
+	}
+	opened("empty", 1, false)
+	opened("called", 2, false)
+	opened("copied", 3, true)
+	if !unused("empty") || !unused("called") || unused("copied") {
+		t.Error("before the first event")
+	}
+	l.apply(eventlog.Entry{Sequence: 4, Time: noon, Valid: true, Size: 1, Subject: event.Subject{Session: "called", Life: "x", Stream: "t", Kind: event.Message}}, noon)
+	opened("empty", 5, true)
+	opened("called", 6, true)
+	for _, floor := range []uint64{2, 5} {
+		l.advance(floor)
+		l.expireAll()
+		if !unused("empty") || unused("called") {
+			t.Errorf("with the floor at %d", floor)
+		}
 	}
 }
 
@@ -175,6 +304,39 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 			return a
 		})
 	})
+}
+
+func TestUnusedSessionsAreClosed(t *testing.T) {
+	cfg := quick()
+	cfg.IdleAfter, cfg.UnusedAfter = Age(24*time.Hour), Age(time.Second)
+	began := time.Now().Add(-2 * clockSkew)
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
+		s.registrar.vigil.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
+		s.registrar.vigil.known = began
+	})
+	r.play(t, "e", func(name string) bool { return name == "visited" })
+	r.create(t, "visited")
+	r.create(t, "written")
+	r.publish(t, "written", "t", 1)
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("earlier", "", nil, began)); err != nil {
+		t.Fatal(err)
+	}
+	r.create(t, "empty")
+	state := func(name string) session.State {
+		rec, _ := r.b.Sessions.Session(name)
+		return rec.State
+	}
+	eventually(t, func() error {
+		if now := state("empty"); now != session.Closed {
+			return fmt.Errorf("the session is %q", now)
+		}
+		return nil
+	})
+	for _, name := range []string{"visited", "written", "earlier"} {
+		if now := state(name); now != session.Open {
+			t.Errorf("the session %s is %q", name, now)
+		}
+	}
 }
 
 func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {

@@ -275,6 +275,9 @@ func (l *ledger) tidy(a *account, s *stream) {
 		delete(a.streams, s.name)
 	case s == nil && a.empty():
 		l.since = l.lastEvent(a.key())
+		if o := l.openings[a.session]; o != nil {
+			o.used = true
+		}
 		delete(l.accounts, a.key())
 	}
 }

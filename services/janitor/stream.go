@@ -88,6 +88,7 @@ type opening struct {
 	session string
 	seq     uint64
 	first   uint64    // where it was stored first, as far as the ledger knows
+	used    bool      // something of a life of the name was in the log, and the floor has passed it
 	whole   bool      // the ledger has seen it as it was stored first, so all of its life
 	at      time.Time // when that was
 	// life is what the opening says, when known is set: the tail brings no content, and so
