@@ -210,3 +210,154 @@ func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
 		full(in.post(t, name, "x", ping("1")))
 	}
 }
+
+// forwarded is a configuration for which requests come from the address in X-Forwarded-For.
+func forwarded(t *testing.T) ingest.Config {
+	t.Helper()
+	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig()
+	cfg.Clients = clients
+	return cfg
+}
+
+func tooMany(t *testing.T, a answer) {
+	t.Helper()
+	a.expect(t, http.StatusTooManyRequests, "too_many_sessions")
+	if after := a.header.Get("Retry-After"); after != "30" {
+		t.Errorf("Retry-After: %q", after)
+	}
+}
+
+func TestMaxSessions_ClientsHaveShares(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := forwarded(t)
+	cfg.MaxSessions = 8
+	in := s.start(t, cfg)
+	const greedy, modest = "2001:db8::1", "192.0.2.1"
+	create := func(address, name string) answer {
+		return in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"`+name+`"}`), "Content-Type", asJSON, "X-Forwarded-For", address)
+	}
+	open := func(a answer) {
+		t.Helper()
+		if a.status != http.StatusCreated {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	for i := range 5 {
+		open(create(greedy, fmt.Sprint("g", i)))
+	}
+	open(in.post(t, "g5", "t", ping("1"), "X-Forwarded-For", "2001:db8::2"))
+
+	tooMany(t, create(greedy, "g6"))
+	tooMany(t, in.post(t, "g6", "t", ping("1"), "X-Forwarded-For", greedy))
+	tooMany(t, in.post(t, "g6", "t", []byte("["+string(ping("1"))+"]"), "X-Forwarded-For", greedy))
+	tooMany(t, in.send(t, http.MethodPost, eventsOf("g6", "t"), ping("1"), "Content-Type", asNDJSON, "X-Forwarded-For", greedy))
+	in.post(t, "g0", "t", ping("1"), "X-Forwarded-For", greedy).stored(t, false) // what there is goes on
+
+	open(create(modest, "m0"))
+	if a := in.close(t, "g0"); a.status != http.StatusNoContent {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	tooMany(t, create(greedy, "g6")) // a closed one counts
+	if n := in.metric(t, "rejoin_ingest_sessions_ratio", ""); n != 7./8 {
+		t.Errorf("%v are taken", n)
+	}
+	open(create(modest, "m1"))
+	tooMany(t, create(modest, "m2"))
+	tooMany(t, create("192.0.2.2", "m2"))
+	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "sessions"); n != 2 {
+		t.Errorf("%v times all were taken", n)
+	}
+	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "share"); n != 5 {
+		t.Errorf("%v times the share was taken", n)
+	}
+	reply := request(t, s.connect(t), "mcp.ingest.n.t", ping("1"))
+	if reply.Header.Get(micro.ErrorCodeHeader) != "429" || reply.Header.Get(micro.ErrorHeader) != "too_many_sessions" {
+		t.Errorf("%v %s", reply.Header, reply.Data)
+	}
+}
+
+func TestMaxSessions_OwnersHaveShares(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := guardedConfig(t)
+	cfg.MaxSessions, cfg.MaxMetadataBytes = 8, 800
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	metadata := `{"metadata":{"x":"` + strings.Repeat("x", 100-8) + `"}}`
+	opened := map[string]int{}
+	in := s.start(t, cfg)
+	fill := func(token, body string) {
+		t.Helper()
+		for range 9 {
+			a := in.as(t, token, http.MethodPost, "/v1/sessions", body)
+			if a.status != http.StatusCreated {
+				tooMany(t, a)
+				return
+			}
+			opened[token]++
+		}
+		t.Error("nothing is refused")
+	}
+	fill(alice, metadata)
+	in = s.start(t, cfg) // whose they are is in the records
+	fill(alice, metadata)
+	fill(bob, metadata)
+	if opened[alice] != 6 || opened[bob] != 2 {
+		t.Errorf("alice has %d, bob %d", opened[alice], opened[bob])
+	}
+}
+
+func TestMaxMetadataBytes(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.MaxMetadataBytes = 1000
+	in := s.start(t, cfg)
+	// As stored, a < takes six bytes.
+	tooMany(t, in.create(t, `{"metadata":{"x":"`+strings.Repeat("<", 200)+`"}}`))
+	if a := in.create(t, `{"metadata": {"x": "`+strings.Repeat("<", 100)+`"}}`); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if n := in.metric(t, "rejoin_ingest_sessions_ratio", ""); n != 0.608 {
+		t.Errorf("%v of it are taken", n)
+	}
+	in.post(t, "s", "t", ping("1")).stored(t, false)
+	tooMany(t, in.create(t, `{"metadata":{"x":"`+strings.Repeat("x", 500)+`"}}`))
+	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "metadata"); n != 2 {
+		t.Errorf("%v refusals are counted", n)
+	}
+}
+
+func TestMaxSessionRate(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := forwarded(t)
+	cfg.MaxSessionRate = 1
+	in := s.start(t, cfg)
+	in.post(t, "there", "t", ping("1")).stored(t, false)
+	next := 0
+	for _, open := range []func(address string) answer{
+		func(address string) answer {
+			return in.send(t, http.MethodPost, "/v1/sessions", nil, "X-Forwarded-For", address)
+		},
+		func(address string) answer {
+			next++
+			return in.post(t, fmt.Sprint("s", next), "t", ping("1"), "X-Forwarded-For", address)
+		},
+	} {
+		a := exhaust(t, func() answer { return open("192.0.2.1") })
+		a.expect(t, http.StatusTooManyRequests, "rate_limited")
+		if after := a.header.Get("Retry-After"); after != "1" {
+			t.Errorf("Retry-After: %q", after)
+		}
+		if a := open("192.0.2.2"); a.status != http.StatusCreated {
+			t.Errorf("another client is answered %d %s", a.status, a.body)
+		}
+		for range 30 { // messages are not counted
+			in.post(t, "there", "t", ping("1"), "X-Forwarded-For", "192.0.2.1").stored(t, false)
+		}
+	}
+	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "rate"); n != 2 {
+		t.Errorf("%v refusals are counted", n)
+	}
+}

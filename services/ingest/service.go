@@ -63,7 +63,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	b.Register("ingest", env.Metrics)
-	limits := &sessionLimits{registry: b.Sessions, sessions: cfg.MaxSessions, metadata: cfg.MaxMetadataBytes, opening: map[session.Holder]session.Usage{}}
+	limits := newSessionLimits(cfg.MaxSessions, cfg.MaxMetadataBytes, b.Sessions.Usage)
 	m := newMetrics(env.Metrics, limits.share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,

@@ -32,15 +32,22 @@ func (e *sessionsError) Error() string {
 }
 
 // sessionLimits bound the sessions that there are, by the copy of the registry and what this
-// ingest is opening. Several ingests may exceed a limit by what they open at the same moment.
-// It is safe for concurrent use.
+// ingest is opening. A session counts twice for the moment in which it is in both; so this ingest
+// never exceeds a limit. Several ingests may, by what they open at the same moment. It is safe
+// for concurrent use.
 type sessionLimits struct {
-	registry           *session.Registry
+	// usage returns what all sessions that there are take, and those of a holder; see
+	// [session.Registry.Usage].
+	usage              func(session.Holder) (all, own session.Usage)
 	sessions, metadata int64 // in bytes; below 1: any number
 
 	mu      sync.Mutex
 	opening map[session.Holder]session.Usage // by this ingest
 	all     session.Usage                    // the sum of these
+}
+
+func newSessionLimits(sessions, metadata int64, usage func(session.Holder) (all, own session.Usage)) *sessionLimits {
+	return &sessionLimits{usage: usage, sessions: sessions, metadata: metadata, opening: map[session.Holder]session.Usage{}}
 }
 
 // enter makes room for a session; leave follows when it is in the copy of the registry, or was
@@ -49,7 +56,7 @@ func (l *sessionLimits) enter(rec session.Record) (leave func(), err error) {
 	holder, more := rec.Holder(), rec.Usage()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all, own := l.registry.Usage(holder)
+	all, own := l.usage(holder)
 	all, own = all.Plus(l.all), own.Plus(l.opening[holder])
 	for _, limit := range []struct {
 		flag, reason       string
@@ -88,7 +95,7 @@ func (l *sessionLimits) count(of session.Holder, more session.Usage) {
 
 // share returns how full the fuller of both limits is, from 0 to 1; 0 without limits.
 func (l *sessionLimits) share() (full float64) {
-	all, _ := l.registry.Usage(session.Holder{})
+	all, _ := l.usage(session.Holder{})
 	if l.sessions > 0 {
 		full = float64(all.Sessions) / float64(l.sessions)
 	}

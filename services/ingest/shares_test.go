@@ -1,0 +1,179 @@
+package ingest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+// index stands for the copy of the registry.
+type index struct {
+	mu   sync.Mutex
+	all  session.Usage
+	held map[session.Holder]session.Usage
+}
+
+func (i *index) usage(of session.Holder) (all, own session.Usage) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.all, i.held[of]
+}
+
+func (i *index) put(rec session.Record) session.Usage {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.held == nil {
+		i.held = map[session.Holder]session.Usage{}
+	}
+	i.all = i.all.Plus(rec.Usage())
+	i.held[rec.Holder()] = i.held[rec.Holder()].Plus(rec.Usage())
+	return i.all
+}
+
+// recordOf returns the record of a new session with so many bytes of metadata.
+func recordOf(owner string, metadata int) session.Record {
+	if metadata == 0 {
+		return session.New("s", owner, nil, time.Now())
+	}
+	return session.New("s", owner, []byte(`{"x":"`+strings.Repeat("x", metadata-8)+`"}`), time.Now())
+}
+
+func reasonOf(t *testing.T, err error) string {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	full, ok := errors.AsType[*sessionsError](err)
+	if !ok {
+		t.Fatal(err)
+	}
+	return full.reason
+}
+
+func TestSessionLimits(t *testing.T) {
+	type step struct {
+		owner    string
+		metadata int
+		times    int
+		then     string // why the next one is not opened
+	}
+	for name, test := range map[string]struct {
+		sessions, metadata int64
+		steps              []step
+	}{
+		"nobody has a share":         {8, -1, []step{{"", 0, 8, refusedSessions}}},
+		"an owner has a share":       {8, -1, []step{{"alice", 0, 6, refusedShare}, {"bob", 0, 2, refusedSessions}, {"carol", 0, 0, refusedSessions}}},
+		"others fill the most of it": {8, -1, []step{{"", 0, 6, ""}, {"alice", 0, 2, refusedSessions}}},
+		"one is everybody's share":   {4, -1, []step{{"alice", 0, 3, refusedShare}, {"bob", 0, 1, refusedSessions}}},
+		"too few to share":           {2, -1, []step{{"alice", 0, 2, refusedSessions}}},
+		"metadata":                   {-1, 160, []step{{"", 20, 8, refusedMetadata}, {"", 0, 9, ""}}},
+		"a share of metadata":        {0, 160, []step{{"alice", 20, 6, refusedShare}, {"alice", 0, 9, ""}, {"bob", 20, 2, refusedMetadata}}},
+		"more metadata than all":     {-1, 160, []step{{"", 161, 0, refusedMetadata}, {"", 160, 1, refusedMetadata}}},
+		"no limit":                   {-1, 0, []step{{"alice", 20, 99, ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, opened := range []bool{false, true} { // or still being opened
+				there := &index{}
+				l := newSessionLimits(test.sessions, test.metadata, there.usage)
+				for _, step := range test.steps {
+					for i := range step.times + 1 {
+						if i == step.times && step.then == "" {
+							break
+						}
+						rec := recordOf(step.owner, step.metadata)
+						leave, err := l.enter(rec)
+						if got := reasonOf(t, err); i < step.times && err != nil || i == step.times && got != step.then {
+							t.Fatalf("%+v: number %d: %q, %v", step, i+1, got, err)
+						}
+						if err == nil && opened {
+							there.put(rec)
+							leave()
+						}
+					}
+				}
+				if opened && (len(l.opening) > 0 || l.all != session.Usage{}) {
+					t.Errorf("%+v are being opened: %v", l.all, l.opening)
+				}
+			}
+		})
+	}
+}
+
+func TestSessionLimits_SessionIsNotOpened(t *testing.T) {
+	there := &index{}
+	l := newSessionLimits(1, 20, there.usage)
+	for range 3 {
+		leave, err := l.enter(recordOf("", 20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.enter(recordOf("", 0)); reasonOf(t, err) != refusedSessions {
+			t.Errorf("while it is being opened: %v", err)
+		}
+		leave()
+	}
+	if l.share() != 0 || len(l.opening) > 0 || l.all != (session.Usage{}) {
+		t.Errorf("%v are taken, %+v", l.share(), l.opening)
+	}
+}
+
+func TestSessionLimits_Share(t *testing.T) {
+	there := &index{}
+	l := newSessionLimits(10, 100, there.usage)
+	there.put(recordOf("alice", 20))
+	if l.share() != 0.2 {
+		t.Errorf("%v of the metadata are taken", l.share())
+	}
+	for range 3 {
+		there.put(recordOf("", 0))
+	}
+	if l.share() != 0.4 {
+		t.Errorf("%v of the sessions are taken", l.share())
+	}
+	if full := newSessionLimits(-1, 0, there.usage).share(); full != 0 {
+		t.Errorf("%v without limits", full)
+	}
+}
+
+// What is being opened counts, so no limit is exceeded; what is refused is tried again.
+func TestSessionLimits_ManyAtOnce(t *testing.T) {
+	const most = 40
+	there := &index{}
+	l := newSessionLimits(most, 20*most, there.usage)
+	var all sync.WaitGroup
+	for i := range 4 * most {
+		all.Go(func() {
+			rec := recordOf(fmt.Sprint("owner ", i%8), 20)
+			leave, err := l.enter(rec)
+			if err != nil {
+				reasonOf(t, err)
+				return
+			}
+			defer leave()
+			if i%5 == 0 {
+				return // it is not opened
+			}
+			if now := there.put(rec); now.Sessions > most || now.MetadataBytes > 20*most {
+				t.Errorf("there are %+v", now)
+			}
+		})
+	}
+	all.Wait()
+	if len(l.opening) > 0 || l.all != (session.Usage{}) {
+		t.Errorf("%+v are being opened at the end", l.opening)
+	}
+	for i := 0; there.all.Sessions < most; i++ {
+		rec := recordOf(fmt.Sprint("another ", i), 20)
+		leave, err := l.enter(rec)
+		if err != nil {
+			t.Fatalf("with %+v: %v", there.all, err)
+		}
+		there.put(rec)
+		leave()
+	}
+}
