@@ -13,9 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go/micro"
+
 	"rejoin/services/web"
+	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 )
@@ -43,6 +47,49 @@ func TestResults_AreHeldWithinTheMemory(t *testing.T) {
 	}
 	if r.drop(); memory.Used() != 0 {
 		t.Errorf("%d bytes are held at the end", memory.Used())
+	}
+}
+
+// handlersOwn is a request whose methods that keep something for NATS's service are called by
+// nobody, since they may be called by its handler's goroutine alone.
+type handlersOwn struct {
+	micro.Request
+
+	t     *testing.T
+	reply string
+}
+
+func (r handlersOwn) Reply() string { return r.reply }
+
+func (r handlersOwn) Respond([]byte, ...micro.RespondOpt) error {
+	r.t.Error("Respond is called")
+	return nil
+}
+
+func (r handlersOwn) RespondJSON(any, ...micro.RespondOpt) error {
+	r.t.Error("RespondJSON is called")
+	return nil
+}
+
+func (r handlersOwn) Error(string, string, []byte, ...micro.RespondOpt) error {
+	r.t.Error("Error is called")
+	return nil
+}
+
+func TestRefuse_FromAnyGoroutine(t *testing.T) {
+	nc := natstest.Start(t).Connect()
+	s := &Service{backend: &backend.Backend{Conn: nc}}
+	inbox := nc.NewRespInbox()
+	answers, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.refuse(handlersOwn{t: t, reply: inbox}, session.ErrClosed)
+	s.respondJSON(handlersOwn{t: t, reply: inbox}, 1)
+	for _, want := range []string{string(web.CodeSessionClosed), ""} {
+		if msg, err := answers.NextMsg(time.Minute); err != nil || msg.Header.Get(micro.ErrorHeader) != want {
+			t.Errorf("%+v, %v; want %q", msg, err, want)
+		}
 	}
 }
 

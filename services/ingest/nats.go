@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
 
@@ -71,7 +72,7 @@ func (s *Service) asked(answer func(micro.Request)) micro.Handler {
 // session that one connection sends to this ingest are stored in their order.
 func (s *Service) answer(req micro.Request) {
 	if !s.visits.enter() {
-		refuse(req, errStopping)
+		s.refuse(req, errStopping)
 		return
 	}
 	m, err := readRequest(req)
@@ -82,7 +83,7 @@ func (s *Service) answer(req micro.Request) {
 	if err != nil {
 		s.visits.leave()
 		s.metrics.publishedAs(stored{}, err)
-		refuse(req, err)
+		s.refuse(req, err)
 		return
 	}
 	s.lanes.do(m.session, func() {
@@ -130,7 +131,7 @@ func (s *Service) answerNext(req micro.Request, m message, left func()) {
 	under, err := s.begin(ctx, m)
 	if err != nil {
 		span.End()
-		refuse(req, err)
+		s.refuse(req, err)
 		return
 	}
 	leave := left
@@ -140,10 +141,10 @@ func (s *Service) answerNext(req micro.Request, m message, left func()) {
 		defer span.End()
 		ack, err := under.wait()
 		if err != nil {
-			refuse(req, err)
+			s.refuse(req, err)
 			return
 		}
-		_ = req.RespondJSON(ack) // nobody is told that nobody can be told
+		s.respondJSON(req, ack)
 	}()
 }
 
@@ -151,23 +152,23 @@ func (s *Service) answerNext(req micro.Request, m message, left func()) {
 // publishes straight to the log needs the life. It opens none.
 func (s *Service) answerSession(req micro.Request) {
 	if !s.visits.enter() {
-		refuse(req, errStopping)
+		s.refuse(req, errStopping)
 		return
 	}
 	defer s.visits.leave()
 	name, err := event.SessionName(strings.TrimPrefix(req.Subject(), natsPrefix))
 	if err != nil {
-		refuse(req, fmt.Errorf("session: %w", err))
+		s.refuse(req, fmt.Errorf("session: %w", err))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
 	rec, err := s.backend.Sessions.Get(ctx, name)
 	if err != nil {
-		refuse(req, err)
+		s.refuse(req, err)
 		return
 	}
-	_ = req.RespondJSON(answerOf(rec)) // nobody is told that nobody can be told
+	s.respondJSON(req, answerOf(rec))
 }
 
 // visits are the requests that are being answered. Safe for concurrent use.
@@ -209,33 +210,49 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message)
 	case s.arrays <- struct{}{}:
 		defer func() { <-s.arrays }()
 	case <-s.visits.over:
-		refuse(req, errStopping)
+		s.refuse(req, errStopping)
 		return
 	}
 	from, err := newArray(m.data)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
-		refuse(req, err)
+		s.refuse(req, err)
 		return
 	}
 	// It does not wait for a rate: the requests behind it would.
 	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, stopping: s.visits.over, slow: slowNever})
 	if err != nil {
-		refuse(req, err)
+		s.refuse(req, err)
 		return
 	}
-	_ = req.RespondJSON(sum)
+	s.respondJSON(req, sum)
 }
 
 // refuse answers with the status in the header Nats-Service-Error-Code, the problem's
 // code in Nats-Service-Error, and the problem document.
-func refuse(req micro.Request, err error) {
+func (s *Service) refuse(req micro.Request, err error) {
 	p := problem(err)
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // a problem always can be marshalled
 	}
-	_ = req.Error(strconv.Itoa(p.Status), string(p.Code), body)
+	s.respond(req, body, nats.Header{micro.ErrorHeader: {string(p.Code)}, micro.ErrorCodeHeader: {strconv.Itoa(p.Status)}})
+}
+
+// respond answers a request. A request's own methods are for its handler's goroutine alone: they
+// keep the error for the statistics of the service, which are made when the handler returns.
+func (s *Service) respond(req micro.Request, body []byte, header nats.Header) {
+	// Nobody is told that nobody can be told.
+	_ = s.backend.Conn.PublishMsg(&nats.Msg{Subject: req.Reply(), Header: header, Data: body})
+}
+
+// respondJSON answers a request with what can be marshalled.
+func (s *Service) respondJSON(req micro.Request, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	s.respond(req, body, nil)
 }
 
 func readRequest(req micro.Request) (m message, err error) {
