@@ -29,7 +29,8 @@ type Config struct {
 	Service string
 
 	// Log gets refused requests at level debug, failed ones at warn and
-	// error. Default: nothing is logged.
+	// error: the first of a kind, and how many of it follow within 10 s, with
+	// their clients. Default: nothing is logged.
 	Log *slog.Logger
 
 	// Metrics takes the request metrics. Default: none are kept.
@@ -114,6 +115,7 @@ func (cfg Config) withDefaults() Config {
 func NewApp(cfg Config) *fiber.App {
 	cfg = cfg.withDefaults()
 	m := newMetrics(cfg.Service, cfg.Metrics)
+	refused := newRefusals(cfg.Log, cfg.Clients)
 	app := fiber.New(fiber.Config{
 		AppName:                      "Rejoin",
 		CaseSensitive:                true,
@@ -131,7 +133,7 @@ func NewApp(cfg Config) *fiber.App {
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
 			isolate(c)
-			return answer(c, cfg.Log, err)
+			return answer(c, refused, err)
 		},
 	})
 	server := app.Server()
@@ -149,14 +151,18 @@ func NewApp(cfg Config) *fiber.App {
 		}
 		routed(c)
 	}
-	app.Use(frame(m, cfg), checkHead, checkTarget)
+	app.Hooks().OnShutdown(func() error {
+		refused.close()
+		return nil
+	})
+	app.Use(frame(m, cfg, refused), checkHead, checkTarget)
 	return app
 }
 
 // frame is around everything else: it measures, recovers from panics, answers errors,
 // so that the measured status is the one sent, and sees to it that no rest of a body is
 // taken for the next request.
-func frame(m *metrics, cfg Config) fiber.Handler {
+func frame(m *metrics, cfg Config, refused *refusals) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()
 		method := methodLabel(c.Method())
@@ -166,7 +172,7 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
 		if err := guarded(c); err != nil {
-			if err := answer(c, cfg.Log, err); err != nil {
+			if err := answer(c, refused, err); err != nil {
 				return err
 			}
 		}

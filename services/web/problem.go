@@ -3,7 +3,6 @@ package web
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -122,8 +121,8 @@ func fiberProblem(e *fiber.Error) *Problem {
 	}
 }
 
-// answer sends what the client is told about err and logs what it is not.
-func answer(c *fiber.Ctx, log *slog.Logger, err error) error {
+// answer sends what the client is told about err and has logged what it is not.
+func answer(c *fiber.Ctx, refused *refusals, err error) error {
 	if errors.Is(err, fiber.ErrMethodNotAllowed) {
 		c.Set(fiber.HeaderAllow, allow(c))
 		if c.Method() == fiber.MethodOptions {
@@ -131,35 +130,8 @@ func answer(c *fiber.Ctx, log *slog.Logger, err error) error {
 		}
 	}
 	p := AsProblem(err)
-	report(c, log, p, err)
+	refused.report(c, p, err)
 	return p.Send(c)
-}
-
-// report tells the log of an error that a client is answered with.
-func report(c *fiber.Ctx, log *slog.Logger, p *Problem, err error) {
-	level, message := slog.LevelDebug, "request refused"
-	switch {
-	case p.Code == CodeInternal:
-		level, message = slog.LevelError, "request failed"
-	case p.Status >= http.StatusInternalServerError:
-		level, message = slog.LevelWarn, "request failed"
-	}
-	ctx := c.UserContext()
-	if !log.Enabled(ctx, level) {
-		return
-	}
-	attrs := []any{"method", strings.Clone(c.Method()), "error", err.Error()}
-	session, stream := Place(c)
-	if session != "" {
-		attrs = append(attrs, "session", session)
-	}
-	if stream != "" {
-		attrs = append(attrs, "stream", stream)
-	}
-	if crash, ok := errors.AsType[*panicError](err); ok {
-		attrs = append(attrs, "stack", string(crash.stack))
-	}
-	log.Log(ctx, level, message, attrs...) //nolint:sloglint // one of two constants
 }
 
 // Place returns the session and stream that a request's path names, if it does. What is
