@@ -22,8 +22,8 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 }
 
 // admit returns the record of a message's session, if it is open. Without access control
-// the first message opens its session. With it, the owner has created the session before,
-// and to all others it is not there, open or not; who reaches NATS may publish to all that
+// the first message opens its session. With it, the session was created before, and to all
+// but its owner and who acts for the owner it is not there, open or not; who reaches NATS may publish to all that
 // are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
 // [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
 func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
@@ -37,10 +37,10 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 		})
 	case m.trusted:
 		rec, err = sessions.Learn(ctx, m.session)
-	case !time.Now().Before(m.expires): // while the body was still coming
+	case !time.Now().Before(m.grants.Expires): // while the body was still coming
 		return rec, auth.ErrExpired
 	default:
-		rec, err = sessions.Owned(ctx, m.session, m.owner)
+		rec, err = sessions.Visible(ctx, m.session, ownedBy(m.grants))
 	}
 	if err == nil && rec.State != session.Open {
 		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
@@ -48,19 +48,25 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	return rec, err
 }
 
-// checkOwner returns an error that wraps [session.ErrNotFound] unless the session is
-// owner's, as everybody's are without access control. The copy of the registry may still
-// have a session of owner's whose name is another's by now, so the log is asked too.
-func (s *Service) checkOwner(ctx context.Context, name, owner string) error {
+// ownedBy returns whether a session is the caller's own, or that of an owner for whom the
+// caller acts.
+func ownedBy(g auth.Grants) func(session.Record) bool {
+	return func(rec session.Record) bool { return g.ActsFor(rec.Owner) }
+}
+
+// checkOwner returns an error that wraps [session.ErrNotFound] unless the session is the
+// caller's or that of an owner for whom the caller acts, as all are without access control.
+// The copy of the registry may have a session of a name that is another owner's by now, so
+// the log is asked too.
+func (s *Service) checkOwner(ctx context.Context, name string, grants auth.Grants) error {
 	if !s.cfg.Access.On() {
 		return nil
 	}
-	rec, err := s.backend.Sessions.Owned(ctx, name, owner)
-	if err != nil {
+	if _, err := s.backend.Sessions.Visible(ctx, name, ownedBy(grants)); err != nil {
 		return err
 	}
 	now, err := s.backend.Sessions.Get(ctx, name)
-	if err == nil && now.Owner != rec.Owner {
+	if err == nil && !grants.ActsFor(now.Owner) {
 		err = session.ErrNotFound
 	}
 	return err

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
@@ -29,6 +30,7 @@ const (
 // sessionRequest is the body of POST /v1/sessions.
 type sessionRequest struct {
 	name     string          // empty: choose one
+	owner    string          // empty: the token's subject
 	metadata json.RawMessage // nil: none
 }
 
@@ -60,14 +62,22 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	if !grants.MayPublish(req.name) {
 		return s.cfg.Access.Insufficient(c)
 	}
+	switch {
+	case req.owner == "":
+		req.owner = grants.Subject
+	case !s.cfg.Access.On():
+		return web.New(web.CodeInvalidBody, "Without access control a session has no owner.")
+	case !grants.ActsFor(req.owner):
+		return s.cfg.Access.Insufficient(c)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec := session.New(req.name, grants.Subject, req.metadata, time.Now())
+	rec := session.New(req.name, req.owner, req.metadata, time.Now())
 	if !s.cfg.Access.On() {
 		rec.Client = s.cfg.Clients.Client(c)
 	}
 	if rec, err = s.create(ctx, rec, s.publisher(c, grants)); err != nil {
-		return problem(s.endedBefore(ctx, req.name, grants.Subject, err))
+		return problem(s.endedBefore(ctx, req.name, grants, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
 	return c.Status(fiber.StatusCreated).JSON(answerOf(rec))
@@ -94,11 +104,11 @@ func (s *Service) create(ctx context.Context, rec session.Record, creator string
 	return s.backend.Sessions.Create(ctx, rec)
 }
 
-// endedBefore returns what wraps [session.ErrClosed] when a name is taken by a session of the
-// owner that has ended, and otherwise err as it is.
-func (s *Service) endedBefore(ctx context.Context, name, owner string, err error) error {
+// endedBefore returns what wraps [session.ErrClosed] when a name is taken by a session that
+// has ended and that the caller may know of, and otherwise err as it is.
+func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Grants, err error) error {
 	if errors.Is(err, session.ErrExists) {
-		if there, getErr := s.backend.Sessions.Get(ctx, name); getErr == nil && there.State != session.Open && there.Owner == owner {
+		if there, getErr := s.backend.Sessions.Get(ctx, name); getErr == nil && there.State != session.Open && (!s.cfg.Access.On() || grants.ActsFor(there.Owner)) {
 			return fmt.Errorf("%w: session %s", session.ErrClosed, name)
 		}
 	}
@@ -153,6 +163,13 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if err := event.CheckSession(req.name); err != nil {
 				return sessionRequest{}, fmt.Errorf("session: %w", err)
 			}
+		case "owner":
+			if err := json.Unmarshal(value, &req.owner); err != nil || value[0] != '"' {
+				return bad("owner must be a string.")
+			}
+			if err := auth.CheckSubject(req.owner); err != nil {
+				return bad("owner: " + err.Error() + ".")
+			}
 		case "metadata":
 			if value[0] != '{' {
 				return bad("metadata must be an object.")
@@ -168,7 +185,7 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			}
 			req.metadata = value
 		default:
-			return bad("The body may have the members session and metadata, and no others.")
+			return bad("The body may have the members session, owner and metadata, and no others.")
 		}
 	}
 	return req, nil

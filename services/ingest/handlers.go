@@ -9,6 +9,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -23,7 +24,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		return problem(err)
 	}
 	grants := s.cfg.Access.Grants(c)
-	req.message.owner, req.message.expires = grants.Subject, grants.Expires
+	req.message.grants = grants
 	req.message.publisher = s.publisher(c, grants)
 	if !s.cfg.Access.On() {
 		req.message.client = s.cfg.Clients.Client(c)
@@ -135,7 +136,7 @@ func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
 	if err != nil {
 		return problem(err)
 	}
-	req.owner = s.cfg.Access.Grants(c).Subject
+	req.grants = s.cfg.Access.Grants(c)
 	err = s.close(req)
 	s.metrics.closedAs(err)
 	if err != nil {
@@ -148,7 +149,7 @@ func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
 type closeRequest struct {
 	session, stream string // no stream: the whole session
 	clear           bool
-	owner           string // who asks for it; empty without access control
+	grants          auth.Grants // of who asks for it
 }
 
 func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
@@ -180,7 +181,7 @@ func (s *Service) close(req closeRequest) error {
 		return err
 	}
 	defer s.leave()
-	if err := s.checkOwner(ctx, req.session, req.owner); err != nil {
+	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
 		return err
 	}
 	err := s.backend.Sessions.End(ctx, req.session, req.stream, req.clear)

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/services/web"
+	"rejoin/shared/auth"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -188,7 +189,7 @@ func TestASequenceBelongsToTheGenerationItWasGivenIn(t *testing.T) {
 }
 
 func FuzzSessionBody(f *testing.F) {
-	for _, body := range []string{`{}`, `{"session":"s","metadata":{"a":1}}`, `{"session":null}`, `[]`, `null`, "{\"metadata\":{\"\xff\":1}}", `{"session":"a","session":"*"}`} {
+	for _, body := range []string{`{}`, `{"session":"s","metadata":{"a":1}}`, `{"session":null}`, `[]`, `null`, "{\"metadata\":{\"\xff\":1}}", `{"session":"a","session":"*"}`, `{"owner":"user-1"}`, `{"owner":"\ud800"}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -201,6 +202,9 @@ func FuzzSessionBody(f *testing.F) {
 		}
 		if req.name != "" && event.CheckSession(req.name) != nil {
 			t.Errorf("%q gives the name %q", body, req.name)
+		}
+		if req.owner != "" && auth.CheckSubject(req.owner) != nil {
+			t.Errorf("%q gives the owner %q", body, req.owner)
 		}
 		if req.metadata != nil && (req.metadata[0] != '{' || len(req.metadata) > maxMetadata) {
 			t.Errorf("%q gives the metadata %q", body, req.metadata)

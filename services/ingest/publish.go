@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -19,12 +20,11 @@ type message struct {
 	key             string // the idempotency key, or empty
 	keyIndex        uint64 // of the message among those with the key
 	trace           tracing.Context
-	publisher       string    // whom rates are counted for; empty on NATS
-	client          string    // who gets the session, if that is new; see [web.Clients.Client]
-	owner           string    // who publishes it over HTTP; empty without access control
-	expires         time.Time // when its token does; zero without one
-	trusted         bool      // it came on NATS, whose access control is its own
-	batch           *batch    // that it is one of, or nil
+	publisher       string      // whom rates are counted for; empty on NATS
+	client          string      // who gets the session, if that is new; see [web.Clients.Client]
+	grants          auth.Grants // of who publishes it over HTTP
+	trusted         bool        // it came on NATS, whose access control is its own
+	batch           *batch      // that it is one of, or nil
 	data            []byte
 }
 
@@ -169,7 +169,7 @@ func (u *underWay) whyEnded() error {
 		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
 	case err != nil:
 		return err
-	case s.cfg.Access.On() && !m.trusted && now.Owner != m.owner: // the name is another's now
+	case s.cfg.Access.On() && !m.trusted && !m.grants.ActsFor(now.Owner): // the name is another's now
 		return session.ErrNotFound
 	case now.State != session.Open:
 		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)

@@ -23,8 +23,8 @@ const (
 // admit returns an error unless a request may read a session: what the token does not
 // allow is 403, whatever there is, and a session of another is 404, the same as one that
 // is not there. So nobody can wait for a session that somebody else may create. With
-// access control it returns the life of the session that is the caller's: no other one of
-// the name may be read.
+// access control it returns the life of the session that the caller may read: no other one
+// of the name may be read.
 func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
 	if !s.cfg.Access.On() {
 		return "", nil
@@ -34,7 +34,7 @@ func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life str
 	}
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	rec, err := s.ownedNow(ctx, name, grants.Subject)
+	rec, err := s.visibleNow(ctx, name, grants)
 	switch {
 	case errors.Is(err, session.ErrNotFound):
 		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
@@ -45,10 +45,16 @@ func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life str
 	}
 }
 
-// ownedNow is [session.Registry.Owned], which may answer from a copy, unless the window
+// ownedBy returns whether a session is the caller's own, or that of an owner for whom the
+// caller acts.
+func ownedBy(g auth.Grants) func(session.Record) bool {
+	return func(rec session.Record) bool { return g.ActsFor(rec.Owner) }
+}
+
+// visibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
 // knows better.
-func (s *Service) ownedNow(ctx context.Context, name, owner string) (session.Record, error) {
-	rec, err := s.sessions.Owned(ctx, name, owner)
+func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
+	rec, err := s.sessions.Visible(ctx, name, ownedBy(grants))
 	life, known, _ := s.partition(name).window.lifeOf(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
@@ -56,7 +62,7 @@ func (s *Service) ownedNow(ctx context.Context, name, owner string) (session.Rec
 	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
 		return session.Record{}, err
 	}
-	return s.sessions.Owned(ctx, name, owner)
+	return s.sessions.Visible(ctx, name, ownedBy(grants))
 }
 
 // turnAway answers a request that is not let in. Trouble that will pass must not stop an

@@ -280,3 +280,38 @@ func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A token with owners reads the sessions of these, as far as its patterns allow; to it those of
+// all others are not there.
+func TestASessionIsReadByWhoActsForItsOwner(t *testing.T) {
+	f := newFixture(t)
+	url := f.edge(guarded(t))
+	f.create("s", "user-1")
+	f.create("other", "admin")
+	f.publish("a", 2)
+	service := func(subscribe auth.Pattern, owners ...auth.Pattern) string {
+		return authtest.Token(t, "service", func(token *auth.Token) {
+			token.Subscribe, token.Owners = []auth.Pattern{subscribe}, owners
+		})
+	}
+	users := service("*", "user-*")
+	c := follow(t, url+streamPath, bearer(users)...)
+	c.next("connect")
+	c.messages(2)
+	absent := ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", bearer(users)...)
+	for _, tt := range []struct {
+		token, path string
+		status      int
+	}{
+		{users, "/v1/sessions/nothing/events", 404},
+		{users, "/v1/sessions/other/events", 404},
+		{service("*"), streamPath, 404},
+		{service("*", "user-2"), streamPath, 404},
+		{service("t", "*"), streamPath, 403},
+	} {
+		got := ask(t, http.MethodGet, url+tt.path, bearer(tt.token)...)
+		if got.StatusCode != tt.status || tt.status == 404 && (got.body != absent.body || len(got.Header) != len(absent.Header)) {
+			t.Errorf("%s: %d %s", tt.path, got.StatusCode, got.body)
+		}
+	}
+}

@@ -438,15 +438,55 @@ func TestGrants(t *testing.T) {
 	}
 }
 
+func TestGrantsActsFor(t *testing.T) {
+	for name, tt := range map[string]struct {
+		owners  []Pattern
+		yes, no []string
+	}{
+		"without the claim": {nil, []string{"alice"}, []string{"", "bob", "Alice", "alice2", "alic", "*"}},
+		"all":               {[]Pattern{All}, []string{"alice", "bob", "*", "\u00fc", "a b"}, []string{""}},
+		"some":              {[]Pattern{"user-*", "bob"}, []string{"alice", "bob", "user-", "user-1", "user-*"}, []string{"", "bobby", "user", "User-1"}},
+	} {
+		g := Grants{Subject: "alice", Owners: tt.owners}
+		for _, owner := range tt.yes {
+			if !g.ActsFor(owner) {
+				t.Errorf("%s: it does not act for %q", name, owner)
+			}
+		}
+		for _, owner := range tt.no {
+			if g.ActsFor(owner) {
+				t.Errorf("%s: it acts for %q", name, owner)
+			}
+		}
+	}
+	if (Grants{}).ActsFor("") {
+		t.Error("the zero value acts for nobody's sessions")
+	}
+}
+
+func TestPatternsOfSubjects(t *testing.T) {
+	long := strings.Repeat("x", maxSubjectLen)
+	for _, good := range []Pattern{"*", "a", "a*", "auth0|5f7c", "a b", "ä*", "**", Pattern(long), Pattern(long + "*")} {
+		if err := good.CheckSubject(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []Pattern{"", Pattern(long + "x"), Pattern(long + "x*")} {
+		if err := bad.CheckSubject(); !errors.Is(err, ErrPattern) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
 func TestATokenThatIsMadeIsTaken(t *testing.T) {
 	v := verifier(t, Config{SecretFile: write(t, []byte(secret)), Issuer: "me"})
-	token := Token{Subject: "alice", Audience: "rejoin", Issuer: "me", Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Admin: true, Issued: noon, Expires: noon.Add(time.Minute)}
+	token := Token{Subject: "alice", Audience: "rejoin", Issuer: "me", Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Owners: []Pattern{"user-*", "a b"}, Admin: true, Issued: noon, Expires: noon.Add(time.Minute)}
 	text, err := token.Sign([]byte(secret))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := v.Verify(t.Context(), text)
-	want := Grants{Subject: "alice", Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Admin: true, Expires: noon.Add(time.Minute + Leeway).Local()}
+	want := Grants{Subject: "alice", Owners: []Pattern{"user-*", "a b"}, Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Admin: true, Expires: noon.Add(time.Minute + Leeway).Local()}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -456,6 +496,7 @@ func TestATokenThatIsMadeIsTaken(t *testing.T) {
 		"no audience":     func(t *Token) { t.Audience = "" },
 		"no time to live": func(t *Token) { t.Expires = t.Issued },
 		"a bad pattern":   func(t *Token) { t.Subscribe = []Pattern{"a b"} },
+		"a bad owner":     func(t *Token) { t.Owners = []Pattern{""} },
 	} {
 		bad := token
 		change(&bad)
@@ -473,6 +514,7 @@ func FuzzTokens(f *testing.F) {
 	f.Add(`{"alg":"none"}`, string(payload), true)
 	f.Add(`{"alg":"HS256","crit":[]}`, `{"sub":"a","aud":["rejoin"],"exp":1e300}`, true)
 	f.Add(`{"alg":"HS256"}`, `{"sub":"a","aud":"rejoin","exp":9000000000.5,"rejoin":{"publish":["*"]}}`, false)
+	f.Add(`{"alg":"HS256"}`, `{"sub":"a","aud":"rejoin","exp":9000000000,"rejoin":{"publish":["*"],"owners":["user-*",""]}}`, true)
 	f.Fuzz(func(t *testing.T, header, payload string, signed bool) {
 		text := raw(t, header, payload)
 		if !signed {
@@ -489,6 +531,14 @@ func FuzzTokens(f *testing.F) {
 			if err := p.Check(); err != nil {
 				t.Error(err)
 			}
+		}
+		for _, p := range g.Owners {
+			if err := p.CheckSubject(); err != nil {
+				t.Error(err)
+			}
+		}
+		if g.ActsFor("") {
+			t.Error("somebody acts for nobody")
 		}
 	})
 }

@@ -44,8 +44,13 @@ var (
 	ErrUnavailable = errors.New("the key set cannot be fetched")
 )
 
-// ErrPattern is returned for a pattern that no session's name can match.
-var ErrPattern = errors.New("not a pattern of session names")
+var (
+	// ErrPattern is returned for a pattern that no session's name, or no subject, can match.
+	ErrPattern = errors.New("not a pattern of names")
+
+	// ErrSubject is returned for what no token can have as its subject.
+	ErrSubject = errors.New("not a subject")
+)
 
 // reasons names each of the errors for a metric.
 var reasons = []struct {

@@ -12,11 +12,16 @@ type Grants struct {
 	// empty in the grants of a token.
 	Subject string
 
+	// Owners are the subjects, besides Subject, to whose sessions Publish and Subscribe
+	// apply as well. Default: none.
+	Owners []Pattern
+
 	// Publish are the sessions that may be created, published to, closed and cleared,
-	// as far as the subject owns them.
+	// as far as their owner is Subject or one of Owners.
 	Publish []Pattern
 
-	// Subscribe are the sessions that may be read, as far as the subject owns them.
+	// Subscribe are the sessions that may be read, as far as their owner is Subject or
+	// one of Owners.
 	Subscribe []Pattern
 
 	// Admin allows what the janitor answers, about all sessions of all owners. It
@@ -40,6 +45,12 @@ func (g Grants) MayPublish(session string) bool { return matches(g.Publish, sess
 // MaySubscribe reports whether a session of this name may be read.
 func (g Grants) MaySubscribe(session string) bool { return matches(g.Subscribe, session) }
 
-func matches(patterns []Pattern, session string) bool {
-	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(session) })
+// ActsFor reports whether the sessions of an owner may be used as the subject's own. A
+// session without an owner belongs to nobody: for an empty owner it returns false.
+func (g Grants) ActsFor(owner string) bool {
+	return owner != "" && (owner == g.Subject || matches(g.Owners, owner))
+}
+
+func matches(patterns []Pattern, name string) bool {
+	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(name) })
 }

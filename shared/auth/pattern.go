@@ -7,16 +7,16 @@ import (
 	"rejoin/shared/event"
 )
 
-// Pattern stands for the names of sessions: a name for itself; a beginning and "*" for
+// Pattern stands for names of sessions, or for subjects of tokens: a name for itself; a beginning and "*" for
 // all names that begin so; "*" alone for all. An asterisk anywhere but at the end is an
 // asterisk. So a name that ends in "*" cannot be meant alone: "a**" stands for "a*" and
 // all that begin with it.
 type Pattern string
 
-// All is the pattern of all sessions.
+// All is the pattern of all sessions and of all subjects.
 const All Pattern = "*"
 
-// Check reports whether p can match anything. The error wraps [ErrPattern].
+// Check reports whether p can match the name of a session. The error wraps [ErrPattern].
 func (p Pattern) Check() error {
 	name, open := strings.CutSuffix(string(p), "*")
 	if p == All {
@@ -31,10 +31,32 @@ func (p Pattern) Check() error {
 	return nil
 }
 
-// Match reports whether p stands for a session.
-func (p Pattern) Match(session string) bool {
-	if beginning, open := strings.CutSuffix(string(p), "*"); open {
-		return strings.HasPrefix(session, beginning)
+// CheckSubject reports whether p can match the subject of a token. The error wraps
+// [ErrPattern].
+func (p Pattern) CheckSubject() error {
+	beginning, open := strings.CutSuffix(string(p), "*")
+	if open && beginning == "" {
+		return nil
 	}
-	return session == string(p)
+	if err := CheckSubject(beginning); err != nil {
+		return fmt.Errorf("%w: %q: %w", ErrPattern, string(p), err)
+	}
+	return nil
+}
+
+// CheckSubject reports whether a token may have this subject, and a session this owner. The
+// error wraps [ErrSubject].
+func CheckSubject(subject string) error {
+	if subject == "" || len(subject) > maxSubjectLen {
+		return fmt.Errorf("%w: it must have 1 to %d bytes, and has %d", ErrSubject, maxSubjectLen, len(subject))
+	}
+	return nil
+}
+
+// Match reports whether p stands for a name. Names are compared byte by byte.
+func (p Pattern) Match(name string) bool {
+	if beginning, open := strings.CutSuffix(string(p), "*"); open {
+		return strings.HasPrefix(name, beginning)
+	}
+	return name == string(p)
 }

@@ -1,8 +1,8 @@
 package auth
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -17,6 +17,7 @@ type Token struct {
 
 	Publish   []Pattern
 	Subscribe []Pattern
+	Owners    []Pattern
 	Admin     bool
 
 	// Issued and Expires are rounded down to seconds.
@@ -27,23 +28,20 @@ type Token struct {
 // would take it.
 func (t Token) Sign(secret []byte) (string, error) {
 	switch {
-	case t.Subject == "" || len(t.Subject) > maxSubjectLen:
-		return "", fmt.Errorf("%w: the subject must have 1 to %d bytes", ErrClaims, maxSubjectLen)
 	case t.Audience == "":
 		return "", fmt.Errorf("%w: there is no audience", ErrClaims)
 	case !t.Expires.After(t.Issued):
 		return "", fmt.Errorf("%w: it expires before it is issued", ErrClaims)
 	}
-	for _, p := range slices.Concat(t.Publish, t.Subscribe) {
-		if err := p.Check(); err != nil {
-			return "", fmt.Errorf("%w: %w", ErrClaims, err)
-		}
+	grants := grantClaims{Publish: t.Publish, Subscribe: t.Subscribe, Owners: t.Owners, Admin: t.Admin}
+	if err := errors.Join(CheckSubject(t.Subject), grants.check()); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	return jwt.NewWithClaims(jwt.SigningMethodHS256, &claims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Subject: t.Subject, Audience: jwt.ClaimStrings{t.Audience}, Issuer: t.Issuer,
 			IssuedAt: jwt.NewNumericDate(t.Issued), ExpiresAt: jwt.NewNumericDate(t.Expires),
 		},
-		Rejoin: grantClaims{Publish: t.Publish, Subscribe: t.Subscribe, Admin: t.Admin},
+		Rejoin: grants,
 	}).SignedString(secret)
 }

@@ -155,7 +155,23 @@ type claims struct {
 type grantClaims struct {
 	Publish   []Pattern `json:"publish,omitempty"`
 	Subscribe []Pattern `json:"subscribe,omitempty"`
+	Owners    []Pattern `json:"owners,omitempty"`
 	Admin     bool      `json:"admin,omitempty"`
+}
+
+// check returns an error that wraps [ErrPattern] for the first pattern that can match nothing.
+func (g grantClaims) check() error {
+	for _, p := range slices.Concat(g.Publish, g.Subscribe) {
+		if err := p.Check(); err != nil {
+			return err
+		}
+	}
+	for _, p := range g.Owners {
+		if err := p.CheckSubject(); err != nil {
+			return fmt.Errorf("owners: %w", err)
+		}
+	}
+	return nil
 }
 
 // UnmarshalJSON takes the names of claims literally and once (RFC 7519, section 4),
@@ -166,16 +182,11 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 }
 
 func (c *claims) grants() (Grants, error) {
-	if c.Subject == "" || len(c.Subject) > maxSubjectLen {
-		return Grants{}, fmt.Errorf("%w: the subject has %d bytes", ErrClaims, len(c.Subject))
-	}
-	for _, p := range slices.Concat(c.Rejoin.Publish, c.Rejoin.Subscribe) {
-		if err := p.Check(); err != nil {
-			return Grants{}, fmt.Errorf("%w: %w", ErrClaims, err)
-		}
+	if err := errors.Join(CheckSubject(c.Subject), c.Rejoin.check()); err != nil {
+		return Grants{}, fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	return Grants{
-		Subject: c.Subject, Publish: c.Rejoin.Publish, Subscribe: c.Rejoin.Subscribe, Admin: c.Rejoin.Admin,
+		Subject: c.Subject, Owners: c.Rejoin.Owners, Publish: c.Rejoin.Publish, Subscribe: c.Rejoin.Subscribe, Admin: c.Rejoin.Admin,
 		Expires: c.ExpiresAt.Add(Leeway),
 	}, nil
 }

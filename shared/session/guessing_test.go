@@ -31,7 +31,7 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 		least := cost{1 << 62, 1 << 62}
 		for range 10 { // what the connection receives meanwhile for others is not always there
 			before := nc.Stats()
-			if _, err := edge.Owned(patient(t), name, "mallory"); err != session.ErrNotFound { //nolint:errorlint // the very same error
+			if _, err := edge.Visible(patient(t), name, ownedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
 				t.Fatalf("%s: %v", name, err)
 			}
 			after := nc.Stats()

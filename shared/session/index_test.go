@@ -49,8 +49,8 @@ func TestIndex_Lost(t *testing.T) {
 		"Register": func(ctx context.Context, r *session.Registry) (session.Record, error) {
 			return r.Register(ctx, "s", "mallory")
 		},
-		"Owned": func(ctx context.Context, r *session.Registry) (session.Record, error) {
-			return r.Owned(ctx, "s", "alice")
+		"Visible": func(ctx context.Context, r *session.Registry) (session.Record, error) {
+			return r.Visible(ctx, "s", ownedBy("alice"))
 		},
 	}
 	for name, ask := range ask {
@@ -77,7 +77,7 @@ func TestIndex_Lost(t *testing.T) {
 				} else if err != nil || got.Life != made.Life || got.State != state || got.Owner != "alice" || got.Retention.MaxEvents != 7 || !got.Created.Equal(made.Created) {
 					t.Fatalf("%+v, %v; it was %+v", got, err, made)
 				}
-				if rec, err := r.Owned(patient(t), "s", "mallory"); !errors.Is(err, session.ErrNotFound) {
+				if rec, err := r.Visible(patient(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
 					t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
 				}
 				other, _ := open(t, nc)
@@ -168,7 +168,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			if _, err := r.Register(patient(t), "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
 				t.Errorf("Register: %v", err)
 			}
-			if rec, err := r.Owned(patient(t), "s", "mallory"); !errors.Is(err, session.ErrNotFound) {
+			if rec, err := r.Visible(patient(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
 				t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
 			}
 			if err := publish(t, l, got); errors.Is(err, session.ErrClosed) != tt.ended {

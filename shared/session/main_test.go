@@ -199,3 +199,8 @@ func answered(t *testing.T, ask func(context.Context) error) {
 		return err == nil
 	})
 }
+
+// ownedBy is for [session.Registry.Visible]: whether a session belongs to an owner.
+func ownedBy(owner string) func(session.Record) bool {
+	return func(rec session.Record) bool { return rec.Owner == owner }
+}

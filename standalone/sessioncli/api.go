@@ -56,10 +56,11 @@ func (a *api) session(ctx context.Context, name remote.Session) (json.RawMessage
 }
 
 // create returns the name of the session that was created.
-func (a *api) create(ctx context.Context, name remote.Session) (string, error) {
+func (a *api) create(ctx context.Context, f CreateFlags) (string, error) {
 	request, err := json.Marshal(struct {
 		Session remote.Session `json:"session,omitempty"`
-	}{name})
+		Owner   string         `json:"owner,omitempty"`
+	}{f.Session, f.Owner})
 	if err != nil {
 		return "", err
 	}

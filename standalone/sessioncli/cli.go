@@ -33,6 +33,7 @@ type ShowFlags struct {
 // CreateFlags are those of "rejoin sessions create".
 type CreateFlags struct {
 	Session remote.Session `arg:"" optional:"" help:"The session's name; without one, the server chooses it."`
+	Owner   string         `env:"-" help:"Whose session it is; for a token whose owners hold that subject." placeholder:"SUBJECT"`
 }
 
 // CloseFlags are those of "rejoin sessions close".
@@ -69,7 +70,8 @@ func (CreateFlags) Help() string {
 	return `Sessions also come into being with their first message, except with access control.
 
   rejoin sessions create demo
-  session=$(rejoin sessions create)`
+  session=$(rejoin sessions create)
+  rejoin sessions create --owner=alice`
 }
 
 // Help is what --help says besides.

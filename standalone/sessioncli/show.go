@@ -37,7 +37,7 @@ type stream struct {
 }
 
 func create(ctx context.Context, a *api, f CreateFlags, out io.Writer) error {
-	name, err := a.create(ctx, f.Session)
+	name, err := a.create(ctx, f)
 	if err == nil {
 		_, err = fmt.Fprintln(out, plain(name))
 	}

@@ -26,6 +26,7 @@ type CLI struct {
 	Subject   string         `env:"-" required:"" help:"Who the token is for: the owner of the sessions it creates." placeholder:"NAME"`
 	Publish   []auth.Pattern `env:"-" help:"Sessions it may create, publish to and close: a name, a beginning and *, or * for all." placeholder:"PATTERN"`
 	Subscribe []auth.Pattern `env:"-" help:"Sessions it may read." placeholder:"PATTERN"`
+	Owners    []auth.Pattern `env:"-" help:"Other subjects on whose sessions it may do the same: a subject, a beginning and *, or * for all."`
 	Admin     bool           `env:"-" help:"Let it see what is retained of all sessions."`
 	TTL       time.Duration  `name:"ttl" env:"-" default:"1h" help:"How long it is good."`
 }
@@ -45,7 +46,11 @@ A token for all that alice may do, and what she does with it:
 
 One that only reads the sessions whose names begin with chat-, for five minutes:
 
-  rejoin token --subject=alice --subscribe='chat-*' --ttl=5m`
+  rejoin token --subject=alice --subscribe='chat-*' --ttl=5m
+
+One of a service that publishes to the sessions of all users:
+
+  rejoin token --subject=backend --publish='*' --owners='*'`
 
 // App is "rejoin token" with the arguments that follow it.
 func App(args []string) daemon.App { return app(new(CLI), args, time.Now) }
@@ -79,6 +84,11 @@ func (cli *CLI) Validate() error {
 			}
 		}
 	}
+	for _, p := range cli.Owners {
+		if err := p.CheckSubject(); err != nil {
+			return fmt.Errorf("--owners takes subjects, a beginning and *, or *: %w", err)
+		}
+	}
 	if len(cli.Publish) == 0 && len(cli.Subscribe) == 0 && !cli.Admin {
 		return errors.New("the token would allow nothing; give --publish, --subscribe or --admin")
 	}
@@ -93,7 +103,7 @@ func (cli *CLI) token(now time.Time) (string, error) {
 	}
 	return auth.Token{
 		Subject: cli.Subject, Audience: cli.Audience, Issuer: cli.Issuer,
-		Publish: cli.Publish, Subscribe: cli.Subscribe, Admin: cli.Admin,
+		Publish: cli.Publish, Subscribe: cli.Subscribe, Owners: cli.Owners, Admin: cli.Admin,
 		Issued: now, Expires: now.Add(cli.TTL),
 	}.Sign(secret)
 }

@@ -31,7 +31,7 @@ func TestATokenIsWhatWasAskedForAndAServerTakesIt(t *testing.T) {
 	t.Setenv("REJOIN_JWT_SECRET_FILE", cfg.SecretFile)
 	t.Setenv("REJOIN_JWT_AUDIENCE", cfg.Audience)
 	t.Setenv("REJOIN_SUBJECT", "mallory")
-	code, out, errs := run(t, "--subject=alice", "--publish=a,b*", "--publish=c", "--subscribe=*", "--ttl=90s", "--jwt-issuer=me")
+	code, out, errs := run(t, "--subject=alice", "--publish=a,b*", "--publish=c", "--subscribe=*", "--ttl=90s", "--jwt-issuer=me", "--owners=user-*,b ob")
 	if code != 0 || errs != "" || strings.Count(out, "\n") != 1 {
 		t.Fatalf("%d %q %q", code, out, errs)
 	}
@@ -45,7 +45,7 @@ func TestATokenIsWhatWasAskedForAndAServerTakesIt(t *testing.T) {
 		t.Errorf("%v; it is good for %s", err, left)
 	}
 	got.Expires = time.Time{}
-	if diff := cmp.Diff(auth.Grants{Subject: "alice", Publish: []auth.Pattern{"a", "b*", "c"}, Subscribe: []auth.Pattern{"*"}}, got); diff != "" {
+	if diff := cmp.Diff(auth.Grants{Subject: "alice", Owners: []auth.Pattern{"user-*", "b ob"}, Publish: []auth.Pattern{"a", "b*", "c"}, Subscribe: []auth.Pattern{"*"}}, got); diff != "" {
 		t.Error(diff)
 	}
 	if code, out, _ = run(t, "--subject=root", "--admin"); code != 0 || out == "" {
@@ -71,6 +71,7 @@ func TestATokenThatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
 		"a short secret": {append(good[1:4:4], "--jwt-secret-file="+short), 1, "at least 32"},
 		"no such secret": {append(good[1:4:4], "--jwt-secret-file="+short+"er"), 1, "cannot be read"},
 		"a bad pattern":  {append(good[:4:4], "--subscribe=a b"), 2, "--subscribe takes"},
+		"a bad owner":    {append(good[:4:4], "--owners="+strings.Repeat("x", 257)), 2, "--owners takes"},
 		"no time":        {append(good[:4:4], "--ttl=0"), 2, "--ttl"},
 		"an argument":    {append(good[:4:4], "x"), 2, "unexpected argument"},
 	} {

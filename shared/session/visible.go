@@ -9,19 +9,21 @@ import (
 	"rejoin/shared/link"
 )
 
-// Owned returns the record of a session that belongs to owner. The error wraps
-// [ErrNotFound] when there is none of this name and when it is another's, alike: in both cases
-// two requests are made, and their answers are equally small, so that not even the time they
-// take tells them apart. A session that was opened without an owner belongs to nobody, and an
-// empty owner has none. Other errors are those of [Registry.Get].
-func (r *Registry) Owned(ctx context.Context, name, owner string) (Record, error) {
+// Visible returns the record of a session that a caller may use, as may says; may must not
+// depend on the session's state, and may not wait. The error wraps [ErrNotFound] when there is
+// no session of this name and when the caller may not use it, alike: in both cases two requests
+// are made, and their answers are equally small, so that not even the time they take tells them
+// apart. A session without an owner is visible to nobody. Other errors are those of
+// [Registry.Get].
+func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bool) (Record, error) {
+	visible := func(rec Record) bool { return rec.Owner != "" && may(rec) }
 	rec, ok := r.Session(name)
 	switch {
-	case ok && rec.State == Open && rec.belongsTo(owner):
+	case ok && rec.State == Open && visible(rec):
 		return rec, nil
-	case ok && rec.Revision != 0 && !rec.belongsTo(owner):
-		// Another's record and opening hold up to 16 KB of metadata each. They are not asked
-		// for unless the name may have another owner by now.
+	case ok && rec.Revision != 0 && !visible(rec):
+		// A record and an opening hold up to 16 KB of metadata each. They are not asked
+		// for unless the log may say something else by now.
 		current, err := r.current(ctx, rec)
 		if err != nil {
 			return Record{}, err
@@ -38,7 +40,7 @@ func (r *Registry) Owned(ctx context.Context, name, owner string) (Record, error
 	if f.opening != nil {
 		whose = fromLog(*f.opening)
 	}
-	if !whose.belongsTo(owner) {
+	if !visible(whose) {
 		return Record{}, ErrNotFound
 	}
 	return r.judge(ctx, f)
@@ -65,5 +67,3 @@ func (r *Registry) current(ctx context.Context, rec Record) (bool, error) {
 	}
 	return !sealed || rec.State == Closed, nil
 }
-
-func (r Record) belongsTo(owner string) bool { return owner != "" && r.Owner == owner }

@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestOwned(t *testing.T) {
+func TestVisible(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
@@ -20,21 +20,21 @@ func TestOwned(t *testing.T) {
 		}
 	}
 	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
-		if rec, err := registry.Owned(patient(t), "hers", "alice"); err != nil || rec.Session != "hers" || rec.Life == "" {
+		if rec, err := registry.Visible(patient(t), "hers", ownedBy("alice")); err != nil || rec.Session != "hers" || rec.Life == "" {
 			t.Errorf("%+v, %v", rec, err)
 		}
 		if _, ok := registry.Session("hers"); !ok {
 			t.Error("what the leader said is not remembered")
 		}
 		for _, at := range [][2]string{{"hers", "bob"}, {"hers", "Alice"}, {"hers", ""}, {"nobodys", ""}, {"nobodys", "bob"}, {"nothing", "alice"}, {"nothing", ""}} {
-			if rec, err := registry.Owned(patient(t), at[0], at[1]); err != session.ErrNotFound || rec.Session != "" { //nolint:errorlint // the very same error, so that answers cannot differ
+			if rec, err := registry.Visible(patient(t), at[0], ownedBy(at[1])); err != session.ErrNotFound || rec.Session != "" { //nolint:errorlint // the very same error, so that answers cannot differ
 				t.Errorf("%v: %+v, %v", at, rec, err)
 			}
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.Owned(gone, "hers", "bob"); !errors.Is(err, session.ErrUnavailable) {
+	if _, err := r.Visible(gone, "hers", ownedBy("bob")); !errors.Is(err, session.ErrUnavailable) {
 		t.Error(err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // A copy that is behind has the record of the former owner. The new one gets the session all
 // the same.
-func TestOwned_NameHasAnotherOwnerByNow(t *testing.T) {
+func TestVisible_NameHasAnotherOwnerByNow(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
 	if err != nil {
@@ -37,8 +37,9 @@ func TestOwned_NameHasAnotherOwnerByNow(t *testing.T) {
 		r.copy.set(key("s"), rec)
 		r.mu.Unlock()
 	}
+	bobs := func(rec Record) bool { return rec.Owner == "bob" }
 	behind(alices)
-	if rec, err := r.Owned(t.Context(), "s", "bob"); err != ErrNotFound { //nolint:errorlint // the very same error
+	if rec, err := r.Visible(t.Context(), "s", bobs); err != ErrNotFound { //nolint:errorlint // the very same error
 		t.Errorf("ended, but not removed: %+v, %v", rec, err)
 	}
 	ended, err := r.Get(t.Context(), "s")
@@ -53,17 +54,17 @@ func TestOwned_NameHasAnotherOwnerByNow(t *testing.T) {
 	}
 	for name, rec := range map[string]Record{"open": alices, "ended": ended} {
 		behind(rec)
-		if rec, err := r.Owned(t.Context(), "s", "bob"); err != ErrNotFound { //nolint:errorlint // the very same error
+		if rec, err := r.Visible(t.Context(), "s", bobs); err != ErrNotFound { //nolint:errorlint // the very same error
 			t.Errorf("%s, and removed: %+v, %v", name, rec, err)
 		}
 	}
-	bobs, err := r.Create(t.Context(), New("s", "bob", nil, time.Now()))
+	his, err := r.Create(t.Context(), New("s", "bob", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, rec := range map[string]Record{"open": alices, "ended": ended} {
 		behind(rec)
-		if rec, err := r.Owned(t.Context(), "s", "bob"); err != nil || rec.Life != bobs.Life {
+		if rec, err := r.Visible(t.Context(), "s", bobs); err != nil || rec.Life != his.Life {
 			t.Errorf("%s, and opened again: %+v, %v", name, rec, err)
 		}
 	}

@@ -1,0 +1,120 @@
+package ingest_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/eventlog"
+)
+
+// actingFor returns a token of a subject that may publish to all sessions of owners.
+func actingFor(t *testing.T, subject string, owners ...auth.Pattern) string {
+	t.Helper()
+	return authtest.Token(t, subject, func(token *auth.Token) {
+		token.Publish, token.Owners = []auth.Pattern{auth.All}, owners
+	})
+}
+
+// Each caller does to a session of user-1 what its token allows, and to every other caller the
+// session is not there.
+func TestGrantsMatrix(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	const post, del = http.MethodPost, http.MethodDelete
+	number := 0
+	for caller, tt := range map[string]struct {
+		token   string
+		visible bool // the session is there for the caller
+		creates bool // for user-1
+	}{
+		"its owner":                   {actingFor(t, "user-1"), true, true},
+		"a stranger":                  {actingFor(t, "user-2"), false, false},
+		"a service for all":           {actingFor(t, "service", "*"), true, true},
+		"a service for users":         {actingFor(t, "service", "admin", "user-*"), true, true},
+		"a service for user-1":        {actingFor(t, "service", "user-1"), true, true},
+		"a service for others":        {actingFor(t, "service", "user-2", "user-10", "user-1-*"), false, false},
+		"the owner as a service":      {actingFor(t, "user-1", "user-2"), true, true},
+		"a subject that looks like *": {actingFor(t, "*"), false, false},
+	} {
+		t.Run(caller, func(t *testing.T) {
+			number++
+			name, created := fmt.Sprint("s", number), fmt.Sprint("c", number)
+			in.as(t, actingFor(t, "user-1"), post, "/v1/sessions", `{"session":"`+name+`"}`).got(t, http.StatusCreated)
+
+			body := `{"session":"` + created + `","owner":"user-1"}`
+			if a := in.as(t, tt.token, post, "/v1/sessions", body); tt.creates {
+				a.got(t, http.StatusCreated)
+				if rec, err := s.b.Sessions.Get(patient(t), created); err != nil || rec.Owner != "user-1" {
+					t.Errorf("registered as %+v, %v", rec, err)
+				}
+			} else {
+				a.expect(t, http.StatusForbidden, "insufficient_scope")
+			}
+
+			for _, do := range []struct {
+				what, method, path string
+				status             int
+			}{
+				{"publish", post, "/streams/t/events", http.StatusCreated},
+				{"close a stream", del, "/streams/t", http.StatusNoContent},
+				{"close", del, "", http.StatusNoContent},
+				{"clear", del, "?clear=true", http.StatusNoContent},
+			} {
+				got := in.as(t, tt.token, do.method, "/v1/sessions/"+name+do.path, string(ping("1")))
+				if tt.visible {
+					if got.status != do.status {
+						t.Errorf("%s: %d %s", do.what, got.status, got.body)
+					}
+					continue
+				}
+				absent := in.as(t, tt.token, do.method, "/v1/sessions/nothing"+do.path, string(ping("1")))
+				absent.expect(t, http.StatusNotFound, "not_found")
+				if got.status != absent.status || !bytes.Equal(got.body, absent.body) || len(got.header) != len(absent.header) {
+					t.Errorf("%s: %d %s, and of a session that is not there %d %s", do.what, got.status, got.body, absent.status, absent.body)
+				}
+			}
+			want := "session_exists"
+			if tt.visible {
+				want = "session_closed"
+			}
+			in.as(t, tt.token, post, "/v1/sessions", `{"session":"`+name+`"}`).expect(t, http.StatusConflict, want)
+		})
+	}
+}
+
+// got fails the test unless the answer has a status.
+func (a answer) got(t *testing.T, status int) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("%d %s, want %d", a.status, a.body, status)
+	}
+}
+
+// A name decides before an owner does: a service for all owners gets 403 for names that its
+// token does not grant.
+func TestGrantsOwnersDoNotWidenNames(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, guardedConfig(t))
+	narrow := authtest.Token(t, "service", func(token *auth.Token) {
+		token.Publish, token.Owners = []auth.Pattern{"chat-*"}, []auth.Pattern{auth.All}
+	})
+	in.as(t, narrow, http.MethodPost, "/v1/sessions", `{"session":"other","owner":"alice"}`).expect(t, http.StatusForbidden, "insufficient_scope")
+	in.as(t, narrow, http.MethodPost, "/v1/sessions/other/streams/t/events", string(ping("1"))).expect(t, http.StatusForbidden, "insufficient_scope")
+	in.as(t, narrow, http.MethodPost, "/v1/sessions", `{"session":"chat-1","owner":"alice"}`).got(t, http.StatusCreated)
+}
+
+func TestCreateSession_Owner(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in, open := s.start(t, guardedConfig(t)), s.start(t, testConfig())
+	service := actingFor(t, "service", "*")
+	for _, body := range []string{`{"owner":""}`, `{"owner":7}`, `{"owner":null}`, `{"owner":["a"]}`, `{"owner":"` + strings.Repeat("x", 257) + `"}`, `{"owner":"a","owner":"b"}`} {
+		in.as(t, service, http.MethodPost, "/v1/sessions", body).expect(t, http.StatusBadRequest, "invalid_body")
+	}
+	open.send(t, http.MethodPost, "/v1/sessions", []byte(`{"owner":"alice"}`), "Content-Type", asJSON).expect(t, http.StatusBadRequest, "invalid_body")
+	in.as(t, actingFor(t, "alice"), http.MethodPost, "/v1/sessions", `{"session":"own","owner":"alice"}`).got(t, http.StatusCreated)
+}
