@@ -41,7 +41,7 @@ func TestTheWholeAPIIsBehindTheTokenOnEachAddress(t *testing.T) {
 	api := "http://" + r.addrs["--edge-addr"]
 	routes := map[string][][2]string{
 		"--ingest-addr": {
-			{"POST", "/v1/sessions"}, {"POST", eventPath}, {"DELETE", "/v1/sessions/s"}, {"DELETE", "/v1/sessions/s/streams/st"},
+			{"POST", "/v1/sessions"}, {"POST", eventPath}, {"PUT", "/v1/sessions/s/members"}, {"DELETE", "/v1/sessions/s"}, {"DELETE", "/v1/sessions/s/streams/st"},
 		},
 		"--janitor-addr": {{"GET", "/v1/sessions"}, {"GET", "/v1/sessions/s"}},
 		"--edge-addr":    {{"GET", eventPath}, {"GET", "/v1/sessions/s/events"}, {"POST", "/v1/cookie"}},

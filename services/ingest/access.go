@@ -23,7 +23,7 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 
 // admit returns the record of a message's session, if it is open. Without access control
 // the first message opens its session. With it, the session was created before, and to all
-// but its owner and who acts for the owner it is not there, open or not; who reaches NATS may publish to all that
+// but its owner, who acts for the owner, and its members it is not there, open or not; who reaches NATS may publish to all that
 // are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
 // [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
 func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
@@ -40,7 +40,7 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	case !time.Now().Before(m.grants.Expires): // while the body was still coming
 		return rec, auth.ErrExpired
 	default:
-		rec, err = sessions.Visible(ctx, m.session, ownedBy(m.grants))
+		rec, err = sessions.Visible(ctx, m.session, usedBy(m.grants))
 	}
 	if err == nil && rec.State != session.Open {
 		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
@@ -48,26 +48,37 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	return rec, err
 }
 
-// ownedBy returns whether a session is the caller's own, or that of an owner for whom the
-// caller acts.
-func ownedBy(g auth.Grants) func(session.Record) bool {
-	return func(rec session.Record) bool { return g.ActsFor(rec.Owner) }
+// usedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
+func usedBy(g auth.Grants) func(session.Record) bool {
+	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
 }
 
-// checkOwner returns an error that wraps [session.ErrNotFound] unless the session is the
-// caller's or that of an owner for whom the caller acts, as all are without access control.
-// The copy of the registry may have a session of a name that is another owner's by now, so
-// the log is asked too.
+// checkOwner returns an error unless the caller is the session's owner or acts for the owner,
+// which is not asked without access control: errMember to a member, and to all others one that
+// wraps [session.ErrNotFound]. The copy of the registry may have a session of a name that is
+// another owner's by now, so the log is asked too.
 func (s *Service) checkOwner(ctx context.Context, name string, grants auth.Grants) error {
 	if !s.cfg.Access.On() {
 		return nil
 	}
-	if _, err := s.backend.Sessions.Visible(ctx, name, ownedBy(grants)); err != nil {
+	if _, err := s.backend.Sessions.Visible(ctx, name, usedBy(grants)); err != nil {
 		return err
 	}
 	now, err := s.backend.Sessions.Get(ctx, name)
-	if err == nil && !grants.ActsFor(now.Owner) {
-		err = session.ErrNotFound
+	if err != nil {
+		return err
 	}
-	return err
+	return mayManage(now, grants)
+}
+
+// mayManage is checkOwner for a record.
+func mayManage(rec session.Record, grants auth.Grants) error {
+	switch {
+	case grants.ActsFor(rec.Owner):
+		return nil
+	case grants.Uses(rec.Owner, rec.Members):
+		return errMember
+	default:
+		return session.ErrNotFound
+	}
 }

@@ -31,6 +31,7 @@ const (
 type sessionRequest struct {
 	name     string          // empty: choose one
 	owner    string          // empty: the token's subject
+	members  []string        // sorted; nil: none
 	metadata json.RawMessage // nil: none
 }
 
@@ -42,11 +43,12 @@ type sessionAnswer struct {
 	Life     string          `json:"life"`
 	State    session.State   `json:"state"`
 	Created  time.Time       `json:"created"`
+	Members  []string        `json:"members,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
 func answerOf(rec session.Record) sessionAnswer {
-	return sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Metadata}
+	return sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Members, rec.Metadata}
 }
 
 // createSession answers POST /v1/sessions.
@@ -63,16 +65,19 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 		return s.cfg.Access.Insufficient(c)
 	}
 	switch {
+	case !s.cfg.Access.On() && (req.owner != "" || req.members != nil):
+		return noAccessControl()
 	case req.owner == "":
 		req.owner = grants.Subject
-	case !s.cfg.Access.On():
-		return web.New(web.CodeInvalidBody, "Without access control a session has no owner.")
 	case !grants.ActsFor(req.owner):
 		return s.cfg.Access.Insufficient(c)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec := session.New(req.name, req.owner, req.metadata, time.Now())
+	rec := session.New(req.name, req.owner, req.metadata, time.Now()).WithMembers(req.members)
+	if err := checkSize(rec, req.members); err != nil {
+		return err
+	}
 	if !s.cfg.Access.On() {
 		rec.Client = s.cfg.Clients.Client(c)
 	}
@@ -108,7 +113,7 @@ func (s *Service) create(ctx context.Context, rec session.Record, creator string
 // has ended and that the caller may know of, and otherwise err as it is.
 func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Grants, err error) error {
 	if errors.Is(err, session.ErrExists) {
-		if there, getErr := s.backend.Sessions.Get(ctx, name); getErr == nil && there.State != session.Open && (!s.cfg.Access.On() || grants.ActsFor(there.Owner)) {
+		if there, getErr := s.backend.Sessions.Get(ctx, name); getErr == nil && there.State != session.Open && (!s.cfg.Access.On() || usedBy(grants)(there)) {
 			return fmt.Errorf("%w: session %s", session.ErrClosed, name)
 		}
 	}
@@ -170,6 +175,10 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if err := auth.CheckSubject(req.owner); err != nil {
 				return bad("owner: " + err.Error() + ".")
 			}
+		case "members":
+			if req.members, err = parseMembers(value); err != nil {
+				return sessionRequest{}, err
+			}
 		case "metadata":
 			if value[0] != '{' {
 				return bad("metadata must be an object.")
@@ -185,7 +194,7 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			}
 			req.metadata = value
 		default:
-			return bad("The body may have the members session, owner and metadata, and no others.")
+			return bad("The body may have the members session, owner, members and metadata, and no others.")
 		}
 	}
 	return req, nil

@@ -25,6 +25,9 @@ var (
 	// because of its fence: nothing is stored, as if it had not been tried.
 	errFenced = errors.New("the log refused the message")
 
+	// errMember is returned when a member of a session asks for what is its owner's.
+	errMember = errors.New("the caller is a member of the session, and not its owner")
+
 	// errOpenedAgain is returned when the session that a message was for has ended, and
 	// another one of its name is open. The message was not stored.
 	errOpenedAgain = errors.New("the session was closed and opened again")
@@ -80,6 +83,8 @@ func problem(err error) *web.Problem {
 	case is(session.ErrNotFound):
 		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
 
+	case is(errMember):
+		return web.Wrap(err, web.CodeInsufficientScope, "The session is its owner's to close, and so are its members.")
 	case is(auth.ErrExpired):
 		return web.Wrap(err, web.CodeUnauthorized, "")
 

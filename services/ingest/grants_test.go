@@ -30,8 +30,12 @@ func TestGrantsMatrix(t *testing.T) {
 	for caller, tt := range map[string]struct {
 		token   string
 		visible bool // the session is there for the caller
-		creates bool // for user-1
+		creates bool // for user-1, and closes what is user-1's
 	}{
+		"a member":                    {actingFor(t, "bob"), true, false},
+		"a member by a pattern":       {actingFor(t, "team-7"), true, false},
+		"nearly a member":             {actingFor(t, "bobby"), false, false},
+		"a service for a member":      {actingFor(t, "service", "bob"), false, false},
 		"its owner":                   {actingFor(t, "user-1"), true, true},
 		"a stranger":                  {actingFor(t, "user-2"), false, false},
 		"a service for all":           {actingFor(t, "service", "*"), true, true},
@@ -44,7 +48,7 @@ func TestGrantsMatrix(t *testing.T) {
 		t.Run(caller, func(t *testing.T) {
 			number++
 			name, created := fmt.Sprint("s", number), fmt.Sprint("c", number)
-			in.as(t, actingFor(t, "user-1"), post, "/v1/sessions", `{"session":"`+name+`"}`).got(t, http.StatusCreated)
+			in.as(t, actingFor(t, "user-1"), post, "/v1/sessions", `{"session":"`+name+`","members":["team-*","bob","bob"]}`).got(t, http.StatusCreated)
 
 			body := `{"session":"` + created + `","owner":"user-1"}`
 			if a := in.as(t, tt.token, post, "/v1/sessions", body); tt.creates {
@@ -61,25 +65,34 @@ func TestGrantsMatrix(t *testing.T) {
 				status             int
 			}{
 				{"publish", post, "/streams/t/events", http.StatusCreated},
+				{"change the members", http.MethodPut, "/members", http.StatusOK},
 				{"close a stream", del, "/streams/t", http.StatusNoContent},
 				{"close", del, "", http.StatusNoContent},
 				{"clear", del, "?clear=true", http.StatusNoContent},
 			} {
-				got := in.as(t, tt.token, do.method, "/v1/sessions/"+name+do.path, string(ping("1")))
+				message := string(ping("1"))
+				if do.method == http.MethodPut {
+					message = `{"members":["bob","team-7"]}`
+				}
+				got := in.as(t, tt.token, do.method, "/v1/sessions/"+name+do.path, message)
+				if tt.visible && !tt.creates && do.method != post {
+					got.expect(t, http.StatusForbidden, "insufficient_scope")
+					continue
+				}
 				if tt.visible {
 					if got.status != do.status {
 						t.Errorf("%s: %d %s", do.what, got.status, got.body)
 					}
 					continue
 				}
-				absent := in.as(t, tt.token, do.method, "/v1/sessions/nothing"+do.path, string(ping("1")))
+				absent := in.as(t, tt.token, do.method, "/v1/sessions/nothing"+do.path, message)
 				absent.expect(t, http.StatusNotFound, "not_found")
 				if got.status != absent.status || !bytes.Equal(got.body, absent.body) || len(got.header) != len(absent.header) {
 					t.Errorf("%s: %d %s, and of a session that is not there %d %s", do.what, got.status, got.body, absent.status, absent.body)
 				}
 			}
 			want := "session_exists"
-			if tt.visible {
+			if tt.creates {
 				want = "session_closed"
 			}
 			in.as(t, tt.token, post, "/v1/sessions", `{"session":"`+name+`"}`).expect(t, http.StatusConflict, want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -189,7 +190,7 @@ func TestASequenceBelongsToTheGenerationItWasGivenIn(t *testing.T) {
 }
 
 func FuzzSessionBody(f *testing.F) {
-	for _, body := range []string{`{}`, `{"session":"s","metadata":{"a":1}}`, `{"session":null}`, `[]`, `null`, "{\"metadata\":{\"\xff\":1}}", `{"session":"a","session":"*"}`, `{"owner":"user-1"}`, `{"owner":"\ud800"}`} {
+	for _, body := range []string{`{}`, `{"session":"s","metadata":{"a":1}}`, `{"session":null}`, `[]`, `null`, "{\"metadata\":{\"\xff\":1}}", `{"session":"a","session":"*"}`, `{"owner":"user-1","members":["b","a*","b"]}`, `{"members":[null]}`, `{"members":null}`, `{"owner":"\ud800"}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -202,6 +203,14 @@ func FuzzSessionBody(f *testing.F) {
 		}
 		if req.name != "" && event.CheckSession(req.name) != nil {
 			t.Errorf("%q gives the name %q", body, req.name)
+		}
+		if len(req.members) > maxMembers || !slices.IsSorted(req.members) || len(req.members) != len(slices.Compact(slices.Clone(req.members))) {
+			t.Errorf("%q gives the members %q", body, req.members)
+		}
+		for _, m := range req.members {
+			if err := auth.Pattern(m).CheckSubject(); err != nil {
+				t.Errorf("%q gives the member %q", body, m)
+			}
 		}
 		if req.owner != "" && auth.CheckSubject(req.owner) != nil {
 			t.Errorf("%q gives the owner %q", body, req.owner)

@@ -169,7 +169,7 @@ func (u *underWay) whyEnded() error {
 		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
 	case err != nil:
 		return err
-	case s.cfg.Access.On() && !m.trusted && !m.grants.ActsFor(now.Owner): // the name is another's now
+	case s.cfg.Access.On() && !m.trusted && !usedBy(m.grants)(now): // the name is another's now, or a member was taken out
 		return session.ErrNotFound
 	case now.State != session.Open:
 		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)

@@ -53,7 +53,11 @@ func newSessionLimits(sessions, metadata int64, usage func(session.Holder) (all,
 // enter makes room for a session; leave follows when it is in the copy of the registry, or was
 // not opened. The error is a [*sessionsError].
 func (l *sessionLimits) enter(rec session.Record) (leave func(), err error) {
-	holder, more := rec.Holder(), rec.Usage()
+	return l.grow(rec.Holder(), rec.Usage())
+}
+
+// grow is enter for what a session takes, or takes more.
+func (l *sessionLimits) grow(holder session.Holder, more session.Usage) (leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all, own := l.usage(holder)
@@ -86,7 +90,7 @@ func (l *sessionLimits) enter(rec session.Record) (leave func(), err error) {
 func (l *sessionLimits) count(of session.Holder, more session.Usage) {
 	l.all = l.all.Plus(more)
 	now := l.opening[of].Plus(more)
-	if now.Sessions == 0 {
+	if now == (session.Usage{}) {
 		delete(l.opening, of)
 		return
 	}

@@ -71,7 +71,7 @@ func (l *ledger) open(e eventlog.Entry, now time.Time) {
 		l.openings[o.session] = o
 	}
 	l.copied(o.seq, now)
-	o.seq, o.known = e.Sequence, false
+	o.seq, o.known, o.changes = e.Sequence, false, e.Changes
 	l.controls.push(control{seq: e.Sequence, kind: event.Open, opening: o})
 }
 

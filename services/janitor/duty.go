@@ -87,6 +87,8 @@ func (s loggedSession) disagrees(rec session.Record) bool {
 		return false
 	case rec.Revision == 0, rec.State == session.Closed && !own.sealed:
 		return true
+	case s.opening.changes != rec.Changes: // of the members, or it is another life's
+		return true
 	case s.opening.known:
 		return s.opening.life != rec.Life
 	}

@@ -48,6 +48,9 @@ func TestDuties(t *testing.T) {
 		{"a tombstone, and the log has no seal", tombstone(0), in(read, living), repairs(tombstone(0))},
 		{"a life has ended and its opening is not read", tombstone(0), in(unread, over), repairs(tombstone(0))},
 
+		{"members that were changed since", indexed("x"), in(opening{seq: 20, first: 10, changes: 1}, living), repairs(indexed("x"))},
+		{"members that were changed as the index says", session.Record{Session: "s", Life: "x", State: session.Open, Revision: 1, Changes: 1}, in(opening{seq: 20, first: 10, changes: 1}, living), nil},
+
 		{"being ended", indexed("x"), in(unread, sealed(finishAfter-1)), nil},
 		{"being ended for too long", indexed("x"), in(unread, sealed(finishAfter)), finishes("x")},
 		{"ended, and the index says open", indexed("x"), in(read, over), finishes("x")},

@@ -160,7 +160,7 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	switch {
 	case err == nil:
 		r.with(name, func(l *ledger) { l.learn(name, o.Sequence, o.Life) })
-		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open {
+		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open && rec.Changes == o.Changes {
 			return nil // it was the ledger that did not know
 		}
 	case !errors.Is(err, eventlog.ErrNotFound):

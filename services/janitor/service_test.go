@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -242,6 +243,25 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 	}
 	eventually(t, func() error {
 		if rec, ok := r.b.Sessions.Session("lost"); !ok || rec.Life != lost.Life || rec.State != session.Open || rec.Revision == lost.Revision {
+			return fmt.Errorf("%+v", rec)
+		}
+		return nil
+	})
+
+	// The index is older than the last change of members.
+	older := r.create(t, "shared")
+	data, err := json.Marshal(older)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.b.Sessions.SetMembers(t.Context(), "shared", []string{"bob"}, func(session.Record) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), event.Token("shared"), data); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if rec, ok := r.b.Sessions.Session("shared"); !ok || !slices.Equal(rec.Members, []string{"bob"}) {
 			return fmt.Errorf("%+v", rec)
 		}
 		return nil

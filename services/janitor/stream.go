@@ -95,6 +95,8 @@ type opening struct {
 	// the log is asked when it matters.
 	life  string
 	known bool
+	// changes is how often its members were changed.
+	changes uint64
 }
 
 // stream is what the ledger knows of a stream of which anything is in the log.

@@ -19,6 +19,7 @@ type sessionInfo struct {
 	Created  time.Time       `json:"created,omitzero"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Owner    string          `json:"owner,omitempty"`
+	Members  []string        `json:"members,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 	// Streams counts those with events in the log and those that are closed.
 	Streams int `json:"streams"`
@@ -169,7 +170,7 @@ func streamInfoOf(name string, s *stream, closed bool, kept retention) streamInf
 func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) sessionInfo {
 	info := sessionInfo{
 		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
-		Owner: rec.Owner, Metadata: rec.Metadata, Streams: len(streams), Limits: lim.info(),
+		Owner: rec.Owner, Members: rec.Members, Metadata: rec.Metadata, Streams: len(streams), Limits: lim.info(),
 	}
 	for _, s := range streams {
 		info.Events += s.Events

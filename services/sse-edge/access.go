@@ -45,16 +45,42 @@ func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life str
 	}
 }
 
-// ownedBy returns whether a session is the caller's own, or that of an owner for whom the
-// caller acts.
-func ownedBy(g auth.Grants) func(session.Record) bool {
-	return func(rec session.Record) bool { return g.ActsFor(rec.Owner) }
+// usedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
+func usedBy(g auth.Grants) func(session.Record) bool {
+	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
+}
+
+// guest is who reads a session as its member, and may be taken out while it does. A nil guest
+// is one who stays, as the owner.
+type guest struct {
+	grants        auth.Grants
+	session, life string
+}
+
+// guestOf returns the guest that a caller is who was let in.
+func (s *Service) guestOf(grants auth.Grants, at place) *guest {
+	if !s.cfg.Access.On() {
+		return nil
+	}
+	if rec, ok := s.sessions.Session(at.session); ok && rec.Life == at.life && grants.ActsFor(rec.Owner) {
+		return nil
+	}
+	return &guest{grants, at.session, at.life}
+}
+
+// out reports whether the guest is no member any more, as far as the copy of the registry knows.
+func (s *Service) out(g *guest) bool {
+	if g == nil {
+		return false
+	}
+	rec, ok := s.sessions.Session(g.session)
+	return ok && rec.Life == g.life && !usedBy(g.grants)(rec)
 }
 
 // visibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
-	rec, err := s.sessions.Visible(ctx, name, ownedBy(grants))
+	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
 	life, known, _ := s.partition(name).window.lifeOf(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
@@ -62,7 +88,7 @@ func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grant
 	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
 		return session.Record{}, err
 	}
-	return s.sessions.Visible(ctx, name, ownedBy(grants))
+	return s.sessions.Visible(ctx, name, usedBy(grants))
 }
 
 // turnAway answers a request that is not let in. Trouble that will pass must not stop an

@@ -315,3 +315,79 @@ func TestASessionIsReadByWhoActsForItsOwner(t *testing.T) {
 		}
 	}
 }
+
+// setMembers replaces the members of a session, as ingest does.
+func (f *fixture) setMembers(name string, members ...string) {
+	f.t.Helper()
+	if _, err := f.b.Sessions.SetMembers(patient(f.t), name, members, func(session.Record) error { return nil }); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// A member reads a session until it is taken out: its stream ends with the next heartbeat, a poll
+// when it would be answered, and from then on the session is not there. The owner reads on.
+func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
+	f := newFixture(t)
+	guard := guarded(t)
+	s, _ := f.startService(func(c *Config) {
+		guard(c)
+		c.Heartbeat = 50 * time.Millisecond
+	})
+	url := s.url()
+	f.create("s", "alice")
+	f.publish("a", 1)
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	absent := ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", bearer(bob)...)
+	notThere := func(when string) {
+		t.Helper()
+		for _, path := range []string{streamPath, "/v1/sessions/s/events"} {
+			if got := ask(t, http.MethodGet, url+path, bearer(bob)...); got.StatusCode != http.StatusNotFound || got.body != absent.body || len(got.Header) != len(absent.Header) {
+				t.Errorf("%s: %d %s", when, got.StatusCode, got.body)
+			}
+		}
+	}
+	notThere("before")
+	f.setMembers("s", "bob", "carol")
+	his, hers := follow(t, url+streamPath, bearer(bob)...), follow(t, url+streamPath, bearer(alice)...)
+	for _, c := range []*client{his, hers} {
+		c.next("connect")
+		c.messages(1)
+	}
+	f.setMembers("s", "carol")
+	for {
+		e, err := his.dec.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || e.Type != "cursor" {
+			t.Fatalf("%+v, %v", e, err)
+		}
+	}
+	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("revoked")) == 1 })
+	notThere("afterwards")
+	f.publish("a", 1)
+	hers.messages(1)
+}
+
+func TestAPollOfAMemberWhoIsTakenOutTellsNothing(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(guarded(t))
+	url := s.url()
+	f.create("s", "alice")
+	f.setMembers("s", "bob")
+	answers := make(chan answered, 1)
+	go func() {
+		answers <- ask(t, http.MethodGet, url+streamPath+"?wait=60", append(bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
+	}()
+	eventually(t, "it was let in", func() bool {
+		s.admission.mu.Lock()
+		defer s.admission.mu.Unlock()
+		return s.admission.open == 1
+	})
+	f.setMembers("s")
+	eventually(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })
+	f.publish("a", 1)
+	if got := <-answers; got.StatusCode != http.StatusNotFound {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+}

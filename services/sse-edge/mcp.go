@@ -137,7 +137,7 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 		if !grants.MayPublish(name) || !grants.MaySubscribe(name) {
 			return rec, s.cfg.Access.Insufficient(c)
 		}
-		rec, err = s.sessions.Visible(ctx, name, ownedBy(grants))
+		rec, err = s.sessions.Visible(ctx, name, usedBy(grants))
 	} else {
 		rec, err = s.sessions.Learn(ctx, name)
 	}

@@ -59,6 +59,15 @@ func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
 			}
 		}
 	}
+	// A member uses a session, and does not end it.
+	f.setMembers(alice.session, "bob")
+	bob := as(authtest.Of(t, "bob", "*"))
+	if a := bob.read(bob.post(result("1"))); a.StatusCode != http.StatusAccepted {
+		t.Errorf("a member's message: %d %s", a.StatusCode, a.body)
+	}
+	if a := bob.read(bob.do(http.MethodDelete, "")); a.StatusCode != http.StatusForbidden {
+		t.Errorf("a member's DELETE: %d %s", a.StatusCode, a.body)
+	}
 	if a := as(narrow); a.read(a.post(`{"jsonrpc":"2.0","id":0,"method":"initialize"}`)).StatusCode != http.StatusForbidden {
 		t.Error("who may only read began a session")
 	}

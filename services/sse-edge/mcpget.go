@@ -106,6 +106,9 @@ func (s *Service) mcpDelete(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
+	if s.cfg.Access.On() && !who.grants.ActsFor(rec.Owner) { // a member
+		return s.cfg.Access.Insufficient(c)
+	}
 	answer, err := s.ask(c.UserContext(), rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
 	switch {
 	case errors.Is(err, errNoSession):

@@ -56,7 +56,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	if err != nil {
 		return nil, err
 	}
-	st := &stream{service: s, asked: by, expires: who.grants.Expires, mcp: form}
+	st := &stream{service: s, asked: by, expires: who.grants.Expires, guest: s.guestOf(who.grants, req.at), mcp: form}
 	st.quiet.Store(!form.served)
 	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
 		s.admission.leave(by.visit)

@@ -55,7 +55,7 @@ func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*p
 		received:      counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
 		opened:        counter("connections_opened_total", "Event streams that were opened."),
 		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
-			"ended", "gone", "age", "expired", "drain", "slow", "failed"),
+			"ended", "gone", "age", "expired", "revoked", "drain", "slow", "failed"),
 		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
 			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
 		sent:      counter("events_sent_total", "Events written to event streams and pages."),

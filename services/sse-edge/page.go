@@ -67,6 +67,9 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 		}
 		return nil, err
 	}
+	if s.out(req.guest) { // while it waited
+		return nil, web.New(web.CodeNotFound, "There is no such session.")
+	}
 	if len(step.gaps) > 0 && req.onGapError {
 		s.told(r, step, 0, by) // of its events the client gets none
 		return nil, goneProblem(step.gaps[0])

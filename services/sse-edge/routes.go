@@ -53,6 +53,8 @@ type request struct {
 	wait       time.Duration
 	// expires is when the token does; zero without access control.
 	expires time.Time
+	// guest is who asks, if that is a member of the session.
+	guest *guest
 }
 
 // Limits of a page.
@@ -79,7 +81,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 	if req.at.life, err = s.admit(c, req.at.session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
-	req.expires = grants.Expires
+	req.expires, req.guest = grants.Expires, s.guestOf(grants, req.at)
 	switch form(c.Get(fiber.HeaderAccept)) {
 	case formStream:
 		return s.stream(c, req)

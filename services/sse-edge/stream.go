@@ -55,7 +55,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires}
+	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires, guest: req.guest}
 	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(s.base, r, 0); err != nil {
@@ -118,6 +118,7 @@ type stream struct {
 	retryAt       time.Time // when the log is read again; zero when it could be read
 	cause         string    // why it ends at endAt: the metric's reason
 	expires       time.Time // when the client's token does; zero without access control
+	guest         *guest    // who reads it, if that is a member; asked for with each heartbeat
 	warnAt        time.Time // when the client is told of that; zero when it was, or need not be
 
 	traffic traffic

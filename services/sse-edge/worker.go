@@ -490,6 +490,9 @@ func (w *worker) tick(now time.Time) {
 		case st.checkDue(now):
 			w.check(st, now)
 			heap.Fix(&w.timers, st.timer)
+		case w.service.out(st.guest):
+			st.cause = "revoked"
+			w.sendAway(st)
 		default:
 			st.beatAt = now.Add(w.service.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)

@@ -5,7 +5,7 @@ import "github.com/gofiber/fiber/v2"
 // What pages of other origins may send and read, besides what the Fetch standard always
 // allows.
 const (
-	corsMethods = "GET, POST, DELETE"
+	corsMethods = "GET, POST, PUT, DELETE"
 	corsAllowed = "Authorization, Content-Type, Last-Event-ID, Idempotency-Key, Event-Type, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 	corsExposed = "Mcp-Session-Id, WWW-Authenticate, Retry-After"
 	corsMaxAge  = "7200" // seconds; Chromium remembers an answer for no longer

@@ -51,6 +51,13 @@ func (g Grants) ActsFor(owner string) bool {
 	return owner != "" && (owner == g.Subject || matches(g.Owners, owner))
 }
 
+// Uses reports whether a session may be used by the subject: as [Grants.ActsFor] says, or
+// because one of its members, which are patterns of subjects, stands for Subject. A session
+// without an owner has no members.
+func (g Grants) Uses(owner string, members []string) bool {
+	return g.ActsFor(owner) || owner != "" && slices.ContainsFunc(members, func(m string) bool { return Pattern(m).Match(g.Subject) })
+}
+
 func matches(patterns []Pattern, name string) bool {
 	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(name) })
 }

@@ -16,6 +16,7 @@ const (
 	headerLast    = "Rejoin-Last"
 	headerTrimmed = "Rejoin-Trimmed"
 	headerThrough = "Rejoin-Through"
+	headerChanges = "Rejoin-Changes" // of an opening: see [Opening.Changes]
 )
 
 // Copy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
@@ -50,6 +51,9 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		}
 		msg.Data = there.Data
 		msg.Header.Set(headerAgain, "1")
+		if changes := there.Header.Get(headerChanges); changes != "" {
+			msg.Header.Set(headerChanges, changes)
+		}
 		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
 	}
 	return l.publish(ctx, s.Partition, msg)

@@ -45,6 +45,8 @@ type Entry struct {
 	Trim *Trim
 	// Again says that this is an opening that was written again.
 	Again bool
+	// Changes is [Opening.Changes] of an opening, also when the tail is headers-only.
+	Changes uint64
 	// Copy is what a birth says that was written again; nil in all other entries.
 	Copy *Copy
 	// Trace is the trace context of the publish; none when it has none.
@@ -104,6 +106,7 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 		e.Copy = copyIn(h)
 	case event.Open:
 		e.Again = h.Get(headerAgain) != ""
+		e.Changes, _ = strconv.ParseUint(h.Get(headerChanges), 10, 64) // what cannot be read is no change
 	default:
 	}
 }

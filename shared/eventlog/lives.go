@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,8 +20,13 @@ type Opening struct {
 	Session string `json:"-"`
 	// Life is part of the subject of everything that belongs to the session from then on.
 	Life string `json:"life"`
-	// Owner is who opened the session; empty for nobody.
-	Owner   string    `json:"owner,omitempty"`
+	// Owner is whose session it is; empty for nobody's.
+	Owner string `json:"owner,omitempty"`
+	// Members are the subjects, or patterns of subjects, that may use the session besides
+	// its owner.
+	Members []string `json:"members,omitempty"`
+	// Changes is how often Members was changed.
+	Changes uint64    `json:"changes,omitempty"`
 	Created time.Time `json:"created"`
 	// Metadata is a JSON object, or nothing.
 	Metadata json.RawMessage `json:"metadata,omitempty"`
@@ -43,7 +49,31 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 	return o, err
 }
 
-// Opening returns the opening of a session. Errors wrap [ErrNotFound], [ErrUnavailable] or
+// ChangeOpening stores an opening in the place of the one at o.Sequence: of several changes of
+// the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only the
+// members may change, and Changes must grow with each change: readers take a second opening of
+// the same life for a copy of the first, and the janitor compares Changes with the index. Errors
+// wrap [ErrClosed] when the opening is not the newest of its name, or are those of [Log.Publish].
+func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return Opening{}, err
+	}
+	s := event.Subject{Partition: l.Partition(o.Session), Session: o.Session, Kind: event.Open}
+	if _, err := l.settle(ctx, s.Partition); err != nil {
+		return Opening{}, err
+	}
+	msg := nats.NewMsg(s.String())
+	msg.Data = data
+	msg.Header.Set(headerAgain, "1")
+	msg.Header.Set(headerChanges, strconv.FormatUint(o.Changes, 10))
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(o.Sequence, 10))
+	ack, err := l.publish(ctx, s.Partition, msg)
+	o.Sequence = ack.Sequence
+	return o, err
+}
+
+// Opening returns the newest opening of a session. Errors wrap [ErrNotFound], [ErrUnavailable] or
 // [ErrMismatch].
 func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	s := event.Subject{Partition: l.Partition(session), Session: session, Kind: event.Open}

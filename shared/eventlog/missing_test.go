@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -210,6 +211,51 @@ func TestRewrite_Opening(t *testing.T) {
 		}
 		if _, err := l.Rewrite(patient(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("an opening that another one follows: %v", err)
+		}
+	})
+}
+
+// A changed opening takes the place of the one that it was made from, and of no other. What the
+// janitor copies says how often it was changed.
+func TestChangeOpening(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		first, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)})
+		must(t, err)
+		change := first
+		change.Members, change.Changes = []string{"bob", "team-*"}, 1
+		changed, err := l.ChangeOpening(patient(t), change)
+		must(t, err)
+		if changed.Sequence <= first.Sequence {
+			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
+		}
+		if _, err := other.ChangeOpening(patient(t), change); !errors.Is(err, eventlog.ErrClosed) {
+			t.Errorf("a change of an opening that another one follows: %v", err)
+		}
+		s := event.Subject{Session: "s", Kind: event.Open}
+		copied, err := l.Rewrite(patient(t), s, changed.Sequence, nil)
+		must(t, err)
+		for _, sequence := range []uint64{changed.Sequence, copied.Sequence} {
+			if e, err := other.At(patient(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 {
+				t.Errorf("%+v, %v", e, err)
+			}
+		}
+		want := changed
+		want.Sequence = copied.Sequence
+		if got, err := other.Opening(patient(t), "s"); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+		if life, _, err := other.LifeOf(patient(t), "s"); err != nil || life != "l" {
+			t.Errorf("the life is %s, %v", life, err)
+		}
+		if _, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "m"}); !errors.Is(err, eventlog.ErrExists) {
+			t.Errorf("another life was opened: %v", err)
+		}
+		// An opening that was lost is stored again, and is the first one of its name or none.
+		lost := eventlog.Opening{Session: "t", Life: "l", Owner: "me", Changes: 1}
+		_, err = l.ChangeOpening(patient(t), lost)
+		must(t, err)
+		if _, err := l.ChangeOpening(patient(t), lost); !errors.Is(err, eventlog.ErrClosed) {
+			t.Errorf("it was stored twice: %v", err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +34,13 @@ type Record struct {
 	Created time.Time `json:"created"`
 	// Ended is when the session was sealed; zero while it is open.
 	Ended time.Time `json:"ended,omitzero"`
-	// Owner is who created the session; fixed at creation.
+	// Owner is whose session it is; fixed at creation.
 	Owner string `json:"owner,omitempty"`
+	// Members are the subjects, or patterns of subjects, that may use the session besides
+	// Owner. It is not changed after it was made: copies share it.
+	Members []string `json:"members,omitempty"`
+	// Changes is how often Members was changed.
+	Changes uint64 `json:"changes,omitempty"`
 	// Metadata is the creator's, a JSON object. A copy in memory may lack it: see
 	// [WithoutMetadata].
 	Metadata json.RawMessage `json:"metadata,omitempty"`
@@ -48,7 +54,7 @@ type Record struct {
 	// nobody in particular, or another process did. It is not stored.
 	Client string `json:"-"`
 
-	metadataBytes int // as stored; the copy may lack Metadata
+	metadataBytes int // of Metadata and Members, as stored; the copy may lack Metadata
 }
 
 // New returns the record of a new session.
@@ -64,7 +70,23 @@ func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
 // read enters what follows from the record's other fields.
 func (r *Record) read() {
 	r.Retention, _ = ParseRetention(r.Metadata)
-	r.metadataBytes = len(r.Metadata)
+	r.metadataBytes = len(r.Metadata) + MembersBytes(r.Members)
+}
+
+// MembersBytes returns how many bytes members take as JSON; 0 when there are none.
+func MembersBytes(members []string) int {
+	if len(members) == 0 {
+		return 0
+	}
+	stored, _ := json.Marshal(members) // strings always can be marshalled
+	return len(stored)
+}
+
+// WithMembers returns the record with other members, which must not be changed any more.
+func (r Record) WithMembers(members []string) Record {
+	r.Members = members
+	r.metadataBytes = len(r.Metadata) + MembersBytes(r.Members)
+	return r
 }
 
 // NewLife returns a life that no session has had: 60 random bits.
@@ -72,19 +94,19 @@ func NewLife() string { return strings.ToLower(rand.Text()[:12]) }
 
 // fromLog returns the record of a session whose opening is in the log.
 func fromLog(o eventlog.Opening) Record {
-	r := Record{Session: o.Session, Life: o.Life, State: Open, Created: o.Created, Owner: o.Owner, Metadata: o.Metadata}
+	r := Record{Session: o.Session, Life: o.Life, State: Open, Created: o.Created, Owner: o.Owner, Members: o.Members, Changes: o.Changes, Metadata: o.Metadata}
 	r.read()
 	return r
 }
 
 // opening returns the entry of the log that opens the session.
 func (r Record) opening() eventlog.Opening {
-	return eventlog.Opening{Session: r.Session, Life: r.Life, Owner: r.Owner, Created: r.Created, Metadata: r.Metadata}
+	return eventlog.Opening{Session: r.Session, Life: r.Life, Owner: r.Owner, Members: r.Members, Changes: r.Changes, Created: r.Created, Metadata: r.Metadata}
 }
 
 // saysAs reports whether two records say the same of a session.
 func (r Record) saysAs(other Record) bool {
-	return r.Life == other.Life && r.State == other.State && r.Owner == other.Owner
+	return r.Life == other.Life && r.State == other.State && r.Owner == other.Owner && r.Changes == other.Changes && slices.Equal(r.Members, other.Members)
 }
 
 // key returns the record's key in the bucket: the session's token.

@@ -268,33 +268,45 @@ func (r *Registry) indexed(ctx context.Context, name string) (Record, error) {
 // and returns it with its revision. The index is not needed for what the log has: when it
 // cannot be written, or somebody else was faster, it is left to the next look.
 func (r *Registry) index(ctx context.Context, rec, indexed Record) Record {
-	if indexed.Revision != 0 && indexed.saysAs(rec) {
-		rec.Revision, rec.Ended = indexed.Revision, indexed.Ended
-		r.put(key(rec.Session), rec)
-		return rec
-	}
-	if r.readOnly {
+	if r.readOnly && (indexed.Revision == 0 || !indexed.saysAs(rec)) {
 		rec.Revision = indexed.Revision
 		r.correct(key(rec.Session), rec)
 		return rec
 	}
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return rec
-	}
-	k := key(rec.Session)
-	if indexed.Revision == 0 {
-		rec.Revision, err = r.kv.Create(ctx, k, data)
-	} else {
-		rec.Revision, err = r.kv.Update(ctx, k, data, indexed.Revision)
-	}
+	written, err := r.write(ctx, rec, indexed)
 	if err != nil {
 		r.log.Debug("the index of sessions could not be written", "session", rec.Session, "error", err)
-		rec.Revision = indexed.Revision
-		return rec
 	}
+	return written
+}
+
+// write writes a record over an indexed one that says otherwise, and returns it with its
+// revision. With an error, which wraps [ErrConflict] or [ErrUnavailable], that is the indexed
+// one's.
+func (r *Registry) write(ctx context.Context, rec, indexed Record) (Record, error) {
+	k := key(rec.Session)
+	if indexed.Revision != 0 && indexed.saysAs(rec) {
+		rec.Revision, rec.Ended = indexed.Revision, indexed.Ended
+		r.put(k, rec)
+		return rec, nil
+	}
+	rec.Revision = indexed.Revision
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return rec, err
+	}
+	var revision uint64
+	if indexed.Revision == 0 {
+		revision, err = r.kv.Create(ctx, k, data)
+	} else {
+		revision, err = r.kv.Update(ctx, k, data, indexed.Revision)
+	}
+	if err != nil {
+		return rec, casError(err)
+	}
+	rec.Revision = revision
 	r.put(k, rec)
-	return rec
+	return rec, nil
 }
 
 // Learn returns the copy of the record of an open session, and is [Registry.Get] where
@@ -351,6 +363,75 @@ func (r *Registry) Ensure(ctx context.Context, name string, create func() (Recor
 		err = fmt.Errorf("%w: session %s", ErrClosed, name)
 	}
 	return rec, err
+}
+
+// setAttempts is how often SetMembers begins again when somebody else changes the session too.
+const setAttempts = 10
+
+// SetMembers replaces the members of an open session, in the log and in the index, and returns
+// its record. check is called with the session as the log has it and may refuse the change; its
+// error is returned. When SetMembers returns no error, the members are on their way to all copies
+// of the registry. It is safe to repeat: an error leaves open whether the members were changed.
+// Errors wrap [ErrNotFound], [ErrClosed] or [ErrUnavailable].
+func (r *Registry) SetMembers(ctx context.Context, name string, members []string, check func(Record) error) (Record, error) {
+	stored := false
+	for range setAttempts {
+		f, err := r.find(ctx, name)
+		if err != nil {
+			return Record{}, err
+		}
+		rec, err := r.judge(ctx, f)
+		if err == nil && !stored { // once it is, the index gets what the log has
+			err = check(rec)
+			if err == nil && rec.State != Open {
+				err = fmt.Errorf("%w: session %s", ErrClosed, name)
+			}
+		}
+		if err != nil {
+			return Record{}, err
+		}
+		indexed := f.indexed
+		if !stored && !slices.Equal(rec.Members, members) {
+			indexed = Record{Revision: rec.Revision} // judge may have corrected it
+			rec = rec.WithMembers(members)
+			rec.Changes++
+			o := rec.opening()
+			if f.opening != nil {
+				o.Sequence = f.opening.Sequence
+			}
+			switch err := r.changeOpening(ctx, o); {
+			case errors.Is(err, eventlog.ErrClosed):
+				continue
+			case err != nil:
+				return Record{}, err
+			}
+			stored = true
+		}
+		rec, err = r.writeLinked(ctx, rec, indexed)
+		if err == nil || !errors.Is(err, ErrConflict) {
+			return rec, err
+		}
+	}
+	return Record{}, fmt.Errorf("%w: session %s is changed by others all the time", ErrUnavailable, name)
+}
+
+// changeOpening stores an opening again. The error wraps [eventlog.ErrClosed] when the opening
+// was replaced meanwhile, or [ErrUnavailable].
+func (r *Registry) changeOpening(ctx context.Context, o eventlog.Opening) error {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
+	_, err := r.events.ChangeOpening(ctx, o)
+	if err != nil && !errors.Is(err, eventlog.ErrClosed) {
+		return unavailable(err)
+	}
+	return err
+}
+
+// writeLinked is write, which gives up when the connection is lost.
+func (r *Registry) writeLinked(ctx context.Context, rec, indexed Record) (Record, error) {
+	ctx, done := link.While(ctx, r.nc)
+	defer done()
+	return r.write(ctx, rec, indexed)
 }
 
 // End ends a session, or one stream of it when stream is not empty, and clears it too

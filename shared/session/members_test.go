@@ -1,0 +1,236 @@
+package session_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/natstest"
+	"rejoin/shared/session"
+)
+
+// allowed lets every change of members pass.
+func allowed(session.Record) error { return nil }
+
+// usedBy is for [session.Registry.Visible]: whether a session has a member.
+func usedBy(member string) func(session.Record) bool {
+	return func(rec session.Record) bool { return slices.Contains(rec.Members, member) }
+}
+
+func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...string) session.Record {
+	t.Helper()
+	rec, err := r.SetMembers(patient(t), name, members, allowed)
+	if err != nil || !slices.Equal(rec.Members, members) {
+		t.Fatalf("%q, %v", rec.Members, err)
+	}
+	return rec
+}
+
+func TestSetMembers(t *testing.T) {
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	other, _ := open(t, connect(t, srv))
+	made, err := r.Create(patient(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := other.Visible(patient(t), "s", usedBy("bob")); err != nil || rec.Life != made.Life {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	got := mustSetMembers(t, other, "s", "carol", "dave")
+	if got.Life != made.Life || got.Owner != "alice" || string(got.Metadata) != `{"a":1}` || got.Changes != 1 || got.Usage().MetadataBytes != int64(len(`{"a":1}["carol","dave"]`)) {
+		t.Errorf("%+v", got)
+	}
+	// A member who was added is let in at once, whatever the copy says.
+	if rec, err := r.Visible(patient(t), "s", usedBy("carol")); err != nil || rec.Life != made.Life {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	eventually(t, "all copies know who was taken out", func() bool {
+		_, here := r.Visible(patient(t), "s", usedBy("bob"))
+		_, there := other.Visible(patient(t), "s", usedBy("bob"))
+		return errors.Is(here, session.ErrNotFound) && errors.Is(there, session.ErrNotFound)
+	})
+	if err := publish(t, l, made); err != nil {
+		t.Error(err)
+	}
+	before := len(subjects(t, l, made))
+	if mustSetMembers(t, r, "s", "carol", "dave"); len(subjects(t, l, made)) != before {
+		t.Error("members that do not change are stored again")
+	}
+	no := errors.New("no")
+	if _, err := r.SetMembers(patient(t), "s", nil, func(session.Record) error { return no }); !errors.Is(err, no) || len(subjects(t, l, made)) != before {
+		t.Errorf("a change that is refused: %v", err)
+	}
+	if _, err := r.SetMembers(patient(t), "nothing", nil, allowed); !errors.Is(err, session.ErrNotFound) {
+		t.Error(err)
+	}
+	mustEnd(t, r, "s", "")
+	if _, err := r.SetMembers(patient(t), "s", nil, allowed); !errors.Is(err, session.ErrClosed) {
+		t.Error(err)
+	}
+	if rec, err := other.Visible(patient(t), "s", usedBy("dave")); err != nil || rec.State != session.Closed {
+		t.Errorf("a member of a session that has ended: %+v, %v", rec, err)
+	}
+}
+
+// Whatever happens to the index, the members are those of the log.
+func TestSetMembers_IndexLostOrOlder(t *testing.T) {
+	for name, damage := range map[string]func(*testing.T, jetstream.JetStream, []byte) error{
+		"the bucket is deleted": func(t *testing.T, js jetstream.JetStream, _ []byte) error {
+			return js.DeleteStream(patient(t), "KV_"+session.Bucket)
+		},
+		"an older record is put back": func(t *testing.T, js jetstream.JetStream, older []byte) error {
+			kv, err := js.KeyValue(patient(t), session.Bucket)
+			if err == nil {
+				_, err = kv.Put(patient(t), event.Token("s"), older)
+			}
+			return err
+		},
+		"a record that cannot be read": func(t *testing.T, js jetstream.JetStream, _ []byte) error {
+			kv, err := js.KeyValue(patient(t), session.Bucket)
+			if err == nil {
+				_, err = kv.Put(patient(t), event.Token("s"), []byte("{"))
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc := connect(t, natstest.Start(t))
+			r, _ := create(t, nc)
+			made := mustCreate(t, r, "s")
+			older, err := json.Marshal(made)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustSetMembers(t, r, "s", "bob")
+			js, err := jetstream.New(nc)
+			if err == nil {
+				err = damage(t, js, older)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the log is asked", func() bool {
+				rec, err := r.Get(patient(t), "s")
+				return err == nil && slices.Equal(rec.Members, []string{"bob"}) && rec.Changes == 1 && rec.Revision > 0
+			})
+			eventually(t, "the copy has them", func() bool {
+				rec, _ := r.Session("s")
+				return slices.Equal(rec.Members, []string{"bob"})
+			})
+			mustSetMembers(t, r, "s", "bob", "carol")
+		})
+	}
+}
+
+// Of changes at the same time each is stored once, and the index has the last one.
+func TestSetMembers_AtTheSameTime(t *testing.T) {
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	other, _ := open(t, connect(t, srv))
+	made := mustCreate(t, r, "s")
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	changed := 0
+	for i := range 6 {
+		at := []*session.Registry{r, other}[i%2]
+		wg.Go(func() {
+			_, err := at.SetMembers(patient(t), "s", []string{fmt.Sprint(i)}, allowed)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				changed++
+			} else if !errors.Is(err, session.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if changed == 0 {
+		t.Error("nobody was let through")
+	}
+	o, err := l.Opening(patient(t), "s")
+	if err != nil || o.Life != made.Life || o.Changes < uint64(changed) {
+		t.Errorf("%+v, %v; %d succeeded", o, err, changed)
+	}
+	rec, err := r.Get(patient(t), "s")
+	if err != nil || !slices.Equal(rec.Members, o.Members) || rec.Changes != o.Changes {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	eventually(t, "the copies agree", func() bool {
+		here, _ := r.Session("s")
+		there, _ := other.Session("s")
+		return slices.Equal(here.Members, o.Members) && slices.Equal(there.Members, o.Members)
+	})
+}
+
+// A change of members while the session ends leaves it ended.
+func TestSetMembers_WhileItEnds(t *testing.T) {
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	for i := range 20 {
+		name := fmt.Sprint("s", i)
+		made := mustCreate(t, r, name)
+		if err := publish(t, l, made); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := r.SetMembers(patient(t), name, []string{"bob"}, allowed); err != nil && !errors.Is(err, session.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		mustEnd(t, r, name, "")
+		wg.Wait()
+		if rec, err := r.Get(patient(t), name); err != nil || rec.State != session.Closed || rec.Life != made.Life {
+			t.Errorf("%+v, %v", rec, err)
+		}
+		if err := publish(t, l, made); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("a publish: %v", err)
+		}
+	}
+}
+
+// A session with members takes somebody else as many requests and bytes as one that is not there.
+func TestVisible_MembersAreNotGuessedByTime(t *testing.T) {
+	srv := natstest.Start(t)
+	r, _ := create(t, connect(t, srv))
+	members := make([]string, 100)
+	for i := range members {
+		members[i] = strings.Repeat("x", 100) + fmt.Sprint(i)
+	}
+	if _, err := r.Create(patient(t), session.New("s", "alice", nil, time.Now()).WithMembers(members)); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, r, "changed")
+	mustSetMembers(t, r, "changed", members...)
+	nc := connect(t, srv)
+	edge, _ := open(t, nc)
+	edge.ReadOnly()
+	cost := func(name string) (requests, bytes uint64) {
+		requests, bytes = 1<<62, 1<<62
+		for range 10 { // what the connection receives meanwhile for others is not always there
+			before := nc.Stats()
+			if _, err := edge.Visible(patient(t), name, usedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
+				t.Fatalf("%s: %v", name, err)
+			}
+			after := nc.Stats()
+			requests, bytes = min(requests, after.OutMsgs-before.OutMsgs), min(bytes, after.InBytes-before.InBytes)
+		}
+		return requests, bytes
+	}
+	requests, bytes := cost("nothing")
+	for _, name := range []string{"s", "changed"} {
+		if r, b := cost(name); r != requests || b != bytes && name == "s" || b > bytes+8 {
+			t.Errorf("%s takes %d requests and %d bytes, a name that nobody has %d and %d", name, r, b, requests, bytes)
+		}
+	}
+}
