@@ -103,7 +103,7 @@ var documents = map[string]int{
 	readmeFile:                 4,
 	"../docs/publishing.md":    8,
 	"../docs/http.md":          4,
-	"../docs/access.md":        1,
+	"../docs/access.md":        3,
 	"../docs/configuration.md": 1,
 }
 

@@ -38,18 +38,18 @@ type Config struct {
 
 	// MaxSessions is how many sessions there may be, open or closed, of this ingest and all
 	// others: the records of all lie in the memory of each service. MaxMetadataBytes bounds
-	// their metadata together, in bytes as stored, which is in the memory of janitors. Once
+	// their metadata and members together, in bytes as stored, which is in the memory of janitors. Once
 	// three quarters of one of them are taken, an owner who has more than a quarter gets no
 	// new session; without access control a client address, as far as this ingest has opened
 	// sessions for it since its start. One more is answered 429. 0 and -1: no limit. Default:
 	// 30,000 and 16 MiB.
 	MaxSessions      int64 `default:"30000" help:"Sessions that there may be, open or closed; once three quarters are taken, nobody gets more than a quarter; -1 for any number." placeholder:"N"`
-	MaxMetadataBytes int64 `default:"16777216" help:"Bytes that the metadata of all sessions may have together, shared like --max-sessions; -1 for any number." placeholder:"BYTES"`
+	MaxMetadataBytes int64 `default:"16777216" help:"Bytes that the metadata and members of all sessions may have together, shared like --max-sessions; -1 for any number." placeholder:"BYTES"`
 
-	// MaxSessionRate bounds the new sessions of a client over HTTP, by token or address as
+	// MaxSessionRate bounds the new sessions and changes of members of a client over HTTP, by token or address as
 	// MaxPublishRate, in sessions a second at this ingest; those of ten seconds may come at
 	// once. One more is answered 429. 0 and -1: no limit. Default: 100.
-	MaxSessionRate int `default:"100" help:"New sessions in a second that a token's subject may have over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+	MaxSessionRate int `default:"100" help:"New sessions and changes of members in a second that a token's subject may have over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
 
 	// Streams is how far a session may raise the log's limit of open streams.
 	Streams session.StreamsOverride `kong:"-"`

@@ -90,6 +90,14 @@ func (l *ledger) learn(session string, seq uint64, life string) {
 	}
 }
 
+// learnChanges enters how often the members of a session were changed, of which an opening that
+// an older version copied has no header.
+func (l *ledger) learnChanges(session string, seq, changes uint64) {
+	if o := l.openings[session]; o != nil && o.seq == seq {
+		o.changes = changes
+	}
+}
+
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a
 // copy of the first one, and so is a birth that says so. A birth that does not comes from an
 // ingest that does not know the first one, and says nothing.

@@ -159,7 +159,10 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	o, err := r.log.Opening(ctx, name)
 	switch {
 	case err == nil:
-		r.with(name, func(l *ledger) { l.learn(name, o.Sequence, o.Life) })
+		r.with(name, func(l *ledger) {
+			l.learn(name, o.Sequence, o.Life)
+			l.learnChanges(name, o.Sequence, o.Changes)
+		})
 		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open && rec.Changes == o.Changes {
 			return nil // it was the ledger that did not know
 		}

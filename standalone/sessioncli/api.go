@@ -60,7 +60,8 @@ func (a *api) create(ctx context.Context, f CreateFlags) (string, error) {
 	request, err := json.Marshal(struct {
 		Session remote.Session `json:"session,omitempty"`
 		Owner   string         `json:"owner,omitempty"`
-	}{f.Session, f.Owner})
+		Members []string       `json:"members,omitempty"`
+	}{f.Session, f.Owner, f.Members})
 	if err != nil {
 		return "", err
 	}

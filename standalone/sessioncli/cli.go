@@ -34,6 +34,7 @@ type ShowFlags struct {
 type CreateFlags struct {
 	Session remote.Session `arg:"" optional:"" help:"The session's name; without one, the server chooses it."`
 	Owner   string         `env:"-" help:"Whose session it is; for a token whose owners hold that subject." placeholder:"SUBJECT"`
+	Members []string       `env:"-" help:"Who else may use it, as far as their tokens allow: subjects, a beginning and *, or * for all." placeholder:"SUBJECT"`
 }
 
 // CloseFlags are those of "rejoin sessions close".
@@ -71,7 +72,7 @@ func (CreateFlags) Help() string {
 
   rejoin sessions create demo
   session=$(rejoin sessions create)
-  rejoin sessions create --owner=alice`
+  rejoin sessions create --owner=alice --members=bob,carol`
 }
 
 // Help is what --help says besides.

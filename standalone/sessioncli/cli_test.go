@@ -119,7 +119,7 @@ func TestSessionsAreCreatedAndClosed(t *testing.T) {
 	if err := os.WriteFile(file, []byte(" secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"create"}, {"create", "7", "--token-file=" + file, "--owner=alice"}, {"close", "a/b"}, {"close", "demo", "?", "--clear"}} {
+	for _, args := range [][]string{{"create"}, {"create", "7", "--token-file=" + file, "--owner=alice", "--members=bob,carol"}, {"close", "a/b"}, {"close", "demo", "?", "--clear"}} {
 		want := ""
 		if args[0] == "create" {
 			want = "7\n"
@@ -128,7 +128,7 @@ func TestSessionsAreCreatedAndClosed(t *testing.T) {
 			t.Errorf("%v: %d %q %q", args, code, out, errs)
 		}
 	}
-	want := `[POST /v1/sessions {} POST /v1/sessions {"session":"7","owner":"alice"}Bearer secret DELETE /v1/sessions/a%2Fb DELETE /v1/sessions/demo/streams/%3F?clear=true]`
+	want := `[POST /v1/sessions {} POST /v1/sessions {"session":"7","owner":"alice","members":["bob","carol"]}Bearer secret DELETE /v1/sessions/a%2Fb DELETE /v1/sessions/demo/streams/%3F?clear=true]`
 	if got := fmt.Sprint(a.got); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
