@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/daemon"
 )
 
 // logged are the lines of a log, which any goroutine may write.
@@ -216,5 +218,26 @@ func TestRefusals_AreLoggedWhenTheApplicationStops(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("logged\n%s", strings.Join(got, "\n"))
+	}
+}
+
+func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
+	var out logged
+	app := NewApp(Config{Service: "test", Log: out.logger()})
+	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- Serve(t.Context(), app, ln, patience) }()
+	for range 2 {
+		expectProblem(t, do(t, ln.Addr().String(), http.MethodGet, "/nothing", ""), CodeNotFound)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("Serve returned %v", <-served)
+	if lines := out.take(); len(lines) != 2 || lines[1]["msg"] != "more requests refused" {
+		t.Errorf("logged %v", lines)
 	}
 }

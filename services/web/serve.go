@@ -41,6 +41,9 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 	select {
 	case err := <-served:
 		_ = l.Close() // Serve failed: that error matters more
+		now, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancel()
+		_ = app.ShutdownWithContext(now) // which runs the hooks, and waits for nothing
 		return err
 	case <-ctx.Done():
 	}
