@@ -41,6 +41,16 @@ func (l *ledger) alarms() []string {
 	return over
 }
 
+// ringAgain puts lives that could not be trimmed back on the list.
+func (l *ledger) ringAgain(keys []string) {
+	for _, key := range keys {
+		if a := l.accounts[key]; a != nil && !a.over {
+			a.over = true
+			l.over = append(l.over, key)
+		}
+	}
+}
+
 // hush says that a life was trimmed, and may ring again. One that had to give up
 // nothing, since it has larger limits of its own, is left to the sweeps.
 func (l *ledger) hush(key string) {

@@ -25,8 +25,10 @@ func (w *sweeper) setAlarms() {
 }
 
 // trimEarly trims the sessions that hold too much, and makes room in partitions that are full.
+// What fails is tried again soon.
 func (w *sweeper) trimEarly(ctx context.Context) {
 	if !w.nc.IsConnected() {
+		w.alarmed()
 		return
 	}
 	begun := time.Now()
@@ -42,7 +44,10 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 		})
 		var err error
 		if len(over) > 0 {
-			err = w.announce(ctx, p, over, w.early)
+			if err = w.announce(ctx, p, over, w.early); err != nil {
+				p.with(func(l *ledger) { l.ringAgain(over) })
+				w.alarmed()
+			}
 			p.caughtUp(ctx)
 		}
 		if state, _ := p.log.State(p.number); w.rules().used(state.Bytes) > fullShare {
