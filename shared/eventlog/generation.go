@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base32"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -86,34 +84,24 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string) (begin bool, err error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	info, release, err := l.configuration(ctx, p)
-	if err != nil {
-		return false, err
-	}
-	defer release()
-	cfg := info.Config
-	cfg.Metadata = ownMetadata(cfg.Metadata)
-	begin, err := change(info, cfg.Metadata)
-	if err != nil {
-		return false, err
-	}
-	if begin {
-		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
-		if err != nil {
+	var begin, stored bool
+	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (_ bool, err error) {
+		if begin, err = change(info, cfg.Metadata); err != nil {
 			return false, err
 		}
-		gens = event.NextGeneration(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
-		cfg.Metadata[metaGenerations] = formatGenerations(gens)
-	}
-	if maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) {
-		return false, nil
-	}
-	// A process that was held up for longer may not be the acting janitor any more.
-	if end, _ := ctx.Deadline(); time.Now().After(end) {
-		return false, errors.Join(ErrUnavailable, context.DeadlineExceeded)
-	}
-	if _, err := l.js.UpdateStream(ctx, cfg); err != nil {
-		return false, apiError(err)
+		if begin {
+			gens, err := parseGenerations(cfg.Metadata[metaGenerations])
+			if err != nil {
+				return false, err
+			}
+			gens = event.NextGeneration(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
+			cfg.Metadata[metaGenerations] = formatGenerations(gens)
+		}
+		stored = !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata))
+		return stored, nil
+	})
+	if err != nil || !stored {
+		return false, err
 	}
 	return begin, l.refresh(ctx, p)
 }

@@ -67,18 +67,15 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	}
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	info, release, err := l.configuration(ctx, p)
-	if err != nil {
+	var had Limits
+	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		had = limitsOf(info.Config)
+		*cfg = settings.configure(*cfg, p)
+		return had != settings.Limits() || !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)), nil
+	}); err != nil {
 		return err
 	}
-	defer release()
-	have, cfg := limitsOf(info.Config), settings.configure(info.Config, p)
-	if have != settings.Limits() || !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)) {
-		if err := l.update(ctx, cfg); err != nil {
-			return err
-		}
-	}
-	if err := l.replicated(ctx, p, have, settings); err != nil {
+	if err := l.replicated(ctx, p, had, settings); err != nil {
 		return err
 	}
 	return l.refresh(ctx, p)
@@ -91,18 +88,13 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 func (l *Log) MakeRoom(ctx context.Context, p int) error {
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	info, release, err := l.configuration(ctx, p)
-	if err != nil {
-		return err
-	}
-	defer release()
-	cfg := info.Config
-	if cfg.MaxBytes <= 0 {
-		return nil
-	}
-	cfg.Metadata = ownMetadata(cfg.Metadata)
-	cfg.MaxBytes += max(l.Settings().Limits().MaxBytes/8, 1<<16)
-	return l.update(ctx, cfg)
+	return l.change(ctx, p, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		if cfg.MaxBytes <= 0 {
+			return false, nil
+		}
+		cfg.MaxBytes += max(l.Settings().Limits().MaxBytes/8, 1<<16)
+		return true, nil
+	})
 }
 
 // replicated waits until the replicas of a partition are current, if their number changes.
@@ -112,6 +104,39 @@ func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settin
 		return nil
 	}
 	return l.waitCurrent(ctx, streamName(p))
+}
+
+// changeAttempts is how often a change of a configuration is made anew after a hold-up.
+const changeAttempts = 3
+
+// change lets edit change the configuration of a partition, whose metadata is then what is ours,
+// and stores it if edit says so. JetStream takes a configuration as a whole and compares it with
+// nothing: one that was read long ago would undo what the next acting janitor has written since.
+// So edit is called again, with what is there now, when this process was held up for longer than
+// lookWithin. Errors are those of edit and [Log.Look]; with one that wraps [ErrUnavailable] the
+// change may be stored.
+func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)) error {
+	release, err := l.parts[p].own(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	for range changeAttempts {
+		read := time.Now()
+		_, info, err := l.info(ctx, p)
+		if err != nil {
+			return err
+		}
+		cfg := info.Config
+		cfg.Metadata = ownMetadata(cfg.Metadata)
+		if store, err := edit(info, &cfg); err != nil || !store {
+			return err
+		}
+		if time.Since(read) <= lookWithin {
+			return l.update(ctx, cfg)
+		}
+	}
+	return fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
 }
 
 func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig) error {
@@ -146,19 +171,6 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamC
 		maps.Copy(cfg.Metadata, s.metadata())
 	}
 	return cfg
-}
-
-// configuration returns what a partition's configuration is now, and keeps everybody else in
-// this process from changing it until release is called. Errors are those of [Log.Look].
-func (l *Log) configuration(ctx context.Context, p int) (info *jetstream.StreamInfo, release func(), err error) {
-	if release, err = l.parts[p].own(ctx); err != nil {
-		return nil, nil, err
-	}
-	if _, info, err = l.info(ctx, p); err != nil {
-		release()
-		return nil, nil, err
-	}
-	return info, release, nil
 }
 
 // own waits until nobody else in this process reads and writes the configuration of
