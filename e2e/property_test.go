@@ -34,7 +34,11 @@ func scheduleCount() int {
 // subscriber gets every event of its stream exactly once and in order, or is told
 // of a gap that really was one.
 func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
-	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int { return runSchedule(t, draw(seed)) })
+	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int {
+		sc := draw(seed)
+		sc.drawMembers()
+		return runSchedule(t, sc)
+	})
 }
 
 // firstSeed returns the seed of the first schedule.
@@ -179,6 +183,8 @@ func (w *world) do(st step) {
 		w.loseIndex(st)
 	case opTear:
 		w.tear(st)
+	case opMembers:
+		w.changeMembers(session, st.n)
 	}
 }
 
@@ -199,6 +205,7 @@ func (w *world) finish() {
 		w.violate("the services did not come back, or a close did not end")
 	}
 	w.allRead()
+	w.checkMembers()
 	ctx, cancel := w.bounded()
 	defer cancel()
 	ends, err := w.truth.complete(ctx)

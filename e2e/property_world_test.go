@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -605,6 +606,44 @@ func (w *world) clear(at place) {
 			w.count("clear failed")
 		}
 	})
+}
+
+// changeMembers gives a session n members, as ingest does for its owner.
+func (w *world) changeMembers(name string, n int) {
+	w.write(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+		defer cancel()
+		members := make([]string, n)
+		for i := range members {
+			members[i] = fmt.Sprint(name, "-", i)
+		}
+		if _, err := w.own.Sessions.SetMembers(ctx, name, members, func(session.Record) error { return nil }); err != nil {
+			w.count("change of members failed")
+			return
+		}
+		w.count("change of members")
+	})
+}
+
+// checkMembers waits until the index says of all sessions in the log who their members are.
+func (w *world) checkMembers() {
+	deadline := time.Now().Add(checkTime)
+	for _, name := range sessionNames {
+		var o eventlog.Opening
+		var rec session.Record
+		if !w.wait(deadline, func() bool {
+			ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+			defer cancel()
+			var err error
+			if o, err = w.own.Log.Opening(ctx, name); err != nil {
+				return errors.Is(err, eventlog.ErrNotFound) || errors.Is(err, eventlog.ErrMismatch)
+			}
+			rec, _ = w.own.Sessions.Session(name)
+			return rec.Life == o.Life && rec.Changes == o.Changes && slices.Equal(rec.Members, o.Members)
+		}) {
+			w.violate("the index has the members %q of %s (change %d), and the log %q (change %d)", rec.Members, name, rec.Changes, o.Members, o.Changes)
+		}
+	}
 }
 
 // publishDirectly does what a service that publishes to NATS may do: right, wrong,

@@ -78,13 +78,14 @@ const (
 	opCutLink
 	opLoseIndex
 	opTear
+	opMembers
 )
 
 func (o op) String() string {
 	return [...]string{
 		"publish", "publish+wait", "publish-directly", "join", "cut", "cut-after", "resume",
 		"restart-edge", "restart-janitor", "restart-nats", "clear", "close", "idle",
-		"restart-ingest", "copy", "roll-back", "stall", "cut-link", "lose-index", "tear",
+		"restart-ingest", "copy", "roll-back", "stall", "cut-link", "lose-index", "tear", "members",
 	}[o]
 }
 
@@ -171,6 +172,18 @@ func (sc *schedule) drawMore() {
 	sc.standby, sc.crashes = rng.IntN(100) < 50, rng.IntN(100) < 50
 }
 
+// drawMembers adds changes of members, from numbers of its own. It comes last.
+func (sc *schedule) drawMembers() {
+	rng := rand.New(rand.NewPCG(sc.seed, 0x5e55108))
+	if rng.IntN(100) >= 50 {
+		return
+	}
+	for range 1 + rng.IntN(12) {
+		st := step{op: opMembers, which: rng.IntN(9), n: rng.IntN(4)}
+		sc.steps = slices.Insert(sc.steps, rng.IntN(len(sc.steps)+1), st)
+	}
+}
+
 func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between func(lo, hi int) int) {
 	weights := map[op]int{
 		opPublish: 100, opPublishAndWait: 30, opJoin: 12, opCut: 25, opCutAfter: 25, opResume: 45, opIdle: 3,
@@ -238,7 +251,7 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		case opClear, opClose:
 			s.which %= 9
 			s.n = rng.IntN(3) // 0: the whole session
-		case opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear: // drawn apart, so that the seeds of before stay what they were
+		case opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear, opMembers: // drawn apart, so that the seeds of before stay what they were
 		case opIdle:
 			s.pause = time.Duration(between(20, 120)) * time.Millisecond
 		}
@@ -283,7 +296,7 @@ func (sc *schedule) String() string {
 		switch st.op {
 		case opPublish, opPublishAndWait:
 			fmt.Fprintf(&b, "(%d x%d)", st.which, st.n)
-		case opPublishDirectly, opClear, opClose:
+		case opPublishDirectly, opClear, opClose, opMembers:
 			fmt.Fprintf(&b, "(%d n=%d %t)", st.which, st.n, st.flag)
 		case opJoin, opCut, opResume, opCutAfter:
 			fmt.Fprintf(&b, "(%d @%d n=%d %t)", st.which, st.edge, st.n, st.flag)

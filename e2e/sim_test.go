@@ -104,6 +104,7 @@ func simulate(t *testing.T, seed uint64) map[string]int {
 	sc.simulated = true
 	if !sc.copies {
 		sc.drawFaults()
+		sc.drawMembers()
 	}
 	w := newWorld(t, sc)
 	defer func() {
