@@ -179,6 +179,21 @@ func TestMissing_LifeAboveTheFloor(t *testing.T) {
 	}
 }
 
+// A changed opening lies above the floor, and its life may have begun below it.
+func TestMissing_ChangedOpening(t *testing.T) {
+	l := create(t, natstest.Start(t), one())
+	o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l"})
+	must(t, err)
+	mustPublish(t, l, of("s", "t", 1))
+	o.Members, o.Changes = []string{"bob"}, 1
+	o, err = l.ChangeOpening(patient(t), o)
+	must(t, err)
+	must(t, l.Purge(patient(t), 0, o.Sequence))
+	if got, want := missing(t, l, "t", 1), fmt.Sprintf("t expired to %d, false", o.Sequence-1); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestTrimsAndCopiesAreRead(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
