@@ -56,3 +56,29 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 		}
 	}
 }
+
+// A change of members right behind another one is repeated while the cluster still has that one
+// under way.
+func TestSetMembers_InACluster(t *testing.T) {
+	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	settings := one()
+	settings.Replicas = 3
+	l := newLog(t, nc, settings)
+	r, err := session.Create(patient(t), l, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	mustCreate(t, r, "s")
+	for n := range 50 {
+		mustSetMembers(t, r, "s", fmt.Sprint(n))
+	}
+	o, err := l.Opening(patient(t), "s")
+	if err != nil || o.Changes != 50 || o.Members[0] != "49" {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
