@@ -129,13 +129,12 @@ func newWorld(t *testing.T, sc schedule) *world {
 	if sc.seed%2 == 0 { // as in the standalone program
 		w.feed = eventlog.NewFeed()
 	}
-	cfg := backend.Config{NATSURL: url}
-	w.janitors = append(w.janitors, w.newJanitor(cfg, 0))
+	w.janitors = append(w.janitors, w.newJanitor(url, 0))
 	if sc.standby {
-		w.janitors = append(w.janitors, w.newJanitor(cfg, 1))
+		w.janitors = append(w.janitors, w.newJanitor(url, 1))
 	}
 	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {
-		b, err := backend.Open(ctx, cfg, "ingest", log, w.dial("ingest")...)
+		b, err := backend.Open(ctx, w.config(url, "ingest"), "ingest", log, w.dial("ingest")...)
 		if err != nil {
 			return err
 		}
@@ -148,8 +147,9 @@ func newWorld(t *testing.T, sc schedule) *world {
 		return s.Run(ctx)
 	})
 	for i, plan := range sc.edges {
-		w.edges = append(w.edges, w.host(fmt.Sprintf("edge %d", i), func(ctx context.Context, log *slog.Logger, opened func(string)) error {
-			b, err := backend.Open(ctx, cfg, "edge", log, w.dial(fmt.Sprintf("edge %d", i))...)
+		name := fmt.Sprintf("edge %d", i)
+		w.edges = append(w.edges, w.host(name, func(ctx context.Context, log *slog.Logger, opened func(string)) error {
+			b, err := backend.Open(ctx, w.config(url, name), "edge", log, w.dial(name)...)
 			if err != nil {
 				return err
 			}
@@ -195,6 +195,16 @@ func (w *world) startNATS(folder string) *natstest.Server {
 		return natstest.StartInMemory(w.t, folder)
 	}
 	return natstest.StartIn(w.t, folder)
+}
+
+// config is what a process works on, with a clock of its own.
+func (w *world) config(url, process string) backend.Config {
+	skew := w.sc.skew(process)
+	if skew == 0 {
+		return backend.Config{NATSURL: url}
+	}
+	w.count("a clock is wrong")
+	return backend.Config{NATSURL: url, Now: func() time.Time { return time.Now().Add(skew) }}
 }
 
 // dial returns how a process comes to NATS: in virtual time over a link of its own.
@@ -249,9 +259,10 @@ func (w *world) env(log *slog.Logger) daemon.Env {
 }
 
 // newJanitor returns the host of a janitor; number is its place among those of a world.
-func (w *world) newJanitor(cfg backend.Config, number int) *host {
-	return w.host(fmt.Sprintf("janitor %d", number), func(ctx context.Context, log *slog.Logger, _ func(string)) error {
-		b, err := backend.Create(ctx, cfg, "janitor", w.sc.settings, log, w.dial(fmt.Sprintf("janitor %d", number))...)
+func (w *world) newJanitor(url string, number int) *host {
+	name := fmt.Sprintf("janitor %d", number)
+	return w.host(name, func(ctx context.Context, log *slog.Logger, _ func(string)) error {
+		b, err := backend.Create(ctx, w.config(url, name), "janitor", w.sc.settings, log, w.dial(name)...)
 		if err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ type schedule struct {
 	standby   bool // a second janitor stands by
 	crashes   bool // janitors end without giving anything back
 	simulated bool // in virtual time, over a network in memory
+	skewed    bool // each process has a clock of its own
 	copies    bool // of the log's files are made and put back; then nothing else is lost
 	subs      []subPlan
 	steps     []step

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -147,6 +148,18 @@ func (sc *schedule) drawFaults() {
 		sc.settings.Compression = false
 		return step{op: opTear, which: rng.IntN(1 << 16), n: rng.IntN(100), wait: millis(150)}
 	})
+	sc.skewed = rng.IntN(100) < 30
+}
+
+// skew returns how far the clock of a process is ahead of NATS's, up to two hours either way, which
+// is longer than anything is kept.
+func (sc *schedule) skew(process string) time.Duration {
+	if !sc.skewed {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, process) // it never fails
+	return time.Duration(rand.New(rand.NewPCG(sc.seed, h.Sum64())).Int64N(int64(4*time.Hour))) - 2*time.Hour
 }
 
 // stall has a process' link to NATS stand still for a while, in one direction or, which is what

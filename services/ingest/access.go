@@ -31,7 +31,7 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	switch {
 	case !s.cfg.Access.On():
 		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
-			rec := session.New(m.session, "", nil, time.Now())
+			rec := session.New(m.session, "", nil, s.backend.Now())
 			rec.Client = m.client
 			return s.create(ctx, rec, m.publisher)
 		})

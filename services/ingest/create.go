@@ -74,7 +74,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec := session.New(req.name, req.owner, req.metadata, time.Now()).WithMembers(req.members)
+	rec := session.New(req.name, req.owner, req.metadata, s.backend.Now()).WithMembers(req.members)
 	if err := checkSize(rec, req.members); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ type lease struct {
 	freed chan struct{} // somebody has released the lease
 }
 
-func newLease(length time.Duration, nc *nats.Conn, replicas int, logger *slog.Logger) (*lease, error) {
+func newLease(length time.Duration, nc *nats.Conn, replicas int, clock func() time.Time, logger *slog.Logger) (*lease, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(length))
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func newLease(length time.Duration, nc *nats.Conn, replicas int, logger *slog.Lo
 	start := time.Now()
 	l := &lease{
 		nc: nc, js: js, replicas: replicas, logger: logger,
-		now:   func() instant { return instant{time.Since(start), time.Duration(time.Now().UnixNano())} },
+		now:   func() instant { return instant{time.Since(start), time.Duration(clock().UnixNano())} },
 		state: candidacy{id: rand.Text(), lease: length},
 		freed: make(chan struct{}, 1),
 	}

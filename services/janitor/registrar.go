@@ -15,6 +15,7 @@ import (
 
 // registrar keeps the index of sessions, and ends what others have left unfinished.
 type registrar struct {
+	now        func() time.Time
 	log        *eventlog.Log
 	sessions   *session.Registry
 	partitions []*partition
@@ -50,7 +51,7 @@ func (r *registrar) round(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, time.Now())) {
+	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
 }
@@ -81,15 +82,15 @@ func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
 // there, and looks again when they have answered.
 func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]loggedSession) []duty {
 	limit := r.cfg.idleLimit()
-	asked := r.vigil.candidates(records, inLog, limit, r.lastEvent, time.Now())
-	if len(asked) == 0 && !r.vigil.rollCall(time.Now()) {
+	asked := r.vigil.candidates(records, inLog, limit, r.lastEvent, r.now())
+	if len(asked) == 0 && !r.vigil.rollCall(r.now()) {
 		return nil
 	}
 	answers, err := who.Ask(ctx, r.log.Conn(), question(asked), askWithin)
 	if err != nil && ctx.Err() == nil {
 		r.logger.Debug("no session is idle for certain", "error", err)
 	}
-	alone := r.vigil.heard(asked, answers, err, time.Now())
+	alone := r.vigil.heard(asked, answers, err, r.now())
 	if len(alone) == 0 {
 		return nil
 	}
@@ -100,7 +101,7 @@ func (r *registrar) idle(ctx context.Context, records []session.Record, inLog ma
 	var todo []duty
 	for _, c := range alone {
 		// A record that was changed meanwhile is not written over: see do.
-		if c.idle(inLog[c.record.Session], r.lastEvent, time.Now()) {
+		if c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
 			todo = append(todo, duty{closeIdle, c.record})
 		}
 	}

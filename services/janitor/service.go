@@ -81,7 +81,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
 	var err error
-	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, env.Log); err != nil {
+	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, b.Now, env.Log); err != nil {
 		return nil, err
 	}
 	settled := rules{syncInterval: cfg.SyncInterval}.settled()
@@ -89,6 +89,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
 	for p := range b.Log.Settings().Partitions {
 		part := newPartition(p, b.Log, settled, env.Log)
+		part.now = b.Now
 		part.cleared, part.alarmed, part.acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.held
 		s.partitions = append(s.partitions, part)
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
@@ -101,7 +102,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.sweeper.setAlarms()
 	s.roster = newRoster(b.Log, env.Log)
 	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
-	s.registrar = &registrar{log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: finishAfter, metrics: m, logger: env.Log}
+	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: finishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
 	env.Health.Add("ledger", s.complete)

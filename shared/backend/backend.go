@@ -27,6 +27,9 @@ type Config struct {
 	// of them, or none.
 	NATSCreds string `name:"nats-creds" help:"Credentials file for NATS." type:"path" placeholder:"FILE"`
 	NATSNkey  string `name:"nats-nkey" help:"File with the seed of an NKey for NATS." type:"path" placeholder:"FILE"`
+
+	// Now is the clock for what is compared with other machines. Nil: time.Now.
+	Now func() time.Time `kong:"-"`
 }
 
 // Backend is what a service works on. It is safe for concurrent use.
@@ -34,6 +37,16 @@ type Backend struct {
 	Conn     *nats.Conn
 	Log      *eventlog.Log
 	Sessions *session.Registry
+
+	now func() time.Time
+}
+
+// Now returns the time, by [Config.Now].
+func (b *Backend) Now() time.Time {
+	if b.now == nil {
+		return time.Now()
+	}
+	return b.now()
 }
 
 // Open connects and opens the log and the registry, whose copy is without metadata, and waits
@@ -45,7 +58,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := session.OpenRegistry(ctx, l, log, session.WithoutMetadata()) // which janitors alone show
+		r, err := session.OpenRegistry(ctx, l, log, session.WithClock(cfg.Now), session.WithoutMetadata()) // which janitors alone show
 		return l, r, err
 	})
 }
@@ -66,7 +79,7 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 		if err := rpc.CreateBuckets(ctx, nc, l.Settings().Replicas); err != nil {
 			return l, nil, fmt.Errorf("%w: %w", session.ErrUnavailable, err)
 		}
-		r, err := session.Create(ctx, l, log)
+		r, err := session.Create(ctx, l, log, session.WithClock(cfg.Now))
 		return l, r, err
 	})
 }
@@ -120,7 +133,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{Conn: nc}
+	b := &Backend{Conn: nc, now: cfg.Now}
 	said := ""
 	for {
 		var lost bool

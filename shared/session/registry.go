@@ -43,6 +43,7 @@ type Registry struct {
 	events *eventlog.Log
 	log    *slog.Logger
 
+	now      func() time.Time
 	readOnly bool // see [Registry.ReadOnly]
 	creator  bool // it makes the bucket anew when that has gone
 	bare     bool // see [WithoutMetadata]
@@ -57,7 +58,7 @@ type Registry struct {
 
 // Create makes the bucket if it is missing, and opens the registry. The service
 // that creates the log creates the bucket too.
-func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Registry, error) {
+func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
 	js, err := jetstream.New(events.Conn(), jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger) (*Regis
 	if err := createBucket(ctx, js, events); err != nil {
 		return nil, err
 	}
-	return open(ctx, events, log, true)
+	return open(ctx, events, log, true, opts...)
 }
 
 // createBucket makes the bucket if it is missing. The error wraps [ErrUnavailable].
@@ -103,6 +104,15 @@ type Option func(*Registry)
 // [Registry.Get] returns it all the same, and [Registry.Create].
 func WithoutMetadata() Option { return func(r *Registry) { r.bare = true } }
 
+// WithClock sets the clock that ends of sessions get their time from. Nil: time.Now.
+func WithClock(now func() time.Time) Option {
+	return func(r *Registry) {
+		if now != nil {
+			r.now = now
+		}
+	}
+}
+
 // OpenRegistry opens the registry of a log, and waits until its bucket exists and is
 // copied or ctx ends; the error then wraps ctx's. The log must stay open for longer.
 func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
@@ -115,7 +125,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, events: events, log: log, creator: creator}
+	r := &Registry{nc: nc, js: js, events: events, log: log, now: time.Now, creator: creator}
 	for _, opt := range opts {
 		opt(r)
 	}
@@ -344,7 +354,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 // session is opened on first use. Errors wrap [ErrClosed] when the session has ended, or
 // [ErrUnavailable].
 func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
-	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, time.Now())) })
+	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, r.now())) })
 }
 
 // Ensure is Register with a function that creates the session where there is none, as
@@ -474,7 +484,7 @@ func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	}
 	if rec.State == Open {
 		ended := rec
-		ended.State, ended.Ended = Closed, time.Now().UTC()
+		ended.State, ended.Ended = Closed, r.now().UTC()
 		r.index(ctx, ended, rec)
 	}
 	return nil
