@@ -56,6 +56,7 @@ type stored struct {
 	typ      string
 	data     []byte
 	upTo     uint64 // of a trim
+	opens    string // the life that an opening names
 }
 
 func (s stored) place() place { return place{s.subject.Session, s.subject.Stream} }
@@ -126,6 +127,9 @@ func (tr *truth) add(p int, sequence uint64, subject string, h nats.Header, data
 	}
 	if typ := h.Get(eventlog.HeaderType); typ != "" && event.CheckType(typ) == nil {
 		s.typ = typ
+	}
+	if s.kind == event.Open {
+		s.opens = openedBy(data)
 	}
 	if s.kind == event.Trim {
 		s.upTo, _ = strconv.ParseUint(h.Get("Rejoin-Up-To"), 10, 64) // what cannot be read removes nothing
@@ -305,9 +309,10 @@ type history struct {
 func (tr *truth) history(session string) history {
 	h := history{closed: map[string]uint64{}, cleared: map[string]uint64{}, trimmed: map[string]uint64{}}
 	all := tr.all(session)
+	h.entries = make([]stored, 0, len(all))
 	for _, s := range all {
 		if s.kind == event.Open {
-			h.life = s.life()
+			h.life = s.opens
 		}
 	}
 	for _, s := range all {
@@ -334,10 +339,10 @@ func (tr *truth) history(session string) history {
 	return h
 }
 
-// life returns the life that an opening names.
-func (s stored) life() string {
+// openedBy returns the life that an opening names.
+func openedBy(data []byte) string {
 	var o eventlog.Opening
-	_ = json.Unmarshal(s.data, &o) // what cannot be read names none
+	_ = json.Unmarshal(data, &o) // what cannot be read names none
 	return o.Life
 }
 

@@ -121,7 +121,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 	if sc.copies {
 		w.truth = emptyTruth(sc.settings.Partitions) // each life has its own
 	} else {
-		audit := w.nats.Connect(nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0))
+		audit := w.nats.Connect(nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
 		w.truth = newTruth(t, audit, sc.settings.Partitions)
 	}
 	w.watch.Go(w.watchUnread)

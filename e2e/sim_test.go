@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,12 +66,21 @@ func simulateInProcess(t *testing.T, first uint64, n int) {
 	t.Helper()
 	args := []string{"-test.run=^TestSimulation$", "-test.v", "-seeds", strconv.Itoa(n), "-seed", strconv.FormatUint(first, 10), "-keep", *keep}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // this program
-	cmd.Env = append(os.Environ(), simulationVariable+"=1", "GOGC=400", "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), simulationVariable+"=1", "GOGC=800", "GOMAXPROCS=1")
+	if memory := "/dev/shm"; roomy(memory) {
+		cmd.Env = append(cmd.Env, "TMPDIR="+memory) // a fifth faster
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	} else if testing.Verbose() {
 		t.Logf("%s", out)
 	}
+}
+
+// roomy reports whether a file system has room for the logs of all processes of the simulation.
+func roomy(folder string) bool {
+	var s syscall.Statfs_t
+	return syscall.Statfs(folder, &s) == nil && int64(s.Bavail)*s.Bsize > 2<<30 //nolint:gosec // as many blocks there are not
 }
 
 // simulationSeeds is how many schedules a process of the simulation runs.
