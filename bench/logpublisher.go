@@ -41,14 +41,14 @@ func newLogPublisher(url string) (*logPublisher, error) {
 }
 
 func (p *logPublisher) publish(ctx context.Context, stream int, message []byte) error {
-	_, err := p.store(ctx, subjectOf(stream), message)
+	_, err := p.store(ctx, &nats.Msg{Subject: subjectOf(stream), Data: message})
 	return err
 }
 
 // store publishes a message, once there are few enough on their way.
-func (p *logPublisher) store(ctx context.Context, subject string, message []byte) (jetstream.PubAckFuture, error) {
+func (p *logPublisher) store(ctx context.Context, message *nats.Msg) (jetstream.PubAckFuture, error) {
 	for {
-		ack, err := p.js.PublishAsync(subject, message) // waits for 200 ms
+		ack, err := p.js.PublishMsgAsync(message) // waits for 200 ms
 		if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
 			return ack, err
 		}

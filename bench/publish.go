@@ -17,6 +17,10 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
 )
 
 const (
@@ -69,11 +73,16 @@ func publish(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	f.add("per_s", single)
-	direct, err := directRate(ctx, r)
+	direct, err := directRate(ctx, r, true)
 	if err != nil {
 		return f, err
 	}
 	f.add("direct_per_s", direct)
+	unfenced, err := directRate(ctx, r, false)
+	if err != nil {
+		return f, err
+	}
+	f.add("unfenced_per_s", unfenced)
 	lines, err := ndjsonRate(ctx, addr)
 	if err != nil {
 		return f, err
@@ -167,12 +176,18 @@ func created(in *bufio.Reader) error {
 	}
 }
 
-// directRate returns how many messages a second are acknowledged when they are
-// published straight to one stream of the log.
-func directRate(ctx context.Context, r *rejoin) (float64, error) {
+// directRate returns how many messages a second are acknowledged when they are published straight
+// to one stream of the log: as docs/publishing.md has it, or as nobody may, without a fence.
+func directRate(ctx context.Context, r *rejoin, fenced bool) (float64, error) {
+	session := sessionOf(publishStreams)
+	fence := event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: oneLife, Stream: strconv.Itoa(publishStreams), Kind: event.End}
 	start := time.Now()
 	for n := range ndjsonMessages {
-		if err := r.publish(ctx, publishStreams, stamped(n, messageBytes)); err != nil {
+		msg := &nats.Msg{Subject: subjectOf(publishStreams), Data: stamped(n, messageBytes)}
+		if fenced {
+			msg.Header = nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}, jetstream.ExpectedLastSubjSeqSubjHeader: {fence.String()}}
+		}
+		if _, err := r.store(ctx, msg); err != nil {
 			return 0, err
 		}
 	}

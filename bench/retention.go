@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -36,7 +37,7 @@ func oneStreamSubject(session string) string {
 // openOneStream opens a session of one stream, as ingest would.
 func (r *rejoin) openOneStream(ctx context.Context, session string) error {
 	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
-	_, err := r.store(ctx, s.String(), []byte(`{"life":"`+oneLife+`"}`))
+	_, err := r.store(ctx, &nats.Msg{Subject: s.String(), Data: []byte(`{"life":"` + oneLife + `"}`)})
 	return err
 }
 
@@ -59,7 +60,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	}
 	for n := range storedPerStream {
 		for i := range storedStreams {
-			if _, err := r.store(ctx, oneStreamSubject(oneStreamSession(i)), varied(n, i)); err != nil {
+			if _, err := r.store(ctx, &nats.Msg{Subject: oneStreamSubject(oneStreamSession(i)), Data: varied(n, i)}); err != nil {
 				return f, err
 			}
 		}
@@ -168,7 +169,7 @@ func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject fu
 				time.Sleep(wait)
 			}
 			sent := time.Now()
-			ack, err := to.store(ctx, subject(n), stamped(n, messageBytes))
+			ack, err := to.store(ctx, &nats.Msg{Subject: subject(n), Data: stamped(n, messageBytes)})
 			if err != nil {
 				p.fail(ctx, err)
 				return

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -76,7 +77,7 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 	acks := make([]jetstream.PubAckFuture, storedStreams)
 	for n := range storedPerStream {
 		for i, subject := range subjects {
-			ack, err := r.store(ctx, subject, varied(n, i))
+			ack, err := r.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)})
 			if err != nil {
 				return err
 			}
