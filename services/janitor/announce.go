@@ -48,6 +48,9 @@ func (w *sweeper) announce(ctx context.Context, p *partition, only []string, rem
 			newest[t.Stream] = ack.Sequence
 			p.with(func(l *ledger) { l.noteStored(epoch, ack.Sequence) })
 			w.metrics.trims.Inc()
+			if t.why == "" {
+				continue // it takes no events
+			}
 			w.metrics.trimmed.WithLabelValues(string(t.why)).Add(float64(len(t.Removed)))
 			mu.Lock()
 			removed[t.why] += len(t.Removed)
@@ -98,6 +101,9 @@ func (w *sweeper) planned(l *ledger, only []string, now time.Time) (lives [][]an
 	for _, a := range l.accounts {
 		a.over = false
 		one(a)
+	}
+	if r := w.rules(); r.maxAge <= 0 {
+		lives = append(lives, w.keeper(l, r, now).forgettable()...)
 	}
 	return lives
 }

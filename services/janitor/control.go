@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -14,6 +15,8 @@ import (
 type control struct {
 	seq     uint64
 	kind    event.Kind
+	taken   bool   // a trim names it: it is no control entry any more
+	size    uint32 // bytes of the message
 	opening *opening
 	life    *account
 	stream  *stream // nil when it is about the whole life
@@ -23,9 +26,10 @@ type control struct {
 type controls struct {
 	list   []control
 	popped int // that went off the front of the array that list lies in
+	taken  int // those in list that were taken out of the middle
 }
 
-func (c *controls) len() int { return len(c.list) }
+func (c *controls) len() int { return len(c.list) - c.taken }
 
 func (c *controls) push(one control) {
 	if len(c.list) == cap(c.list) {
@@ -36,14 +40,31 @@ func (c *controls) push(one control) {
 
 // popBefore takes the first one out if it lies before a sequence.
 func (c *controls) popBefore(seq uint64) (one control, ok bool) {
-	if len(c.list) == 0 || c.list[0].seq >= seq {
+	for len(c.list) > 0 && c.list[0].seq < seq {
+		one = c.list[0]
+		c.list[0] = control{}
+		c.list = c.list[1:]
+		if c.popped++; c.popped > len(c.list) {
+			c.list, c.popped = slices.Clone(c.list), 0
+		}
+		if !one.taken {
+			return one, true
+		}
+		c.taken--
+	}
+	return control{}, false
+}
+
+// take takes the entry at a sequence out, if there is one.
+func (c *controls) take(seq uint64) (one control, ok bool) {
+	i, found := slices.BinarySearchFunc(c.list, seq, func(c control, seq uint64) int { return cmp.Compare(c.seq, seq) })
+	if !found || c.list[i].taken {
 		return control{}, false
 	}
-	one = c.list[0]
-	c.list[0] = control{}
-	c.list = c.list[1:]
-	if c.popped++; c.popped > len(c.list) {
-		c.list, c.popped = slices.Clone(c.list), 0
+	one = c.list[i]
+	c.list[i] = control{seq: seq, taken: true}
+	if c.taken++; c.taken > 64 && c.taken > len(c.list)/2 {
+		c.list, c.popped, c.taken = slices.Clone(slices.DeleteFunc(c.list, func(c control) bool { return c.taken })), 0, 0
 	}
 	return one, true
 }
@@ -72,7 +93,7 @@ func (l *ledger) open(e eventlog.Entry, now time.Time) {
 	}
 	l.copied(o.seq, now)
 	o.seq, o.known, o.changes = e.Sequence, false, e.Changes
-	l.controls.push(control{seq: e.Sequence, kind: event.Open, opening: o})
+	l.controls.push(control{seq: e.Sequence, kind: event.Open, size: sizeOf(e), opening: o})
 }
 
 // opening returns the newest opening of a session; the zero one when the log has none.
@@ -102,7 +123,7 @@ func (l *ledger) learnChanges(session string, seq, changes uint64) {
 // copy of the first one, and so is a birth that says so. A birth that does not comes from an
 // ingest that does not know the first one, and says nothing.
 func (l *ledger) mark(a *account, e eventlog.Entry, now time.Time) {
-	c := control{seq: e.Sequence, kind: e.Subject.Kind, life: a}
+	c := control{seq: e.Sequence, kind: e.Subject.Kind, size: sizeOf(e), life: a}
 	at := &a.markers
 	a.controls++
 	if e.Subject.Stream != "" {
@@ -119,6 +140,7 @@ func (l *ledger) mark(a *account, e eventlog.Entry, now time.Time) {
 	case event.Birth:
 		l.bear(c.stream, e, now)
 	case event.Trim:
+		a.announced++
 		if e.Trim != nil {
 			l.trim(a, e.Trim, now)
 		}
@@ -165,6 +187,7 @@ func (l *ledger) gone(c control) {
 	case event.Clear:
 		a.clears--
 	case event.Trim:
+		a.announced--
 		maps.DeleteFunc(a.trims, func(_ string, at uint64) bool { return at == c.seq })
 	default:
 	}

@@ -162,7 +162,7 @@ func (l *ledger) apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	l.stretches.add(e)
 	switch {
 	case !e.Valid:
-		l.controls.push(control{seq: e.Sequence})
+		l.controls.push(control{seq: e.Sequence, size: sizeOf(e)})
 	case e.Subject.Kind == event.Open:
 		l.open(e, now)
 	default:
@@ -314,7 +314,7 @@ func (a *account) stream(name string) *stream {
 
 func (l *ledger) add(a *account, e eventlog.Entry) {
 	s := a.stream(e.Subject.Stream)
-	added := entry{seq: e.Sequence, size: uint32(max(e.Size, 0)), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
+	added := entry{seq: e.Sequence, size: sizeOf(e), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
 	l.count(a, s, added, 1)
 	s.push(added)
 	s.final, a.last = e.Final, max(a.last, added.unix)

@@ -91,7 +91,7 @@ func (l *ledger) view(a *account, state lifeState) lifeView {
 // announcement is a trim to be stored.
 type announcement struct {
 	eventlog.Trim
-	why     Reason
+	why     Reason // empty for control entries
 	follows uint64 // the newest trim that the ledger knows of
 }
 

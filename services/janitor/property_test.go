@@ -106,6 +106,26 @@ func (m *machine) sweep(n int) {
 	}
 }
 
+// forget announces what is forgotten, up to n trims, as a janitor that dies then.
+func (m *machine) forget(n int) {
+	m.catchUp()
+	if m.ledger.through < m.ledger.stored {
+		return
+	}
+	for name, o := range m.ledger.openings {
+		if life := m.log.lives[name]; life != nil {
+			m.ledger.learn(name, o.seq, life.life)
+		}
+	}
+	all := slices.Concat(m.keeper().forgettable()...)
+	slices.SortStableFunc(all, func(a, b announcement) int {
+		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life))
+	})
+	for _, t := range all[:min(n, len(all))] {
+		m.ledger.stored = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Kind: event.Trim}, Trim: &t.Trim})
+	}
+}
+
 // delete deletes up to n entries that are due. When it does not hear that they are deleted, it
 // does so again.
 func (m *machine) delete(t *rapid.T, n int, heard bool) {
@@ -220,6 +240,9 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 		at := place{e.Subject.Session, e.Subject.Life, e.Subject.Stream}
 		switch {
 		case e.Subject.Kind != event.Message:
+			if m.log.named(e.Sequence) {
+				listed++
+			}
 		case m.log.trimmed(at, e.Sequence, m.log.last):
 			listed++
 		default:
@@ -308,10 +331,12 @@ func TestLedger_IsTheLog(t *testing.T) {
 			},
 			"delete": func(t *rapid.T) {
 				m[0].delete(t, rapid.IntRange(1, 9).Draw(t, "entries"), rapid.IntRange(0, 3).Draw(t, "heard") > 0)
+				log.checkLives(t, r)
 			},
-			"ask":   func(*rapid.T) { m[1].askDeleted() },
-			"copy":  func(t *rapid.T) { m[0].copy(rapid.IntRange(1, 9).Draw(t, "entries"), used.Draw(t, "used")) },
-			"floor": func(t *rapid.T) { m[0].move(t, used.Draw(t, "used")) },
+			"forget": func(t *rapid.T) { m[0].forget(rapid.IntRange(1, 4).Draw(t, "trims")) },
+			"ask":    func(*rapid.T) { m[1].askDeleted() },
+			"copy":   func(t *rapid.T) { m[0].copy(rapid.IntRange(1, 9).Draw(t, "entries"), used.Draw(t, "used")) },
+			"floor":  func(t *rapid.T) { m[0].move(t, used.Draw(t, "used")) },
 			"look": func(t *rapid.T) {
 				one := m[which.Draw(t, "janitor")]
 				state := log.state()

@@ -199,9 +199,10 @@ func (l *ledger) logged(all map[string]loggedSession) {
 	}
 }
 
-// add adds a life, if something of it is in the log, and reports whether it is.
+// add adds a life, if more of it is in the log than what explains holes, and reports whether it
+// is.
 func (s *loggedSession) add(life string, a *account) bool {
-	if a == nil || a.empty() {
+	if a == nil || a.bare() {
 		return false
 	}
 	l := loggedLife{life: life, first: a.first, events: a.events > 0, sealed: a.markers.sealed(), ended: a.markers.ended()}

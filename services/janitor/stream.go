@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
 // entry is a retained event, 16 bytes of memory.
@@ -13,6 +14,9 @@ type entry struct {
 	size uint32 // bytes of the message; at most 31 MiB
 	unix uint32 // when it was stored, in whole seconds; good until 2106
 }
+
+// sizeOf returns the bytes of an entry's message.
+func sizeOf(e eventlog.Entry) uint32 { return uint32(max(e.Size, 0)) } //nolint:gosec // at most 31 MiB
 
 func (e entry) time() time.Time { return time.Unix(int64(e.unix), 0).UTC() }
 
@@ -165,12 +169,16 @@ type account struct {
 	bytes         int64
 	// trims are where the newest trim of each stream lies, and under "" that of the whole life.
 	trims    map[string]uint64
-	controls int    // control entries of the life and its streams in the log, trims among them
-	last     uint32 // when the newest event was stored, as in entry; 0: none was seen
-	first    uint64 // sequence of the oldest entry that the ledger ever had of the life
-	markers  *markers
-	clears   int  // =clear markers of the life and its streams in the log
-	over     bool // the life is on the ledger's list of those to be trimmed soon
+	controls int // control entries of the life and its streams in the log, trims among them
+	// announced are the trims among the controls. They explain holes, and stay until the floor
+	// passes them; a life of which nothing else is left is forgotten.
+	announced int
+	removed   uint64 // the last event that any trim of the life has removed
+	last      uint32 // when the newest event was stored, as in entry; 0: none was seen
+	first     uint64 // sequence of the oldest entry that the ledger ever had of the life
+	markers   *markers
+	clears    int  // =clear markers of the life and its streams in the log
+	over      bool // the life is on the ledger's list of those to be trimmed soon
 }
 
 func (a *account) key() string { return event.LifeKey(a.session, a.life) }
@@ -202,3 +210,6 @@ func (a *account) recount(s *stream) {
 
 // empty reports whether nothing of the life is in the log.
 func (a *account) empty() bool { return a.events+a.controls == 0 }
+
+// bare reports whether nothing of the life is in the log but trims.
+func (a *account) bare() bool { return a.events+a.controls == a.announced }

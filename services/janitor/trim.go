@@ -11,6 +11,7 @@ import (
 // trimmed are the entries that a trim has named and that lie in the log until they are
 // deleted.
 type trimmed struct {
+	life    *account
 	at      time.Time // when the ledger got the trim
 	reason  eventlog.Reason
 	entries []entry // in order of sequence, at least one
@@ -30,11 +31,15 @@ func (l *ledger) trim(a *account, t *eventlog.Trim, now time.Time) {
 	if a.trims == nil {
 		a.trims = map[string]uint64{}
 	}
-	a.trims[t.Stream] = t.Sequence
+	a.trims[t.Stream], a.removed = t.Sequence, max(a.removed, t.UpTo)
+	out := trimmed{life: a, at: now, reason: t.Reason}
 	for _, seq := range t.Removed {
 		l.holes.remove(seq)
+		if c, ok := l.controls.take(seq); ok {
+			l.gone(c)
+			out.entries = append(out.entries, entry{seq: seq, size: c.size})
+		}
 	}
-	out := trimmed{at: now, reason: t.Reason}
 	take := func(s *stream) {
 		l.expire(a, s)
 		for len(s.events) > 0 && s.events[0].seq <= t.UpTo {
@@ -53,8 +58,8 @@ func (l *ledger) trim(a *account, t *eventlog.Trim, now time.Time) {
 		for _, s := range a.streams {
 			take(s)
 		}
-		slices.SortFunc(out.entries, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
 	}
+	slices.SortFunc(out.entries, func(a, b entry) int { return cmp.Compare(a.seq, b.seq) })
 	if len(out.entries) > 0 {
 		l.pending = append(l.pending, out)
 	}

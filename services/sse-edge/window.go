@@ -516,7 +516,7 @@ func (w *window) trim(e eventlog.Entry) {
 	if c.flow != nil {
 		c.flow.newestTrim = e.Sequence
 	}
-	if missed := w.missed(e.Trim.Removed); missed > 0 {
+	if missed := w.missed(e.Trim); missed > 0 {
 		c.lose(loss{c.place.stream, missed, reasonOf(e.Trim.Reason), c.flow != nil}, w.floor)
 		if c.flow == nil {
 			wakeAll(c)
@@ -528,12 +528,15 @@ func (w *window) trim(e eventlog.Entry) {
 	w.note(e.Sequence, c)
 }
 
-// missed returns the newest of some sequences, which are in order, that the tail did not
-// receive though it lies above the floor; 0 when there is none.
-func (w *window) missed(sequences []uint64) uint64 {
-	for _, sequence := range slices.Backward(sequences) {
+// missed returns the newest sequence of a trim's list, which is in order, that the tail did not
+// receive though it lies above the floor; 0 when there is none. Control entries lie behind UpTo.
+func (w *window) missed(t *eventlog.Trim) uint64 {
+	for _, sequence := range slices.Backward(t.Removed) {
 		if sequence < w.floor {
 			return 0
+		}
+		if sequence > t.UpTo {
+			continue
 		}
 		if sequence < w.proved && !w.ring.holds(sequence) {
 			return sequence

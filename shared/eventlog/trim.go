@@ -49,7 +49,8 @@ type Trim struct {
 	UpTo   uint64
 	Reason Reason
 	// Removed are the sequences that are deleted after it, in order, at most [MaxRemoved]:
-	// they explain the holes that the deletes leave.
+	// they explain the holes that the deletes leave. Control entries of a life that is
+	// forgotten may lie behind UpTo.
 	Removed []uint64
 	// Sequence and Time say where and when it was stored.
 	Sequence uint64
@@ -82,7 +83,7 @@ func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim
 	if t.UpTo, err = strconv.ParseUint(h.Get(headerUpTo), 10, 64); err != nil || t.UpTo >= sequence {
 		return nil
 	}
-	if t.Removed, err = parseRemoved(h.Get(headerRemoved), t.UpTo); err != nil {
+	if t.Removed, err = parseRemoved(h.Get(headerRemoved), sequence-1); err != nil {
 		return nil
 	}
 	return t
