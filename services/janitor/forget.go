@@ -48,17 +48,19 @@ func (k keeper) forgettable() (lives [][]announcement) {
 		}
 	}
 	for a, last := range ofLife {
-		lives = append(lives, k.forgetting(a, append(slices.Collect(slices.Chunk(ofStreams[a], eventlog.MaxRemoved)), last)))
+		lives = append(lives, k.forgetting(a, append(slices.Collect(slices.Chunk(ofStreams[a], eventlog.MaxRemoved)), last), rest[a]))
 	}
 	return lives
 }
 
-// forgetting returns the trims that name some control entries of a life each. They follow each
-// other, and say of the life's events what the trims before them do.
-func (k keeper) forgetting(a *account, lists [][]uint64) (all []announcement) {
+// forgetting returns the trims that name some control entries of a life each; whole says that
+// these are all that are left. They follow each other, and say of the life's events what the trims
+// before them do.
+func (k keeper) forgetting(a *account, lists [][]uint64, whole bool) (all []announcement) {
 	follows := k.newestTrim(a, "")
-	for _, list := range lists {
+	for i, list := range lists {
 		t := eventlog.Trim{Session: a.session, Life: a.life, UpTo: a.removed, Reason: eventlog.Trimmed, Removed: list}
+		t.Forgotten = whole && i == len(lists)-1
 		all = append(all, announcement{Trim: t, follows: follows})
 	}
 	return all

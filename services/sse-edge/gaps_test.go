@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/session"
 )
 
@@ -382,5 +383,66 @@ func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T)
 	st.reader.pending = nil
 	if b := string(st.heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
+	}
+}
+
+// A session that the janitor has forgotten is as one that there never was: who waits for its name
+// receives the next session of the name, and a cursor of the first one belongs elsewhere.
+func TestReader_ForgottenSession(t *testing.T) {
+	f := newFixture(t)
+	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+		t.Fatal(err)
+	}
+	last := f.publish("a", 3)
+	followed, _ := f.startService(nil)
+	old := cursorAt(t, followed.url(), streamPath, last)
+	first := f.life("s")
+	if err := f.b.Sessions.End(patient(t), "s", "", false); err != nil {
+		t.Fatal(err)
+	}
+	state, err := f.b.Log.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controls := []uint64{1, 2}
+	for sequence := last + 1; sequence <= state.Last; sequence++ {
+		controls = append(controls, sequence)
+	}
+	f.trim("", eventlog.Trimmed, seq(last-2, last)...)
+	rec, err := f.b.Sessions.Get(patient(t), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Removed: controls, Forgotten: true}
+	ack, err := eventlogtest.Announce(patient(t), f.b.Log, forgotten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.remove(controls...)
+	if err := f.b.Sessions.Remove(patient(t), rec); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the edge has followed", func() bool { return followed.parts[0].window.stats().end >= ack.Sequence })
+
+	started, _ := f.startService(nil) // it has seen no more than trims
+	edges := []*Service{followed, started}
+	waiting := make([]*client, len(edges))
+	for i, s := range edges {
+		waiting[i] = subscribe(t, s.url()+streamPath)
+		waiting[i].next("connect")
+	}
+	if _, err := f.b.Sessions.Create(patient(t), session.New("s", "", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is another life", func() bool { return f.life("s") != first })
+	f.publish("a", 2)
+	for i, s := range edges {
+		waiting[i].messages(2)
+		again := subscribe(t, s.url()+streamPath+"?after="+old)
+		again.next("connect")
+		if g := again.gap(); g.Reason != ReasonUnknown {
+			t.Errorf("a cursor of the forgotten session: %+v", g)
+		}
+		again.messages(2)
 	}
 }

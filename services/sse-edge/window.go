@@ -512,6 +512,9 @@ func (w *window) trim(e eventlog.Entry) {
 		return
 	}
 	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
+		n.life, n.known, n.opened = "", false, 0 // nobody who comes now belongs to it
+	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
 		c.flow.newestTrim = e.Sequence

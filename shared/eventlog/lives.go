@@ -108,8 +108,8 @@ func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, s
 	}
 }
 
-// LifeOf returns the life of the newest entry of a session, and that entry's sequence. The
-// error wraps [ErrNotFound], [ErrUnavailable] or [ErrMismatch].
+// LifeOf returns the life of the newest entry of a session, and that entry's sequence. A life
+// that is forgotten is none. The error wraps [ErrNotFound], [ErrUnavailable] or [ErrMismatch].
 func (l *Log) LifeOf(ctx context.Context, session string) (life string, sequence uint64, err error) {
 	p := l.Partition(session)
 	msg, err := l.lastMessage(ctx, p, event.Subject{Partition: p, Session: session}.SessionFilter())
@@ -120,6 +120,8 @@ func (l *Log) LifeOf(ctx context.Context, session string) (life string, sequence
 	switch {
 	case err != nil:
 		return "", 0, fmt.Errorf("%w: %w", ErrNotFound, err)
+	case s.Kind == event.Trim && msg.Header.Get(headerForgotten) != "":
+		return "", 0, fmt.Errorf("%w: the session %s is forgotten", ErrNotFound, session)
 	case s.Kind == event.Open:
 		o, err := OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})
 		return o.Life, o.Sequence, err

@@ -16,9 +16,10 @@ import (
 
 // Headers of a trim.
 const (
-	headerUpTo    = "Rejoin-Up-To"
-	headerReason  = "Rejoin-Reason"
-	headerRemoved = "Rejoin-Removed"
+	headerUpTo      = "Rejoin-Up-To"
+	headerReason    = "Rejoin-Reason"
+	headerRemoved   = "Rejoin-Removed"
+	headerForgotten = "Rejoin-Forgotten"
 )
 
 // Reason says why events are removed.
@@ -52,6 +53,8 @@ type Trim struct {
 	// they explain the holes that the deletes leave. Control entries of a life that is
 	// forgotten may lie behind UpTo.
 	Removed []uint64
+	// Forgotten says that nothing is left of the life but trims.
+	Forgotten bool
 	// Sequence and Time say where and when it was stored.
 	Sequence uint64
 	Time     time.Time
@@ -70,6 +73,9 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	if len(t.Removed) > 0 {
 		msg.Header.Set(headerRemoved, formatRemoved(t.Removed))
 	}
+	if t.Forgotten {
+		msg.Header.Set(headerForgotten, "1")
+	}
 	if _, err := l.settle(ctx, p); err != nil {
 		return Ack{}, err
 	}
@@ -78,7 +84,7 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 
 // trimIn reads an entry of the kind [event.Trim]; nil when it cannot be read.
 func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim {
-	t := &Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, Reason: Reason(h.Get(headerReason)), Sequence: sequence, Time: at}
+	t := &Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, Reason: Reason(h.Get(headerReason)), Forgotten: h.Get(headerForgotten) != "", Sequence: sequence, Time: at}
 	var err error
 	if t.UpTo, err = strconv.ParseUint(h.Get(headerUpTo), 10, 64); err != nil || t.UpTo >= sequence {
 		return nil
