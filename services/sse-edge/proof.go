@@ -159,7 +159,7 @@ func (r *reader) lose(s *step, losses ...loss) (moved bool) {
 }
 
 // loseDamaged tells, once, of entries behind the cursor that are missing without an
-// explanation, or may be when no janitor has read the partition since its server started.
+// explanation, or may be when no janitor has read the partition since its server started, or came to lead it.
 // It reports whether that is sure, or was told not to be.
 func (r *reader) loseDamaged(ctx context.Context, v view, items []item, s *step) (sure bool, _ error) {
 	if r.fresh && len(items) == 0 {

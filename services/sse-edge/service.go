@@ -64,7 +64,7 @@ type Config struct {
 	Drain time.Duration `name:"drain" help:"Time over which connections are closed when the edge stops." default:"20s"`
 	// LedgerPatience is how long a janitor is waited for that has not read a partition since
 	// its server started, before a gap is told that is not certain.
-	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor is waited for that has not read a partition for damage since its server started, before a gap is told that is not certain." default:"5s"`
+	LedgerPatience time.Duration `name:"ledger-patience" help:"How long a janitor is waited for that has not read a partition for damage since its server started or another one came to lead it, before a gap is told that is not certain." default:"5s"`
 	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
 	// for; empty means lax.
 	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
