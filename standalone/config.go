@@ -30,14 +30,15 @@ type Config struct {
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
 	MinFreeBytes int64 `default:"268435456" help:"Free space that the data folder's disk must have to start, in bytes." placeholder:"BYTES"`
 
-	Edge    edge.Config             `embed:""`
-	Ingest  ingest.Config           `embed:""`
-	Janitor janitor.Config          `embed:""`
-	Bridge  bridge.Config           `embed:""`
-	Log     janitor.LogFlags        `embed:""`
-	Access  web.AccessConfig        `embed:""`
-	Clients web.ClientsConfig       `embed:""`
-	Streams session.StreamsOverride `embed:""`
+	Edge     edge.Config             `embed:""`
+	Ingest   ingest.Config           `embed:""`
+	Janitor  janitor.Config          `embed:""`
+	Bridge   bridge.Config           `embed:""`
+	Log      janitor.LogFlags        `embed:""`
+	Access   web.AccessConfig        `embed:""`
+	Clients  web.ClientsConfig       `embed:""`
+	Streams  session.StreamsOverride `embed:""`
+	Sessions session.LimitsConfig    `embed:""`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

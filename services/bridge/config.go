@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/mattn/go-shellwords"
+
+	"rejoin/shared/session"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.
@@ -67,6 +69,9 @@ type Config struct {
 	// handed over at once; more are answered 503. Of those that are open, while they are
 	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
 	MaxCalls int `default:"4096" help:"Most requests that are open at once; while there are more than three quarters, no client gets more than a quarter." placeholder:"N"`
+
+	// Sessions bound the sessions of all services.
+	Sessions session.LimitsConfig `kong:"-"`
 
 	// AckTimeout bounds an attempt to publish. Default: 2 s.
 	AckTimeout time.Duration `kong:"-"`

@@ -33,6 +33,13 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		return failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
 	}
 	id := m.ID
+	leave, err := s.limits.Enter(newRecord(c, nil))
+	if err != nil {
+		a := busy(err.Error())
+		a.Status = http.StatusTooManyRequests
+		return about(a, []json.RawMessage{id})
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
 	dial := s.dialHTTP
@@ -171,6 +178,15 @@ func (s *Service) response(resp *http.Response, id json.RawMessage) (rpc.Message
 	}
 }
 
+// newRecord returns the record of the session that a call opens.
+func newRecord(c rpc.Call, metadata json.RawMessage) session.Record {
+	rec := session.New(c.Session, c.Owner, metadata, time.Now())
+	if c.Owner == "" {
+		rec.Client = c.Client
+	}
+	return rec
+}
+
 // register opens the session in the log, begins to answer for it and returns its life.
 func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life string, err error) {
 	var meta metadata
@@ -179,7 +195,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life str
 	if err != nil {
 		return "", err
 	}
-	rec, err := s.backend.Sessions.Create(ctx, session.New(c.Session, c.Owner, data, time.Now()))
+	rec, err := s.backend.Sessions.Create(ctx, newRecord(c, data))
 	if err != nil {
 		return "", err
 	}

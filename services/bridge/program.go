@@ -6,13 +6,15 @@ import (
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but a bridge.
 type ProgramConfig struct {
 	daemon.Config
-	Backend backend.Config `embed:""`
-	Bridge  Config         `embed:""`
+	Backend  backend.Config       `embed:""`
+	Bridge   Config               `embed:""`
+	Sessions session.LimitsConfig `embed:""`
 
 	// AckTimeout is that of [Config].
 	AckTimeout time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream."`
@@ -20,7 +22,7 @@ type ProgramConfig struct {
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
-	cfg.Bridge.AckTimeout = cfg.AckTimeout
+	cfg.Bridge.AckTimeout, cfg.Bridge.Sessions = cfg.AckTimeout, cfg.Sessions
 	if !cfg.Bridge.Wanted() {
 		return ErrNoUpstream // before the wait for a log
 	}

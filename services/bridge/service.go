@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
 
@@ -47,6 +48,8 @@ type Service struct {
 	doubtAfter  time.Duration                        // [doubtAfter], but for tests
 	unusedAfter time.Duration                        // [unusedAfter], but for tests
 	after       func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
+
+	limits *session.Limits
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
@@ -96,6 +99,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics)
 	s := &Service{
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: e, command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
+		limits:   session.NewLimits(cfg.Sessions, b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: newPlaces(cfg.MaxCalls, m.calls), running: newPlaces(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*held{},

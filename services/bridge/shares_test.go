@@ -3,6 +3,7 @@ package bridge
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -65,6 +66,32 @@ func TestAttackProcessesTakenByOneClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+// M1: sessions that are opened by initialize count in the limits of all.
+func TestAttackSessionsByInitialize(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.Sessions.MaxSessions, cfg.MaxProcesses = 8, 100
+	s.start(t, cfg)
+	for i := range 6 { // three quarters
+		if _, a := s.openAs(t, "mallory", ""); a.Status != http.StatusOK {
+			t.Fatalf("session %d was answered %d %s", i, a.Status, a.Data)
+		}
+	}
+	tooMany := func(owner string) {
+		t.Helper()
+		if _, a := s.openAs(t, owner, ""); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Data), "--max-sessions") {
+			t.Errorf("it was answered %d %s %s", a.Status, a.Header, a.Data)
+		}
+	}
+	tooMany("mallory")
+	for range 2 {
+		if _, a := s.openAs(t, "alice", ""); a.Status != http.StatusOK {
+			t.Errorf("another client was answered %d %s", a.Status, a.Data)
+		}
+	}
+	tooMany("alice")
 }
 
 // M10: clients begin sessions that they never use, which would keep their processes for a day.

@@ -36,20 +36,13 @@ type Config struct {
 	MaxPublishRate        int `default:"0" help:"Messages in a second that a token's subject may publish over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
 	MaxSessionPublishRate int `default:"0" help:"Messages in a second that may be published to a session at this ingest; those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
 
-	// MaxSessions is how many sessions there may be, open or closed, of this ingest and all
-	// others: the records of all lie in the memory of each service. MaxMetadataBytes bounds
-	// their metadata and members together, in bytes as stored, which is in the memory of janitors. Once
-	// three quarters of one of them are taken, an owner who has more than a quarter gets no
-	// new session; without access control a client address, as far as this ingest has opened
-	// sessions for it since its start. One more is answered 429. 0 and -1: no limit. Default:
-	// 30,000 and 16 MiB.
-	MaxSessions      int64 `default:"30000" help:"Sessions that there may be, open or closed; once three quarters are taken, nobody gets more than a quarter; -1 for any number." placeholder:"N"`
-	MaxMetadataBytes int64 `default:"16777216" help:"Bytes that the metadata and members of all sessions may have together, shared like --max-sessions; -1 for any number." placeholder:"BYTES"`
-
 	// MaxSessionRate bounds the new sessions and changes of members of a client over HTTP, by token or address as
 	// MaxPublishRate, in sessions a second at this ingest; those of ten seconds may come at
 	// once. One more is answered 429. 0 and -1: no limit. Default: 100.
 	MaxSessionRate int `default:"100" help:"New sessions and changes of members in a second that a token's subject may have over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+
+	// Sessions bound the sessions of all services.
+	Sessions session.LimitsConfig `kong:"-"`
 
 	// Streams is how far a session may raise the log's limit of open streams.
 	Streams session.StreamsOverride `kong:"-"`
@@ -70,15 +63,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--ack-timeout must be positive, not %s", c.AckTimeout)
 	case c.MaxInFlight < 1:
 		return fmt.Errorf("--max-in-flight must be at least 1, not %d", c.MaxInFlight)
-	case c.MaxSessions < -1:
-		return fmt.Errorf("--max-sessions must be -1 or more, not %d", c.MaxSessions)
-	case c.MaxMetadataBytes < -1:
-		return fmt.Errorf("--max-metadata-bytes must be -1 or more, not %d", c.MaxMetadataBytes)
 	}
 	return cmp.Or(
 		web.CheckLimit(c.MaxPublishRate, "--max-publish-rate"),
 		web.CheckLimit(c.MaxSessionPublishRate, "--max-session-publish-rate"),
 		web.CheckLimit(c.MaxSessionRate, "--max-session-rate"),
+		c.Sessions.Validate(),
 		c.Streams.Validate(),
 	)
 }

@@ -90,7 +90,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 
 // create opens a session. creator is whom the rate of new ones is counted for; empty for
 // nobody. Errors are those of [session.Registry.Create], a [*rateError] or a
-// [*sessionsError].
+// [*session.FullError].
 func (s *Service) create(ctx context.Context, rec session.Record, creator string) (session.Record, error) {
 	if creator != "" {
 		if wait := s.creators.Take(creator); wait > 0 {
@@ -98,10 +98,10 @@ func (s *Service) create(ctx context.Context, rec session.Record, creator string
 			return session.Record{}, &rateError{"client", "new sessions", wait}
 		}
 	}
-	leave, err := s.sessions.enter(rec)
+	leave, err := s.sessions.Enter(rec)
 	if err != nil {
-		if full, ok := errors.AsType[*sessionsError](err); ok {
-			s.metrics.sessionsRefused.WithLabelValues(full.reason).Inc()
+		if full, ok := errors.AsType[*session.FullError](err); ok {
+			s.metrics.sessionsRefused.WithLabelValues(full.Reason).Inc()
 		}
 		return session.Record{}, err
 	}

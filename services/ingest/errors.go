@@ -54,7 +54,7 @@ func problem(err error) *web.Problem {
 	if limited, ok := errors.AsType[*rateError](err); ok {
 		return web.Wrap(err, web.CodeRateLimited, limited.Error())
 	}
-	if full, ok := errors.AsType[*sessionsError](err); ok {
+	if full, ok := errors.AsType[*session.FullError](err); ok {
 		return web.Wrap(err, web.CodeTooManySessions, full.Error())
 	}
 	is := func(target error) bool { return errors.Is(err, target) }

@@ -114,7 +114,7 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		"session closed":       {session.ErrClosed, 409, web.CodeSessionClosed},
 		"too many streams":     {errTooManyStreams, 409, web.CodeTooManyStreams},
 		"rate":                 {&rateError{"session", "messages", time.Second}, 429, web.CodeRateLimited},
-		"too many sessions":    {&sessionsError{refusedShare, "--max-sessions", 8}, 429, web.CodeTooManySessions},
+		"too many sessions":    {&session.FullError{Reason: session.FullShare}, 429, web.CodeTooManySessions},
 		"session exists":       {session.ErrExists, 409, web.CodeSessionExists},
 		"session not there":    {session.ErrNotFound, 404, web.CodeNotFound},
 		"registry away":        {session.ErrUnavailable, 503, web.CodeUnavailable},

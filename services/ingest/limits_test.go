@@ -234,7 +234,7 @@ func tooMany(t *testing.T, a answer) {
 func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := forwarded(t)
-	cfg.MaxSessions = 8
+	cfg.Sessions.MaxSessions = 8
 	in := s.start(t, cfg)
 	const greedy, modest = "2001:db8::1", "192.0.2.1"
 	create := func(address, name string) answer {
@@ -283,7 +283,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 func TestMaxSessions_OwnersHaveShares(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
-	cfg.MaxSessions, cfg.MaxMetadataBytes = 8, 800
+	cfg.Sessions.MaxSessions, cfg.Sessions.MaxMetadataBytes = 8, 800
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	metadata := `{"metadata":{"x":"` + strings.Repeat("x", 100-8) + `"}}`
 	opened := map[string]int{}
@@ -312,7 +312,7 @@ func TestMaxSessions_OwnersHaveShares(t *testing.T) {
 func TestMaxMetadataBytes(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.MaxMetadataBytes = 1000
+	cfg.Sessions.MaxMetadataBytes = 1000
 	in := s.start(t, cfg)
 	// As stored, a < takes six bytes.
 	tooMany(t, in.create(t, `{"metadata":{"x":"`+strings.Repeat("<", 200)+`"}}`))

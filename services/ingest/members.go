@@ -61,7 +61,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log
 // as large as an opening, so it counts as one in the rate of who asks for it. Errors are those of
-// checkOwner and [session.Registry.SetMembers], a [*rateError], a [*sessionsError] or errBusy.
+// checkOwner and [session.Registry.SetMembers], a [*rateError], a [*session.FullError] or errBusy.
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
@@ -90,7 +90,7 @@ func (s *Service) setMembers(name string, members []string, grants auth.Grants, 
 		if more <= 0 {
 			return nil
 		}
-		given, err := s.sessions.grow(rec.Holder(), session.Usage{MetadataBytes: int64(more)})
+		given, err := s.sessions.Grow(rec.Holder(), session.Usage{MetadataBytes: int64(more)})
 		if err == nil {
 			leave = given
 		}

@@ -98,7 +98,7 @@ func TestPutMembers_BadRequests(t *testing.T) {
 func TestPutMembers_Limits(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
-	cfg.MaxMetadataBytes = 1000
+	cfg.Sessions.MaxMetadataBytes = 1000
 	in := s.start(t, cfg)
 	alice := actingFor(t, "alice")
 	in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`).got(t, http.StatusCreated)

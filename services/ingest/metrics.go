@@ -26,6 +26,9 @@ const (
 	resultFailed   = "failed"
 )
 
+// refusedRate is why a session is not opened, besides the reasons of a [session.FullError].
+const refusedRate = "rate"
+
 type metrics struct {
 	published *prometheus.CounterVec
 	bytes     prometheus.Counter
@@ -70,7 +73,7 @@ func newMetrics(registerer prometheus.Registerer, sessions func() float64) *metr
 	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
 		m.closes.WithLabelValues(r)
 	}
-	for _, r := range []string{refusedSessions, refusedMetadata, refusedShare, refusedRate} {
+	for _, r := range []string{session.FullSessions, session.FullMetadata, session.FullShare, refusedRate} {
 		m.sessionsRefused.WithLabelValues(r)
 	}
 	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes, m.sessionsRefused,

@@ -38,7 +38,7 @@ type Service struct {
 	places   *quota.Pool   // for these, MaxInFlight
 	lanes    lanes         // that they go in
 	arrays   chan struct{} // one token for each array on NATS that is being stored
-	sessions *sessionLimits
+	sessions *session.Limits
 	streams  *openStreams
 	endings  endings
 	memory   *quota.Pool // that requests and results may take, in bytes
@@ -63,8 +63,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	b.Register("ingest", env.Metrics)
-	limits := newSessionLimits(cfg.MaxSessions, cfg.MaxMetadataBytes, b.Sessions.Usage)
-	m := newMetrics(env.Metrics, limits.share)
+	limits := session.NewLimits(cfg.Sessions, b.Sessions.Usage)
+	m := newMetrics(env.Metrics, limits.Share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
 		inflight: make(chan struct{}, cfg.MaxInFlight),

@@ -1,4 +1,4 @@
-package ingest
+package session
 
 import (
 	"errors"
@@ -7,28 +7,26 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"rejoin/shared/session"
 )
 
 // index stands for the copy of the registry.
 type index struct {
 	mu   sync.Mutex
-	all  session.Usage
-	held map[session.Holder]session.Usage
+	all  Usage
+	held map[Holder]Usage
 }
 
-func (i *index) usage(of session.Holder) (all, own session.Usage) {
+func (i *index) usage(of Holder) (all, own Usage) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.all, i.held[of]
 }
 
-func (i *index) put(rec session.Record) session.Usage {
+func (i *index) put(rec Record) Usage {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.held == nil {
-		i.held = map[session.Holder]session.Usage{}
+		i.held = map[Holder]Usage{}
 	}
 	i.all = i.all.Plus(rec.Usage())
 	i.held[rec.Holder()] = i.held[rec.Holder()].Plus(rec.Usage())
@@ -36,11 +34,11 @@ func (i *index) put(rec session.Record) session.Usage {
 }
 
 // recordOf returns the record of a new session with so many bytes of metadata.
-func recordOf(owner string, metadata int) session.Record {
+func recordOf(owner string, metadata int) Record {
 	if metadata == 0 {
-		return session.New("s", owner, nil, time.Now())
+		return New("s", owner, nil, time.Now())
 	}
-	return session.New("s", owner, []byte(`{"x":"`+strings.Repeat("x", metadata-8)+`"}`), time.Now())
+	return New("s", owner, []byte(`{"x":"`+strings.Repeat("x", metadata-8)+`"}`), time.Now())
 }
 
 func reasonOf(t *testing.T, err error) string {
@@ -48,11 +46,11 @@ func reasonOf(t *testing.T, err error) string {
 	if err == nil {
 		return ""
 	}
-	full, ok := errors.AsType[*sessionsError](err)
+	full, ok := errors.AsType[*FullError](err)
 	if !ok {
 		t.Fatal(err)
 	}
-	return full.reason
+	return full.Reason
 }
 
 func TestSessionLimits(t *testing.T) {
@@ -66,27 +64,27 @@ func TestSessionLimits(t *testing.T) {
 		sessions, metadata int64
 		steps              []step
 	}{
-		"nobody has a share":         {8, -1, []step{{"", 0, 8, refusedSessions}}},
-		"an owner has a share":       {8, -1, []step{{"alice", 0, 6, refusedShare}, {"bob", 0, 2, refusedSessions}, {"carol", 0, 0, refusedSessions}}},
-		"others fill the most of it": {8, -1, []step{{"", 0, 6, ""}, {"alice", 0, 2, refusedSessions}}},
-		"one is everybody's share":   {4, -1, []step{{"alice", 0, 3, refusedShare}, {"bob", 0, 1, refusedSessions}}},
-		"too few to share":           {2, -1, []step{{"alice", 0, 2, refusedSessions}}},
-		"metadata":                   {-1, 160, []step{{"", 20, 8, refusedMetadata}, {"", 0, 9, ""}}},
-		"a share of metadata":        {0, 160, []step{{"alice", 20, 6, refusedShare}, {"alice", 0, 9, ""}, {"bob", 20, 2, refusedMetadata}}},
-		"more metadata than all":     {-1, 160, []step{{"", 161, 0, refusedMetadata}, {"", 160, 1, refusedMetadata}}},
+		"nobody has a share":         {8, -1, []step{{"", 0, 8, FullSessions}}},
+		"an owner has a share":       {8, -1, []step{{"alice", 0, 6, FullShare}, {"bob", 0, 2, FullSessions}, {"carol", 0, 0, FullSessions}}},
+		"others fill the most of it": {8, -1, []step{{"", 0, 6, ""}, {"alice", 0, 2, FullSessions}}},
+		"one is everybody's share":   {4, -1, []step{{"alice", 0, 3, FullShare}, {"bob", 0, 1, FullSessions}}},
+		"too few to share":           {2, -1, []step{{"alice", 0, 2, FullSessions}}},
+		"metadata":                   {-1, 160, []step{{"", 20, 8, FullMetadata}, {"", 0, 9, ""}}},
+		"a share of metadata":        {0, 160, []step{{"alice", 20, 6, FullShare}, {"alice", 0, 9, ""}, {"bob", 20, 2, FullMetadata}}},
+		"more metadata than all":     {-1, 160, []step{{"", 161, 0, FullMetadata}, {"", 160, 1, FullMetadata}}},
 		"no limit":                   {-1, 0, []step{{"alice", 20, 99, ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, opened := range []bool{false, true} { // or still being opened
 				there := &index{}
-				l := newSessionLimits(test.sessions, test.metadata, there.usage)
+				l := NewLimits(LimitsConfig{test.sessions, test.metadata}, there.usage)
 				for _, step := range test.steps {
 					for i := range step.times + 1 {
 						if i == step.times && step.then == "" {
 							break
 						}
 						rec := recordOf(step.owner, step.metadata)
-						leave, err := l.enter(rec)
+						leave, err := l.Enter(rec)
 						if got := reasonOf(t, err); i < step.times && err != nil || i == step.times && got != step.then {
 							t.Fatalf("%+v: number %d: %q, %v", step, i+1, got, err)
 						}
@@ -96,7 +94,7 @@ func TestSessionLimits(t *testing.T) {
 						}
 					}
 				}
-				if opened && (len(l.opening) > 0 || l.all != session.Usage{}) {
+				if opened && (len(l.opening) > 0 || l.all != Usage{}) {
 					t.Errorf("%+v are being opened: %v", l.all, l.opening)
 				}
 			}
@@ -106,36 +104,36 @@ func TestSessionLimits(t *testing.T) {
 
 func TestSessionLimits_SessionIsNotOpened(t *testing.T) {
 	there := &index{}
-	l := newSessionLimits(1, 20, there.usage)
+	l := NewLimits(LimitsConfig{1, 20}, there.usage)
 	for range 3 {
-		leave, err := l.enter(recordOf("", 20))
+		leave, err := l.Enter(recordOf("", 20))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.enter(recordOf("", 0)); reasonOf(t, err) != refusedSessions {
+		if _, err := l.Enter(recordOf("", 0)); reasonOf(t, err) != FullSessions {
 			t.Errorf("while it is being opened: %v", err)
 		}
 		leave()
 	}
-	if l.share() != 0 || len(l.opening) > 0 || l.all != (session.Usage{}) {
-		t.Errorf("%v are taken, %+v", l.share(), l.opening)
+	if l.Share() != 0 || len(l.opening) > 0 || l.all != (Usage{}) {
+		t.Errorf("%v are taken, %+v", l.Share(), l.opening)
 	}
 }
 
 func TestSessionLimits_Share(t *testing.T) {
 	there := &index{}
-	l := newSessionLimits(10, 100, there.usage)
+	l := NewLimits(LimitsConfig{10, 100}, there.usage)
 	there.put(recordOf("alice", 20))
-	if l.share() != 0.2 {
-		t.Errorf("%v of the metadata are taken", l.share())
+	if l.Share() != 0.2 {
+		t.Errorf("%v of the metadata are taken", l.Share())
 	}
 	for range 3 {
 		there.put(recordOf("", 0))
 	}
-	if l.share() != 0.4 {
-		t.Errorf("%v of the sessions are taken", l.share())
+	if l.Share() != 0.4 {
+		t.Errorf("%v of the sessions are taken", l.Share())
 	}
-	if full := newSessionLimits(-1, 0, there.usage).share(); full != 0 {
+	if full := NewLimits(LimitsConfig{-1, 0}, there.usage).Share(); full != 0 {
 		t.Errorf("%v without limits", full)
 	}
 }
@@ -144,12 +142,12 @@ func TestSessionLimits_Share(t *testing.T) {
 func TestSessionLimits_ManyAtOnce(t *testing.T) {
 	const most = 40
 	there := &index{}
-	l := newSessionLimits(most, 20*most, there.usage)
+	l := NewLimits(LimitsConfig{most, 20 * most}, there.usage)
 	var all sync.WaitGroup
 	for i := range 4 * most {
 		all.Go(func() {
 			rec := recordOf(fmt.Sprint("owner ", i%8), 20)
-			leave, err := l.enter(rec)
+			leave, err := l.Enter(rec)
 			if err != nil {
 				reasonOf(t, err)
 				return
@@ -164,12 +162,12 @@ func TestSessionLimits_ManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(l.opening) > 0 || l.all != (session.Usage{}) {
+	if len(l.opening) > 0 || l.all != (Usage{}) {
 		t.Errorf("%+v are being opened at the end", l.opening)
 	}
 	for i := 0; there.all.Sessions < most; i++ {
 		rec := recordOf(fmt.Sprint("another ", i), 20)
-		leave, err := l.enter(rec)
+		leave, err := l.Enter(rec)
 		if err != nil {
 			t.Fatalf("with %+v: %v", there.all, err)
 		}
