@@ -182,6 +182,28 @@ func (tr *truth) get(ctx context.Context, p int, sequence uint64) (*jetstream.Ra
 	}
 }
 
+// fences returns the streams and sessions, by an empty stream, that have an end or a seal in a
+// partition; errors that pass are waited out.
+func (tr *truth) fences(ctx context.Context, p int) map[place]bool {
+	all := map[place]bool{}
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, time.Second)
+		info, err := tr.streams[p].Info(once, jetstream.WithSubjectFilter(">"))
+		cancel()
+		if err != nil {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		for subject := range info.State.Subjects {
+			if s, err := event.ParseSubject(subject); err == nil && (s.Kind == event.End || s.Kind == event.Seal) {
+				all[place{s.Session, s.Stream}] = true
+			}
+		}
+		break
+	}
+	return all
+}
+
 // fill reads what is missing up to a sequence.
 func (tr *truth) fill(ctx context.Context, p int, upTo uint64) error {
 	for sequence := uint64(1); sequence <= upTo; sequence++ {

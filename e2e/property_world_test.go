@@ -47,6 +47,7 @@ type world struct {
 	net   *simnet.Net             // in virtual time; nil for the system's
 	links map[string]*simnet.Link // of each process to NATS, in virtual time
 	truth *truth
+	torn  map[place]bool   // whose end or seal a torn block has taken; see tear
 	own   *backend.Backend // clears and direct publishes
 	feed  *eventlog.Feed   // what the first edge and the janitors share; nil for nothing
 	trace *lockedBuffer    // what the services logged, and the steps
@@ -97,7 +98,7 @@ var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.Reconne
 
 func newWorld(t *testing.T, sc schedule) *world {
 	w := &world{
-		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{},
+		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, torn: map[place]bool{},
 		doubt:     doubt{unread: make([]time.Time, sc.settings.Partitions)},
 		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
 	}

@@ -255,10 +255,22 @@ func (w *world) must(err error) {
 	}
 }
 
-// tear damages a block of a partition that is not the newest.
+// tear damages a block of a partition that is not the newest, and notes which fences go with it:
+// JetStream has nothing left by which to refuse what follows an end.
 func (w *world) tear(st step) {
+	p := st.which % w.sc.settings.Partitions
+	before := w.truth.fences(w.ctx, p)
+	defer func() {
+		after := w.truth.fences(w.ctx, p)
+		for at := range before {
+			if !after[at] {
+				w.torn[at] = true
+				w.count("an end is torn away")
+			}
+		}
+	}()
 	w.whileStopped(st.wait, func(store string) {
-		messages := filepath.Join(folderOf(store, partitionName(st.which%w.sc.settings.Partitions)), "msgs")
+		messages := filepath.Join(folderOf(store, partitionName(p)), "msgs")
 		blocks, err := filepath.Glob(filepath.Join(messages, "*.blk"))
 		w.must(err)
 		if len(blocks) < 2 {

@@ -117,15 +117,15 @@ func (s loggedSession) unfinished(l loggedLife, rec session.Record, patience tim
 //     stores them has opened none.
 //   - A life that somebody began to end longer than patience ago is ended; so is one that
 //     has a newer opening, and one whose seal is lost.
-//   - A tombstone goes when it is older than tombstoneTTL and nothing of the session is
-//     in the log any more.
-func duties(records []session.Record, inLog map[string]loggedSession, tombstoneTTL, patience time.Duration, now time.Time) []duty {
+//   - A tombstone goes when it is older than tombstoneTTL by the clock of the log's server, as
+//     the entries of its life do, and nothing of the session is in the log any more.
+func duties(records []session.Record, inLog map[string]loggedSession, tombstoneTTL, patience time.Duration, now, clock time.Time) []duty {
 	var out []duty
 	indexed := make(map[string]*session.Record, len(records)) // not copied: there may be many
 	for i := range records {
 		r := &records[i]
 		indexed[r.Session] = r
-		if r.State == session.Closed && now.Sub(r.Ended) >= tombstoneTTL && !inLog[r.Session].holds(*r) {
+		if r.State == session.Closed && clock.Sub(r.Ended) >= tombstoneTTL && !inLog[r.Session].holds(*r) {
 			out = append(out, duty{remove, *r})
 		}
 	}

@@ -76,9 +76,22 @@ func TestDuties(t *testing.T) {
 			if test.in.opening.seq > 0 || len(test.in.lives) > 0 {
 				inLog["s"] = test.in
 			}
-			if got := duties(records, inLog, time.Hour, finishAfter, noon); !reflect.DeepEqual(got, test.want) {
+			if got := duties(records, inLog, time.Hour, finishAfter, noon, noon); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// The log forgets a life by its server's clock, and the index must not have it for longer.
+func TestDuties_OwnClockIsWrong(t *testing.T) {
+	closed := session.Record{Session: "s", Life: "l", State: session.Closed, Ended: noon.Add(-time.Hour)}
+	for _, own := range []time.Time{noon.Add(-2 * time.Hour), noon.Add(2 * time.Hour)} {
+		if got := duties([]session.Record{closed}, nil, time.Hour, finishAfter, own, noon); len(got) != 1 || got[0].task != remove {
+			t.Errorf("at %s: %+v", own, got)
+		}
+		if got := duties([]session.Record{closed}, nil, time.Hour, finishAfter, own, noon.Add(-time.Second)); len(got) != 0 {
+			t.Errorf("at %s, too early: %+v", own, got)
+		}
 	}
 }

@@ -51,9 +51,17 @@ func (r *registrar) round(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now())) {
+	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now(), r.clock())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
+}
+
+// clock returns the time of the log's server, by which its entries are forgotten: a record must
+// not outlive them because this machine's clock is behind, nor go before.
+func (r *registrar) clock() (now time.Time) {
+	p := r.partitions[0]
+	p.with(func(l *ledger) { now = l.clock(p.now()) })
+	return now
 }
 
 // doAll does duties, and reports whether it makes sense to go on.

@@ -311,7 +311,7 @@ func TestATombstoneStaysWhenSomethingIsPublishedBehindIt(t *testing.T) {
 	var todo []duty
 	eventually(t, func() error {
 		inLog, ok := r.registrar.inLog()
-		if todo = duties(r.b.Sessions.Sessions(), inLog, 0, 0, time.Now()); ok && len(todo) == 2 && todo[0].task == remove {
+		if todo = duties(r.b.Sessions.Sessions(), inLog, 0, 0, time.Now(), time.Now()); ok && len(todo) == 2 && todo[0].task == remove {
 			return nil
 		}
 		r.sweepNow(t)
