@@ -63,7 +63,7 @@ func (d *deployment) trust() *tls.Config {
 }
 
 func (d *deployment) isReplicated(t *testing.T) {
-	const streams = 19 // 16 partitions, sessions, lease, attach records
+	const streams = 20 // 16 partitions, sessions, lease, attach records, calls
 	for _, server := range clustered[:3] {
 		// A server that only follows a stream may have it a moment later.
 		waitUntil(t, server+" has all streams with three replicas", func() bool {

@@ -222,7 +222,7 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 		"a poll":            {http.MethodGet, events, "application/json", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"a publisher":       {http.MethodPost, events, "", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"one of another":    {http.MethodGet, d.url + "/v1/sessions", "", http.StatusOK, "application/json", `"sessions"`},
-		"one of the sweeps": {http.MethodPost, d.url + "/v1/sweep", "", http.StatusOK, "application/json", `"removed"`},
+		"one of the sweeps": {http.MethodPost, d.url + "/v1/sweep", "", http.StatusForbidden, "application/problem+json", `"code":"origin_not_allowed"`}, // the janitor says so
 	} {
 		a := do(t, tt.method, tt.url, "", "Accept", tt.accept, "Origin", "https://page.example")
 		if a.status != tt.status || a.header.Get("Content-Type") != tt.contentType || !strings.Contains(a.body, tt.body) || a.header.Get("Rejoin-Proxy") != "" {

@@ -89,7 +89,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.MaxHeaderBytes = 8 << 10
 	}
 	if cfg.Clients == nil {
-		cfg.Clients = &Clients{}
+		cfg.Clients = &Clients{alike: true}
 	}
 	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, cfg.Clients.cfg.HeaderTimeout, 10*time.Second)
 	cfg.ReadBodyTimeout = cmp.Or(cfg.ReadBodyTimeout, cfg.Clients.cfg.BodyTimeout, time.Minute)

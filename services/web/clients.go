@@ -44,6 +44,7 @@ func (cfg ClientsConfig) Validate() error {
 type Clients struct {
 	cfg     ClientsConfig
 	proxies []netip.Prefix
+	alike   bool // the service does not tell clients apart
 	// unlisted is when a request came last from a proxy that is not trusted, as Unix time in
 	// seconds; 0 for never.
 	unlisted atomic.Int64
@@ -167,7 +168,7 @@ const unlistedFor = 60
 
 // watch notes a request that comes from a proxy that is not trusted.
 func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
-	if len(c.Request().Header.Peek(fiber.HeaderXForwardedFor)) == 0 {
+	if cl.alike || len(c.Request().Header.Peek(fiber.HeaderXForwardedFor)) == 0 {
 		return
 	}
 	peer, ok := c.Context().RemoteAddr().(*net.TCPAddr)

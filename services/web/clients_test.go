@@ -2,6 +2,8 @@ package web
 
 import (
 	"bytes"
+	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -131,4 +133,14 @@ func FuzzForwardedAddress(f *testing.F) {
 			t.Errorf("%q in a line of its own: %v", line, got)
 		}
 	})
+}
+
+// A service without clients' shares, such as a janitor, has nothing to say of proxies.
+func TestUnlistedProxy_NobodyCounts(t *testing.T) {
+	var log bytes.Buffer
+	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("there")})
+	if r := do(t, serve(t, app), "GET", "/", header("X-Forwarded-For", "192.0.2.1")); r.status != http.StatusOK || log.Len() > 0 {
+		t.Errorf("%d, and it says %s", r.status, &log)
+	}
 }
