@@ -10,12 +10,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
 
-// With replicas, who loses the race over an opening or a marker is refused in other words.
-func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
+// inCluster returns a log with three replicas, and its registry.
+func inCluster(t *testing.T) (*eventlog.Log, *session.Registry) {
+	t.Helper()
 	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -29,6 +31,12 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
+	return l, r
+}
+
+// With replicas, who loses the race over an opening or a marker is refused in other words.
+func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
+	l, r := inCluster(t)
 	for n := range 50 {
 		name := fmt.Sprint(n)
 		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
@@ -60,19 +68,7 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 // A change of members right behind another one is repeated while the cluster still has that one
 // under way.
 func TestSetMembers_InACluster(t *testing.T) {
-	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	settings := one()
-	settings.Replicas = 3
-	l := newLog(t, nc, settings)
-	r, err := session.Create(patient(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
+	l, r := inCluster(t)
 	mustCreate(t, r, "s")
 	for n := range 50 {
 		mustSetMembers(t, r, "s", fmt.Sprint(n))

@@ -44,7 +44,9 @@ func (b *busy) Update(ctx context.Context, key string, value []byte, revision ui
 	return b.KeyValue.Update(ctx, key, value, revision)
 }
 
-func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
+// onePartition returns a log and its registry.
+func onePartition(t *testing.T) (*eventlog.Log, *Registry) {
+	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
 	if err != nil {
@@ -56,6 +58,11 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
+	return l, r
+}
+
+func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
+	l, r := onePartition(t)
 	b := &busy{KeyValue: r.kv}
 	r.kv = bucket.Patient(b)
 	b.left = 3

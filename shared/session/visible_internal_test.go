@@ -1,29 +1,16 @@
 package session
 
 import (
-	"log/slog"
 	"testing"
 	"time"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
-	"rejoin/shared/natstest"
 )
 
 // A copy that is behind has the record of the former owner. The new one gets the session all
 // the same.
 func TestVisible_NameHasAnotherOwnerByNow(t *testing.T) {
-	quiet := slog.New(slog.DiscardHandler)
-	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	r, err := Create(t.Context(), l, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
+	l, r := onePartition(t)
 	alices, err := r.Create(t.Context(), New("s", "alice", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)
