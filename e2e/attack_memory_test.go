@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,60 +46,20 @@ func (p *proc) descriptors() int {
 // publishes and reads while it lasts. What both took is a row of the table of make attack.
 func (p *proc) costs(attack func()) {
 	p.t.Helper()
-	before := p.healthy("before", 200, nil)
+	before := p.healthy("before", nil)
 	start := p.memory("VmRSS")
-	over := make(chan struct{})
-	var meanwhile time.Duration
-	var client sync.WaitGroup
-	client.Go(func() { meanwhile = p.healthy("meanwhile", 200, over) })
+	over, meanwhile := io.Pipe()
+	took := make(chan time.Duration, 1)
+	go func() { took <- p.healthy("meanwhile", over) }()
 	attack()
-	close(over)
-	client.Wait()
+	_ = meanwhile.Close()
+	during := <-took
 	above := p.memory("VmHWM") - start
 	p.t.Logf("ATTACK %-30s %4d MiB above the start at most; a healthy client's p99 %6.1f ms, before %6.1f ms",
-		p.t.Name(), above>>20, float64(meanwhile)/1e6, float64(before)/1e6)
+		p.t.Name(), above>>20, float64(during)/1e6, float64(before)/1e6)
 	if above > mostAbove*memoryFactor {
 		p.t.Errorf("the attack took %d MiB", above>>20)
 	}
-}
-
-// healthy publishes n events to a session and more until over is closed, reads each, and returns
-// the 99th percentile of the time that both took. It comes from an address of its own.
-func (p *proc) healthy(session string, n int, over <-chan struct{}) time.Duration {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
-	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: patience}
-	defer own.CloseIdleConnections()
-	try := func(method, url, body string) (answer, error) {
-		req, err := http.NewRequestWithContext(p.t.Context(), method, url, strings.NewReader(body))
-		if err != nil {
-			return answer{}, err
-		}
-		req.Header.Set("Content-Type", jsonType)
-		req.Header.Set("Accept", jsonType)
-		return trySend(own, req)
-	}
-	var took []time.Duration
-	for done := over == nil; !done || len(took) < n; {
-		began := time.Now()
-		a, err := try(http.MethodPost, p.api()+streamPath(session, "s"), numbered(len(took)))
-		if err != nil || a.status != http.StatusCreated {
-			p.t.Errorf("a healthy publisher is answered %d %.300s, %v", a.status, a.body, err)
-			return 0
-		}
-		a, err = try(http.MethodGet, p.api()+streamPath(session, "s")+"?wait=30&limit=1", "")
-		if err != nil || a.status != http.StatusOK || strings.Count(a.body, `"method":"count"`) != 1 {
-			p.t.Errorf("a healthy reader is answered %d %.300s, %v", a.status, a.body, err)
-			return 0
-		}
-		took = append(took, time.Since(began))
-		select {
-		case <-over:
-			done = true
-		default:
-		}
-	}
-	slices.Sort(took)
-	return took[len(took)*99/100]
 }
 
 // unread opens a connection whose answers are never read, and sends something on it.

@@ -73,7 +73,7 @@ func TestAttackSessionMetadata(t *testing.T) {
 
 	p.stop()
 	p.start()
-	p.healthy("after", 200, nil)
+	p.healthy("after", nil)
 	above := p.memory("VmHWM") - start
 	t.Logf("ATTACK %-30s %4d MiB above the start at most, after a restart; %d of %d sessions are opened", t.Name(), above>>20, answers[http.StatusCreated], addresses*each)
 	if above > mostAbove*memoryFactor {

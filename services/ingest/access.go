@@ -33,6 +33,9 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
 			rec := session.New(m.session, "", nil, s.backend.Now())
 			rec.Client = m.client
+			if err := s.mayCreate(m.publisher); err != nil {
+				return session.Record{}, err
+			}
 			return s.create(ctx, rec, m.publisher)
 		})
 	case m.trusted:

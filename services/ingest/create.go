@@ -53,6 +53,11 @@ func answerOf(rec session.Record) sessionAnswer {
 
 // createSession answers POST /v1/sessions.
 func (s *Service) createSession(c *fiber.Ctx) error {
+	grants := s.cfg.Access.Grants(c)
+	creator := s.publisher(c, grants)
+	if err := s.mayCreate(creator); err != nil { // before the body is parsed, which costs more
+		return problem(err)
+	}
 	req, err := readSession(c)
 	if err != nil {
 		return problem(err)
@@ -60,7 +65,6 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	if req.name == "" {
 		req.name = uuid.NewString()
 	}
-	grants := s.cfg.Access.Grants(c)
 	if !grants.MayPublish(req.name) {
 		return s.cfg.Access.Insufficient(c)
 	}
@@ -81,25 +85,35 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	if !s.cfg.Access.On() {
 		rec.Client = s.cfg.Clients.Client(c)
 	}
-	if rec, err = s.create(ctx, rec, s.publisher(c, grants)); err != nil {
+	if rec, err = s.create(ctx, rec, creator); err != nil {
 		return problem(s.endedBefore(ctx, req.name, grants, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
 	return c.Status(fiber.StatusCreated).JSON(answerOf(rec))
 }
 
-// create opens a session. creator is whom the rate of new ones is counted for; empty for
-// nobody. Errors are those of [session.Registry.Create], a [*rateError] or a
-// [*session.FullError].
-func (s *Service) create(ctx context.Context, rec session.Record, creator string) (session.Record, error) {
-	if creator != "" {
-		if wait := s.creators.Take(creator); wait > 0 {
-			s.metrics.sessionsRefused.WithLabelValues(refusedRate).Inc()
-			return session.Record{}, &rateError{"client", "new sessions", wait}
-		}
+// mayCreate counts an attempt to open a session for a creator; empty for none. The error is a
+// [*rateError].
+func (s *Service) mayCreate(creator string) error {
+	if creator == "" {
+		return nil
 	}
+	if wait := s.creators.Take(creator); wait > 0 {
+		s.metrics.sessionsRefused.WithLabelValues(refusedRate).Inc()
+		return &rateError{"client", "new sessions", wait}
+	}
+	return nil
+}
+
+// create opens a session that its creator may open now (mayCreate). A creator that finds the
+// limits reached has used up the burst of its rate: such attempts cost as much as others. Errors
+// are those of [session.Registry.Create] or a [*session.FullError].
+func (s *Service) create(ctx context.Context, rec session.Record, creator string) (session.Record, error) {
 	leave, err := s.sessions.Enter(rec)
 	if err != nil {
+		if creator != "" {
+			s.creators.Drain(creator)
+		}
 		if full, ok := errors.AsType[*session.FullError](err); ok {
 			s.metrics.sessionsRefused.WithLabelValues(full.Reason).Inc()
 		}

@@ -52,7 +52,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	if !body.Held().Grow(int64(len(text))) { // its elements are copies
 		return web.ErrNoMemory
 	}
-	messages, err := newArray(text)
+	messages, err := s.newArray(text)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)

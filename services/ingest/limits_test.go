@@ -234,7 +234,7 @@ func tooMany(t *testing.T, a answer) {
 func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := forwarded(t)
-	cfg.Sessions.MaxSessions = 8
+	cfg.Sessions.MaxSessions, cfg.MaxSessionRate = 8, -1
 	in := s.start(t, cfg)
 	const greedy, modest = "2001:db8::1", "192.0.2.1"
 	create := func(address, name string) answer {
@@ -283,7 +283,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 func TestMaxSessions_OwnersHaveShares(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
-	cfg.Sessions.MaxSessions, cfg.Sessions.MaxMetadataBytes = 8, 800
+	cfg.Sessions.MaxSessions, cfg.Sessions.MaxMetadataBytes, cfg.MaxSessionRate = 8, 800, -1
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	metadata := `{"metadata":{"x":"` + strings.Repeat("x", 100-8) + `"}}`
 	opened := map[string]int{}
@@ -312,7 +312,7 @@ func TestMaxSessions_OwnersHaveShares(t *testing.T) {
 func TestMaxMetadataBytes(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.Sessions.MaxMetadataBytes = 1000
+	cfg.Sessions.MaxMetadataBytes, cfg.MaxSessionRate = 1000, -1
 	in := s.start(t, cfg)
 	// As stored, a < takes six bytes.
 	tooMany(t, in.create(t, `{"metadata":{"x":"`+strings.Repeat("<", 200)+`"}}`))
@@ -327,6 +327,24 @@ func TestMaxMetadataBytes(t *testing.T) {
 	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "metadata"); n != 2 {
 		t.Errorf("%v refusals are counted", n)
 	}
+}
+
+// A client that was refused for a full limit has used up its burst.
+func TestMaxSessionRate_LimitIsReached(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.Sessions.MaxSessions, cfg.MaxSessionRate = 1, 1
+	in := s.start(t, cfg)
+	if a := in.create(t, "{}"); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	tooMany(t, in.create(t, "{}"))
+	for range 5 { // of the nine that the burst would have left
+		if in.create(t, "{}").Code == "rate_limited" {
+			return
+		}
+	}
+	t.Error("the burst is left")
 }
 
 func TestMaxSessionRate(t *testing.T) {

@@ -213,7 +213,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message)
 		s.refuse(req, errStopping)
 		return
 	}
-	from, err := newArray(m.data)
+	from, err := s.newArray(m.data)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		s.refuse(req, err)

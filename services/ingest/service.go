@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -38,11 +39,13 @@ type Service struct {
 	places   *quota.Pool   // for these, MaxInFlight
 	lanes    lanes         // that they go in
 	arrays   chan struct{} // one token for each array on NATS that is being stored
-	sessions *session.Limits
-	streams  *openStreams
-	endings  endings
-	memory   *quota.Pool // that requests and results may take, in bytes
-	ids      *ids
+	// longArrays has a token for each array of more than shortArray bytes that is being checked.
+	longArrays chan struct{}
+	sessions   *session.Limits
+	streams    *openStreams
+	endings    endings
+	memory     *quota.Pool // that requests and results may take, in bytes
+	ids        *ids
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
 	app                              *fiber.App
@@ -67,13 +70,14 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, limits.Share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		inflight: make(chan struct{}, cfg.MaxInFlight),
-		visits:   visits{over: make(chan struct{})},
-		places:   quota.NewPool(int64(cfg.MaxInFlight)),
-		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
-		ids:      newIDs(),
-		memory:   env.Memory,
-		sessions: limits,
+		inflight:   make(chan struct{}, cfg.MaxInFlight),
+		visits:     visits{over: make(chan struct{})},
+		places:     quota.NewPool(int64(cfg.MaxInFlight)),
+		arrays:     make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
+		longArrays: make(chan struct{}, max(runtime.GOMAXPROCS(0)/4, 1)),
+		ids:        newIDs(),
+		memory:     env.Memory,
+		sessions:   limits,
 		streams: newOpenStreams(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),

@@ -41,11 +41,19 @@ func isArray(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("["))
 }
 
+// shortArray is how many bytes an array may have that is checked at once: in a millisecond. Longer
+// ones wait for each other, since all clients' requests would wait for the processors.
+const shortArray = 64 << 10
+
 // array gives the elements of a JSON array, each byte for byte. It holds one at a time, since
 // a text of 4 MiB may have two million of them.
 type array struct{ elements *json.Decoder }
 
-func newArray(text []byte) (*array, error) {
+func (s *Service) newArray(text []byte) (*array, error) {
+	if len(text) > shortArray {
+		s.longArrays <- struct{}{}
+		defer func() { <-s.longArrays }()
+	}
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%w: it is not UTF-8", event.ErrInvalidJSON)
 	}

@@ -63,6 +63,18 @@ func (l *Limiter[K]) Take(key K) (wait time.Duration) {
 	return max(time.Duration(missing/float64(l.perSecond)*float64(time.Second)), time.Millisecond)
 }
 
+// Drain takes all tokens that a key has, as after a refusal that costs more than this one.
+func (l *Limiter[K]) Drain(key K) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	bucket := l.bucket(key, now)
+	bucket.AllowN(now, int(bucket.TokensAt(now)))
+}
+
 // bucket returns the bucket of a key. The caller holds the lock.
 func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 	if now.Sub(l.turned) >= limiterBurst || len(l.recent) >= limiterKeys {

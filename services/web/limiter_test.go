@@ -67,6 +67,24 @@ func TestAMillionKeysTakeBoundedMemory(t *testing.T) {
 	}
 }
 
+func TestLimiter_Drain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLimiter[string](4)
+		l.Drain("a")
+		if wait := l.Take("a"); wait < 240*time.Millisecond || wait > 250*time.Millisecond {
+			t.Errorf("the next one is in %s, want 250 ms", wait)
+		}
+		if got := taken(l, "b", 100); got != 40 {
+			t.Errorf("another key: %d, want 40", got)
+		}
+		time.Sleep(time.Second)
+		if got := taken(l, "a", 100); got != 4 {
+			t.Errorf("a second later: %d, want 4", got)
+		}
+	})
+	NewLimiter[string](0).Drain("a")
+}
+
 func TestIdleBucketsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](1)

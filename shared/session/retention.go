@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -26,6 +27,12 @@ const longestIdle = 100 * 365 * 24 * 3600
 // wraps [ErrRetention]; what is returned with it says nothing.
 func ParseRetention(metadata json.RawMessage) (Retention, error) {
 	if len(metadata) == 0 {
+		return Retention{}, nil
+	}
+	if !mentionsRetention(metadata) {
+		if !json.Valid(metadata) {
+			return Retention{}, fmt.Errorf("%w: the metadata is not JSON", ErrRetention)
+		}
 		return Retention{}, nil
 	}
 	members := map[string]json.RawMessage{} // a struct would take names in any case
@@ -59,6 +66,12 @@ func ParseRetention(metadata json.RawMessage) (Retention, error) {
 		r.IdleAfter = -1
 	}
 	return r, nil
+}
+
+// mentionsRetention reports whether metadata may be an object with the member retention, whose
+// name may be written with escapes, or be no object. It spares most metadata from being decoded.
+func mentionsRetention(metadata []byte) bool {
+	return metadata[0] != '{' || bytes.Contains(metadata, []byte("retention")) || bytes.IndexByte(metadata, '\\') >= 0
 }
 
 // Within returns the limit of a session that asks for one: it may always be smaller
