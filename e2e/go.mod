@@ -6,10 +6,6 @@ require rejoin/shared v0.0.0
 
 replace rejoin/shared => ../shared
 
-require rejoin/services/web v0.0.0
-
-replace rejoin/services/web => ../services/web
-
 require rejoin/services/ingest v0.0.0
 
 replace rejoin/services/ingest => ../services/ingest

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/web/webtest"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/web/webtest"
 )
 
 // patience bounds every wait. It is long because nothing depends on it: it is only

@@ -18,7 +18,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 const readmeFile = "../README.md"

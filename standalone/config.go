@@ -9,9 +9,9 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
-	"rejoin/services/web"
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // Config holds the flags of the standalone program: those of all services, and

@@ -14,10 +14,10 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/web"
 )
 
 // program is what Run builds, from the ground up, and takes down again.

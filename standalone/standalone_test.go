@@ -23,11 +23,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/services/web/webtest"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/web/webtest"
 )
 
 // patience bounds every wait; it is only used up when something is broken.

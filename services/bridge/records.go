@@ -10,7 +10,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/event"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 )
 
@@ -113,7 +113,7 @@ func (r *records) writeAll() {
 // write writes down what is due; all says that everything is. After an error the rest is
 // due the next time.
 func (r *records) write(all bool) error {
-	ctx, done := link.While(context.Background(), r.service.backend.Conn)
+	ctx, done := natsconn.While(context.Background(), r.service.backend.Conn)
 	defer done()
 	now := time.Now()
 	open := map[string]bool{}

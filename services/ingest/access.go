@@ -7,9 +7,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // guard returns a handler that calls h for requests whose token may publish to the

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"rejoin/services/ingest"
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // guardedConfig is a configuration with access control.

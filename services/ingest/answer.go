@@ -3,7 +3,7 @@ package ingest
 import (
 	"encoding/json"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 // maxErrors is how many messages a summary names that were not stored, and how many a batch may

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"rejoin/services/web"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
+	"rejoin/shared/web"
 )
 
 const (

@@ -14,10 +14,10 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 const (

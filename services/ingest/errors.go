@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 var (

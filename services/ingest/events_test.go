@@ -10,10 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/web"
 )
 
 func TestAnEventIsStoredByteForByteUnderItsID(t *testing.T) {

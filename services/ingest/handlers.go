@@ -8,11 +8,11 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
+	"rejoin/shared/web"
 )
 
 // postEvents answers POST …/events. It returns after the acknowledgement, so that

@@ -16,7 +16,6 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
@@ -24,6 +23,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // H3: results that nobody reads end their batch when the memory has no room for them.

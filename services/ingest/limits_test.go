@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/services/ingest"
-	"rejoin/services/web"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/web"
 )
 
 func eventsOf(session, stream string) string {

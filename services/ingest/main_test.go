@@ -18,13 +18,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"rejoin/services/ingest"
-	"rejoin/services/web/webtest"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"rejoin/services/web"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // The results of a publish, as the metric's label.

@@ -14,10 +14,10 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 	"rejoin/shared/tracing"
+	"rejoin/shared/web"
 )
 
 const (

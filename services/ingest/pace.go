@@ -7,9 +7,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/web"
 )
 
 // rateError is returned when a publisher or a session has as many messages a second as it

@@ -3,10 +3,10 @@ package ingest
 import (
 	"context"
 
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but ingest.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
+	"rejoin/shared/web"
 )
 
 // Service is the ingest service. It is safe for concurrent use.

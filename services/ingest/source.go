@@ -9,10 +9,10 @@ import (
 	"io"
 	"unicode/utf8"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
+	"rejoin/shared/web"
 )
 
 // source gives the messages of a request, one after the other.

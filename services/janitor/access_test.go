@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {

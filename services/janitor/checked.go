@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 const (
@@ -44,7 +44,7 @@ func (c *checker) run(ctx context.Context) {
 
 func (c *checker) follow(ctx context.Context, p *partition) {
 	complained := false
-	for pause := checkEvery; link.Pause(ctx, pause); {
+	for pause := checkEvery; natsconn.Pause(ctx, pause); {
 		err := p.noteChecked(ctx)
 		if pause = checkEvery; err != nil {
 			pause = checkAgain

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"rejoin/services/web"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // Config configures the service. Each field is a flag of the programs that run it.

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 const (
@@ -77,7 +77,7 @@ func (d *deleter) run(ctx context.Context) {
 
 // round deletes a batch of each partition in turns, until nothing is due.
 func (d *deleter) round(ctx context.Context) (errs error) {
-	ctx, done := link.While(ctx, d.nc)
+	ctx, done := natsconn.While(ctx, d.nc)
 	defer done()
 	for more := true; more && errs == nil && ctx.Err() == nil; {
 		more = false
@@ -128,7 +128,7 @@ func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error
 			}
 		})
 		d.metrics.deleted.Add(float64(len(some)))
-		if left > 0 && !link.Pause(ctx, leisurely(time.Since(begun), left)) {
+		if left > 0 && !natsconn.Pause(ctx, leisurely(time.Since(begun), left)) {
 			err = ctx.Err()
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // How long after an alarm the early trimming begins: as long as the last one
@@ -33,7 +33,7 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	}
 	begun := time.Now()
 	stopped := ctx
-	ctx, done := link.While(ctx, w.nc)
+	ctx, done := natsconn.While(ctx, w.nc)
 	defer done()
 	err := w.each(ctx, w.partitions, func(p *partition) error {
 		var over []string

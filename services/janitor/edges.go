@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/services/web"
-	"rejoin/shared/audience"
+	"rejoin/shared/inspect"
+	"rejoin/shared/web"
 )
 
 const (
@@ -45,14 +45,14 @@ type edgesInfo struct {
 }
 
 // ask asks all edges. An error is a problem: too many ask.
-func (e *edges) ask(ctx context.Context, q audience.Question) ([]audience.Answer, edgesInfo, error) {
+func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, edgesInfo, error) {
 	select {
 	case e.asking <- struct{}{}:
 		defer func() { <-e.asking }()
 	default:
 		return nil, edgesInfo{}, web.New(web.CodeUnavailable, "Too many requests wait for the edges.")
 	}
-	answers, err := audience.Ask(ctx, e.nc, q, e.known(time.Now()), answerWithin)
+	answers, err := inspect.Ask(ctx, e.nc, q, e.known(time.Now()), answerWithin)
 	info := e.roll(answers, time.Now())
 	info.Reachable = err == nil
 	return answers, info, nil // the error is told in info
@@ -67,7 +67,7 @@ func (e *edges) known(now time.Time) int {
 }
 
 // roll notes who has answered.
-func (e *edges) roll(answers []audience.Answer, now time.Time) edgesInfo {
+func (e *edges) roll(answers []inspect.Answer, now time.Time) edgesInfo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range answers {

@@ -8,7 +8,6 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
 	pgregory.net/rapid v1.3.0
-	rejoin/services/web v0.0.0
 	rejoin/shared v0.0.0
 )
 
@@ -64,5 +63,3 @@ require (
 )
 
 replace rejoin/shared => ../../shared
-
-replace rejoin/services/web => ../web

@@ -8,12 +8,12 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
-	"rejoin/shared/audience"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // Page sizes of the list of sessions.
@@ -89,7 +89,7 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 
 // countClients fills in how many clients the sessions of a page have.
 func (s *Service) countClients(list *sessionList) error {
-	question := audience.Question{About: audience.Clients}
+	question := inspect.Question{About: inspect.Clients}
 	for i := range list.Sessions {
 		question.Sessions = append(question.Sessions, list.Sessions[i].Session)
 	}

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
-	"rejoin/shared/rollcall/rollcalltest"
+	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/session"
 )
 
@@ -293,7 +293,7 @@ func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 // play answers as an edge does that knows of these sessions, until the test ends.
 func (r *running) play(t *testing.T, id string, here func(session string) bool) {
 	t.Helper()
-	rollcalltest.Serve(t, func(ctx context.Context) error {
+	scattertest.Serve(t, func(ctx context.Context) error {
 		return who.Serve(ctx, r.b.Conn, func(q who.Question) who.Answer {
 			a := who.Answer{Edge: id}
 			for i, s := range q.Sessions {

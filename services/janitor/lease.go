@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/inbox"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // LeaseBucket is the key-value bucket of the lease, with the key [LeaseKey]. It lies in
@@ -91,7 +91,7 @@ func (l *lease) run(ctx context.Context, act func(context.Context) error) error 
 	defer l.nc.RemoveStatusListener(connected)
 	for ctx.Err() == nil {
 		if l.nc.IsConnected() {
-			life, done := link.While(ctx, l.nc)
+			life, done := natsconn.While(ctx, l.nc)
 			err := l.live(life, ctx, act)
 			done()
 			if err != nil {
@@ -179,7 +179,7 @@ func (l *lease) leave(program context.Context) error {
 	if t == nil {
 		return nil
 	}
-	revision, why := l.state.revision, link.ErrChanged
+	revision, why := l.state.revision, natsconn.ErrChanged
 	if program.Err() != nil {
 		why = errStopped
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // holder is the value of the lease's key.
@@ -146,7 +146,7 @@ const releaseWithin = time.Second
 func (l *lease) release(ctx context.Context, revision uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
-	ctx, done := link.While(ctx, l.nc)
+	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	if err := l.kv.Delete(ctx, LeaseKey, jetstream.LastRevision(revision)); err != nil {
 		l.logger.Info("the lease was not released, and will run out", "error", err)

@@ -5,9 +5,9 @@ import (
 	"os"
 	"testing"
 
-	"rejoin/services/web/webtest"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // limitList is the body of GET /v1/limits.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but the janitor.

@@ -8,7 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	who "rejoin/shared/presence"
 	"rejoin/shared/session"
 )
@@ -44,7 +44,7 @@ func (r *registrar) run(ctx context.Context) {
 
 // round does what is due. What fails is due again in the next round.
 func (r *registrar) round(ctx context.Context) {
-	ctx, stop := link.While(ctx, r.log.Conn())
+	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
 	records := r.sessions.Sessions() // before the log: what is removed there stays
 	inLog, ok := r.inLog()

@@ -13,9 +13,9 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/adminpage"
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/web"
 )
 
 // Service is the janitor. It is safe for concurrent use. Any number may run in an

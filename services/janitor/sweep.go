@@ -12,7 +12,7 @@ import (
 
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 )
 
@@ -106,7 +106,7 @@ func (w *sweeper) run(ctx context.Context) {
 func (w *sweeper) sweep(ctx context.Context) swept {
 	begun := time.Now()
 	stopped := ctx
-	ctx, done := link.While(ctx, w.nc)
+	ctx, done := natsconn.While(ctx, w.nc)
 	defer done()
 	removed := map[Reason]int{}
 	err := w.each(ctx, w.partitions, func(p *partition) error { return w.announce(ctx, p, nil, removed) })

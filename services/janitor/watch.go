@@ -10,10 +10,10 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
-	"rejoin/shared/audience"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
+	"rejoin/shared/web"
 )
 
 // connectionList is the body of GET /v1/sessions/{session}/connections.
@@ -29,7 +29,7 @@ type connectionList struct {
 type connectionInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
-	audience.Connection
+	inspect.Connection
 	// Behind is how many of the retained events the client has yet to get.
 	Behind int `json:"behind"`
 }
@@ -49,7 +49,7 @@ type timeline struct {
 type happeningInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
-	audience.Happening
+	inspect.Happening
 }
 
 // publishedInfo is an entry of the log, without its message.
@@ -88,7 +88,7 @@ func (s *Service) watched(c *fiber.Ctx) (session string, limit int, err error) {
 	if err = event.CheckSession(session); err != nil {
 		return "", 0, web.Wrap(err, web.CodeInvalidName, err.Error())
 	}
-	if limit, err = web.Number(c, "limit", defaultItems, 1, audience.MaxItems); err != nil {
+	if limit, err = web.Number(c, "limit", defaultItems, 1, inspect.MaxItems); err != nil {
 		return "", 0, err
 	}
 	return session, limit, s.ready()
@@ -99,7 +99,7 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Connections, Session: name, Limit: limit})
+	answers, info, err := s.edges.ask(context.Background(), inspect.Question{About: inspect.Connections, Session: name, Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *Service) getTimeline(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Happenings, Session: name, Limit: limit})
+	answers, info, err := s.edges.ask(context.Background(), inspect.Question{About: inspect.Happenings, Session: name, Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *Service) getTimeline(c *fiber.Ctx) error {
 
 // merge returns the newest happenings of all edges, how many there are, and from when on
 // all of the edges remember everything.
-func merge(answers []audience.Answer, limit int) (newest []happeningInfo, total int, since time.Time) {
+func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total int, since time.Time) {
 	newest = []happeningInfo{}
 	for _, a := range answers {
 		total += a.Total
@@ -248,11 +248,11 @@ func (l *ledger) newestOf(life string, limit int) []publishedInfo {
 }
 
 func (s *Service) getGaps(c *fiber.Ctx) error {
-	limit, err := web.Number(c, "limit", defaultItems, 1, audience.MaxItems)
+	limit, err := web.Number(c, "limit", defaultItems, 1, inspect.MaxItems)
 	if err != nil {
 		return err
 	}
-	answers, info, err := s.edges.ask(context.Background(), audience.Question{About: audience.Gaps, Limit: limit})
+	answers, info, err := s.edges.ask(context.Background(), inspect.Question{About: inspect.Gaps, Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 		}
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
-	if hourAgo := time.Now().Add(-audience.Kept).UTC(); len(answers) > 0 {
+	if hourAgo := time.Now().Add(-inspect.Kept).UTC(); len(answers) > 0 {
 		list.Since = later(list.Since, hourAgo)
 	}
 	return answerJSON(c, list)

@@ -13,19 +13,19 @@ import (
 	"time"
 	"unsafe"
 
-	"rejoin/shared/audience"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
 	"rejoin/shared/natstest"
-	"rejoin/shared/rollcall/rollcalltest"
+	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/session"
 )
 
 // edge plays an edge, until the test or end ends it.
-func edge(t *testing.T, srv *natstest.Server, answer func(audience.Question) audience.Answer) (end func()) {
+func edge(t *testing.T, srv *natstest.Server, answer func(inspect.Question) inspect.Answer) (end func()) {
 	t.Helper()
 	nc := srv.Connect()
-	return rollcalltest.Serve(t, func(ctx context.Context) error { return audience.Serve(ctx, nc, answer) })
+	return scattertest.Serve(t, func(ctx context.Context) error { return inspect.Serve(ctx, nc, answer) })
 }
 
 // seen asks until the answer is as it should be.
@@ -52,14 +52,14 @@ func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
 		t.Errorf("without edges: %+v", none)
 	}
 	begun := time.Now().UTC()
-	play := func(id string, connections ...audience.Connection) func(audience.Question) audience.Answer {
-		return func(q audience.Question) audience.Answer {
+	play := func(id string, connections ...inspect.Connection) func(inspect.Question) inspect.Answer {
+		return func(q inspect.Question) inspect.Answer {
 			switch q.About {
-			case audience.Connections:
+			case inspect.Connections:
 				if q.Session != "s" || q.Limit != 2 {
 					t.Errorf("asked %+v", q)
 				}
-				return audience.Answer{Edge: id, Host: "host-" + id, Clients: len(connections) + 1, Total: len(connections), Connections: connections}
+				return inspect.Answer{Edge: id, Host: "host-" + id, Clients: len(connections) + 1, Total: len(connections), Connections: connections}
 			default:
 				n := make([]int, len(q.Sessions))
 				for i, name := range q.Sessions {
@@ -67,12 +67,12 @@ func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
 						n[i] = len(connections)
 					}
 				}
-				return audience.Answer{Edge: id, Of: n}
+				return inspect.Answer{Edge: id, Of: n}
 			}
 		}
 	}
-	edge(t, srv, play("one", audience.Connection{Number: 2, Since: begun, Cursor: a[0]}, audience.Connection{Number: 1, Stream: "a", Since: begun.Add(-time.Hour), Cursor: a[1]}))
-	end := edge(t, srv, play("two", audience.Connection{Number: 1, Stream: "c", Since: begun.Add(-time.Minute)}))
+	edge(t, srv, play("one", inspect.Connection{Number: 2, Since: begun, Cursor: a[0]}, inspect.Connection{Number: 1, Stream: "a", Since: begun.Add(-time.Hour), Cursor: a[1]}))
+	end := edge(t, srv, play("two", inspect.Connection{Number: 1, Stream: "c", Since: begun.Add(-time.Minute)}))
 	got := seen(t, r, "/v1/sessions/s/connections?limit=2", func(l connectionList) bool { return l.Edges.Answered == 2 })
 	var all []string
 	for _, c := range got.Connections {
@@ -104,10 +104,10 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 	last := r.publish(t, "s", "c", 1)[0]
 	at := time.Now().UTC()
 	for i, id := range []string{"one", "two"} {
-		edge(t, srv, func(q audience.Question) audience.Answer {
-			a := audience.Answer{Edge: id, Total: 2, Since: at.Add(time.Duration(i) * time.Minute)}
+		edge(t, srv, func(q inspect.Question) inspect.Answer {
+			a := inspect.Answer{Edge: id, Total: 2, Since: at.Add(time.Duration(i) * time.Minute)}
 			for n := range 2 { // the newest first
-				a.Happenings = append(a.Happenings, audience.Happening{Time: at.Add(-time.Duration(2*n+i) * time.Second), What: audience.Connected, Session: q.Session})
+				a.Happenings = append(a.Happenings, inspect.Happening{Time: at.Add(-time.Duration(2*n+i) * time.Second), What: inspect.Connected, Session: q.Session})
 			}
 			return a
 		})
@@ -200,10 +200,10 @@ func TestGapsOfAllEdges(t *testing.T) {
 	}
 	sure, at := true, time.Now().UTC()
 	for i := range 2 {
-		edge(t, srv, func(audience.Question) audience.Answer {
-			return audience.Answer{
+		edge(t, srv, func(inspect.Question) inspect.Answer {
+			return inspect.Answer{
 				Edge: fmt.Sprint(i), Clients: 10, Total: 7, Reasons: map[string]int{"trimmed": 4, fmt.Sprint("r", i): 3}, Since: at.Add(-2 * time.Hour),
-				Happenings: []audience.Happening{{Time: at.Add(-time.Duration(i) * time.Second), What: audience.Gapped, Session: "s", Reason: "trimmed", Certain: &sure}},
+				Happenings: []inspect.Happening{{Time: at.Add(-time.Duration(i) * time.Second), What: inspect.Gapped, Session: "s", Reason: "trimmed", Certain: &sure}},
 			}
 		})
 	}
@@ -211,7 +211,7 @@ func TestGapsOfAllEdges(t *testing.T) {
 	if got.Total != 14 || got.Clients != 20 || got.Reasons["trimmed"] != 8 || got.Reasons["r1"] != 3 || len(got.Gaps) != 1 || got.Gaps[0].Edge != "0" || !*got.Gaps[0].Certain {
 		t.Errorf("%+v", got)
 	}
-	if ago := time.Since(got.Since); ago < audience.Kept || ago > audience.Kept+time.Minute {
+	if ago := time.Since(got.Since); ago < inspect.Kept || ago > inspect.Kept+time.Minute {
 		t.Errorf("they are all since %s", got.Since)
 	}
 }

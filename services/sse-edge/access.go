@@ -7,9 +7,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 const (

@@ -11,12 +11,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
 	"rejoin/shared/sse"
+	"rejoin/shared/web"
 )
 
 const origin = "https://app.example"

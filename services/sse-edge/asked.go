@@ -6,7 +6,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 // asked is a client's request for events, as admission, the diary, traces and the log see it.

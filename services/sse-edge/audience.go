@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"rejoin/shared/audience"
+	"rejoin/shared/inspect"
 )
 
 // traffic is what a worker notes of a stream for those who watch: 40 B with its number.
@@ -36,7 +36,7 @@ type inquiry struct {
 
 // found is a worker's answer.
 type found struct {
-	newest []audience.Connection
+	newest []inspect.Connection
 	total  int
 }
 
@@ -58,11 +58,11 @@ func (w *worker) find(q inquiry) {
 
 // shown is called by the stream's worker. The reader of one that is away in a read is not
 // the worker's.
-func (st *stream) shown() audience.Connection {
+func (st *stream) shown() inspect.Connection {
 	t := &st.traffic
-	c := audience.Connection{
+	c := inspect.Connection{
 		Number: st.asked.number, Stream: st.reader.place.stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
-		Came: arrivals[st.reader.came], State: audience.Live, Events: t.events,
+		Came: arrivals[st.reader.came], State: inspect.Live, Events: t.events,
 	}
 	if st.asked.address.IsValid() {
 		c.Address = st.asked.address.String()
@@ -76,25 +76,25 @@ func (st *stream) shown() audience.Connection {
 	}
 	switch {
 	case st.flushing:
-		c.State = audience.Slow
+		c.State = inspect.Slow
 	case reading || !st.retryAt.IsZero():
-		c.State = audience.Reading
+		c.State = inspect.Reading
 	case st.quiet.Load():
-		c.State = audience.Quiet
+		c.State = inspect.Quiet
 	}
 	return c
 }
 
-func (st *stream) protocol() audience.Protocol {
+func (st *stream) protocol() inspect.Protocol {
 	switch {
 	case st.mcp == nil:
-		return audience.SSE
+		return inspect.SSE
 	case st.mcp.legacy:
-		return audience.MCPLegacy
+		return inspect.MCPLegacy
 	case len(st.mcp.call) > 0:
-		return audience.MCPCall
+		return inspect.MCPCall
 	default:
-		return audience.MCP
+		return inspect.MCP
 	}
 }
 
@@ -109,9 +109,9 @@ func (st *stream) noteComing() {
 	if st.usual() {
 		return
 	}
-	h := st.happening(audience.Connected)
+	h := st.happening(inspect.Connected)
 	if h.cursor = st.traffic.stood; h.came == fromWindow || h.came == fromLog {
-		h.what = audience.Resumed
+		h.what = inspect.Resumed
 	}
 	st.service.diary.note(h)
 }
@@ -121,30 +121,30 @@ func (st *stream) noteEnd() {
 	if st.usual() && st.reason == "ended" {
 		return
 	}
-	h := st.happening(audience.Ended)
+	h := st.happening(inspect.Ended)
 	h.reason, h.cursor, h.count = st.reason, st.reader.cursor, st.traffic.events
 	st.service.diary.note(h)
 }
 
-func (st *stream) happening(what audience.What) happening {
+func (st *stream) happening(what inspect.What) happening {
 	return happening{what: what, where: st.reader.place, address: st.asked.address, number: st.asked.number, came: st.reader.came}
 }
 
 // audience returns how the edge answers the janitor until ctx ends.
-func (s *Service) audience(ctx context.Context) func(audience.Question) audience.Answer {
+func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.Answer {
 	id := rand.Text()
 	host, _ := os.Hostname() // or none is told
-	return func(q audience.Question) audience.Answer {
-		a := audience.Answer{Edge: id, Host: host}
+	return func(q inspect.Question) inspect.Answer {
+		a := inspect.Answer{Edge: id, Host: host}
 		a.Clients, a.Of = s.admission.clients(q)
-		limit := cmp.Or(q.Limit, audience.MaxItems)
+		limit := cmp.Or(q.Limit, inspect.MaxItems)
 		switch q.About {
-		case audience.Clients:
-		case audience.Connections:
+		case inspect.Clients:
+		case inspect.Connections:
 			a.Connections, a.Total = s.connections(ctx, q.Session, limit)
-		case audience.Happenings:
+		case inspect.Happenings:
 			a.Happenings, a.Total, a.Since = s.diary.of(q.Session, limit)
-		case audience.Gaps:
+		case inspect.Gaps:
 			a.Happenings, a.Reasons, a.Total, a.Since = s.diary.lately(limit)
 		}
 		return a
@@ -153,7 +153,7 @@ func (s *Service) audience(ctx context.Context) func(audience.Question) audience
 
 // connections asks all workers for the newest streams of a session. Workers that have
 // ended do not answer; then ctx ends.
-func (s *Service) connections(ctx context.Context, session string, limit int) (newest []audience.Connection, total int) {
+func (s *Service) connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
 	answers := make(chan found, len(s.workers))
 	for _, w := range s.workers {
 		w.send(post{what: newsAsked, asked: &inquiry{session, limit, answers}})
@@ -166,13 +166,13 @@ func (s *Service) connections(ctx context.Context, session string, limit int) (n
 			return nil, 0
 		}
 	}
-	slices.SortFunc(newest, func(a, b audience.Connection) int { return cmp.Compare(b.Number, a.Number) })
+	slices.SortFunc(newest, func(a, b inspect.Connection) int { return cmp.Compare(b.Number, a.Number) })
 	return newest[:min(limit, len(newest))], total
 }
 
 // clients returns how many clients there are, of the question's session if it names one,
 // and how many each of its sessions has.
-func (a *admission) clients(q audience.Question) (all int, of []int) {
+func (a *admission) clients(q inspect.Question) (all int, of []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if all = a.open; q.Session != "" {

@@ -8,17 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/audience"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
 	"rejoin/shared/rpc"
 )
 
 // audience asks the edges until an answer is as it should be, and returns it.
-func (f *fixture) audience(q audience.Question, what string, ok func(audience.Answer) bool) (got audience.Answer) {
+func (f *fixture) audience(q inspect.Question, what string, ok func(inspect.Answer) bool) (got inspect.Answer) {
 	f.t.Helper()
 	eventually(f.t, what, func() bool {
-		answers, err := audience.Ask(f.t.Context(), f.b.Conn, q, 1, time.Second)
+		answers, err := inspect.Ask(f.t.Context(), f.b.Conn, q, 1, time.Second)
 		if err != nil || len(answers) != 1 {
 			return false
 		}
@@ -28,19 +28,19 @@ func (f *fixture) audience(q audience.Question, what string, ok func(audience.An
 	return got
 }
 
-func always(audience.Answer) bool { return true }
+func always(inspect.Answer) bool { return true }
 
 // recounted says what happened, the oldest first.
-func recounted(happenings []audience.Happening) string {
+func recounted(happenings []inspect.Happening) string {
 	var all []string
 	for _, h := range slices.Backward(happenings) {
 		one := string(h.What) + " " + cmp.Or(h.Stream, "*")
 		switch h.What {
-		case audience.Connected, audience.Resumed:
+		case inspect.Connected, inspect.Resumed:
 			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
-		case audience.Gapped:
+		case inspect.Gapped:
 			one += fmt.Sprintf(" %s %t, asked for %d, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
-		case audience.Ended:
+		case inspect.Ended:
 			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
 		}
 		all = append(all, one)
@@ -58,16 +58,16 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	one := subscribe(t, url+streamPath)
 	one.next("connect")
 	id := one.messages(3)
-	connections := audience.Question{About: audience.Connections, Session: "s"}
-	a := f.audience(connections, "a connection has got 3 events", func(a audience.Answer) bool {
-		return a.Total == 1 && a.Connections[0].Events == 3 && a.Connections[0].State == audience.Live
+	connections := inspect.Question{About: inspect.Connections, Session: "s"}
+	a := f.audience(connections, "a connection has got 3 events", func(a inspect.Answer) bool {
+		return a.Total == 1 && a.Connections[0].Events == 3 && a.Connections[0].State == inspect.Live
 	})
 	c := a.Connections[0]
-	if a.Clients != 1 || a.Edge == "" || c.Stream != "a" || c.Protocol != audience.SSE || c.Came != audience.FromStart || c.Cursor < 5 || c.Address != "127.0.0.1" || c.Since.IsZero() || c.Sent.Before(c.Since.Add(-time.Second)) {
+	if a.Clients != 1 || a.Edge == "" || c.Stream != "a" || c.Protocol != inspect.SSE || c.Came != inspect.FromStart || c.Cursor < 5 || c.Address != "127.0.0.1" || c.Since.IsZero() || c.Sent.Before(c.Since.Add(-time.Second)) {
 		t.Errorf("%+v", a)
 	}
 	one.close()
-	f.audience(connections, "it has gone", func(a audience.Answer) bool { return a.Total == 0 && a.Clients == 0 })
+	f.audience(connections, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 && a.Clients == 0 })
 
 	two := subscribe(t, url+streamPath, "Last-Event-ID", id)
 	two.next("connect")
@@ -78,8 +78,8 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	back.messages(3)
 	f.publish("a", 1)
 	two.messages(1)
-	a = f.audience(connections, "all three have got the last event", func(a audience.Answer) bool {
-		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c audience.Connection) bool { return c.Cursor < 8 })
+	a = f.audience(connections, "all three have got the last event", func(a inspect.Answer) bool {
+		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c inspect.Connection) bool { return c.Cursor < 8 })
 	})
 	var got []string
 	for _, c := range a.Connections {
@@ -88,7 +88,7 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "a window 4, * now 1, a window 1" {
 		t.Errorf("the connections are %s", text)
 	}
-	if a := f.audience(audience.Question{About: audience.Connections, Session: "s", Limit: 1}, "there is one", always); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
+	if a := f.audience(inspect.Question{About: inspect.Connections, Session: "s", Limit: 1}, "there is one", always); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
 		t.Errorf("of one connection: %+v", a)
 	}
 	two.close()
@@ -99,8 +99,8 @@ connect * now from 7
 resume a window from 1
 gap a trimmed true, asked for 1, on from 2
 end a gone at 8, sent 1`
-	happenings := audience.Question{About: audience.Happenings, Session: "s"}
-	a = f.audience(happenings, "the end is told", func(a audience.Answer) bool { return a.Total == 7 })
+	happenings := inspect.Question{About: inspect.Happenings, Session: "s"}
+	a = f.audience(happenings, "the end is told", func(a inspect.Answer) bool { return a.Total == 7 })
 	if got := recounted(a.Happenings); got != want {
 		t.Errorf("it happened\n%s\nwant\n%s", got, want)
 	}
@@ -113,15 +113,15 @@ end a gone at 8, sent 1`
 	}
 
 	poll(t, url+streamPath+"?after=nonsense")
-	a = f.audience(audience.Question{About: audience.Gaps}, "there are gaps", func(a audience.Answer) bool { return a.Total == 2 })
+	a = f.audience(inspect.Question{About: inspect.Gaps}, "there are gaps", func(a inspect.Answer) bool { return a.Total == 2 })
 	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for 1, on from 2\ngap a unknown true, asked for 0, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
 		t.Errorf("the gaps are %v\n%s", a.Reasons, got)
 	}
-	a = f.audience(audience.Question{About: audience.Clients, Sessions: []string{"s", "nobody's"}}, "they are counted", func(a audience.Answer) bool { return a.Clients == 2 })
+	a = f.audience(inspect.Question{About: inspect.Clients, Sessions: []string{"s", "nobody's"}}, "they are counted", func(a inspect.Answer) bool { return a.Clients == 2 })
 	if !slices.Equal(a.Of, []int{2, 0}) {
 		t.Errorf("the sessions have %v clients", a.Of)
 	}
-	if a := f.audience(audience.Question{About: audience.Connections, Session: "other"}, "nobody is there", always); a.Total != 0 || a.Clients != 0 {
+	if a := f.audience(inspect.Question{About: inspect.Connections, Session: "other"}, "nobody is there", always); a.Total != 0 || a.Clients != 0 {
 		t.Errorf("of another session: %+v", a)
 	}
 }
@@ -143,11 +143,11 @@ func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.conn.Close() }()
-	q := audience.Question{About: audience.Connections, Session: "s"}
-	f.audience(q, "it is there", func(a audience.Answer) bool { return a.Total == 1 })
+	q := inspect.Question{About: inspect.Connections, Session: "s"}
+	f.audience(q, "it is there", func(a inspect.Answer) bool { return a.Total == 1 })
 	f.publishPadded("a", 100, 200<<10)
-	a := f.audience(q, "it is slow", func(a audience.Answer) bool { return a.Total == 1 && a.Connections[0].State == audience.Slow })
-	if got := a.Connections[0]; got.Events >= 100 || got.Came != audience.FromNow {
+	a := f.audience(q, "it is slow", func(a inspect.Answer) bool { return a.Total == 1 && a.Connections[0].State == inspect.Slow })
+	if got := a.Connections[0]; got.Events >= 100 || got.Came != inspect.FromNow {
 		t.Errorf("%+v", got)
 	}
 }
@@ -158,18 +158,18 @@ func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	call := b.sent(rpc.Post)[0]
-	q := audience.Question{About: audience.Connections, Session: u.session}
-	a := b.f.audience(q, "the call is there", func(a audience.Answer) bool { return a.Total == 1 })
-	if got := a.Connections[0]; got.Protocol != audience.MCPCall || got.Stream != call.Stream {
+	q := inspect.Question{About: inspect.Connections, Session: u.session}
+	a := b.f.audience(q, "the call is there", func(a inspect.Answer) bool { return a.Total == 1 })
+	if got := a.Connections[0]; got.Protocol != inspect.MCPCall || got.Stream != call.Stream {
 		t.Errorf("%+v", got)
 	}
 	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
 	c.over()
-	b.f.audience(q, "it has gone", func(a audience.Answer) bool { return a.Total == 0 })
+	b.f.audience(q, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 })
 	standalone := u.get("")
 	standalone.primed()
-	a = b.f.audience(audience.Question{About: audience.Happenings, Session: u.session}, "a GET is told of", func(a audience.Answer) bool { return a.Total == 1 })
+	a = b.f.audience(inspect.Question{About: inspect.Happenings, Session: u.session}, "a GET is told of", func(a inspect.Answer) bool { return a.Total == 1 })
 	if got := recounted(a.Happenings); !strings.HasPrefix(got, "connect standalone now from ") {
 		t.Error(got)
 	}
@@ -177,19 +177,19 @@ func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
 
 func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 	d := newDiary()
-	gap := happening{what: audience.Gapped, where: placeOf("s", "a"), reason: "trimmed", certain: true}
+	gap := happening{what: inspect.Gapped, where: placeOf("s", "a"), reason: "trimmed", certain: true}
 	d.note(gap)
 	for i := range maxComings {
-		d.note(happening{what: audience.Connected, where: placeOf(fmt.Sprint("s", i%2), "a"), number: uint64(i)})
+		d.note(happening{what: inspect.Connected, where: placeOf(fmt.Sprint("s", i%2), "a"), number: uint64(i)})
 	}
 	_, total, since := d.of("s1", 5)
 	if total != maxComings/2 || since.UnixNano() != d.began {
 		t.Fatalf("%d happened since %s", total, since)
 	}
 	first := d.comings.all[0].at
-	d.note(happening{what: audience.Ended, where: placeOf("s1", "a")})
+	d.note(happening{what: inspect.Ended, where: placeOf("s1", "a")})
 	newest, total, since := d.of("s1", 5)
-	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != audience.Ended || newest[1].Connection != maxComings-1 {
+	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != inspect.Ended || newest[1].Connection != maxComings-1 {
 		t.Errorf("%d happened since %s: %s", total, since, recounted(newest))
 	}
 	if newest, reasons, total, since := d.lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
@@ -202,7 +202,7 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 	if total != maxGaps || reasons["trimmed"] != maxGaps || len(newest) != 10 || since.UnixNano() <= d.began {
 		t.Errorf("%d gaps, %v since %s", total, reasons, since)
 	}
-	d.gaps.all[d.gaps.next].at -= int64(2 * audience.Kept) // the oldest
+	d.gaps.all[d.gaps.next].at -= int64(2 * inspect.Kept) // the oldest
 	if _, _, total, _ := d.lately(10); total != maxGaps-1 {
 		t.Errorf("%d gaps within the hour", total)
 	}

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"rejoin/shared/audience"
 	"rejoin/shared/event"
+	"rejoin/shared/inspect"
 )
 
 const (
@@ -34,7 +34,7 @@ type happening struct {
 	where   place
 	address netip.Addr
 	number  uint64 // of the connection; 0 for a poll
-	what    audience.What
+	what    inspect.What
 	reason  string
 	cursor  uint64
 	// count is, of a gap, the sequence that was asked for, and of an end, how many events
@@ -54,7 +54,7 @@ const (
 	fromLog
 )
 
-var arrivals = [...]audience.Came{audience.FromStart, audience.FromNow, audience.FromWindow, audience.FromLog}
+var arrivals = [...]inspect.Came{inspect.FromStart, inspect.FromNow, inspect.FromWindow, inspect.FromLog}
 
 func newDiary() *diary {
 	return &diary{began: time.Now().UnixNano(), comings: latest[happening]{most: maxComings}, gaps: latest[happening]{most: maxGaps}}
@@ -65,7 +65,7 @@ func (d *diary) note(h happening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h.at = time.Now().UnixNano()
-	if h.what == audience.Gapped {
+	if h.what == inspect.Gapped {
 		d.gaps.add(h)
 	} else {
 		d.comings.add(h)
@@ -76,14 +76,14 @@ func (d *diary) note(h happening) {
 func (d *diary) noteGap(r *reader, s step, g gap, by asked) {
 	requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
 	d.note(happening{
-		what: audience.Gapped, where: place{r.place.session, r.place.life, g.stream}, address: by.address, number: by.number,
+		what: inspect.Gapped, where: place{r.place.session, r.place.life, g.stream}, address: by.address, number: by.number,
 		reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
 	})
 }
 
 // of returns what happened to the clients of a session, the newest of it first, how much
 // there is, and from when on that is all.
-func (d *diary) of(session string, limit int) (newest []audience.Happening, total int, since time.Time) {
+func (d *diary) of(session string, limit int) (newest []inspect.Happening, total int, since time.Time) {
 	var found []happening
 	d.mu.Lock()
 	for _, book := range []*latest[happening]{&d.comings, &d.gaps} {
@@ -108,12 +108,12 @@ func (d *diary) of(session string, limit int) (newest []audience.Happening, tota
 	return newest, total, since
 }
 
-// lately returns the gaps that were told within [audience.Kept], the newest first, how
+// lately returns the gaps that were told within [inspect.Kept], the newest first, how
 // many there were, by reason, and from when on these are all.
-func (d *diary) lately(limit int) (newest []audience.Happening, reasons map[string]int, total int, since time.Time) {
+func (d *diary) lately(limit int) (newest []inspect.Happening, reasons map[string]int, total int, since time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	oldest := time.Now().Add(-audience.Kept).UnixNano()
+	oldest := time.Now().Add(-inspect.Kept).UnixNano()
 	reasons = map[string]int{}
 	for h := range d.gaps.backward() {
 		if h.at < oldest {
@@ -138,8 +138,8 @@ func (d *diary) whole(books ...*latest[happening]) time.Time {
 	return time.Unix(0, since).UTC()
 }
 
-func (h happening) shown() audience.Happening {
-	s := audience.Happening{
+func (h happening) shown() inspect.Happening {
+	s := inspect.Happening{
 		Time: time.Unix(0, h.at).UTC(), What: h.what, Session: h.where.session, Stream: h.where.stream,
 		Connection: h.number, Reason: h.reason, Cursor: h.cursor,
 	}
@@ -147,11 +147,11 @@ func (h happening) shown() audience.Happening {
 		s.Address = h.address.String()
 	}
 	switch h.what {
-	case audience.Connected, audience.Resumed:
+	case inspect.Connected, inspect.Resumed:
 		s.Came = arrivals[h.came]
-	case audience.Gapped:
+	case inspect.Gapped:
 		s.Certain, s.Requested = &h.certain, h.count
-	case audience.Ended:
+	case inspect.Ended:
 		s.Events = h.count
 	}
 	return s

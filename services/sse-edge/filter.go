@@ -9,8 +9,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
+	"rejoin/shared/web"
 )
 
 // filter says which events one client is shown, by what their messages are. It hides

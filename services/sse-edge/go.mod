@@ -15,7 +15,6 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0
 	golang.org/x/sys v0.49.0
 	pgregory.net/rapid v1.3.0
-	rejoin/services/web v0.0.0
 	rejoin/shared v0.0.0
 )
 
@@ -65,5 +64,3 @@ require (
 )
 
 replace rejoin/shared => ../../shared
-
-replace rejoin/services/web => ../web

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 // Who is counted is the peer, whatever it says, unless it is a trusted proxy. Clients of

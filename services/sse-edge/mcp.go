@@ -13,11 +13,11 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/web"
 )
 
 // The headers of MCP's Streamable HTTP.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
+	"rejoin/shared/web"
 )
 
 // mcpGet answers with what a session's server sends of itself, from now on, or with the

@@ -8,10 +8,10 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
-	"rejoin/services/web"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
+	"rejoin/shared/web"
 )
 
 // The transport of MCP 2024-11-05: one event stream takes all messages of a session, and

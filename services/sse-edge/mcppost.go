@@ -11,10 +11,10 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
-	"rejoin/services/web"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
+	"rejoin/shared/web"
 )
 
 const (

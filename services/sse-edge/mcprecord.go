@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 )
 
@@ -58,7 +58,7 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 
 // open makes the bucket, unless it is there.
 func (a *attachRecords) open(ctx context.Context) error {
-	ctx, done := link.While(ctx, a.js.Conn())
+	ctx, done := natsconn.While(ctx, a.js.Conn())
 	defer done()
 	kv, err := bucket.Ensure(ctx, a.js, jetstream.KeyValueConfig{
 		Bucket: rpc.AttachBucket, Description: "Which edge has the newest connection of a stream of MCP",
@@ -77,7 +77,7 @@ func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstre
 	if kv == nil || !a.js.Conn().IsConnected() {
 		return errNoRecords
 	}
-	ctx, done := link.While(ctx, a.js.Conn())
+	ctx, done := natsconn.While(ctx, a.js.Conn())
 	defer done()
 	return f(ctx, *kv)
 }
@@ -176,9 +176,9 @@ func (a *attachRecords) follow(ctx context.Context, to *attachments) {
 				}
 			}, func() {})
 		}
-		if ctx.Err() == nil && !errors.Is(err, link.ErrChanged) && a.js.Conn().IsConnected() {
+		if ctx.Err() == nil && !errors.Is(err, natsconn.ErrChanged) && a.js.Conn().IsConnected() {
 			a.logger.Warn("cannot follow the attach records", "error", err)
 		}
-		link.Pause(ctx, attachAgain)
+		natsconn.Pause(ctx, attachAgain)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 // wellKnown is where a client finds out who gives tokens (RFC 9728, section 3).

@@ -9,8 +9,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/quota"
+	"rejoin/shared/web"
 )
 
 // pageBytes bounds a page: the first event that would exceed it begins the next one.

@@ -3,9 +3,9 @@ package edge
 import (
 	"context"
 
-	"rejoin/services/web"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/web"
 )
 
 // ProgramConfig holds the flags of the program that runs nothing but the edge.

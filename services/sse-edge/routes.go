@@ -9,9 +9,9 @@ import (
 
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
-	"rejoin/services/web"
-	"rejoin/services/web/pages"
 	"rejoin/shared/event"
+	"rejoin/shared/web"
+	"rejoin/shared/web/pages"
 )
 
 // Routes are what the edge serves.

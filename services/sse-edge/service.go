@@ -17,15 +17,15 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
 
-	"rejoin/services/web"
-	"rejoin/shared/audience"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
 	"rejoin/shared/presence"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
+	"rejoin/shared/web"
 )
 
 // Config configures the edge.
@@ -113,7 +113,7 @@ func (c Config) Validate() error {
 //	     │                      watch, looks         generations; a look after a jump
 //	     ├─ attachments: which of several connections of an MCP client gets the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
-//	     ├─ audience.Serve: tells it who they are, and what was sent to them
+//	     ├─ inspect.Serve: tells it who they are, and what was sent to them
 //	     ├─ workers, one a processor: the cursor loop of all event streams
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
 //	     │                 └─ for each event stream, once hijacked: a reader that
@@ -250,7 +250,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	tails.Go(func() {
-		if err := audience.Serve(tailCtx, s.nc, s.audience(tailCtx)); err != nil {
+		if err := inspect.Serve(tailCtx, s.nc, s.audience(tailCtx)); err != nil {
 			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
 		}
 	})

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
 	"rejoin/shared/sse"
+	"rejoin/shared/web"
 )
 
 // One step of the cursor loop: as many frames as one write may carry.

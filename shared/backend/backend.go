@@ -14,7 +14,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inbox"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -91,16 +91,16 @@ const retryEvery = 200 * time.Millisecond
 // never answered, so a loss ends the attempt.
 func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
 ) (l *eventlog.Log, r *session.Registry, lost bool, err error) {
-	ctx, done := link.Until(ctx, nc, nats.RECONNECTING, nats.CLOSED)
+	ctx, done := natsconn.Until(ctx, nc, nats.RECONNECTING, nats.CLOSED)
 	defer done()
 	l, r, err = parts(ctx, nc)
-	return l, r, link.Changed(ctx), err
+	return l, r, natsconn.Changed(ctx), err
 }
 
 // away reports whether an error means that NATS did not answer at all, or that its cluster
 // has too few servers yet.
 func away(err error) bool {
-	if link.Passes(err) {
+	if natsconn.Passes(err) {
 		return true
 	}
 	var api *jetstream.APIError

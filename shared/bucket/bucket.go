@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // Entry is what a key holds, or that it was removed.
@@ -33,10 +33,10 @@ type Entry struct {
 // The key-value client's own watch waits up to 5 s, when it is stopped, for an answer
 // that a lost connection never brings.
 func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show func(Entry), whole func()) error {
-	ctx, done := link.While(ctx, js.Conn())
+	ctx, done := natsconn.While(ctx, js.Conn())
 	defer done()
 	prefix := "$KV." + bucket + "."
-	reader, err := link.NewReader(ctx, js, "KV_"+bucket, link.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
+	reader, err := natsconn.NewReader(ctx, js, "KV_"+bucket, natsconn.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // A fence is a subject that must have no entry: JetStream checks that atomically with the
@@ -62,5 +62,5 @@ const longestPause = 4 * time.Millisecond
 
 // pause waits for a moment, and reports whether ctx is not done.
 func pause(ctx context.Context) bool {
-	return link.Pause(ctx, rand.N(longestPause)) //nolint:gosec // no secret
+	return natsconn.Pause(ctx, rand.N(longestPause)) //nolint:gosec // no secret
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
 
@@ -35,7 +35,7 @@ type Log struct {
 	parts    []*partition
 	life     atomic.Pointer[life]
 	feed     *Feed
-	server   *link.Server
+	server   *natsconn.Server
 	traces   *tracing.Traces
 	gathers  gathers
 
@@ -123,7 +123,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, server: link.NewServer(nc), log: log, creator: creator}, nil
+	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, creator: creator}, nil
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {
@@ -220,7 +220,7 @@ func apiError(err error) error {
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case errors.As(err, &api) && insufficient(api.ErrorCode):
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && !link.Passes(err):
+	case errors.As(err, &api) && !natsconn.Passes(err):
 		return err
 	default:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"rejoin/shared/event"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // Query says which part of a partition to read.
@@ -76,14 +76,14 @@ func (l *Log) ahead(p, most int) int {
 	return min(max(int(min(aheadBytes/average, 1<<20)), minAhead), most) //nolint:gosec // small
 }
 
-func (l *Log) newReader(ctx context.Context, p int, cfg link.ReaderConfig) (*link.Reader, error) {
+func (l *Log) newReader(ctx context.Context, p int, cfg natsconn.ReaderConfig) (*natsconn.Reader, error) {
 	if !cfg.HeadersOnly {
 		cfg.Ahead = l.ahead(p, cfg.Ahead)
 	}
-	return link.NewReader(ctx, l.js, streamName(p), cfg)
+	return natsconn.NewReader(ctx, l.js, streamName(p), cfg)
 }
 
-func (l *Log) stopReader(p int, r *link.Reader) {
+func (l *Log) stopReader(p int, r *natsconn.Reader) {
 	if err := r.Stop(); err != nil {
 		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
@@ -65,7 +65,7 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 			err = scanError(outer, err)
 		}
 	}()
-	reader, err := s.log.newReader(ctx, s.p, link.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
+	reader, err := s.log.newReader(ctx, s.p, natsconn.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
 	if err != nil {
 		return 0, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // TailConfig says what a tail does. All functions are called one after the other,
@@ -83,7 +83,7 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
-	ctx, done := link.While(ctx, l.nc)
+	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	if l.nc.ConnectedServerId() != server {
 		return errLost
@@ -96,7 +96,7 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
-	reader, err := l.newReader(ctx, p, link.ReaderConfig{After: after, HeadersOnly: cfg.HeadersOnly, Ahead: tailPull})
+	reader, err := l.newReader(ctx, p, natsconn.ReaderConfig{After: after, HeadersOnly: cfg.HeadersOnly, Ahead: tailPull})
 	if err != nil {
 		return apiError(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/shared/rollcall"
+	"rejoin/shared/scatter"
 )
 
 // Subject is where every edge and every bridge listens, in no queue group.
@@ -50,7 +50,7 @@ type Present struct {
 
 // Serve answers questions until ctx ends, one after the other.
 func Serve(ctx context.Context, nc *nats.Conn, answer func(Question) Answer) error {
-	return rollcall.Serve(ctx, nc, Subject, parse, answer)
+	return scatter.Serve(ctx, nc, Subject, parse, answer)
 }
 
 func parse(data []byte) (q Question, err error) {
@@ -59,9 +59,9 @@ func parse(data []byte) (q Question, err error) {
 }
 
 // Ask asks all edges and returns the answers that come within a time. It returns none
-// at once when NATS knows of no edge. The error wraps [rollcall.ErrUnknown].
+// at once when NATS knows of no edge. The error wraps [scatter.ErrUnknown].
 func Ask(ctx context.Context, nc *nats.Conn, q Question, within time.Duration) ([]Answer, error) {
-	answers, err := rollcall.Ask(ctx, nc, Subject, q, q.from, 0, within)
+	answers, err := scatter.Ask(ctx, nc, Subject, q, q.from, 0, within)
 	if err != nil {
 		return nil, err
 	}

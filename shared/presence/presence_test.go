@@ -15,8 +15,8 @@ import (
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
-	"rejoin/shared/rollcall"
-	"rejoin/shared/rollcall/rollcalltest"
+	"rejoin/shared/scatter"
+	"rejoin/shared/scatter/scattertest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -24,13 +24,13 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // serve runs an edge that answers.
 func serve(t *testing.T, nc *nats.Conn, answer func(presence.Question) presence.Answer) {
 	t.Helper()
-	rollcalltest.Serve(t, func(ctx context.Context) error { return presence.Serve(ctx, nc, answer) })
+	scattertest.Serve(t, func(ctx context.Context) error { return presence.Serve(ctx, nc, answer) })
 }
 
 // ask asks until the answers, or an error, are as they should be.
 func ask(t *testing.T, nc *nats.Conn, q presence.Question, ok func([]presence.Answer, error) bool) []presence.Answer {
 	t.Helper()
-	return rollcalltest.Until(t, func() ([]presence.Answer, error) {
+	return scattertest.Until(t, func() ([]presence.Answer, error) {
 		return presence.Ask(t.Context(), nc, q, 100*time.Millisecond)
 	}, ok)
 }
@@ -72,7 +72,7 @@ func TestAnAnswerThatMakesNoSenseLeavesAllInDoubt(t *testing.T) {
 			t.Fatal(err)
 		}
 		ask(t, nc, presence.Question{Sessions: []presence.Session{{Name: "s"}}}, func(answers []presence.Answer, err error) bool {
-			return len(answers) == 0 && errors.Is(err, rollcall.ErrUnknown)
+			return len(answers) == 0 && errors.Is(err, scatter.ErrUnknown)
 		})
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)

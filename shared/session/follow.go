@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // bucketCopy is a copy of the bucket, fed by a watch, and by what this process
@@ -70,7 +70,7 @@ func (r *Registry) put(k string, rec Record) {
 func (r *Registry) follow(ctx context.Context, copied func()) {
 	for ctx.Err() == nil {
 		err := r.followOnce(ctx, copied)
-		if ctx.Err() != nil || errors.Is(err, link.ErrChanged) {
+		if ctx.Err() != nil || errors.Is(err, natsconn.ErrChanged) {
 			continue
 		}
 		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -86,7 +86,7 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 
 // pause waits for a moment, or for a connection.
 func (r *Registry) pause(ctx context.Context) {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	select {
 	case <-ctx.Done():
@@ -95,7 +95,7 @@ func (r *Registry) pause(ctx context.Context) {
 }
 
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
 	// bucket is an older copy of itself. The old copy serves until then.

@@ -16,7 +16,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // Bucket is the name of the key-value bucket.
@@ -205,7 +205,7 @@ type found struct {
 
 // find takes two requests, whatever there is.
 func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	f.name = name
 	if f.indexed, err = r.indexed(ctx, name); err != nil {
@@ -235,7 +235,7 @@ func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	case rec.State != Open:
 		return rec, nil
 	}
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	at, sealed, err := r.events.Sealed(ctx, f.name, rec.Life)
 	if err != nil {
@@ -331,7 +331,7 @@ func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
 // Create opens a session in the log and indexes it. Errors wrap [ErrExists] or
 // [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	indexed, err := r.indexed(ctx, rec.Session)
 	if err != nil {
@@ -428,7 +428,7 @@ func (r *Registry) SetMembers(ctx context.Context, name string, members []string
 // changeOpening stores an opening again. The error wraps [eventlog.ErrClosed] when the opening
 // was replaced meanwhile, or [ErrUnavailable].
 func (r *Registry) changeOpening(ctx context.Context, o eventlog.Opening) error {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	_, err := r.events.ChangeOpening(ctx, o)
 	if err != nil && !errors.Is(err, eventlog.ErrClosed) {
@@ -439,7 +439,7 @@ func (r *Registry) changeOpening(ctx context.Context, o eventlog.Opening) error 
 
 // writeLinked is write, which gives up when the connection is lost.
 func (r *Registry) writeLinked(ctx context.Context, rec, indexed Record) (Record, error) {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	return r.write(ctx, rec, indexed)
 }
@@ -457,7 +457,7 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 	if err != nil {
 		return err
 	}
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	// Also what is closed already: its end may have stopped half-way.
 	if stream != "" {
@@ -477,7 +477,7 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 // EndLife is [Registry.End] for the session of a record, and touches no other life of its
 // name. The index gets the record as it is, so it must have its metadata.
 func (r *Registry) EndLife(ctx context.Context, rec Record) error {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	if err := r.events.EndSession(ctx, rec.Session, rec.Life); err != nil {
 		return err
@@ -501,7 +501,7 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	if f.indexed.Revision != rec.Revision || f.opening != nil {
 		return fmt.Errorf("%w: session %s", ErrConflict, rec.Session)
 	}
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	// The marker of [jetstream.KeyValue.Purge] without the roll-up: the bucket has no history.
 	marker := nats.NewMsg("$KV." + Bucket + "." + key(rec.Session))

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 )
 
 // Visible returns the record of a session that a caller may use, as may says; may must not
@@ -52,7 +52,7 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 // holds once the janitor has repaired it.) It takes two requests, as find does, and when it
 // returns true both were answered that there is no such entry.
 func (r *Registry) current(ctx context.Context, rec Record) (bool, error) {
-	ctx, done := link.While(ctx, r.nc)
+	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	_, err := r.bucket.GetMsg(ctx, rec.Revision+1, jetstream.WithGetMsgSubject("$KV."+Bucket+"."+key(rec.Session)))
 	switch {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"rejoin/services/web/webtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }

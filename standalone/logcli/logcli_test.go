@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"rejoin/services/janitor"
-	"rejoin/services/web/webtest"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
+	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,8 +8,8 @@ package adminpage
 import (
 	"embed"
 
-	"rejoin/services/web"
-	"rejoin/services/web/pages"
+	"rejoin/shared/web"
+	"rejoin/shared/web/pages"
 )
 
 //go:embed index.html *.js style.css

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"rejoin/services/janitor/adminpage"
-	"rejoin/services/web/pages/pagestest"
+	"rejoin/shared/web/pages/pagestest"
 )
 
 func TestThePageWorksInABrowser(t *testing.T) {

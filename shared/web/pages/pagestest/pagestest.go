@@ -13,8 +13,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
-	"rejoin/services/web/pages"
+	"rejoin/shared/web"
+	"rejoin/shared/web/pages"
 )
 
 var (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/web"
+	"rejoin/shared/web"
 )
 
 // base is what lies beside the files of every page.

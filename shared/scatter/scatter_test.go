@@ -1,4 +1,4 @@
-package rollcall_test
+package scatter_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
-	"rejoin/shared/rollcall"
-	"rejoin/shared/rollcall/rollcalltest"
+	"rejoin/shared/scatter"
+	"rejoin/shared/scatter/scattertest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -29,8 +29,8 @@ func parse(data []byte) (name string, err error) {
 // listen answers with a name, or nothing, and the question.
 func listen(t *testing.T, nc *nats.Conn, name string) (end func()) {
 	t.Helper()
-	return rollcalltest.Serve(t, func(ctx context.Context) error {
-		return rollcall.Serve(ctx, nc, subject, parse, func(q string) []string { return []string{name, q} })
+	return scattertest.Serve(t, func(ctx context.Context) error {
+		return scatter.Serve(ctx, nc, subject, parse, func(q string) []string { return []string{name, q} })
 	})
 }
 
@@ -41,7 +41,7 @@ func ask(ctx context.Context, nc *nats.Conn, known int) (names []string, err err
 	if known > 0 {
 		within = time.Hour
 	}
-	answers, err := rollcall.Ask(ctx, nc, subject, "<", from, known, within)
+	answers, err := scatter.Ask(ctx, nc, subject, "<", from, known, within)
 	for _, a := range answers {
 		names = append(names, a[0]+a[1])
 	}
@@ -52,7 +52,7 @@ func ask(ctx context.Context, nc *nats.Conn, known int) (names []string, err err
 // heard waits until these answer, and an error is one or none.
 func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
 	t.Helper()
-	rollcalltest.Until(t,
+	scattertest.Until(t,
 		func() ([]string, error) { return ask(t.Context(), nc, 0) },
 		func(got []string, err error) bool { return errors.Is(err, want) && slices.Equal(got, names) })
 }
@@ -78,9 +78,9 @@ func TestWhatMakesNoSenseIsNotAnsweredAndNoAnswer(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	end := listen(t, srv.Connect(), "")
-	heard(t, nc, rollcall.ErrUnknown)
+	heard(t, nc, scatter.ErrUnknown)
 	listen(t, srv.Connect(), "one")
-	heard(t, nc, rollcall.ErrUnknown, "one<")
+	heard(t, nc, scatter.ErrUnknown, "one<")
 	end()
 	for _, data := range []string{"", "{", "1"} {
 		if err := nc.PublishRequest(subject, nc.NewInbox(), []byte(data)); err != nil {
@@ -116,14 +116,14 @@ func TestNobodyKnowsWithoutAConnectionOrTime(t *testing.T) {
 	heard(t, nc, nil, "one<")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ask(ctx, nc, 1); !errors.Is(err, rollcall.ErrUnknown) || !errors.Is(err, context.Canceled) {
+	if _, err := ask(ctx, nc, 1); !errors.Is(err, scatter.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("no time: %v", err)
 	}
 	nc.Close()
-	if _, err := ask(t.Context(), nc, 1); !errors.Is(err, rollcall.ErrUnknown) {
+	if _, err := ask(t.Context(), nc, 1); !errors.Is(err, scatter.ErrUnknown) {
 		t.Errorf("asked: %v", err)
 	}
-	if err := rollcall.Serve(t.Context(), nc, subject, parse, func(string) string { return "" }); !errors.Is(err, nats.ErrConnectionClosed) {
+	if err := scatter.Serve(t.Context(), nc, subject, parse, func(string) string { return "" }); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("served: %v", err)
 	}
 }

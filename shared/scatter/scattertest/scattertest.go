@@ -1,5 +1,5 @@
-// Package rollcalltest helps to test questions of package rollcall.
-package rollcalltest
+// Package scattertest helps to test questions of package scatter.
+package scattertest
 
 import (
 	"context"

@@ -1,7 +1,7 @@
-// Package link bounds what is asked of NATS by the life of the connection: a request
+// Package natsconn bounds what is asked of NATS by the life of the connection: a request
 // that was under way when the connection was lost is never answered, and would be
 // waited for until its time-out, long after the connection has come back.
-package link
+package natsconn
 
 import (
 	"context"

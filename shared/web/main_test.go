@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"rejoin/services/web/webtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }

@@ -1,7 +1,7 @@
-// Package audience is the question that the janitor asks all edges for people who watch
+// Package inspect is the question that the janitor asks all edges for people who watch
 // over an installation, and their answer: who is connected, what was sent to them, and
 // what happened to them.
-package audience
+package inspect
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/shared/rollcall"
+	"rejoin/shared/scatter"
 )
 
 // Subject is where every edge listens, in no queue group.
@@ -186,15 +186,15 @@ type Happening struct {
 
 // Serve answers questions until ctx ends, one after the other.
 func Serve(ctx context.Context, nc *nats.Conn, answer func(Question) Answer) error {
-	return rollcall.Serve(ctx, nc, Subject, Parse, answer)
+	return scatter.Serve(ctx, nc, Subject, Parse, answer)
 }
 
 // Ask asks all edges and returns the answers that come within a time, or until as many
 // edges as are known of have answered, and a moment longer. It returns none at once when
 // NATS knows of no edge. An answer that makes no sense is none; when there are no others, the
-// error wraps [rollcall.ErrUnknown], as all errors do.
+// error wraps [scatter.ErrUnknown], as all errors do.
 func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.Duration) ([]Answer, error) {
-	answers, err := rollcall.Ask(ctx, nc, Subject, q, q.from, known, within)
+	answers, err := scatter.Ask(ctx, nc, Subject, q, q.from, known, within)
 	if len(answers) > 0 {
 		return answers, nil
 	}

@@ -1,4 +1,4 @@
-package link_test
+package natsconn_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/leaktest"
-	"rejoin/shared/link"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 )
 
@@ -32,12 +32,12 @@ func ended(t *testing.T, done <-chan struct{}) {
 func TestAContextEndsWithTheConnection(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
-	lost, doneLost := link.While(t.Context(), nc)
+	lost, doneLost := natsconn.While(t.Context(), nc)
 	defer doneLost()
-	made, doneMade := link.Until(t.Context(), nc, nats.CONNECTED)
+	made, doneMade := natsconn.Until(t.Context(), nc, nats.CONNECTED)
 	defer doneMade()
 	parent, end := context.WithCancel(t.Context())
-	mine, doneMine := link.Until(parent, nc, nats.CLOSED)
+	mine, doneMine := natsconn.Until(parent, nc, nats.CLOSED)
 	defer doneMine()
 
 	if lost.Err() != nil || made.Err() != nil || mine.Err() != nil {
@@ -45,7 +45,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 	}
 	srv.Stop()
 	ended(t, lost.Done())
-	if !link.Changed(lost) {
+	if !natsconn.Changed(lost) {
 		t.Errorf("the cause is %v", context.Cause(lost))
 	}
 	if made.Err() != nil {
@@ -55,7 +55,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 	ended(t, made.Done())
 	end()
 	ended(t, mine.Done())
-	if link.Changed(mine) {
+	if natsconn.Changed(mine) {
 		t.Error("the end of ctx is taken for one of the connection")
 	}
 }
@@ -63,7 +63,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 func TestAServerIsOneOfAClusterWithoutAConnectionToo(t *testing.T) {
 	c := natstest.StartCluster(t)
 	nc := c.Servers[0].Connect()
-	known := link.NewServer(nc)
+	known := natsconn.NewServer(nc)
 	for _, srv := range c.Servers {
 		srv.Stop()
 	}
@@ -73,10 +73,10 @@ func TestAServerIsOneOfAClusterWithoutAConnectionToo(t *testing.T) {
 	if !known.Clustered() {
 		t.Error("it was forgotten")
 	}
-	if link.NewServer(nc).Clustered() {
+	if natsconn.NewServer(nc).Clustered() {
 		t.Error("who did not look while there was a connection cannot know")
 	}
-	if link.NewServer(natstest.Start(t).Connect()).Clustered() {
+	if natsconn.NewServer(natstest.Start(t).Connect()).Clustered() {
 		t.Error("a server alone is none of a cluster")
 	}
 }
@@ -97,7 +97,7 @@ func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 }
 
 // read returns the first n sequences that a reader hands over.
-func read(t *testing.T, r *link.Reader, n int) (sequences []uint64, bytes int) {
+func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes int) {
 	t.Helper()
 	all := make(chan jetstream.Msg, 100)
 	if err := r.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
@@ -132,17 +132,17 @@ func TestAReaderHandsOverWhatItIsAskedFor(t *testing.T) {
 	}
 	s := stream(t, js, 6)
 	for name, tt := range map[string]struct {
-		cfg   link.ReaderConfig
+		cfg   natsconn.ReaderConfig
 		want  string
 		bytes int
 	}{
-		"all":      {link.ReaderConfig{Ahead: 2}, "[1 2 3 4 5 6]", 24},
-		"behind":   {link.ReaderConfig{After: 4}, "[5 6]", 8},
-		"filtered": {link.ReaderConfig{Filter: "s.1", After: 2}, "[4 6]", 8},
-		"headers":  {link.ReaderConfig{HeadersOnly: true, After: 3}, "[4 5 6]", 0},
-		"latest":   {link.ReaderConfig{Filter: "s.>", Latest: true}, "[5 6]", 8},
+		"all":      {natsconn.ReaderConfig{Ahead: 2}, "[1 2 3 4 5 6]", 24},
+		"behind":   {natsconn.ReaderConfig{After: 4}, "[5 6]", 8},
+		"filtered": {natsconn.ReaderConfig{Filter: "s.1", After: 2}, "[4 6]", 8},
+		"headers":  {natsconn.ReaderConfig{HeadersOnly: true, After: 3}, "[4 5 6]", 0},
+		"latest":   {natsconn.ReaderConfig{Filter: "s.>", Latest: true}, "[5 6]", 8},
 	} {
-		r, err := link.NewReader(t.Context(), js, "S", tt.cfg)
+		r, err := natsconn.NewReader(t.Context(), js, "S", tt.cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestAReaderSaysThatItsConsumerIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := stream(t, js, 1)
-	r, err := link.NewReader(t.Context(), js, "S", link.ReaderConfig{After: 1})
+	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestAReaderSaysThatItsConsumerIsGone(t *testing.T) {
 	if err := r.Stop(); err != nil {
 		t.Errorf("what is gone cannot be removed: %v", err)
 	}
-	if _, err := link.NewReader(t.Context(), js, "NONE", link.ReaderConfig{}); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if _, err := natsconn.NewReader(t.Context(), js, "NONE", natsconn.ReaderConfig{}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a stream that is not there: %v", err)
 	}
 }

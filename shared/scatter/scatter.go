@@ -1,6 +1,6 @@
-// Package rollcall asks everybody who listens on a subject of NATS, in no queue group,
+// Package scatter asks everybody who listens on a subject of NATS, in no queue group,
 // and hears each answer. So the janitor asks all edges. Questions and answers are JSON.
-package rollcall
+package scatter
 
 import (
 	"bytes"
