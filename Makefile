@@ -19,7 +19,8 @@ SHELL       := /bin/bash
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/daemon.Version=$(VERSION)'
-# The directories of the workspace's modules.
+# The directories of the workspace's modules; the first one is the root, which holds what only
+# this repository uses: the standalone program, deploy/, examples/, e2e/ and bench/.
 MODULES  = $(shell go list -m -f '{{.Dir}}')
 
 FUZZTIME ?= 10s
@@ -77,7 +78,7 @@ e2e-docker: ## Bring up deploy/ on this machine's Docker engine, one machine and
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
-	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' $(MODULES) | sed 's/:func /:/' | sort -u); \
+	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | sort -u); \
 	[ -n "$$targets" ] || { echo 'no fuzz targets found' >&2; exit 1; }; \
 	for target in $$targets; do \
 		file=$${target%:*}; name=$${target##*:}; \
@@ -87,7 +88,7 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 
 .PHONY: lint
 lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
-	@unformatted=$$($(GOFUMPT) -modpath rejoin -l $(MODULES)); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
+	@unformatted=$$($(GOFUMPT) -modpath rejoin -l .); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
 	go vet -tags docker,powercut ./e2e
 	$(STATICCHECK) work
@@ -99,7 +100,7 @@ lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formattin
 
 .PHONY: fmt
 fmt: $(GOFUMPT) ## Format the code.
-	$(GOFUMPT) -modpath rejoin -w $(MODULES)
+	$(GOFUMPT) -modpath rejoin -w .
 
 .PHONY: bench
 bench: ## Measure the whole system; CASES="…" and REPS=n choose what and how often.

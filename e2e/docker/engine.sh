@@ -10,10 +10,11 @@ go_image=golang:1.26-alpine
 "$engine"
 e2e/docker/haproxy-image.sh haproxy:3.0-alpine
 
-modules=rejoin/modules:$(cat deploy/go.sum services/*/go.sum shared/go.sum | sha256sum | cut -c -16)
+modules=rejoin/modules:$(cat go.sum services/*/go.sum shared/go.sum | sha256sum | cut -c -16)
 if ! docker image inspect "$modules" >/dev/null 2>&1; then
 	docker image rm --force "$go_image" >/dev/null 2>&1 || true
-	for module in deploy services/* shared; do (cd "$module" && GOWORK=off go mod download); done
+	for module in services/* shared; do (cd "$module" && GOWORK=off go mod download); done
+	GOWORK=off go build -o /dev/null ./deploy/cmd/credentials
 fi
 "$engine" "$go_image" nats:2.15-alpine gcr.io/distroless/static-debian12:nonroot
 docker tag "$go_image" "$modules"

@@ -1,26 +1,26 @@
-module rejoin/e2e
+module rejoin
 
 go 1.26.0
 
 require rejoin/shared v0.0.0
 
-replace rejoin/shared => ../shared
+replace rejoin/shared => ./shared
 
 require rejoin/services/ingest v0.0.0
 
-replace rejoin/services/ingest => ../services/ingest
+replace rejoin/services/ingest => ./services/ingest
 
 require rejoin/services/sse-edge v0.0.0
 
-replace rejoin/services/sse-edge => ../services/sse-edge
+replace rejoin/services/sse-edge => ./services/sse-edge
+
+require rejoin/services/bridge v0.0.0
+
+replace rejoin/services/bridge => ./services/bridge
 
 require rejoin/services/janitor v0.0.0
 
-replace rejoin/services/janitor => ../services/janitor
-
-require rejoin/deploy v0.0.0
-
-replace rejoin/deploy => ../deploy
+replace rejoin/services/janitor => ./services/janitor
 
 require (
 	github.com/chromedp/chromedp v0.22.1
@@ -37,8 +37,11 @@ require (
 	google.golang.org/protobuf v1.36.12
 )
 
+require github.com/mattn/go-shellwords v1.0.16 // indirect
+
 require (
-	github.com/alecthomas/kong v1.17.0 // indirect
+	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/alecthomas/kong v1.17.0
 	github.com/andybalholm/brotli v1.1.1 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -49,7 +52,7 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
-	github.com/gofiber/fiber/v2 v2.52.15 // indirect
+	github.com/gofiber/fiber/v2 v2.52.15
 	github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
@@ -63,7 +66,7 @@ require (
 	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
-	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nkeys v0.4.16
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
@@ -87,12 +90,10 @@ require (
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.49.0
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/grpc v1.83.2 // indirect
 )
-
-replace rejoin/standalone => ../standalone
