@@ -13,6 +13,8 @@ ACTIONLINT   := .tools/actionlint@$(ACTIONLINT_VERSION)/actionlint
 GOVULNCHECK  := .tools/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
 
 SHELL       := /bin/bash
+# Debian has proxies there, which not everybody's PATH has.
+export PATH := $(PATH):/usr/sbin
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
@@ -49,7 +51,8 @@ build: ## Build static binaries of all programs into bin/.
 	$(GOBUILD) -o bin/ $(MAINS)
 
 .PHONY: test
-test: ## Run the tests of every module. TESTFLAGS are go test's.
+test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
+	@e2e/programs.sh
 	go test -timeout 20m $(TESTFLAGS) work
 
 # What documents and examples say is carried out by programs of others, and a cluster that is
@@ -58,6 +61,7 @@ NORACE := ^(TestTheExample|TestDocument|TestREADME|TestADocumentedBackup|TestEve
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
+	@e2e/programs.sh gcc
 	go test -race -timeout 20m -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: sim

@@ -17,11 +17,21 @@ type browser struct {
 	ctx context.Context
 }
 
+// browserProgram returns the path of a Chromium, by the names that e2e/programs.sh knows, or "".
+func browserProgram() string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
 func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatalf("these tests need Debian's chromium: %v", err)
+	path := browserProgram()
+	if path == "" {
+		t.Fatal("there is no Chromium; see e2e/programs.sh")
 	}
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(path),
