@@ -24,8 +24,10 @@ if ! has apt-get; then
 	exit 1
 fi
 packages=()
+services=()
 for program in "${missing[@]}"; do
 	case $program in
+	caddy | haproxy | nginx) packages+=("$program") services+=("$program") ;;
 	node) packages+=(nodejs) ;;
 	git) packages+=(git ca-certificates) ;;
 	gcc) packages+=(gcc libc6-dev) ;;
@@ -48,3 +50,7 @@ elif [ "${#root[@]}" -gt 0 ] && ! sudo -n true 2>/dev/null; then
 fi
 "${root[@]}" apt-get update
 "${install[@]}"
+# Debian starts each proxy that it installs, on port 80.
+if [ -d /run/systemd/system ] && [ "${#services[@]}" -gt 0 ]; then
+	"${root[@]}" systemctl disable --now "${services[@]}"
+fi
