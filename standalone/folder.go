@@ -150,7 +150,8 @@ func checkVersion(path string) error {
 	return nil
 }
 
-// checkEmpty reports whether a folder without a version holds nothing of others.
+// checkEmpty reports whether a folder without a version holds nothing of others: the version is
+// written before anything else, so a folder with other files belongs to another program.
 func checkEmpty(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {

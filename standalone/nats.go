@@ -51,7 +51,9 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 		SyncInterval: syncInterval,
 		SyncAlways:   syncInterval == 0,
 		// No limit besides the log's own: JetStream would refuse every change of a
-		// stream once the disk has less free space than the log was promised.
+		// stream once the disk has less free space than the log was promised
+		// (docs/upstream/0018), and each start changes the streams, since it begins a
+		// generation. The log's own MaxBytes bounds it.
 		JetStreamMaxStore: math.MaxInt64 / 2,
 		// Every acknowledgement has a subject of its own: none is looked up twice.
 		NoSublistCache: true,
@@ -169,7 +171,7 @@ func (l *serverLog) Warnf(format string, v ...any) {
 }
 
 // Errorf ends the program when JetStream cannot write: it takes nothing more then,
-// even when there is space again, until it is started anew.
+// even when there is space again, until it is restarted (docs/upstream/0008).
 func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
 	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {

@@ -27,9 +27,16 @@ import (
 //	                  ├─ backend ◀── edge ◀───┘
 //	                  └─ backend ◀── bridge, when there is an MCP server
 //
-// Everything stops from the right to the left: the edge drains first, then the bridge
-// ends, then ingest answers what it has, then the janitor ends; the backends close, NATS stops, and
-// the folder's lock goes last.
+// Each service has a connection and a backend of its own, as in a process of its own; only the
+// process and the ports are shared. The edge's address serves the routes of the others as well.
+//
+// It starts from the left to the right: lock, version and free space of the folder; every port;
+// NATS; the janitor's backend, which creates the log; the others. A start that fails before NATS
+// has written VERSION and LOCK at most.
+//
+// Everything stops from the right to the left: the edge drains first, for 2 s instead of 20,
+// since somebody waits at a terminal; then the bridge ends, then ingest answers what it has, then
+// the janitor ends; the backends close, NATS stops, and the folder's lock is released last.
 type program struct {
 	cfg      Config
 	env      daemon.Env
@@ -99,7 +106,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	p.cleanups = append(p.cleanups, server.stop)
 
 	// A stop waits for what is being made now: it takes a moment, and a server that is
-	// stopped in the middle of making a stream leaves half of it behind.
+	// stopped in the middle of making a stream leaves half of it behind (docs/upstream/0009).
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
 	defer cancel()
 	first, err := p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {

@@ -16,9 +16,9 @@ const (
 )
 
 // memory remembers tokens that were found good, since a publisher sends the same one with
-// every message, and checking a signature takes 10 to 110 µs. It holds no token, only
-// hashes. Only good ones get in, so strangers cannot push out others'. It is safe for
-// concurrent use.
+// every message, and checking a signature takes 10 µs with HS256 and 50 to 110 µs with the
+// other algorithms. It holds no token, only hashes. Only good ones get in, so strangers
+// cannot push out others'. It is safe for concurrent use.
 type memory struct {
 	mu sync.Mutex
 	// When newer is full it becomes the older, which is forgotten.

@@ -34,6 +34,8 @@ type keys interface {
 
 // Verifier checks tokens. It is safe for concurrent use.
 type Verifier struct {
+	// algorithms follow from the kind of the key, never from a token: a public key's text is
+	// no secret, so HS256 must not take it for one.
 	algorithms []string
 	keys       keys
 	parser     *jwt.Parser

@@ -1,4 +1,5 @@
-// Package bucket opens and follows JetStream key-value buckets.
+// Package bucket opens and follows JetStream key-value buckets. It does not use the watch of
+// nats.go, which cannot be stopped without a server (docs/upstream/0002).
 package bucket
 
 import (

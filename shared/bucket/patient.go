@@ -18,7 +18,7 @@ const (
 // Patient returns a bucket whose Create and Update are repeated while they are refused only
 // because another write of their key is under way, which says nothing of revisions. The
 // leader of a bucket with replicas says so for a moment even when it has acknowledged the
-// other one. They give up after 5 s, or when their ctx ends.
+// other one (docs/upstream/0015). They give up after 5 s, or when their ctx ends.
 func Patient(kv jetstream.KeyValue) jetstream.KeyValue { return patient{kv} }
 
 type patient struct{ jetstream.KeyValue }

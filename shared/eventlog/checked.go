@@ -12,7 +12,8 @@ import (
 
 // checked says that a janitor has found out what is missing of a partition. Files that were
 // damaged are found when their server starts, so what was true of a generation, and of the
-// server that led the partition then, stays true.
+// server that led the partition then, stays true. A damaged replica does not repair itself
+// (docs/upstream/0012).
 type checked struct {
 	generation string
 	damaged    uint64 // as [State.Damaged]

@@ -19,7 +19,7 @@ type dialGuard struct {
 }
 
 // errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
-// that who publishes waits for.
+// that who publishes waits for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
 
 // enter returns the number of the newest connection, and keeps the next one from being made

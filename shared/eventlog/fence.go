@@ -43,14 +43,15 @@ const (
 )
 
 // fenced reports whether JetStream refused a message because its fence has an entry. A
-// look-up that failed looks the same, but names sequence 0, and says nothing.
+// look-up that failed looks the same, but names sequence 0, and says nothing
+// (docs/upstream/0016).
 func fenced(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == errorFence && !strings.HasSuffix(api.Description, ": 0")
 }
 
 // fenceBusy reports whether JetStream refused a message that may be sent again at once: it
-// was surely not stored.
+// was surely not stored (docs/upstream/0015).
 func fenceBusy(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == errorFenceBusy

@@ -8,7 +8,8 @@ import (
 
 // hidden reports whether a consumer of nats.go takes an entry for the server's own word
 // and throws it away, so that nothing behind it comes either: it has a Status header and,
-// as far as it is delivered, no data.
+// as far as it is delivered, no data (docs/upstream/0005). A headers-only consumer delivers no
+// entry with data, so there the header alone decides.
 func hidden(msg *jetstream.RawStreamMsg, headersOnly bool) bool {
 	return msg.Header.Get("Status") != "" && (headersOnly || len(msg.Data) == 0)
 }

@@ -12,6 +12,7 @@ import (
 
 // Limits are what JetStream enforces by itself in one partition, where -1 means none, and
 // on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.
+// All other limits are metadata of partition 0, which the janitor enforces from its next sweep on.
 type Limits struct {
 	Replicas int
 	MaxBytes int64 // of this partition alone

@@ -205,7 +205,8 @@ func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
 		t.Errorf("the first event has sequence %d", got)
 	}
 	// Its creator would create the partition again while it is deleted. nats-server 2.15.2 may
-	// then remove the new stream's files with the old one's, and that stream never answers.
+	// then remove the new stream's files with the old one's, and that stream never answers
+	// (docs/upstream/0013).
 	l.Close()
 	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
 		t.Fatal(err)

@@ -66,7 +66,7 @@ const (
 // ahead returns how many messages of a partition are about aheadBytes, by the average of those
 // that it holds, and at most most. nats.go can bound a request in bytes as well, but a reader
 // stands still for half a minute when the answer comes while it asks (jetstream/pull.go of
-// v1.55, checkPending).
+// v1.55, checkPending; docs/upstream/0003).
 func (l *Log) ahead(p, most int) int {
 	state, _ := l.State(p)
 	if state.Events == 0 {

@@ -176,7 +176,7 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 }
 
 // maxConsumers is set explicitly because nats-server 2.15 gives streams that ask
-// for no limit one of 1,000, and consumer 1,001 fails with error 10026.
+// for no limit one of 1,000, and consumer 1,001 fails with error 10026 (docs/upstream/0010).
 const maxConsumers = 100_000
 
 func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }

@@ -15,7 +15,8 @@ import (
 func (l *Log) TraceTo(t *tracing.Traces) { l.traces = t }
 
 // trace begins the span of a publish, which the event's trace context is that of from then
-// on. It is nil, and the context stays the publisher's, when the event is not sampled.
+// on. It is nil, and the context stays the publisher's, when the event is not sampled: so the
+// spans of others stay joined when Rejoin takes no traces.
 func (l *Log) trace(ctx context.Context, e *Event, p int) trace.Span {
 	if !l.traces.On() {
 		return nil

@@ -50,8 +50,10 @@ type Trim struct {
 	UpTo   uint64
 	Reason Reason
 	// Removed are the sequences that are deleted after it, in order, at most [MaxRemoved]:
-	// they explain the holes that the deletes leave. Control entries of a life that is
-	// forgotten may lie behind UpTo.
+	// they explain the holes that the deletes leave. What UpTo covers and Removed does not
+	// name, such as an event that was stored meanwhile, stays in the log until the floor
+	// passes it: a delete would leave a hole that nothing explains. Control entries of a life
+	// that is forgotten may lie behind UpTo.
 	Removed []uint64
 	// Forgotten says that nothing is left of the life but trims.
 	Forgotten bool

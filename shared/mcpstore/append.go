@@ -19,8 +19,8 @@ const attemptEvery = 50 * time.Millisecond
 // it. The end of ctx does not end it, since a client that has gone is the one that
 // resumes. While NATS is away it tries again, under one key: the event is stored once.
 //
-// An Append that fails has used its index up, as it has in the SDK. After then tells
-// whoever has not come past it that something is lost. When the one before has failed
+// An Append that fails has used its index up, as it has in the SDK (docs/upstream/0029). After
+// then tells whoever has not come past it that something is lost. When the one before has failed
 // as well and NATS is still away, Append fails at once.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], [eventlog.ErrTooLarge],

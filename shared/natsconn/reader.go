@@ -37,7 +37,8 @@ type ReaderConfig struct {
 // anew with another one.
 //
 // The ordered consumer of nats.go mends itself, and keeps a lock meanwhile. When its
-// request is lost with a connection that is 10 s, in which it cannot be stopped either.
+// request is lost with a connection that is 10 s, in which it cannot be stopped either
+// (docs/upstream/0001; docs/adr/0010 has the figures).
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
 // That server may be behind the leader: that it has nothing more ([Reader.Pending], and
@@ -133,7 +134,7 @@ func (r *Reader) take(msg jetstream.Msg) {
 const (
 	defaultSilence = 2 * time.Second
 	// beginEvery is how long a reader waits until it asks again a consumer that is there,
-	// but of which the connected server of the cluster has yet to hear.
+	// but of which the connected server of the cluster has yet to hear (docs/upstream/0014).
 	beginEvery = 10 * time.Millisecond
 )
 

@@ -47,7 +47,7 @@ func serve(dir string) error {
 // StartProcess runs a server in a process of its own and returns its URL, for tests whose
 // package calls [Child]. The race detector then does not see the server: nats-server
 // 2.15.2 reads what it writes elsewhere when the limit for each subject of a stream
-// shrinks while messages are stored. The server ends with the test.
+// shrinks while messages are stored (docs/upstream/0017). The server ends with the test.
 func StartProcess(t testing.TB) (url string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0]) //nolint:gosec,noctx // this program, ended below

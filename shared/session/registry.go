@@ -328,8 +328,8 @@ func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
 	return r.Get(ctx, name)
 }
 
-// Create opens a session in the log and indexes it. Errors wrap [ErrExists] or
-// [ErrUnavailable].
+// Create opens a session in the log and indexes it. Errors wrap [ErrExists], whoever owns the
+// session that has the name, since a name is given once, or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
@@ -379,7 +379,15 @@ func (r *Registry) Ensure(ctx context.Context, name string, create func() (Recor
 const setAttempts = 10
 
 // SetMembers replaces the members of an open session, in the log and in the index, and returns
-// its record. check is called with the session as the log has it and may refuse the change; its
+// its record.
+//
+// A change, another change and the janitor's copy of the opening are stored by compare-and-set
+// on the same subject: the one that is refused reads the newest opening and begins again. Of
+// concurrent changes each stores the opening once, and the index gets what the log has in the
+// end. A header of the opening counts the changes, since the janitor's tail brings no content:
+// it repairs an index with another number, which would let removed members in.
+//
+// check is called with the session as the log has it and may refuse the change; its
 // error is returned. When SetMembers returns no error, the members are on their way to all copies
 // of the registry. It is safe to repeat: an error leaves open whether the members were changed.
 // Errors wrap [ErrNotFound], [ErrClosed] or [ErrUnavailable].

@@ -120,6 +120,9 @@ var everybody = auth.Everything()
 // Guard returns a handler that calls h for requests with a valid token, and has
 // [Access.Grants] tell what it grants. Others are answered as [Access.Authenticate] says.
 // Without access control it returns h.
+//
+// Each route carries its own guard, so a route that is mounted on another service's address
+// is guarded there too; the handler of a route whose guard was forgotten has no grants.
 func (a *Access) Guard(h fiber.Handler) fiber.Handler {
 	if !a.On() {
 		return h
@@ -166,7 +169,8 @@ const verifyTimeout = 10 * time.Second
 // access control that is everything.
 //
 // Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, which tells a client
-// whether it had a token and nothing else; 400 token_in_url for a token in the query, which
+// whether it had a token and nothing else (the reason is in the log, at debug level, and in
+// rejoin_auth_refused_total); 400 token_in_url for a token in the query, which
 // would stand in logs and in the histories of browsers; 400 invalid_header; 403
 // origin_not_allowed for a request that would change something with a cookie, and that no
 // page of a listed origin sent; 503 unavailable while the keys cannot be fetched.

@@ -142,8 +142,8 @@ func NewApp(cfg Config) *fiber.App {
 		return fasthttp.RequestConfig{ReadTimeout: cfg.ReadBodyTimeout}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,
-	// before anything of ours runs. As TRACE, which no route has, it gets the
-	// 404 or 405 of any other wrong method.
+	// before anything of ours runs (docs/upstream/0025). As TRACE, which no route
+	// has, it gets the 404 or 405 of any other wrong method.
 	routed := server.Handler
 	server.Handler = func(c *fasthttp.RequestCtx) {
 		if !slices.Contains(fiber.DefaultMethods, string(c.Method())) {
@@ -209,8 +209,9 @@ func guarded(c *fiber.Ctx) (err error) {
 	return c.Next()
 }
 
-// checkHead refuses requests that fasthttp and the proxies in front may read differently, and
-// closes the connection behind them, since what follows may not be a request:
+// checkHead refuses requests that fasthttp and the proxies in front may read differently
+// (docs/upstream/0021), and closes the connection behind them, since what follows may not be a
+// request:
 //
 //   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
 //     section 11.2): with more than one Content-Length or Transfer-Encoding, with both, with a
@@ -252,7 +253,7 @@ func bareCR(text []byte) bool {
 
 // checkTarget refuses request targets of which fasthttp and the proxies in
 // front may see different paths or hosts: in "//host/path?://" fasthttp
-// finds a host. What is left begins with one slash, or is an absolute URI as
+// finds a host (docs/upstream/0021). What is left begins with one slash, or is an absolute URI as
 // RFC 9112, section 3.2.2 wants it served.
 func checkTarget(c *fiber.Ctx) error {
 	target := c.OriginalURL()

@@ -40,7 +40,7 @@ func BodyLimit(maxMessage int) int { return max(maxMessage, 4<<20) }
 const headerRefused = "Rejoin-Body-Refused"
 
 // refuseLength has a body that is announced to be too large not waited for: fasthttp
-// would wait for the beginning of it.
+// would wait for the beginning of it (docs/upstream/0021).
 func refuseLength(h *fasthttp.RequestHeader, limit int) {
 	if h.ContentLength() > limit && !bytes.Contains(h.ContentType(), []byte("jsonl")) && !bytes.Contains(h.ContentType(), []byte("ndjson")) {
 		h.SetContentLength(0)
@@ -208,7 +208,7 @@ func unfinished(err error) error {
 const maxLeftOver = 64 << 10
 
 // finish has the connection closed behind the response unless the body was read to its
-// end: what is left of it is not the next request.
+// end: what is left of it is not the next request (docs/upstream/0019).
 func (b *Body) finish() {
 	if b.kept {
 		return

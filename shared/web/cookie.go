@@ -97,7 +97,8 @@ func cookieName(c *fiber.Ctx) string {
 	return cookieSecure
 }
 
-// onLoopback reports whether a request names the loopback interface as its host.
+// onLoopback reports whether a request names the loopback interface as its host. That decides
+// the cookie's name and whether it is Secure, so a proxy must pass Host on.
 func onLoopback(c *fiber.Ctx) bool {
 	return slices.Contains(LoopbackHosts, daemon.Hostname(string(c.Request().Header.Host())))
 }

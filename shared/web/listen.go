@@ -19,7 +19,7 @@ import (
 // tries again after a second: in a storm of reconnects that is what everybody would
 // wait for. So several sockets listen where the system can share an address between
 // them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
-// accepted before anybody asks for them.
+// accepted before anybody asks for them. docs/adr/0009 has the figures.
 func Listen(env daemon.Env, addr, flag string) (net.Listener, error) {
 	if env.Listen != nil {
 		return env.Listen(addr, flag)
@@ -113,7 +113,7 @@ func (l *listener) acceptFrom(ln net.Listener) error {
 }
 
 // scarce reports whether a connection could not be accepted for want of something that
-// comes back when others end. fasthttp would stop serving.
+// comes back when others end. fasthttp would stop serving (docs/upstream/0022).
 func scarce(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }

@@ -52,7 +52,7 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	// When ctx ends very early, fasthttp does not know its listener yet and
-	// Shutdown does nothing. The second one, after Serve has returned, waits
+	// Shutdown does nothing (docs/upstream/0023). The second one, after Serve has returned, waits
 	// for what was accepted meanwhile.
 	err := app.ShutdownWithContext(patience)
 	_ = l.Close() // it may be closed already
@@ -98,9 +98,9 @@ func (c *connections) hurry() {
 	}
 }
 
-// cut ends all connections in both directions without closing them, which
-// is left to fasthttp: it panics when it sets a deadline on a connection
-// that somebody else has closed.
+// cut ends all connections in both directions without closing them, which is
+// left to fasthttp: before 1.59 it panicked when it set a deadline on a
+// connection that another goroutine had closed (docs/upstream/0026).
 func (c *connections) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
