@@ -1,6 +1,8 @@
-// Package web is the HTTP ground that Rejoin's services share: one Fiber
-// application with routes from several services, problem documents for every
-// error, path parameters that survive encoding, and an orderly stop.
+// Package web is the HTTP that Rejoin's services share: one Fiber application
+// with routes from several services, problem documents for every error, path
+// parameters that survive encoding, and an orderly stop. In front of the routes
+// stand access control, checks of hosts, origins and request heads, and rates;
+// bodies are read within a budget of memory.
 package web
 
 import (
