@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/auth"
@@ -58,14 +60,14 @@ type guest struct {
 }
 
 // guestOf returns the guest that a caller is who was let in.
-func (s *Service) guestOf(grants auth.Grants, at place) *guest {
+func (s *Service) guestOf(grants auth.Grants, at window.Place) *guest {
 	if !s.cfg.Access.On() {
 		return nil
 	}
-	if rec, ok := s.sessions.Session(at.session); ok && rec.Life == at.life && grants.ActsFor(rec.Owner) {
+	if rec, ok := s.sessions.Session(at.Session); ok && rec.Life == at.Life && grants.ActsFor(rec.Owner) {
 		return nil
 	}
-	return &guest{grants, at.session, at.life}
+	return &guest{grants, at.Session, at.Life}
 }
 
 // out reports whether the guest is no member any more, as far as the copy of the registry knows.
@@ -81,7 +83,7 @@ func (s *Service) out(g *guest) bool {
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
-	life, known, _ := s.partition(name).window.lifeOf(name)
+	life, known, _ := s.partition(name).window.LifeOf(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
 	}
@@ -98,7 +100,7 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	session, stream := web.Place(c)
-	s.comesBack(c.UserContext(), place{session: session, stream: stream}, err)
+	s.comesBack(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 
@@ -124,7 +126,7 @@ type expiringData struct {
 func (st *stream) expiring() []byte {
 	id := ""
 	if len(st.reader.pending) == 0 {
-		id = st.reader.id(st.reader.cursor)
+		id = st.reader.id(st.reader.Cursor)
 	}
 	return appendJSON(nil, id, "expiring", expiringData{st.expires.UTC()})
 }

@@ -45,7 +45,7 @@ func (s *Service) told(r *reader, st step, n int, by asked) {
 		return
 	}
 	for i := range n {
-		if it := &st.items[i]; it.trail != nil {
+		if it := &st.items[i]; it.Trail != nil {
 			s.deliver(r, it, by)
 		}
 	}

@@ -44,7 +44,7 @@ type found struct {
 func (w *worker) find(q inquiry) {
 	var streams []*stream
 	for c, sub := range w.subs {
-		if c.place.session == q.session {
+		if c.Place.Session == q.session {
 			streams = append(streams, sub.streams...)
 		}
 	}
@@ -61,7 +61,7 @@ func (w *worker) find(q inquiry) {
 func (st *stream) shown() inspect.Connection {
 	t := &st.traffic
 	c := inspect.Connection{
-		Number: st.asked.number, Stream: st.reader.place.stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
+		Number: st.asked.number, Stream: st.reader.place.Stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
 		Came: arrivals[st.reader.came], State: inspect.Live, Events: t.events,
 	}
 	if st.asked.address.IsValid() {
@@ -72,7 +72,7 @@ func (st *stream) shown() inspect.Connection {
 	}
 	reading := st.away && !st.flushing
 	if c.Cursor = t.stood; !reading {
-		c.Cursor = st.reader.cursor
+		c.Cursor = st.reader.Cursor
 	}
 	switch {
 	case st.flushing:
@@ -122,7 +122,7 @@ func (st *stream) noteEnd() {
 		return
 	}
 	h := st.happening(inspect.Ended)
-	h.reason, h.cursor, h.count = st.reason, st.reader.cursor, st.traffic.events
+	h.reason, h.cursor, h.count = st.reason, st.reader.Cursor, st.traffic.events
 	st.service.diary.note(h)
 }
 

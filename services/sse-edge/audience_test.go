@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
@@ -212,7 +214,7 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 // asked for nothing.
 func TestAGapSaysWhoseItIs(t *testing.T) {
 	d := newDiary()
-	r := &reader{place: placeOf("s", ""), cursor: 9}
+	r := &reader{place: placeOf("s", ""), Subscriber: window.Subscriber{Cursor: 9}}
 	for _, g := range []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}} {
 		d.noteGap(r, step{gaps: []gap{g}, first: 9}, g, asked{number: 3})
 	}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -33,9 +35,9 @@ type backlog struct {
 // logRead is one reader's page. It belongs to the dispatcher until done is closed.
 type logRead struct {
 	ctx         context.Context //nolint:containedctx // of the call that waits
-	at          place
+	at          window.Place
 	after, upTo uint64
-	limit       limits
+	limit       window.Limits
 
 	page  eventlog.Page
 	bytes int
@@ -54,7 +56,7 @@ const (
 
 // read reads a page of a place: after < sequence ≤ upTo. Errors are those of
 // [eventlog.Log.Read].
-func (b *backlog) read(ctx context.Context, at place, after, upTo uint64, limit limits) (eventlog.Page, error) {
+func (b *backlog) read(ctx context.Context, at window.Place, after, upTo uint64, limit window.Limits) (eventlog.Page, error) {
 	if after >= upTo {
 		return eventlog.Page{Through: upTo}, nil
 	}
@@ -110,8 +112,8 @@ func (b *backlog) readOne(q *logRead) {
 	if q.err = q.ctx.Err(); q.err == nil {
 		b.metrics.logReads.Inc()
 		q.page, q.err = b.log.Read(q.ctx, eventlog.Query{
-			Session: q.at.session, Life: q.at.life, Stream: q.at.stream, After: q.after, UpTo: q.upTo,
-			MaxEvents: q.limit.events, MaxBytes: q.limit.bytes,
+			Session: q.at.Session, Life: q.at.Life, Stream: q.at.Stream, After: q.after, UpTo: q.upTo,
+			MaxEvents: q.limit.Events, MaxBytes: q.limit.Bytes,
 		})
 	}
 	close(q.done)
@@ -122,7 +124,7 @@ func (b *backlog) scan() {
 	b.metrics.logScans.Inc()
 	ctx, cancel := context.WithTimeout(b.base, scanTimeout)
 	defer cancel()
-	s := &logScan{backlog: b, ctx: ctx, byPlace: map[place][]*logRead{}}
+	s := &logScan{backlog: b, ctx: ctx, byPlace: map[window.Place][]*logRead{}}
 	from := s.join(0)
 	if s.readers == 0 {
 		return
@@ -147,7 +149,7 @@ type logScan struct {
 	backlog *backlog
 	ctx     context.Context //nolint:containedctx // the scan's
 	// byPlace holds the readers that are on board.
-	byPlace  map[place][]*logRead
+	byPlace  map[window.Place][]*logRead
 	readers  int
 	position uint64
 	upTo     uint64 // the furthest that any of them goes
@@ -185,8 +187,8 @@ func (s *logScan) take(e eventlog.Entry) (more bool) {
 	if !e.Valid || e.Subject.Kind != event.Message {
 		return true
 	}
-	s.give(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream}, e)
-	s.give(place{session: e.Subject.Session, life: e.Subject.Life}, e)
+	s.give(window.Place{Session: e.Subject.Session, Life: e.Subject.Life, Stream: e.Subject.Stream}, e)
+	s.give(window.Place{Session: e.Subject.Session, Life: e.Subject.Life}, e)
 	if s.held > s.backlog.budget {
 		s.pause()
 	}
@@ -194,7 +196,7 @@ func (s *logScan) take(e eventlog.Entry) (more bool) {
 }
 
 // give adds an entry to the pages of a place's readers.
-func (s *logScan) give(at place, e eventlog.Entry) {
+func (s *logScan) give(at window.Place, e eventlog.Entry) {
 	reads := s.byPlace[at]
 	if len(reads) == 0 {
 		return
@@ -206,7 +208,7 @@ func (s *logScan) give(at place, e eventlog.Entry) {
 			q.bytes += e.Size
 			s.held += e.Size
 		}
-		if len(q.page.Entries) >= q.limit.events || q.bytes >= q.limit.bytes || e.Sequence >= q.upTo {
+		if len(q.page.Entries) >= q.limit.Events || q.bytes >= q.limit.Bytes || e.Sequence >= q.upTo {
 			s.hand(q)
 			continue
 		}
@@ -215,7 +217,7 @@ func (s *logScan) give(at place, e eventlog.Entry) {
 	s.keep(at, rest)
 }
 
-func (s *logScan) keep(at place, reads []*logRead) {
+func (s *logScan) keep(at window.Place, reads []*logRead) {
 	if len(reads) == 0 {
 		delete(s.byPlace, at)
 	} else {

@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
 // below reads a page for a cursor that lies below the window's floor, out of the log.
-func (r *reader) below(ctx context.Context, v view, s *step) error {
-	page, err := r.part.backlog.read(ctx, r.place, r.cursor, v.floor-1, r.limit)
+func (r *reader) below(ctx context.Context, v window.View, s *step) error {
+	page, err := r.part.backlog.read(ctx, r.place, r.Cursor, v.Floor-1, r.limit)
 	if err != nil {
 		return err
 	}
@@ -22,7 +24,7 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 		return err
 	}
 	s.found(items)
-	r.cursor = max(r.cursor, page.Through)
+	r.Cursor = max(r.Cursor, page.Through)
 	r.retagBeyond(v)
 	if len(s.items) == 0 {
 		return errAgain // a gap ends just before the event that follows it, however far that is
@@ -35,10 +37,10 @@ func (r *reader) below(ctx context.Context, v view, s *step) error {
 func (r *reader) findEnd(ctx context.Context) error {
 	var newest, end uint64
 	for _, kind := range []event.Kind{event.Message, event.End} {
-		if kind == event.Message && r.place.stream == "" {
+		if kind == event.Message && r.place.Stream == "" {
 			continue
 		}
-		at, err := r.newest(ctx, r.subject(kind, r.place.stream))
+		at, err := r.newest(ctx, r.subject(kind, r.place.Stream))
 		if err != nil {
 			return err
 		}
@@ -54,7 +56,7 @@ func (r *reader) findEnd(ctx context.Context) error {
 		}
 		return err
 	}
-	if end == 0 && r.place.stream != "" {
+	if end == 0 && r.place.Stream != "" {
 		at, err := r.newest(ctx, r.subject(event.End, ""))
 		if err != nil {
 			return err
@@ -96,7 +98,7 @@ func once(known map[string]uint64, stream string, look func() (uint64, error)) (
 }
 
 // itemsOf frames the messages of a page as the window would have.
-func (r *reader) itemsOf(page eventlog.Page) []item {
+func (r *reader) itemsOf(page eventlog.Page) []window.Item {
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if !validMessage(e.Data) {
@@ -105,7 +107,7 @@ func (r *reader) itemsOf(page eventlog.Page) []item {
 		if e.Sequence > r.end {
 			r.end = 0 // the log decides: what ended goes on
 		}
-		if e.Final && r.place.stream != "" {
+		if e.Final && r.place.Stream != "" {
 			r.end = e.Sequence
 		}
 		items = append(items, r.itemOf(e))
@@ -114,14 +116,14 @@ func (r *reader) itemsOf(page eventlog.Page) []item {
 	return items
 }
 
-func (r *reader) itemOf(e eventlog.Entry) item {
+func (r *reader) itemOf(e eventlog.Entry) window.Item {
 	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
-	it := item{
-		stream: e.Subject.Stream, sequence: e.Sequence, time: e.Time.UnixNano(),
-		frame: appendFrame(nil, prefix, e.Sequence, e.Type, e.Data), segment: ofLog,
+	it := window.Item{
+		Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UnixNano(),
+		Frame: window.AppendFrame(nil, prefix, e.Sequence, e.Type, e.Data), Segment: window.OfLog,
 	}
 	if r.part.traced && e.Trace.Sampled() {
-		it.trail = &trail{publish: e.Trace.Span()}
+		it.Trail = &window.Trail{Publish: e.Trace.Span()}
 	}
 	return it
 }

@@ -36,7 +36,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 		s.connections(t.Context(), "s", 1)
 	}
 	f.publish("a", 3)
-	eventually(t, "the window has them", func() bool { return s.parts[0].window.stats().events == 3 })
+	eventually(t, "the window has them", func() bool { return s.parts[0].window.Stats().Events == 3 })
 	c := subscribe(t, url)
 	c.next("connect")
 	for range 3 {
@@ -54,7 +54,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 				return open == 0
 			})
 			f.publish("a", 2)
-			eventually(t, "the window has these", func() bool { return s.parts[0].window.stats().events == 7 })
+			eventually(t, "the window has these", func() bool { return s.parts[0].window.Stats().Events == 7 })
 			again := subscribe(t, url, "Last-Event-ID", last.ID)
 			again.next("connect")
 			again.next("message")
@@ -111,7 +111,7 @@ func TestAnErrorSendsNoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	f.publish("a", 3)
-	eventually(t, "the window has them", func() bool { return s.parts[0].window.stats().events == 3 })
+	eventually(t, "the window has them", func() bool { return s.parts[0].window.Stats().Events == 3 })
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)

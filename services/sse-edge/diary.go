@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
 )
@@ -31,7 +33,7 @@ type diary struct {
 // happening is an entry of a diary.
 type happening struct {
 	at      int64 // Unix time in nanoseconds
-	where   place
+	where   window.Place
 	address netip.Addr
 	number  uint64 // of the connection; 0 for a poll
 	what    inspect.What
@@ -76,7 +78,7 @@ func (d *diary) note(h happening) {
 func (d *diary) noteGap(r *reader, s step, g gap, by asked) {
 	requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
 	d.note(happening{
-		what: inspect.Gapped, where: place{r.place.session, r.place.life, g.stream}, address: by.address, number: by.number,
+		what: inspect.Gapped, where: window.Place{Session: r.place.Session, Life: r.place.Life, Stream: g.stream}, address: by.address, number: by.number,
 		reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
 	})
 }
@@ -89,7 +91,7 @@ func (d *diary) of(session string, limit int) (newest []inspect.Happening, total
 	for _, book := range []*latest[happening]{&d.comings, &d.gaps} {
 		kept := 0
 		for h := range book.backward() {
-			if h.where.session != session {
+			if h.where.Session != session {
 				continue
 			}
 			if total++; kept < limit {
@@ -102,7 +104,7 @@ func (d *diary) of(session string, limit int) (newest []inspect.Happening, total
 	d.mu.Unlock()
 	slices.SortStableFunc(found, func(a, b happening) int { return int(max(min(b.at-a.at, 1), -1)) })
 	for _, h := range found[:min(limit, len(found))] {
-		h.where.session = ""
+		h.where.Session = ""
 		newest = append(newest, h.shown())
 	}
 	return newest, total, since
@@ -140,7 +142,7 @@ func (d *diary) whole(books ...*latest[happening]) time.Time {
 
 func (h happening) shown() inspect.Happening {
 	s := inspect.Happening{
-		Time: time.Unix(0, h.at).UTC(), What: h.what, Session: h.where.session, Stream: h.where.stream,
+		Time: time.Unix(0, h.at).UTC(), What: h.what, Session: h.where.Session, Stream: h.where.Stream,
 		Connection: h.number, Reason: h.reason, Cursor: h.cursor,
 	}
 	if h.address.IsValid() {

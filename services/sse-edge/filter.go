@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/event"
@@ -84,13 +86,13 @@ func (f *filter) name() string {
 // show leaves in a step what the filter shows.
 func (f *filter) show(s *step) {
 	if f != nil {
-		s.items = slices.DeleteFunc(s.items, func(it item) bool { return !f.shows(it.frame) })
+		s.items = slices.DeleteFunc(s.items, func(it window.Item) bool { return !f.shows(it.Frame) })
 	}
 }
 
 // shows reports whether the filter shows the event of a frame.
 func (f *filter) shows(frame []byte) bool {
-	_, message := frameParts(frame)
+	_, message := window.FrameParts(frame)
 	method := event.MethodOf(message)
 	if len(f.methods) > 0 && !slices.ContainsFunc(f.methods, func(pattern string) bool { return matches(pattern, method) }) {
 		return false

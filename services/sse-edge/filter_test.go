@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
@@ -45,7 +47,7 @@ func TestAFilterShowsWhatItNames(t *testing.T) {
 	} {
 		var shown []string
 		for _, message := range []string{progress, warning, odd, call, result, lines} {
-			if tt.filter.shows(appendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
+			if tt.filter.shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
 				shown = append(shown, message)
 			}
 		}
@@ -137,7 +139,7 @@ func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
 
 // A page that shows little has read little, too: what is behind comes with the next one.
 func TestTheWorkOfAPageIsBounded(t *testing.T) {
-	for _, window := range []int{4 << 10, 16 << 20} {
+	for _, budget := range []int{4 << 10, 16 << 20} {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
 		for range 2*sieveEvents + 10 {
@@ -153,16 +155,16 @@ func TestTheWorkOfAPageIsBounded(t *testing.T) {
 			}
 		}
 		f.store("s", "a", shown)
-		url := f.edge(func(c *Config) { c.WindowBytes = window })
+		url := f.edge(func(c *Config) { c.WindowBytes = budget })
 		var p page
 		for at := uint64(0); len(p.Events) == 0; at = sequenceOf(t, p.Cursor) {
 			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)
 			if now := sequenceOf(t, p.Cursor); now <= at || now > at+sieveEvents+maxLimit || p.Gap != nil {
-				t.Fatalf("a window of %d B: a page from %d: %+v", window, at, p)
+				t.Fatalf("a window of %d B: a page from %d: %+v", budget, at, p)
 			}
 		}
 		if len(p.Events) != 1 || string(p.Events[0].Message) != shown {
-			t.Errorf("a window of %d B: the last page is %+v", window, p)
+			t.Errorf("a window of %d B: the last page is %+v", budget, p)
 		}
 	}
 }

@@ -2,9 +2,12 @@ package edge
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
+
+	"rejoin/services/sse-edge/window"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -263,13 +266,13 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := newFixture(t)
-	p := &partition{log: f.b.Log, window: newTestWindow(1 << 20)}
-	attach := func() attachment {
+	p := &partition{log: f.b.Log, window: emptyWindow(1 << 20)}
+	attach := func() window.Attachment {
 		of, err := p.lifeOf(patient(t), "s")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.window.attach(place{session: "s", life: of.name}, of.found, of.opened)
+		return p.window.Attach(window.Place{Session: "s", Life: of.name}, of.found, of.opened)
 	}
 	waiting := attach()
 	rec, err := f.b.Sessions.Register(patient(t), "s", "")
@@ -277,9 +280,9 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 		t.Fatal(err)
 	}
 	attach()
-	p.window.append(opening(1, "s", rec.Life), 0)
-	if c := waiting.chain; c.place.life != rec.Life || c.closed != 0 {
-		t.Errorf("it waits in life %q, which ends at %d", c.place.life, c.closed)
+	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
+	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
+		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.Closed)
 	}
 }
 
@@ -422,7 +425,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	if err := f.b.Sessions.Remove(patient(t), rec); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the edge has followed", func() bool { return followed.parts[0].window.stats().end >= ack.Sequence })
+	eventually(t, "the edge has followed", func() bool { return followed.parts[0].window.Stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims
 	edges := []*Service{followed, started}

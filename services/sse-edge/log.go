@@ -3,16 +3,18 @@ package edge
 import (
 	"context"
 	"log/slog"
+
+	"rejoin/services/sse-edge/window"
 )
 
 // comesBack tells why a subscriber is told to come back.
-func (s *Service) comesBack(ctx context.Context, at place, why error) {
-	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.session, "stream", at.stream, "error", why)
+func (s *Service) comesBack(ctx context.Context, at window.Place, why error) {
+	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.Session, "stream", at.Stream, "error", why)
 }
 
 // logGap writes a debug line about a gap that a client was told of.
 func (s *Service) logGap(r *reader, g gap, by asked) {
-	s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.session, "stream", g.stream,
+	s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.Session, "stream", g.stream,
 		"reason", string(g.reason), "certain", g.certain, "requested", g.requested)
 }
 
@@ -26,13 +28,13 @@ func (st *stream) connected(from beginning) {
 	if from.resumes {
 		message = "a subscriber resumes"
 	}
-	s.logger.DebugContext(st.asked.ctx, message, "session", r.place.session, "stream", r.place.stream, "cursor", from.position) //nolint:sloglint // one of two constants
+	s.logger.DebugContext(st.asked.ctx, message, "session", r.place.Session, "stream", r.place.Stream, "cursor", from.position) //nolint:sloglint // one of two constants
 }
 
 // disconnected writes a debug line about a stream that has ended.
 func (st *stream) disconnected() {
 	s, r := st.service, st.reader
 	if s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
-		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.place.session, "stream", r.place.stream, "cursor", r.cursor, "reason", st.reason)
+		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.place.Session, "stream", r.place.Stream, "cursor", r.Cursor, "reason", st.reason)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -18,7 +20,7 @@ type looks struct {
 	base   context.Context //nolint:containedctx // of the edge: looks end with it
 	log    *eventlog.Log
 	number int
-	window *window
+	window *window.Window
 	work   sync.WaitGroup
 
 	mu   sync.Mutex
@@ -35,7 +37,7 @@ type look struct {
 
 // after returns the result of a look that begins after the call. Errors are those of the
 // log; errBehind says that the window is not of the log's generation.
-func (l *looks) after(ctx context.Context, v view) (eventlog.State, error) {
+func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error) {
 	k := l.join()
 	select {
 	case <-k.done:
@@ -45,7 +47,7 @@ func (l *looks) after(ctx context.Context, v view) (eventlog.State, error) {
 	if k.err != nil {
 		return eventlog.State{}, k.err
 	}
-	return k.state, behind(k.state, v.birth, v.generation)
+	return k.state, behind(k.state, v.Birth, v.Generation)
 }
 
 // join takes part in the next look.
@@ -88,7 +90,7 @@ const reachEvery = 2 * time.Millisecond
 
 // reach waits until the window has come to the end of the log as a look has shown it.
 func (l *looks) reach(ctx context.Context, state eventlog.State) error {
-	for !l.window.reached(state) {
+	for !l.window.Reached(state) {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 )
 
@@ -83,11 +85,11 @@ func newAttachments(base context.Context, records *attachRecords, logger *slog.L
 }
 
 // attachKey is the key of a stream's record. No name has the token of a session's flow.
-func attachKey(at place) string {
-	if at.stream == "" {
-		return event.Token(at.session) + ".=flow"
+func attachKey(at window.Place) string {
+	if at.Stream == "" {
+		return event.Token(at.Session) + ".=flow"
 	}
-	return event.Token(at.session) + "." + event.Token(at.stream)
+	return event.Token(at.Session) + "." + event.Token(at.Stream)
 }
 
 // join takes in a connection that has begun. One that is quiet gets its turn; the
@@ -135,7 +137,7 @@ type claim struct {
 }
 
 // claim makes a stream's record this edge's. The connection must join, or be missed.
-func (a *attachments) claim(at place) claim {
+func (a *attachments) claim(at window.Place) claim {
 	key := attachKey(at)
 	a.mu.Lock()
 	a.coming[key]++ // or who ends meanwhile would release the record

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
@@ -17,7 +19,7 @@ func (u *mcpUser) at(url string) *mcpUser {
 }
 
 // standalone is the stream of the client's GETs.
-func (u *mcpUser) standalone() place { return placeOf(u.session, rpc.Standalone) }
+func (u *mcpUser) standalone() window.Place { return placeOf(u.session, rpc.Standalone) }
 
 // attach opens the standalone stream at an edge, and waits until it has its turn as the
 // newest of so many connections there.
@@ -31,7 +33,7 @@ func (u *mcpUser) attach(s *Service, connections int) *client {
 
 // holds waits until a connection of an edge gets the messages of a stream, and others
 // do not.
-func (s *Service) holds(t *testing.T, stream place, connections int) {
+func (s *Service) holds(t *testing.T, stream window.Place, connections int) {
 	t.Helper()
 	eventually(t, "the newest connection has its turn", func() bool {
 		s.attached.mu.Lock()
@@ -42,7 +44,7 @@ func (s *Service) holds(t *testing.T, stream place, connections int) {
 }
 
 // rests waits until no connection of an edge gets the messages.
-func (s *Service) rests(t *testing.T, name place) {
+func (s *Service) rests(t *testing.T, name window.Place) {
 	t.Helper()
 	eventually(t, "another edge has the newest connection", func() bool {
 		s.attached.mu.Lock()
@@ -53,7 +55,7 @@ func (s *Service) rests(t *testing.T, name place) {
 }
 
 // left waits until an edge has no connection of a stream any more.
-func (s *Service) left(t *testing.T, name place) {
+func (s *Service) left(t *testing.T, name window.Place) {
 	t.Helper()
 	eventually(t, "its connections have ended", func() bool {
 		s.attached.mu.Lock()

@@ -33,7 +33,7 @@ func (w *worker) check(st *stream, now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: st.reader.place.session, Stream: st.reader.place.stream}
+	call := rpc.Call{Action: rpc.Check, Session: st.reader.place.Session, Stream: st.reader.place.Stream}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.base, takenTimeout)

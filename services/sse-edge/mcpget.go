@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/event"
@@ -34,11 +36,11 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err != nil {
 		return err
 	}
-	req := request{at: place{rec.Session, rec.Life, rpc.Standalone}, start: start{now: true}}
+	req := request{at: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, start: start{now: true}}
 	if last != "" {
-		req.at.stream, req.start = id.Stream, start{after: last}
+		req.at.Stream, req.start = id.Stream, start{after: last}
 	}
-	form := newForm(who, req.at.stream)
+	form := newForm(who, req.at.Stream)
 	form.behind, form.served = req.start.now, false
 	st, err := s.mcpBegin(c, who, req, form)
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
 func (s *Service) isOver(req request) (bool, error) {
-	r, err := s.open(req, limits{events: 1, bytes: stepBytes})
+	r, err := s.open(req, window.Limits{Events: 1, Bytes: stepBytes})
 	if err != nil {
 		return false, err
 	}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
@@ -33,8 +35,8 @@ func isError(message []byte) bool {
 }
 
 // messageOf returns an event's message.
-func messageOf(it item) []byte {
-	_, data := frameParts(it.frame)
+func messageOf(it window.Item) []byte {
+	_, data := window.FrameParts(it.Frame)
 	return data
 }
 

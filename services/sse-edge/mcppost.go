@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
@@ -171,7 +173,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	req := request{at: place{call.Session, life, call.Stream}, start: start{now: true, fresh: true}}
+	req := request{at: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, start: start{now: true, fresh: true}}
 	st, err := s.mcpBegin(c, who, req, newForm(who, call.Stream))
 	if err != nil {
 		return postRefused, err
@@ -269,7 +271,7 @@ func (s *Service) whole(c *fiber.Ctx, st *stream) error {
 	step := st.settle(st.step)
 	s.told(st.reader, step, len(step.items), st.asked)
 	for i := range step.items {
-		body = append(body, step.items[i].frame...)
+		body = append(body, step.items[i].Frame...)
 	}
 	body = append(body, st.closing(step)...)
 	eventStream(&c.Response().Header)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/event"
@@ -52,13 +54,13 @@ func newForm(who mcpClient, stream string) *mcpForm {
 // mcpBegin lets a client in and opens the stream that it asks for, which has to be handed
 // over or dropped.
 func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpForm) (*stream, error) {
-	by, err := s.letIn(c, req.at.session)
+	by, err := s.letIn(c, req.at.Session)
 	if err != nil {
 		return nil, err
 	}
 	st := &stream{service: s, asked: by, expires: who.grants.Expires, guest: s.guestOf(who.grants, req.at), mcp: form}
 	st.quiet.Store(!form.served)
-	if st.reader, err = s.open(req, limits{events: stepEvents, bytes: stepBytes}); err != nil {
+	if st.reader, err = s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes}); err != nil {
 		s.admission.leave(by.visit)
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func (st *stream) farewell() []byte {
 	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet.Load() || len(st.reader.pending) > 0 {
 		return s.farewell()
 	}
-	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.cursor)
+	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.Cursor)
 }
 
 // settle makes a gap in the stream of a call its end: what belongs to the call was lost,
@@ -177,7 +179,7 @@ func (st *stream) where() string {
 	if st.quiet.Load() || st.reader.fresh {
 		return ""
 	}
-	return st.reader.id(st.reader.cursor)
+	return st.reader.id(st.reader.Cursor)
 }
 
 // tellRested tells who waits for it where the stream stands.
@@ -217,7 +219,7 @@ func (w *worker) takeTurn(st *stream, where string) {
 	}
 	r := st.reader
 	id, err := event.ParseID(where)
-	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.cursor) {
+	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.Cursor) {
 		r.moveTo(id.Sequence)
 		st.mcp.answered = true
 	}
@@ -227,12 +229,12 @@ func (w *worker) takeTurn(st *stream, where string) {
 }
 
 // moveTo moves the cursor to where another reader of the same place stood.
-func (r *reader) moveTo(sequence uint64) { r.cursor, r.provenTo, r.last, r.asked = sequence, 0, 0, 0 }
+func (r *reader) moveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
 
 // endQuiet ends a quiet stream that has nothing to wait for but its turn.
 func (w *worker) endQuiet(st *stream) {
 	r := st.reader
-	if st.mcp.served && (r.part.window.ended(r.chain) || r.end != 0) {
+	if st.mcp.served && (r.part.window.Ended(r.Chain) || r.end != 0) {
 		w.last(st, nil)
 		w.end(st, "ended")
 	}

@@ -87,8 +87,8 @@ func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*p
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
 	limit.Set(float64(maxConnections))
 	reg.MustRegister(m.connections, limit, m.blocked, m.blockedWrites, m.delivery, m.received, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.abandoned, m.mcp,
-		gauge("window_events", "Events that the windows hold.", func(p *partition) float64 { return float64(p.window.stats().events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(p *partition) float64 { return float64(p.window.stats().bytes) }),
+		gauge("window_events", "Events that the windows hold.", func(p *partition) float64 { return float64(p.window.Stats().Events) }),
+		gauge("window_bytes", "Bytes that the windows take.", func(p *partition) float64 { return float64(p.window.Stats().Bytes) }),
 		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*partition).lag))
 	return m
 }

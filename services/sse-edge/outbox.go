@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/sse"
 )
@@ -98,35 +100,35 @@ func (o *outbox) fill(st *stream, s step) {
 }
 
 // frames adds frames as they lie in the window.
-func (o *outbox) frames(items []item) {
+func (o *outbox) frames(items []window.Item) {
 	var segment, end uint64
 	joinable := false
 	for i := range items {
 		it := &items[i]
-		if !o.chunked && joinable && it.segment == segment && it.offset == end {
+		if !o.chunked && joinable && it.Segment == segment && it.Offset == end {
 			last := &o.buffers[len(o.buffers)-1]
-			*last = (*last)[:len(*last)+len(it.frame)]
-			o.size += len(it.frame)
+			*last = (*last)[:len(*last)+len(it.Frame)]
+			o.size += len(it.Frame)
 		} else {
-			o.block(it.frame)
+			o.block(it.Frame)
 		}
 		o.ends = append(o.ends, o.size)
-		joinable, segment, end = it.segment != ofLog, it.segment, it.offset+uint64(len(it.frame))
+		joinable, segment, end = it.Segment != window.OfLog, it.Segment, it.Offset+uint64(len(it.Frame))
 	}
 }
 
 // rewrite adds an event as a flow, or a stream with envelopes, shows it.
-func (o *outbox) rewrite(st *stream, it *item) {
-	id := st.reader.id(it.sequence)
+func (o *outbox) rewrite(st *stream, it *window.Item) {
+	id := st.reader.id(it.Sequence)
 	from := len(o.made)
 	if st.envelope {
-		o.object = it.appendObject(o.object[:0], st.reader.tags)
+		o.object = appendObject(o.object[:0], it, st.reader.tags)
 		o.made = sse.AppendEvent(o.made, id, "", o.object)
 	} else {
-		typ, data := frameParts(it.frame)
+		typ, data := window.FrameParts(it.Frame)
 		switch {
 		case st.mcp != nil:
-			id = legacyID(st.reader.place.session, id)
+			id = legacyID(st.reader.place.Session, id)
 		case typ == event.DefaultType:
 			typ = ""
 		}

@@ -8,6 +8,8 @@ import (
 	"net/http/httputil"
 	"testing"
 
+	"rejoin/services/sse-edge/window"
+
 	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
@@ -17,23 +19,23 @@ import (
 // cursor goes back to just what they hold.
 func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newTestWindow(16 << 10)
+		w := emptyWindow(16 << 10)
 		at := placeOf("s", "a")
 		count := rapid.Uint64Range(0, 30).Draw(t, "events")
 		for n := uint64(1); n <= count; n++ {
-			w.append(message(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
+			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
 		r := readerAt(w, at, 0)
-		v := w.read(r, limits{100, 1 << 20}, nil)
-		s := step{items: v.items, ended: rapid.Bool().Draw(t, "ended")}
-		s.found(v.items)
+		v := w.Read(&r.Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
+		s := step{items: v.Items, ended: rapid.Bool().Draw(t, "ended")}
+		s.found(v.Items)
 		methods := rapid.SliceOfN(rapid.SampledFrom([]string{"m0", "m1", "m2"}), 1, 3).Draw(t, "methods")
 		(&filter{methods: methods}).show(&s)
 		if rapid.Bool().Draw(t, "gap") {
 			s.gaps = []gap{{reason: ReasonExpired, stream: "a"}}
 		}
 		r.tags = newTagger(event.Place{Session: "s"})
-		r.cursor = 3*count + 1 // the empty end of the log
+		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
 		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: head, chunked: rapid.Bool().Draw(t, "chunked")}
 		var o outbox
@@ -66,17 +68,17 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 			t.Fatalf("%d events are sent and %d told: %q", got, told, sent)
 		}
 		r.goBack(s, told)
-		want := r.cursor
+		want := r.Cursor
 		switch {
 		case told > len(s.items):
 			want = 3*count + 1
 		case told > 0:
-			want = s.items[told-1].sequence
+			want = s.items[told-1].Sequence
 		case len(s.items) > 0:
-			want = s.items[0].sequence - 1
+			want = s.items[0].Sequence - 1
 		}
-		if r.cursor != want {
-			t.Fatalf("the cursor is %d, want %d", r.cursor, want)
+		if r.Cursor != want {
+			t.Fatalf("the cursor is %d, want %d", r.Cursor, want)
 		}
 	})
 }

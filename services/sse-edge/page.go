@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/quota"
@@ -19,7 +21,7 @@ const pageBytes = 4 << 20
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for. It counts until its last byte is written.
 func (s *Service) page(c *fiber.Ctx, req request) error {
-	by, err := s.letIn(c, req.at.session)
+	by, err := s.letIn(c, req.at.Session)
 	if err != nil {
 		return err
 	}
@@ -41,9 +43,9 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 // readPage waits for what a poll is to be told, and returns the answer. held grows by what the
 // answer takes.
 func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part) ([]byte, error) {
-	limit := limits{events: req.limit, bytes: pageBytes}
+	limit := window.Limits{Events: req.limit, Bytes: pageBytes}
 	if req.filter != nil {
-		limit.events = maxLimit // most of them may be hidden
+		limit.Events = maxLimit // most of them may be hidden
 	}
 	r, err := s.open(req, limit)
 	if err != nil {
@@ -94,7 +96,7 @@ const pageOverhead = 200
 func (s step) size() int {
 	n := pageOverhead
 	for i := range s.items {
-		n += len(s.items[i].frame) + pageOverhead
+		n += len(s.items[i].Frame) + pageOverhead
 	}
 	return n
 }
@@ -108,9 +110,9 @@ func (r *reader) appendPage(b []byte, step step, g *gapData) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = step.items[i].appendObject(b, r.tags)
+		b = appendObject(b, &step.items[i], r.tags)
 	}
-	b = appendString(append(b, `],"cursor":`...), r.id(r.cursor))
+	b = appendString(append(b, `],"cursor":`...), r.id(r.Cursor))
 	b = append(append(b, `,"gap":`...), marshal(g)...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.ended)
 	return append(b, '}')

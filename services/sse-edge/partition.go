@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/tracing"
@@ -17,7 +19,7 @@ import (
 type partition struct {
 	number   int
 	log      *eventlog.Log
-	window   *window
+	window   *window.Window
 	looks    looks
 	backlog  backlog
 	patience patience
@@ -41,7 +43,7 @@ func (p *partition) run(ctx context.Context) error {
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
 			p.endTurn()
-			p.window.through(sequence, missed)
+			p.window.Through(sequence, missed)
 			p.askForLook()
 		},
 	})
@@ -52,7 +54,7 @@ func (p *partition) watch(ctx context.Context) {
 	for {
 		state, changed := p.log.State(p.number)
 		tailed := p.tailed.Load()
-		p.window.extend(state, tailed != nil && tailed.SameServer(state))
+		p.window.Extend(state, tailed != nil && tailed.SameServer(state))
 		select {
 		case <-ctx.Done():
 			return
@@ -64,7 +66,7 @@ func (p *partition) watch(ctx context.Context) {
 // lag returns by how many sequences the window is behind the log, as last seen.
 func (p *partition) lag() float64 {
 	state, _ := p.log.State(p.number)
-	if end := p.window.stats().end; state.Last > end {
+	if end := p.window.Stats().End; state.Last > end {
 		return float64(state.Last - end)
 	}
 	return 0
@@ -85,7 +87,7 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 	if !p.traced {
 		e.Trace = tracing.Context{}
 	}
-	p.window.append(e, missed)
+	p.window.Append(e, missed)
 	if missed > 0 {
 		p.askForLook()
 	}
@@ -101,7 +103,7 @@ type life struct {
 // lifeOf returns the newest life of a session: from the window, or else from the log. A
 // session of which the log holds nothing has no life. Errors are those of the log.
 func (p *partition) lifeOf(ctx context.Context, name string) (life, error) {
-	known, ok, whole := p.window.lifeOf(name)
+	known, ok, whole := p.window.LifeOf(name)
 	if ok {
 		return life{name: known}, nil
 	}
@@ -147,8 +149,8 @@ func (p *partition) lookAfterJumps(ctx context.Context) {
 			return
 		case <-p.jumped:
 		}
-		v := p.window.holes()
-		if !v.inside || v.proved <= 1 {
+		v := p.window.Holes()
+		if !v.Inside || v.Proved <= 1 {
 			continue
 		}
 		if _, err := p.afterJump(ctx, v); err != nil && ctx.Err() == nil {
@@ -167,22 +169,22 @@ func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		if err := p.takeTurn(ctx); err != nil {
 			return 0, err
 		}
-		p.window.begin(state, after, floor)
+		p.window.Begin(state, after, floor)
 		p.tailed.Store(&state)
 		return after, nil
 	}
-	end := p.window.stats().end
+	end := p.window.Stats().End
 	common, same, err := p.compare(ctx, *before, state, end)
 	if err != nil {
 		return 0, err
 	}
 	if same {
-		p.window.goOn(state)
+		p.window.GoOn(state)
 		after = end
 	} else {
 		p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
-		p.window.rollback(state, after, floor, common)
+		p.window.Rollback(state, after, floor, common)
 	}
 	p.tailed.Store(&state)
 	return after, nil
@@ -229,16 +231,16 @@ func (p *partition) compare(ctx context.Context, before, state eventlog.State, e
 	if common < end {
 		return common, false, nil
 	}
-	entries, _ := p.window.newest(compareEntries)
+	entries, _ := p.window.Newest(compareEntries)
 	for _, en := range entries {
-		e, err := p.log.At(ctx, p.number, en.sequence)
+		e, err := p.log.At(ctx, p.number, en.Sequence)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile; an older one may still be there
 		}
 		if err != nil {
 			return 0, false, err
 		}
-		if e.Time.UnixNano() == en.time {
+		if e.Time.UnixNano() == en.Time {
 			return end, true, nil
 		}
 		return 0, false, nil // replaced, and nobody noted when

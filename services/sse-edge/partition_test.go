@@ -10,8 +10,8 @@ import (
 
 func TestBackfillsTakeTurns(t *testing.T) {
 	turns := make(chan struct{}, 1)
-	first := &partition{window: newTestWindow(1 << 10), turns: turns}
-	second := &partition{number: 1, window: newTestWindow(1 << 10), turns: turns}
+	first := &partition{window: emptyWindow(1 << 10), turns: turns}
+	second := &partition{number: 1, window: emptyWindow(1 << 10), turns: turns}
 	begin := func(p *partition) error {
 		_, err := p.start(t.Context(), eventlog.State{Birth: "b"})
 		return err

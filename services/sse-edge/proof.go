@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -30,40 +32,40 @@ type jumpLook struct {
 // afterJump returns a look at the partition's leader that followed the newest jump that v
 // shows. What the tail missed there was announced before it, so a view of the window that
 // has come to the look's end has all of it. Errors are those of [looks.after].
-func (p *partition) afterJump(ctx context.Context, v view) (eventlog.State, error) {
-	if b := p.jumpLook.Load(); b != nil && b.proved == v.proved && b.rollbacks == v.rollbacks {
+func (p *partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
+	if b := p.jumpLook.Load(); b != nil && b.proved == v.Proved && b.rollbacks == v.Rollbacks {
 		return b.state, nil
 	}
 	state, err := p.looks.after(ctx, v)
 	if err != nil {
 		return eventlog.State{}, err
 	}
-	if p.window.stats().end < state.Last { // it was in between two generations
+	if p.window.Stats().End < state.Last { // it was in between two generations
 		return eventlog.State{}, errBehind
 	}
-	p.jumpLook.Store(&jumpLook{v.proved, v.rollbacks, state})
+	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
 	return state, nil
 }
 
 // prove finds out whether events are missing behind a cursor that lies in the window, but
 // below a jump of the tail. The error errAgain says that the view is to be read anew.
-func (r *reader) prove(ctx context.Context, v view, s *step) error {
+func (r *reader) prove(ctx context.Context, v window.View, s *step) error {
 	state, err := r.part.afterJump(ctx, v)
 	if err != nil {
 		return err
 	}
-	if v.end < state.Last {
+	if v.End < state.Last {
 		return errAgain // it may lack trims that the window has by now
 	}
 	// What the tail received without a jump is there, also where the floor is above it by now.
-	first := min(state.First, v.proved)
+	first := min(state.First, v.Proved)
 	switch {
-	case r.cursor+1 >= first:
+	case r.Cursor+1 >= first:
 	case r.fresh:
-		r.cursor = first - 1
+		r.Cursor = first - 1
 		return errAgain
 	default:
-		_, moved, err := r.loseRemoved(ctx, v, v.proved, s)
+		_, moved, err := r.loseRemoved(ctx, v, v.Proved, s)
 		if err != nil {
 			return err
 		}
@@ -71,16 +73,16 @@ func (r *reader) prove(ctx context.Context, v view, s *step) error {
 			return errAgain
 		}
 	}
-	sure, err := r.loseDamaged(ctx, v, v.items, s)
+	sure, err := r.loseDamaged(ctx, v, v.Items, s)
 	if sure {
-		r.provenTo = v.end
+		r.provenTo = v.End
 	}
 	return err
 }
 
 // loseBelow drops what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
-func (r *reader) loseBelow(ctx context.Context, v view, page eventlog.Page, s *step) error {
+func (r *reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *step) error {
 	// The answer of an earlier page is still good when no trim was stored since and the
 	// floor has not passed the cursor.
 	if r.asked > 0 {
@@ -88,7 +90,7 @@ func (r *reader) loseBelow(ctx context.Context, v view, page eventlog.Page, s *s
 		if err != nil {
 			return err
 		}
-		if newest, floor := r.part.window.trims(r.chain); newest <= r.asked && floor <= r.asked+1 && state.First <= max(r.cursor+1, r.askedFirst) {
+		if newest, floor := r.part.window.Trims(r.Chain); newest <= r.asked && floor <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
 			return r.loseCleared(ctx, v, page, s)
 		}
 	}
@@ -103,39 +105,39 @@ func (r *reader) loseBelow(ctx context.Context, v view, page eventlog.Page, s *s
 // loseRemoved asks the log what was removed behind the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
-func (r *reader) loseRemoved(ctx context.Context, v view, held uint64, s *step) (_ eventlog.State, moved bool, _ error) {
+func (r *reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *step) (_ eventlog.State, moved bool, _ error) {
 	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
-	all, state, err := r.part.log.Missing(ctx, look, r.place.session, r.place.life, r.place.stream, r.cursor, held)
+	all, state, err := r.part.log.Missing(ctx, look, r.place.Session, r.place.Life, r.place.Stream, r.Cursor, held)
 	if err != nil {
 		return eventlog.State{}, false, err
 	}
-	losses := make([]loss, 0, len(all))
+	losses := make([]window.Loss, 0, len(all))
 	for _, m := range all {
-		losses = append(losses, loss{m.Stream, m.UpTo, reasonOf(m.Reason), m.Certain})
+		losses = append(losses, window.Loss{Stream: m.Stream, UpTo: m.UpTo, Reason: m.Reason, Certain: m.Certain})
 	}
 	return state, r.lose(s, losses...), nil
 }
 
 // loseCleared drops the events of a page that a =clear marker took, before the janitor
 // announces that.
-func (r *reader) loseCleared(ctx context.Context, v view, page eventlog.Page, s *step) error {
-	if r.cleared == nil || r.place.stream == "" {
+func (r *reader) loseCleared(ctx context.Context, v window.View, page eventlog.Page, s *step) error {
+	if r.cleared == nil || r.place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}
 	for _, e := range page.Entries {
 		for _, stream := range []string{"", e.Subject.Stream} {
-			if e.Sequence <= r.droppedTo(e.Subject.Stream) {
+			if e.Sequence <= r.DroppedTo(e.Subject.Stream) {
 				break
 			}
 			at, err := r.clearedAt(ctx, stream)
 			if err != nil {
 				return err
 			}
-			if r.place.stream != "" { // its chain knows of those that came since
-				stream, at = r.place.stream, max(at, v.clearedAt)
+			if r.place.Stream != "" { // its chain knows of those that came since
+				stream, at = r.place.Stream, max(at, v.ClearedAt)
 			}
 			if e.Sequence < at {
-				r.lose(s, loss{stream, at, ReasonCleared, true})
+				r.lose(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
 			}
 		}
 	}
@@ -144,16 +146,16 @@ func (r *reader) loseCleared(ctx context.Context, v view, page eventlog.Page, s 
 
 // lose drops what is gone, and tells that to a client that may have seen what came before.
 // It reports whether the cursor was moved.
-func (r *reader) lose(s *step, losses ...loss) (moved bool) {
-	slices.SortStableFunc(losses, func(a, b loss) int { return strings.Compare(b.stream, a.stream) }) // what is about all streams comes last
+func (r *reader) lose(s *step, losses ...window.Loss) (moved bool) {
+	slices.SortStableFunc(losses, func(a, b window.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
 	for _, l := range losses {
-		if l.upTo <= r.droppedTo(l.stream) {
+		if l.UpTo <= r.DroppedTo(l.Stream) {
 			continue
 		}
 		if !r.fresh {
-			s.add(r.gap(l.reason, l.certain, l.stream))
+			s.add(r.gap(reasonOf(l.Reason), l.Certain, l.Stream))
 		}
-		moved = r.drop(l.stream, l.upTo) || moved
+		moved = r.drop(l.Stream, l.UpTo) || moved
 	}
 	return moved
 }
@@ -161,7 +163,7 @@ func (r *reader) lose(s *step, losses ...loss) (moved bool) {
 // loseDamaged tells, once, of entries behind the cursor that are missing without an
 // explanation, or may be when no janitor has read the partition since its server started, or came to lead it.
 // It reports whether that is sure, or was told not to be.
-func (r *reader) loseDamaged(ctx context.Context, v view, items []item, s *step) (sure bool, _ error) {
+func (r *reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *step) (sure bool, _ error) {
 	if r.fresh && len(items) == 0 {
 		return true, nil
 	}
@@ -177,28 +179,28 @@ func (r *reader) loseDamaged(ctx context.Context, v view, items []item, s *step)
 		return false, nil
 	}
 	r.doubted = true
-	s.add(r.gap(ReasonDamaged, false, r.place.stream))
+	s.add(r.gap(ReasonDamaged, false, r.place.Stream))
 	return true, nil
 }
 
 // damage returns a gap, once, for a cursor before entries that are missing without an
 // explanation: they may have been of any stream.
-func (r *reader) damage(items []item) []gap {
+func (r *reader) damage(items []window.Item) []gap {
 	state, _ := r.part.log.State(r.part.number) // a look at the leader has followed the read
-	from := r.cursor
+	from := r.Cursor
 	if r.fresh {
-		from = items[0].sequence
+		from = items[0].Sequence
 	}
 	if from >= state.Damaged || r.toldDamage >= state.Damaged {
 		return nil
 	}
 	r.toldDamage = state.Damaged
-	return []gap{r.gap(ReasonDamaged, false, r.place.stream)}
+	return []gap{r.gap(ReasonDamaged, false, r.place.Stream)}
 }
 
 // checked reports whether a janitor has read the partition since its server started, and
 // waits for that as long as the patience allows.
-func (r *reader) checked(ctx context.Context, v view) (bool, error) {
+func (r *reader) checked(ctx context.Context, v window.View) (bool, error) {
 	p := r.part
 	if r.doubted {
 		return false, nil

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -22,27 +24,19 @@ import (
 // was proved complete, or is told as a gap.
 type reader struct {
 	part  *partition
-	place place
+	place window.Place
 	// bound says that the reader was let in to this life of the session, and no other.
 	bound bool
-	chain *chain
-	limit limits
+	window.Subscriber
+	limit window.Limits
 
-	cursor uint64
 	// fresh means that the client has no cursor: what is gone before the first
 	// event that is still there is nothing that it missed.
 	fresh bool
 	came  arrival // how the client came
-	// rollbacks is how many of the window's roll-backs the reader has heard of.
-	rollbacks int
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing behind the cursor.
 	provenTo uint64
-	// last is the number of the window's entry that was returned last.
-	last uint64
-	// dropped holds, on a flow, up to which sequence a stream's events are gone, so that
-	// older ones still at hand are not sent.
-	dropped map[string]uint64
 	// cleared holds, for reads below the floor, the newest =clear marker in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
@@ -65,13 +59,13 @@ type reader struct {
 
 	tags    tagger
 	pending []gap // found before the first read
-	items   []item
+	items   []window.Item
 }
 
 // step is what one call of next found.
 type step struct {
 	gaps  []gap
-	items []item
+	items []window.Item
 	// first is the sequence of the first item that was found, shown to the client or not; 0
 	// when there was none.
 	first uint64
@@ -95,10 +89,10 @@ func (s *step) add(gaps ...gap) {
 }
 
 // found enters what was read.
-func (s *step) found(items []item) {
+func (s *step) found(items []window.Item) {
 	s.items = items
 	if len(items) > 0 {
-		s.first = items[0].sequence
+		s.first = items[0].Sequence
 	}
 }
 
@@ -140,8 +134,8 @@ func (r *reader) next(ctx context.Context) (step, error) {
 	r.pending = nil
 	begun := time.Now()
 	for {
-		v := r.part.window.read(r, r.limit, r.items)
-		r.items = v.items
+		v := r.part.window.Read(&r.Subscriber, r.limit, r.items)
+		r.items = v.Items
 		err := r.step(ctx, v, &s)
 		if err == nil && s.more && s.empty() {
 			err = errAgain // all that was read is gone, and there is more
@@ -165,9 +159,9 @@ func (r *reader) quick() (s step, ok bool) {
 	if r.fresh || len(r.pending) > 0 {
 		return step{}, false
 	}
-	v := r.part.window.read(r, r.limit, r.items)
-	r.items = v.items
-	if v.rollbacks > r.rollbacks || len(v.losses) > 0 || !v.inside || r.unproved(v) {
+	v := r.part.window.Read(&r.Subscriber, r.limit, r.items)
+	r.items = v.Items
+	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) {
 		return step{}, false
 	}
 	r.retag(v)
@@ -177,38 +171,40 @@ func (r *reader) quick() (s step, ok bool) {
 }
 
 // unproved reports whether the window may lack events behind the cursor.
-func (r *reader) unproved(v view) bool { return r.cursor+1 < v.proved && r.provenTo+1 < v.proved }
-
-// take takes what a view holds and moves the cursor behind it.
-func (r *reader) take(v view, s *step) {
-	s.found(r.keep(v.items))
-	r.retagBeyond(v)
-	if n := len(v.items); n > 0 && v.items[n-1].sequence > r.end {
-		r.end = 0 // the log decides: what ended goes on
-	}
-	r.cursor, r.last = max(r.cursor, v.through), v.last
-	if len(r.dropped) > 0 {
-		maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo <= r.cursor })
-	}
-	s.more, s.proved = v.more, v.proved
-	s.ended = v.closed != 0 && r.cursor >= v.closed && !v.more
+func (r *reader) unproved(v window.View) bool {
+	return r.Cursor+1 < v.Proved && r.provenTo+1 < v.Proved
 }
 
-func (r *reader) conclude(v view, s *step) {
-	s.version = v.version
+// take takes what a view holds and moves the cursor behind it.
+func (r *reader) take(v window.View, s *step) {
+	s.found(r.keep(v.Items))
+	r.retagBeyond(v)
+	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
+		r.end = 0 // the log decides: what ended goes on
+	}
+	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
+	if len(r.Dropped) > 0 {
+		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
+	}
+	s.more, s.proved = v.More, v.Proved
+	s.ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More
+}
+
+func (r *reader) conclude(v window.View, s *step) {
+	s.version = v.Version
 	s.ended = s.ended || len(s.items) == 0 && r.ended()
 }
 
-func (r *reader) step(ctx context.Context, v view, s *step) error {
-	if v.rollbacks > r.rollbacks {
+func (r *reader) step(ctx context.Context, v window.View, s *step) error {
+	if v.Rollbacks > r.Rollbacks {
 		r.rolledBack(v, s)
 		return errAgain
 	}
 	r.retag(v)
-	if moved := r.lose(s, v.losses...); moved {
+	if moved := r.lose(s, v.Losses...); moved {
 		return errAgain
 	}
-	if !v.inside {
+	if !v.Inside {
 		return r.below(ctx, v, s)
 	}
 	if r.unproved(v) {
@@ -221,18 +217,18 @@ func (r *reader) step(ctx context.Context, v view, s *step) error {
 }
 
 // rolledBack tells a client that it has seen events which the log has lost.
-func (r *reader) rolledBack(v view, s *step) {
-	if r.cursor > v.common {
+func (r *reader) rolledBack(v window.View, s *step) {
+	if r.Cursor > v.Common {
 		if !r.fresh {
-			s.add(r.gap(ReasonRolledBack, true, r.place.stream))
+			s.add(r.gap(ReasonRolledBack, true, r.place.Stream))
 		}
-		r.cursor = v.common
+		r.Cursor = v.Common
 	}
-	maps.DeleteFunc(r.dropped, func(_ string, upTo uint64) bool { return upTo > v.common })
-	if r.end > v.common {
+	maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo > v.Common })
+	if r.end > v.Common {
 		r.end = 0
 	}
-	r.rollbacks, r.provenTo, r.last, r.cleared, r.asked, r.askedFirst = v.rollbacks, 0, 0, nil, 0, 0
+	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst = v.Rollbacks, 0, 0, nil, 0, 0
 }
 
 // behind returns errBehind if a window's newest generation is not the log's.
@@ -247,61 +243,58 @@ func behind(log eventlog.State, birth, generation string) error {
 // empty, and reports whether it moved the cursor: that of a flow stays for what is one
 // stream's, since other streams' events lie there.
 func (r *reader) drop(stream string, upTo uint64) (moved bool) {
-	if stream == "" || r.place.stream != "" {
-		r.cursor = max(r.cursor, upTo)
+	if stream == "" || r.place.Stream != "" {
+		r.Cursor = max(r.Cursor, upTo)
 		return true
 	}
-	if r.dropped == nil {
-		r.dropped = map[string]uint64{}
+	if r.Dropped == nil {
+		r.Dropped = map[string]uint64{}
 	}
-	r.dropped[stream] = max(r.dropped[stream], upTo)
+	r.Dropped[stream] = max(r.Dropped[stream], upTo)
 	return false
 }
 
 // keep returns the items that are not gone.
-func (r *reader) keep(items []item) []item {
-	if len(r.dropped) == 0 && (len(items) == 0 || items[0].sequence > r.cursor) {
+func (r *reader) keep(items []window.Item) []window.Item {
+	if len(r.Dropped) == 0 && (len(items) == 0 || items[0].Sequence > r.Cursor) {
 		return items
 	}
-	return slices.DeleteFunc(items, func(it item) bool { return it.sequence <= r.droppedTo(it.stream) })
+	return slices.DeleteFunc(items, func(it window.Item) bool { return it.Sequence <= r.DroppedTo(it.Stream) })
 }
-
-// droppedTo returns up to which sequence a stream's events are not sent any more.
-func (r *reader) droppedTo(stream string) uint64 { return max(r.cursor, r.dropped[stream]) }
 
 // goBack moves the cursor behind what a client was told of a step; see [outbox.cut].
 func (r *reader) goBack(s step, told int) {
 	switch {
 	case told > len(s.items):
 	case told > 0:
-		r.cursor, r.last = s.items[told-1].sequence, s.items[told-1].number
+		r.Cursor, r.Last = s.items[told-1].Sequence, s.items[told-1].Number
 	case len(s.items) > 0:
-		r.cursor = s.items[0].sequence - 1
+		r.Cursor = s.items[0].Sequence - 1
 	}
 }
 
 // ended reports whether the place was found to have ended at or before the cursor, where
 // the window does not show it any more.
-func (r *reader) ended() bool { return r.end != 0 && r.cursor >= r.end }
+func (r *reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
 
 func (r *reader) gap(reason Reason, certain bool, stream string) gap {
 	g := gap{reason: reason, certain: certain, stream: stream, requested: r.given}
-	if r.given == "" || r.cursor != r.givenAt {
-		g.requested = r.id(r.cursor)
+	if r.given == "" || r.Cursor != r.givenAt {
+		g.requested = r.id(r.Cursor)
 	}
 	return g
 }
 
 // id returns the text of a position as an event ID of the reader's place.
 func (r *reader) id(sequence uint64) string {
-	return event.ID{Stream: r.place.stream, Tag: r.tags.tag(r.place.stream), Sequence: sequence}.String()
+	return event.ID{Stream: r.place.Stream, Tag: r.tags.tag(r.place.Stream), Sequence: sequence}.String()
 }
 
 // retag makes IDs in the newest generation, and of the session's life once it has one.
-func (r *reader) retag(v view) {
+func (r *reader) retag(v window.View) {
 	p := r.tags.place
-	p.Generation, p.Birth, p.Life = v.generation, v.birth, v.life
-	r.place.life = v.life
+	p.Generation, p.Birth, p.Life = v.Generation, v.Birth, v.Life
+	r.place.Life = v.Life
 	if p != r.tags.place {
 		r.tags = newTagger(p)
 	}
@@ -310,22 +303,22 @@ func (r *reader) retag(v view) {
 // retagBeyond makes IDs in the newest generation of the log when the log itself has
 // moved the cursor over the end of what the view shows: a generation that the
 // window has not heard of may have begun before there.
-func (r *reader) retagBeyond(v view) {
-	if r.cursor > v.end {
+func (r *reader) retagBeyond(v window.View) {
+	if r.Cursor > v.End {
 		state, _ := r.part.log.State(r.part.number)
-		r.retag(view{birth: state.Birth, generation: state.Generation().ID, life: r.place.life})
+		r.retag(window.View{Birth: state.Birth, Generation: state.Generation().ID, Life: r.place.Life})
 	}
 }
 
 func (r *reader) subject(kind event.Kind, stream string) event.Subject {
-	return event.Subject{Partition: r.part.number, Session: r.place.session, Life: r.place.life, Stream: stream, Kind: kind}
+	return event.Subject{Partition: r.part.number, Session: r.place.Session, Life: r.place.Life, Stream: stream, Kind: kind}
 }
 
 // wait returns a channel that is closed when there may be something to read.
-func (r *reader) wait(s step) <-chan struct{} { return r.part.window.wait(r, s.version) }
+func (r *reader) wait(s step) <-chan struct{} { return r.part.window.Wait(&r.Subscriber, s.version) }
 
 // close lets go of the window.
-func (r *reader) close() { r.part.window.detach(r.chain) }
+func (r *reader) close() { r.part.window.Detach(r.Chain) }
 
 // finished reports, without a look at the log, that a client with a cursor has
 // everything of a place that has ended.
@@ -333,11 +326,11 @@ func (r *reader) finished() bool {
 	if r.fresh || len(r.pending) > 0 {
 		return false
 	}
-	v := r.part.window.read(r, limits{events: 1, bytes: 1}, nil)
-	if v.rollbacks > r.rollbacks || !v.inside || len(v.items) > 0 || len(v.losses) > 0 || r.cursor+1 < v.proved {
+	v := r.part.window.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
+	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.Proved {
 		return r.ended()
 	}
-	return r.ended() || v.closed != 0 && v.through >= v.closed
+	return r.ended() || v.Closed != 0 && v.Through >= v.Closed
 }
 
 // resumesAt returns the position just before the first event that follows a gap.
@@ -345,5 +338,5 @@ func (r *reader) resumesAt(s step) uint64 {
 	if s.first > 0 {
 		return s.first - 1
 	}
-	return r.cursor
+	return r.Cursor
 }

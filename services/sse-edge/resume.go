@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -25,7 +27,7 @@ type start struct {
 
 // open returns a reader at a subscriber's place, to be closed by the caller.
 // Errors are errNotReady and those of the log and the registry, all of which pass.
-func (p *partition) open(ctx context.Context, at place, from start, limit limits) (*reader, error) {
+func (p *partition) open(ctx context.Context, at window.Place, from start, limit window.Limits) (*reader, error) {
 	for begun := time.Now(); ; {
 		r, err := p.tryOpen(ctx, at, from, limit)
 		if !catchesUp(ctx, begun, err) {
@@ -34,18 +36,18 @@ func (p *partition) open(ctx context.Context, at place, from start, limit limits
 	}
 }
 
-func (p *partition) tryOpen(ctx context.Context, at place, from start, limit limits) (*reader, error) {
-	if !p.window.stats().ready {
+func (p *partition) tryOpen(ctx context.Context, at window.Place, from start, limit window.Limits) (*reader, error) {
+	if !p.window.Stats().Ready {
 		return nil, errNotReady
 	}
-	of := life{name: at.life}
-	if at.life == "" {
+	of := life{name: at.Life}
+	if at.Life == "" {
 		var err error
-		if of, err = p.lifeOf(ctx, at.session); err != nil {
+		if of, err = p.lifeOf(ctx, at.Session); err != nil {
 			return nil, err
 		}
 	}
-	r := &reader{part: p, place: at, bound: at.life != "", limit: limit}
+	r := &reader{part: p, place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
 	if err := r.start(ctx, from, a); err != nil {
 		r.close()
@@ -55,42 +57,42 @@ func (p *partition) tryOpen(ctx context.Context, at place, from start, limit lim
 }
 
 // attach holds the chain of the reader's place in a life.
-func (r *reader) attach(of life) attachment {
-	r.place.life = of.name
-	a := r.part.window.attach(r.place, of.found, of.opened)
-	r.place.life, r.chain, r.rollbacks = a.life, a.chain, a.rollbacks
-	r.tags = newTagger(event.Place{Birth: a.birth, Generation: a.gens[len(a.gens)-1].ID, Session: r.place.session, Life: a.life})
+func (r *reader) attach(of life) window.Attachment {
+	r.place.Life = of.name
+	a := r.part.window.Attach(r.place, of.found, of.opened)
+	r.place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
+	r.tags = newTagger(event.Place{Birth: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.place.Session, Life: a.Life})
 	return a
 }
 
 // start puts the cursor where a subscriber begins.
-func (r *reader) start(ctx context.Context, from start, a attachment) error {
+func (r *reader) start(ctx context.Context, from start, a window.Attachment) error {
 	switch {
 	case from.after != "":
 		if err := r.resume(ctx, from.after, a); err != nil {
 			return err
 		}
 	case from.now:
-		r.cursor, r.provenTo, r.came = a.end, a.end, fromNow
+		r.Cursor, r.provenTo, r.came = a.End, a.End, fromNow
 	default:
 		r.fresh = true
 	}
-	if a.unknown && !from.fresh {
+	if a.Unknown && !from.fresh {
 		return r.findEnd(ctx)
 	}
 	return nil
 }
 
 // resume finds the place that an event ID points at, or a gap.
-func (r *reader) resume(ctx context.Context, text string, a attachment) error {
+func (r *reader) resume(ctx context.Context, text string, a window.Attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {
 		r.begin(ReasonUnknown, text)
 		return nil //nolint:nilerr // what cannot be read is no error but a gap
 	}
-	verdict, common := event.Resolve(id, r.tagPlace(), a.gens)
-	last := a.end
-	if verdict != event.Good || id.Sequence > a.end {
+	verdict, common := event.Resolve(id, r.tagPlace(), a.Gens)
+	last := a.End
+	if verdict != event.Good || id.Sequence > a.End {
 		// The ID may be newer than what this edge has heard of generation and life:
 		// another edge was faster, or the log has lost what it showed.
 		if verdict, common, last, err = r.resolveAgain(ctx, id, a); err != nil {
@@ -107,34 +109,34 @@ func (r *reader) resume(ctx context.Context, text string, a attachment) error {
 		r.pending[0].certain = verdict == event.RolledBack
 		return nil
 	case lost:
-		r.pending = []gap{{reason: ReasonRolledBack, certain: verdict == event.RolledBack, stream: r.place.stream, requested: text}}
-		r.cursor = common
+		r.pending = []gap{{reason: ReasonRolledBack, certain: verdict == event.RolledBack, stream: r.place.Stream, requested: text}}
+		r.Cursor = common
 		return nil
 	}
-	r.cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
+	r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
 	if id.Sequence > last {
-		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.stream, requested: text}}
-		r.cursor = last
+		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.Stream, requested: text}}
+		r.Cursor = last
 	}
 	return nil
 }
 
 // resolveAgain asks the log itself. It also returns the partition's last sequence, at least
 // the window's end.
-func (r *reader) resolveAgain(ctx context.Context, id event.ID, a attachment) (_ event.Verdict, common, last uint64, _ error) {
+func (r *reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
 	state, err := r.part.log.Look(ctx, r.part.number)
 	if err != nil {
 		return event.Unknown, 0, 0, err
 	}
-	if err := behind(state, a.birth, a.gens[len(a.gens)-1].ID); err != nil {
+	if err := behind(state, a.Birth, a.Gens[len(a.Gens)-1].ID); err != nil {
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound {
-		of, err := r.part.lookUpLife(ctx, r.place.session)
+		of, err := r.part.lookUpLife(ctx, r.place.Session)
 		if err != nil {
 			return event.Unknown, 0, 0, err
 		}
-		if of.name != r.place.life {
+		if of.name != r.place.Life {
 			r.close()
 			r.attach(of)
 		}
@@ -145,28 +147,28 @@ func (r *reader) resolveAgain(ctx context.Context, id event.ID, a attachment) (_
 	if verdict == event.Good {
 		r.tags = newTagger(p)
 	}
-	return verdict, common, max(state.Last, a.end), nil
+	return verdict, common, max(state.Last, a.End), nil
 }
 
 func (r *reader) tagPlace() event.Place {
 	p := r.tags.place
-	p.Stream = r.place.stream
+	p.Stream = r.place.Stream
 	return p
 }
 
 // begin starts at the oldest retained event, behind a gap.
 func (r *reader) begin(reason Reason, requested string) {
-	r.fresh, r.cursor = true, 0
-	r.pending = []gap{{reason: reason, certain: true, stream: r.place.stream, requested: requested}}
+	r.fresh, r.Cursor = true, 0
+	r.pending = []gap{{reason: reason, certain: true, stream: r.place.Stream, requested: requested}}
 }
 
 // about is what the first event on a connection tells.
 func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
-	sequence, whole := r.part.window.oldestOf(r.chain)
+	sequence, whole := r.part.window.OldestOf(r.Chain)
 	switch {
-	case whole || r.place.stream == "":
+	case whole || r.place.Stream == "":
 	default:
-		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.stream), 1)
+		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.Stream), 1)
 		if err == nil {
 			sequence = first
 		} else if !errors.Is(err, eventlog.ErrNotFound) {
@@ -177,8 +179,8 @@ func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
 		id := r.id(sequence)
 		oldest = &id
 	}
-	if r.place.stream == "" {
-		return r.place.life != "" || sequence != 0, oldest
+	if r.place.Stream == "" {
+		return r.place.Life != "" || sequence != 0, oldest
 	}
 	return sequence != 0, oldest
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/playground"
@@ -41,7 +43,7 @@ func (s *Service) Routes() []web.Route {
 
 // request is what a subscriber asks for.
 type request struct {
-	at    place
+	at    window.Place
 	start start
 	// envelope wraps each message in an object that names its stream.
 	envelope bool
@@ -78,7 +80,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 		return err
 	}
 	uncached(c)
-	if req.at.life, err = s.admit(c, req.at.session, grants); err != nil {
+	if req.at.Life, err = s.admit(c, req.at.Session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
 	req.expires, req.guest = grants.Expires, s.guestOf(grants, req.at)
@@ -95,11 +97,11 @@ func (s *Service) events(c *fiber.Ctx) error {
 func parse(c *fiber.Ctx) (request, error) {
 	req := request{limit: defaultLimit}
 	var err error
-	if req.at.session, err = name(c, "session", event.CheckSession); err != nil {
+	if req.at.Session, err = name(c, "session", event.CheckSession); err != nil {
 		return request{}, err
 	}
 	if c.Params("stream") != "" {
-		if req.at.stream, err = name(c, "stream", event.CheckStream); err != nil {
+		if req.at.Stream, err = name(c, "stream", event.CheckStream); err != nil {
 			return request{}, err
 		}
 	}
@@ -117,7 +119,7 @@ func parse(c *fiber.Ctx) (request, error) {
 	if req.onGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {
 		return request{}, err
 	}
-	if req.envelope, err = web.Choice(c, "envelope", "true", "false", req.at.stream == ""); err != nil {
+	if req.envelope, err = web.Choice(c, "envelope", "true", "false", req.at.Stream == ""); err != nil {
 		return request{}, err
 	}
 	if req.filter, err = parseFilter(c); err != nil {
@@ -146,10 +148,10 @@ func name(c *fiber.Ctx, param string, check func(string) error) (string, error) 
 const openTimeout = 10 * time.Second
 
 // open returns the reader of a request, or a problem.
-func (s *Service) open(req request, limit limits) (*reader, error) {
+func (s *Service) open(req request, limit window.Limits) (*reader, error) {
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	r, err := s.partition(req.at.session).open(ctx, req.at, req.start, limit)
+	r, err := s.partition(req.at.Session).open(ctx, req.at, req.start, limit)
 	if err != nil {
 		if passing(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
@@ -158,7 +160,7 @@ func (s *Service) open(req request, limit limits) (*reader, error) {
 	}
 	if req.start.after != "" {
 		from := "window"
-		if r.came = fromWindow; r.cursor+1 < r.part.window.stats().floor {
+		if r.came = fromWindow; r.Cursor+1 < r.part.window.Stats().Floor {
 			from, r.came = "log", fromLog
 		}
 		s.metrics.resumes.WithLabelValues(from).Inc()

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
 
@@ -178,7 +180,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
 	n := b.Log.Settings().Partitions
 	for number := range n {
-		win := newWindow(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() })
+		win := window.New(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() })
 		p := &partition{
 			number: number, log: b.Log, logger: env.Log, metrics: s.metrics, traced: env.Traces.On(), window: win,
 			looks:    looks{base: s.base, log: b.Log, number: number, window: win},
@@ -226,7 +228,7 @@ func (s *Service) Addr() net.Addr { return s.ln.Addr() }
 // when NATS goes away: what is in the windows is worth serving.
 func (s *Service) ready() error {
 	for _, p := range s.parts {
-		if !p.window.stats().ready {
+		if !p.window.Stats().Ready {
 			return fmt.Errorf("partition %d has not caught up", p.number)
 		}
 	}

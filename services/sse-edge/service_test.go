@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
@@ -183,7 +185,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // has waits until the window of an edge has come to a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
-	eventually(t, "the window has it", func() bool { return s.parts[0].window.stats().end >= sequence })
+	eventually(t, "the window has it", func() bool { return s.parts[0].window.Stats().End >= sequence })
 }
 
 // patient returns a context for what must succeed: without a deadline NATS has a few
@@ -215,7 +217,9 @@ func (f *fixture) life(name string) string {
 }
 
 // placeOf is a stream of a session that nobody has opened.
-func placeOf(session, stream string) place { return place{session: session, stream: stream} }
+func placeOf(session, stream string) window.Place {
+	return window.Place{Session: session, Stream: stream}
+}
 
 // client is one connection to an event stream.
 type client struct {

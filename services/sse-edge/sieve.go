@@ -32,18 +32,18 @@ func (s *Service) pollFiltered(ctx context.Context, r *reader, req request) (ste
 	defer timer.Stop()
 	v := &sieve{filter: req.filter, limit: req.limit}
 	for {
-		cursor, tags := r.cursor, r.tags
+		cursor, tags := r.Cursor, r.tags
 		found, err := r.next(ctx)
 		if err != nil {
 			if v.looked > 0 { // this much is good, and the rest comes with the next page
-				r.cursor, r.tags = cursor, tags
+				r.Cursor, r.tags = cursor, tags
 				return v.page, nil
 			}
 			return step{}, err
 		}
 		if len(found.gaps) > 0 && len(v.page.items) > 0 {
 			// A gap stands before a page's events. The next page finds it again from here.
-			r.cursor, r.tags = cursor, tags
+			r.Cursor, r.tags = cursor, tags
 			return v.page, nil
 		}
 		if v.take(r, found) {
@@ -74,15 +74,15 @@ func (v *sieve) take(r *reader, found step) (done bool) {
 	}
 	for i := range found.items {
 		it := &found.items[i]
-		if len(v.page.items) == v.limit || len(v.page.items) > 0 && v.bytes+len(it.frame) > pageBytes {
+		if len(v.page.items) == v.limit || len(v.page.items) > 0 && v.bytes+len(it.Frame) > pageBytes {
 			r.goBack(found, i)
 			return true
 		}
 		v.looked++
-		v.lookedAt += len(it.frame)
-		if v.filter.shows(it.frame) {
+		v.lookedAt += len(it.Frame)
+		if v.filter.shows(it.Frame) {
 			v.page.items = append(v.page.items, *it)
-			v.bytes += len(it.frame)
+			v.bytes += len(it.Frame)
 		}
 	}
 	v.page.ended = found.ended

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/sse"
@@ -29,7 +31,7 @@ const logRetry = 500 * time.Millisecond
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req request) error {
-	by, err := s.letIn(c, req.at.session)
+	by, err := s.letIn(c, req.at.Session)
 	if err != nil {
 		return s.sendLater(c)
 	}
@@ -39,7 +41,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 			s.admission.leave(by.visit)
 		}
 	}()
-	r, err := s.open(req, limits{events: stepEvents, bytes: stepBytes})
+	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
 		s.comesBack(by.ctx, req.at, err)
 		return s.later(c, "unavailable")
@@ -56,7 +58,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
 	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires, guest: req.guest}
-	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.cursor, read: req.onGapError}
+	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.Cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(s.base, r, 0); err != nil {
 			s.comesBack(by.ctx, req.at, err)
@@ -292,7 +294,7 @@ func (st *stream) connect(ctx context.Context, from beginning) []byte {
 		id = r.id(from.position)
 	}
 	return appendJSON(sse.AppendRetry(st.head, s.cfg.Retry), id, "connect", connectData{
-		Session: r.place.session, Stream: orNull(r.place.stream), Exists: exists,
+		Session: r.place.Session, Stream: orNull(r.place.Stream), Exists: exists,
 		Resumed: from.resumes && !gap, Oldest: oldest, RetainedFor: retained,
 	})
 }
@@ -303,7 +305,7 @@ func (st *stream) heartbeat() []byte {
 	if st.mcp != nil || len(st.reader.pending) > 0 {
 		return []byte(":\n\n")
 	}
-	return sse.AppendEvent(nil, st.reader.id(st.reader.cursor), "cursor", []byte("{}"))
+	return sse.AppendEvent(nil, st.reader.id(st.reader.Cursor), "cursor", []byte("{}"))
 }
 
 // closing is the last block of a stream or session that has ended with a step.
@@ -312,7 +314,7 @@ func (st *stream) closing(s step) []byte {
 		return st.unanswered(s)
 	}
 	r := st.reader
-	return appendJSON(nil, r.id(r.cursor), "close", closeData{Status: "closed", Session: r.place.session, Stream: orNull(r.place.stream)})
+	return appendJSON(nil, r.id(r.Cursor), "close", closeData{Status: "closed", Session: r.place.Session, Stream: orNull(r.place.Stream)})
 }
 
 // gaps returns the blocks of a step's gaps. All but the last carry the cursor that
@@ -334,4 +336,4 @@ func (st *stream) gaps(s step) []byte {
 }
 
 // rewritten reports whether the client gets other bytes than the window's frames.
-func (st *stream) rewritten() bool { return st.envelope || st.reader.place.stream == "" }
+func (st *stream) rewritten() bool { return st.envelope || st.reader.place.Stream == "" }

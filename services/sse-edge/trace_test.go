@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -13,44 +15,10 @@ import (
 	"rejoin/shared/tracing"
 )
 
-func sampled(sequence uint64, at place, flags string) eventlog.Entry {
-	e := message(sequence, at, "{}")
+func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
+	e := messageAt(sequence, at, "{}")
 	e.Trace = tracing.Context{Parent: fmt.Sprintf("00-%032x-%016x-%s", sequence, sequence, flags)}
 	return e
-}
-
-func TestAWindowRemembersOnlySampledEventsAndNotAllOfThem(t *testing.T) {
-	w, at := newTestWindow(64<<20), placeOf("s", "t")
-	const events = 3 * maxTrails
-	for n := uint64(1); n <= events; n++ {
-		flags := "00"
-		if n%2 == 0 {
-			flags = "01"
-		}
-		w.append(sampled(n, at, flags), 0)
-		if len(w.trails) > maxTrails {
-			t.Fatalf("after %d events there are %d trails", n, len(w.trails))
-		}
-	}
-	v := w.read(readerAt(w, at, 0), limits{events, 64 << 20}, nil)
-	if len(v.items) != events {
-		t.Fatalf("there are %d events", len(v.items))
-	}
-	for _, it := range v.items[events-maxTrails:] {
-		if (it.trail != nil) != (it.sequence%2 == 0) {
-			t.Fatalf("event %d has the trail %v", it.sequence, it.trail)
-		}
-		if it.trail != nil && it.trail.publish.TraceID().String() != fmt.Sprintf("%032x", it.sequence) {
-			t.Fatalf("event %d has the trace %s", it.sequence, it.trail.publish.TraceID())
-		}
-	}
-	if v.items[1].trail != nil {
-		t.Error("the oldest trail is still there")
-	}
-	w.rollback(testState(0), 0, 1, 0)
-	if len(w.trails) > 0 {
-		t.Error("a life that is over has trails")
-	}
 }
 
 // newTraced returns as much of an edge as traces need.
@@ -68,19 +36,19 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Service, *tracetest.InMemory
 
 func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.ParentBased(sdk.NeverSample()))
-	w, at := newTestWindow(1<<20), placeOf("s", "t")
-	w.append(sampled(1, at, "01"), 0)
-	w.append(sampled(2, at, "00"), 0)
+	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w.Append(sampled(1, at, "01"), 0)
+	w.Append(sampled(2, at, "00"), 0)
 	r := readerAt(w, at, 0)
 	r.part = &partition{number: 3}
-	v := w.read(r, limits{10, 1 << 10}, nil)
+	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	by := asked{ctx: t.Context(), begun: time.Now()}
-	s.told(r, step{items: v.items}, 0, by)
+	s.told(r, step{items: v.Items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("%d spans of what was not sent", n)
 	}
 	for range 2 * maxDeliveries {
-		s.told(r, step{items: v.items}, 3, by) // two, and the end of the stream
+		s.told(r, step{items: v.Items}, 3, by) // two, and the end of the stream
 	}
 	all := spans.GetSpans()
 	if len(all) != maxDeliveries {
@@ -95,12 +63,12 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 
 func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
-	w, at := newTestWindow(1<<20), placeOf("s", "t")
-	w.append(sampled(1, at, "01"), 0)
+	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w.Append(sampled(1, at, "01"), 0)
 	r := readerAt(w, at, 0)
 	r.part = &partition{}
-	v := w.read(r, limits{10, 1 << 10}, nil)
-	s.told(r, step{items: v.items}, 1, asked{ctx: t.Context(), begun: time.Now()})
+	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
+	s.told(r, step{items: v.Items}, 1, asked{ctx: t.Context(), begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
 	}
@@ -108,10 +76,10 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 
 // What a step of one event costs a worker more, for each client.
 func BenchmarkTold(b *testing.B) {
-	w, at := newTestWindow(1<<20), placeOf("s", "t")
-	w.append(sampled(1, at, "00"), 0)
+	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w.Append(sampled(1, at, "00"), 0)
 	r := readerAt(w, at, 0)
-	st := step{items: w.read(r, limits{10, 1 << 10}, nil).items}
+	st := step{items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
 	for name, s := range map[string]*Service{"off": {metrics: noMetrics()}, "unsampled": on} {
 		b.Run(name, func(b *testing.B) {

@@ -2,8 +2,11 @@ package edge
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
+
+	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -120,14 +123,14 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			f.publish("b", 1) // which keeps the floor where it is
 			s.has(t, f.publish("a", 30))
 			p := s.partition("s")
-			r, err := p.open(patient(t), placeOf("s", "a"), start{}, limits{events: 5, bytes: 1 << 20})
+			r, err := p.open(patient(t), placeOf("s", "a"), start{}, window.Limits{Events: 5, Bytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer r.close()
 			page := func() (found step) {
-				v := p.window.read(r, r.limit, nil)
-				v.inside, v.floor = false, 25
+				v := p.window.Read(&r.Subscriber, r.limit, nil)
+				v.Inside, v.Floor = false, 25
 				if err := r.below(patient(t), v, &found); err != nil {
 					t.Fatal(err)
 				}
@@ -172,15 +175,15 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f.trim("a", eventlog.Trimmed, 3)
 	s, _ := f.startService(nil)
 	p := s.partition("s")
-	r, err := p.open(patient(t), placeOf("s", "a"), start{}, limits{events: 10, bytes: 1 << 20})
+	r, err := p.open(patient(t), placeOf("s", "a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.close()
-	v := p.window.read(r, r.limit, nil)
-	v.end--
+	v := p.window.Read(&r.Subscriber, r.limit, nil)
+	v.End--
 	if err := r.prove(patient(t), v, &step{}); !errors.Is(err, errAgain) {
-		t.Errorf("a view of %d is enough: %v", v.end, err)
+		t.Errorf("a view of %d is enough: %v", v.End, err)
 	}
 }
 
@@ -256,7 +259,9 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 // Two absences of a janitor are two, but all readers together wait for one only once.
 func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
-	first, second := stateOf(), stateOf(event.Generation{ID: "next", Start: 3})
+	first := eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
+	second := first
+	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
 	if p.over(first) {
 		t.Error("nobody waits")
 	}
@@ -280,9 +285,9 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 	p := s.partition("s")
 	for range 20 {
 		last := f.publish("a", 1)
-		state, err := p.looks.after(patient(t), p.window.holes())
-		if err != nil || state.Last < last || p.window.stats().end < state.Last {
-			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.window.stats().end, err)
+		state, err := p.looks.after(patient(t), p.window.Holes())
+		if err != nil || state.Last < last || p.window.Stats().End < state.Last {
+			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.window.Stats().End, err)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/window"
+
 	"rejoin/shared/event"
 )
 
@@ -33,27 +35,34 @@ type worker struct {
 	posts []post
 
 	// What follows belongs to the goroutine of run.
-	subs   map[*chain]*subscription
+	subs   map[*window.Chain]*subscription
 	timers timers
-	more   []*stream // there is more behind their cursors than one write took
-	items  []item    // memory for reads
-	out    outbox    // what is written
-	shared shared    // the read that out holds
+	more   []*stream     // there is more behind their cursors than one write took
+	items  []window.Item // memory for reads
+	out    outbox        // what is written
+	shared shared        // the read that out holds
 	socket sockets
 	times  times // of deliveries in this round
 	now    int64 // when it woke up, Unix time in milliseconds
 }
 
+// alwaysReady is a channel that can be received from at any time.
+var alwaysReady = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // subscription is one worker's interest in one chain.
 type subscription struct {
 	worker  *worker
-	chain   *chain
+	chain   *window.Chain
 	queued  atomic.Bool // it is in the worker's queue
 	streams []*stream   // the worker's own
 }
 
-// wake queues the subscription, unless it is queued.
-func (s *subscription) wake() {
+// Wake queues the subscription, unless it is queued.
+func (s *subscription) Wake() {
 	if s.queued.CompareAndSwap(false, true) {
 		w := s.worker
 		w.mu.Lock()
@@ -86,7 +95,7 @@ const (
 )
 
 func newWorker(s *Service) *worker {
-	return &worker{service: s, wake: make(chan struct{}, 1), subs: map[*chain]*subscription{}}
+	return &worker{service: s, wake: make(chan struct{}, 1), subs: map[*window.Chain]*subscription{}}
 }
 
 func (w *worker) post(st *stream, what news) { w.send(post{stream: st, what: what}) }
@@ -115,7 +124,7 @@ func (w *worker) run(stop <-chan struct{}) {
 	for {
 		var ready <-chan struct{}
 		if len(w.more) > 0 {
-			ready = closedChannel
+			ready = alwaysReady
 		} else {
 			w.forget()
 			clock.Reset(w.timers.wait(time.Now()))
@@ -183,12 +192,12 @@ func (w *worker) hear(p post) {
 // begin takes over a stream: its chain is subscribed to first and read then, so
 // that no change is missed.
 func (w *worker) begin(st *stream) {
-	c := st.reader.chain
+	c := st.reader.Chain
 	sub := w.subs[c]
 	if sub == nil {
 		sub = &subscription{worker: w, chain: c}
 		w.subs[c] = sub
-		st.reader.part.window.subscribe(sub)
+		st.reader.part.window.Subscribe(c, sub)
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
@@ -249,7 +258,7 @@ func (w *worker) advance(st *stream) {
 	}
 	r := st.reader
 	w.forget()
-	from := r.cursor
+	from := r.Cursor
 	r.items = w.items
 	s, ok := r.quick()
 	w.items, r.items = r.items, nil
@@ -271,7 +280,7 @@ func (w *worker) advance(st *stream) {
 func (w *worker) serve(st *stream, s step) {
 	whole := w.deliver(st, s)
 	if whole && st.waits && len(s.items) > 0 {
-		w.times.delivered(s.items[0].time)
+		w.times.delivered(s.items[0].Time)
 	}
 	st.waits = whole && !s.more
 }
@@ -351,7 +360,7 @@ func (w *worker) write(st *stream, block []byte) {
 // at the window.
 func (w *worker) read(st *stream) {
 	ctx, cancel := context.WithCancel(w.service.base)
-	st.away, st.waits, st.cancel, st.traffic.stood = true, false, cancel, st.reader.cursor
+	st.away, st.waits, st.cancel, st.traffic.stood = true, false, cancel, st.reader.Cursor
 	go func() {
 		defer cancel()
 		st.step, st.err = st.reader.next(ctx)
@@ -395,7 +404,7 @@ func (w *worker) back(st *stream) {
 	case err != nil:
 		st.tellRested()
 		w.service.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
-			"session", st.reader.place.session, "stream", st.reader.place.stream, "error", err)
+			"session", st.reader.place.Session, "stream", st.reader.place.Stream, "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
@@ -422,7 +431,7 @@ func (w *worker) end(st *stream, reason string) {
 	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
 	if sub.streams = sub.streams[:last]; last == 0 {
 		delete(w.subs, sub.chain)
-		st.reader.part.window.unsubscribe(sub)
+		st.reader.part.window.Unsubscribe(sub.chain, sub)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -588,10 +597,10 @@ type shared struct {
 func (s *shared) keep(st *stream, from uint64, found step) {
 	r := st.reader
 	*s = shared{
-		step: found, sub: st.sub, from: from, through: r.cursor, last: r.last, rollbacks: r.rollbacks,
+		step: found, sub: st.sub, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks,
 		envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name(), tags: r.tags.place,
 	}
-	if len(r.dropped) > 0 {
+	if len(r.Dropped) > 0 {
 		s.sub = nil // what it left out is this reader's own business
 	}
 }
@@ -601,10 +610,10 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 // the subscription.
 func (s *shared) serves(st *stream) bool {
 	r := st.reader
-	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.cursor == s.from &&
-		!r.fresh && len(r.pending) == 0 && len(r.dropped) == 0 && r.rollbacks == s.rollbacks &&
-		(r.cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
+	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.Cursor == s.from &&
+		!r.fresh && len(r.pending) == 0 && len(r.Dropped) == 0 && r.Rollbacks == s.rollbacks &&
+		(r.Cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
 		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter && r.tags.place == s.tags
 }
 
-func (s *shared) move(r *reader) { r.cursor, r.last = s.through, s.last }
+func (s *shared) move(r *reader) { r.Cursor, r.Last = s.through, s.last }

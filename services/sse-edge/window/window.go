@@ -1,4 +1,10 @@
-package edge
+// Package window holds the newest part of a partition in memory, for an edge to serve: finished
+// SSE frames in large byte segments, an index of entries without pointers, and a chain of entries
+// for each stream and each session. Append takes in what the tail of the log brings, Read gives a
+// [Subscriber] what follows its cursor, and a [Listener] is woken when a chain changes.
+//
+// It imports neither network, clock nor logger, and knows nothing of HTTP, MCP or access control.
+package window
 
 import (
 	"math"
@@ -9,7 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// window is the newest part of a partition in memory: finished frames in large
+// Window is the newest part of a partition in memory: finished frames in large
 // byte segments, and an index of entries without pointers, through which one
 // chain a stream and one a session lead.
 //
@@ -25,7 +31,7 @@ import (
 //
 // What a window says holds for cursors at or above floor-1. The lock is never
 // held across I/O.
-type window struct {
+type Window struct {
 	budget int
 
 	mu     sync.RWMutex
@@ -33,10 +39,10 @@ type window struct {
 	gens   []event.Generation
 	frames segments
 	ring   ring
-	chains map[place]*chain
+	chains map[Place]*Chain
 	names  map[string]*lives
 	// byNumber finds the stream of an entry; free are its unused places.
-	byNumber []*chain
+	byNumber []*Chain
 	free     []uint32
 	// markers are those behind the floor, oldest first. A chain that has nothing else
 	// is forgotten with its marker.
@@ -49,7 +55,7 @@ type window struct {
 	proved uint64
 	// end: everything up to here that the tail will ever receive was received.
 	end uint64
-	// rollbacks holds, for every time the partition was rolled back, the newest
+	// Rollbacks holds, for every time the partition was rolled back, the newest
 	// sequence that the lives before and after have in common. Every start of the
 	// server counts: it may have been one behind what the window has seen.
 	rollbacks []uint64
@@ -62,20 +68,22 @@ type window struct {
 // noted is an opening, an end, a trim or a =clear marker that a chain knows of.
 type noted struct {
 	sequence uint64
-	chain    *chain
+	chain    *Chain
 }
 
 // notedBytes is what a marker costs, with the chain that may be there for its sake
 // alone: names of the usual length, and a place in the map.
 const notedBytes = 512
 
-func newWindow(budget int, skipped func(reason string)) *window {
-	return &window{budget: budget, frames: newSegments(budget), chains: map[place]*chain{}, names: map[string]*lives{}, floor: 1, proved: 1, skipped: skipped}
+// New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
+// that cannot be read, by what they should have been.
+func New(budget int, skipped func(reason string)) *Window {
+	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, floor: 1, proved: 1, skipped: skipped}
 }
 
 // reset empties the window and lets it begin after a sequence. floor is lower than
 // after+1 only when the log holds nothing in between.
-func (w *window) reset(state eventlog.State, after, floor uint64) {
+func (w *Window) reset(state eventlog.State, after, floor uint64) {
 	w.frames.clear()
 	w.ring.clear()
 	w.markers, w.trails = nil, nil
@@ -83,8 +91,8 @@ func (w *window) reset(state eventlog.State, after, floor uint64) {
 		n.known, n.opened = false, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
-		c.length, c.entries, c.closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
-		c.lost, c.losses, c.unsure = loss{}, nil, loss{}
+		c.length, c.entries, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
+		c.lost, c.losses, c.unsure = Loss{}, nil, Loss{}
 		c.wake()
 		w.forget(c)
 	}
@@ -92,39 +100,39 @@ func (w *window) reset(state eventlog.State, after, floor uint64) {
 	w.floor, w.proved, w.end, w.oldest = floor, after+1, after, state.First
 }
 
-// begin prepares an empty window for a backfill.
-func (w *window) begin(state eventlog.State, after, floor uint64) {
+// Begin prepares an empty window for a backfill.
+func (w *Window) Begin(state eventlog.State, after, floor uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reset(state, after, floor)
 }
 
-// rollback empties the window, after a partition was rolled back to common, the
+// Rollback empties the window, after a partition was rolled back to common, the
 // newest sequence that both lives share.
-func (w *window) rollback(state eventlog.State, after, floor, common uint64) {
+func (w *Window) Rollback(state eventlog.State, after, floor, common uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rollbacks = append(w.rollbacks, common)
 	w.reset(state, after, floor)
 }
 
-// goOn takes over the generations of a partition that was compared with the window
+// GoOn takes over the generations of a partition that was compared with the window
 // and goes on behind it: later frames carry the newest. The window itself is as good
 // as it was, but a reader may be ahead of it, and has to hear if the partition is not
 // what it was there.
-func (w *window) goOn(state eventlog.State) {
+func (w *Window) GoOn(state eventlog.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.take(state, event.Fork(w.gens, state.Generations))
 }
 
-// extend takes over generations that were begun while the tail goes on, if they
+// Extend takes over generations that were begun while the tail goes on, if they
 // follow the window's own and begin behind its end. Otherwise the partition was
 // rolled back: what the window holds is of the life before, and must not be given
 // out under an ID of the new one. The tail will find that out and begin anew, unless
 // it is on the same server already: then the generation was begun late, when no
 // janitor was there at the start.
-func (w *window) extend(state eventlog.State, sameServer bool) {
+func (w *Window) Extend(state eventlog.State, sameServer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.gens) == 0 || w.birth != state.Birth || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
@@ -137,7 +145,7 @@ func (w *window) extend(state eventlog.State, sameServer bool) {
 
 // take takes over generations. fork is the newest sequence that the partition has
 // in common with what it was. The caller holds the lock.
-func (w *window) take(state eventlog.State, fork uint64) {
+func (w *Window) take(state eventlog.State, fork uint64) {
 	if fork != math.MaxUint64 {
 		w.rollbacks = append(w.rollbacks, fork)
 		for _, c := range w.chains {
@@ -147,9 +155,9 @@ func (w *window) take(state eventlog.State, fork uint64) {
 	w.birth, w.gens = state.Birth, state.Generations
 }
 
-// newest returns the sequences and store times of up to n of the newest entries,
+// Newest returns the sequences and store times of up to n of the newest entries,
 // newest first.
-func (w *window) newest(n int) (entries []entry, end uint64) {
+func (w *Window) Newest(n int) (entries []Entry, end uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	for i := w.ring.next; i > w.ring.first && len(entries) < n; i-- {
@@ -158,9 +166,9 @@ func (w *window) newest(n int) (entries []entry, end uint64) {
 	return entries, w.end
 }
 
-// append takes in the next entry of the partition. missed is how many sequences before it
+// Append takes in the next entry of the partition. missed is how many sequences before it
 // were removed unseen.
-func (w *window) append(e eventlog.Entry, missed uint64) {
+func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.jump(e.Sequence, missed)
@@ -183,8 +191,8 @@ func (w *window) append(e eventlog.Entry, missed uint64) {
 	}
 }
 
-// through moves the end when the log holds nothing more up to a sequence.
-func (w *window) through(sequence, missed uint64) {
+// Through moves the end when the log holds nothing more up to a sequence.
+func (w *Window) Through(sequence, missed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.jump(sequence+1, missed)
@@ -193,7 +201,7 @@ func (w *window) through(sequence, missed uint64) {
 }
 
 // jump lifts the proved floor when sequences before next were removed unseen.
-func (w *window) jump(next, missed uint64) {
+func (w *Window) jump(next, missed uint64) {
 	if missed == 0 {
 		return
 	}
@@ -205,24 +213,24 @@ func (w *window) jump(next, missed uint64) {
 	}
 }
 
-// chain returns the chain of a place, and makes it when there is none.
-func (w *window) chain(p place) *chain {
+// Chain returns the chain of a place, and makes it when there is none.
+func (w *Window) chain(p Place) *Chain {
 	if c := w.chains[p]; c != nil {
 		return c
 	}
-	c := &chain{place: p}
+	c := &Chain{Place: p}
 	w.chains[p] = c
-	if p.stream == "" {
-		c.name = w.nameOf(p.session)
-		c.name.flows[p.life] = c
-		c.streams = map[string]*chain{}
-		if n := c.name; n.known && n.life != p.life {
-			c.closed = n.opened // another life of the name has ended this one
+	if p.Stream == "" {
+		c.name = w.nameOf(p.Session)
+		c.name.flows[p.Life] = c
+		c.streams = map[string]*Chain{}
+		if n := c.name; n.known && n.life != p.Life {
+			c.Closed = n.opened // another life of the name has ended this one
 		}
 		return c
 	}
-	c.flow = w.chain(place{session: p.session, life: p.life})
-	c.flow.streams[p.stream] = c
+	c.flow = w.chain(Place{Session: p.Session, Life: p.Life})
+	c.flow.streams[p.Stream] = c
 	if n := len(w.free); n > 0 {
 		c.number, w.free = w.free[n-1], w.free[:n-1]
 		w.byNumber[c.number] = c
@@ -234,28 +242,28 @@ func (w *window) chain(p place) *chain {
 }
 
 // forget drops a chain that nothing needs any more.
-func (w *window) forget(c *chain) {
-	if !c.idle(w.floor) || w.chains[c.place] != c {
+func (w *Window) forget(c *Chain) {
+	if !c.idle(w.floor) || w.chains[c.Place] != c {
 		return
 	}
-	delete(w.chains, c.place)
+	delete(w.chains, c.Place)
 	if c.flow != nil {
 		w.byNumber[c.number] = nil
 		w.free = append(w.free, c.number)
-		delete(c.flow.streams, c.place.stream)
+		delete(c.flow.streams, c.Place.Stream)
 		w.forget(c.flow)
 		return
 	}
-	delete(c.name.flows, c.place.life)
+	delete(c.name.flows, c.Place.Life)
 	if len(c.name.flows) == 0 {
 		delete(w.names, c.name.session)
 	}
 }
 
-// lifeOf returns the newest life of a session's name, as far as the window knows it. whole
+// LifeOf returns the newest life of a session's name, as far as the window knows it. whole
 // says that the window holds all that the log has of the session: then there is none if it
 // is not known.
-func (w *window) lifeOf(session string) (life string, known, whole bool) {
+func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	whole = w.caughtUp && w.floor <= w.oldest
@@ -271,10 +279,10 @@ func (w *window) lifeOf(session string) (life string, known, whole bool) {
 }
 
 // nameOf returns what is known of a session's name. The caller makes a chain of it.
-func (w *window) nameOf(session string) *lives {
+func (w *Window) nameOf(session string) *lives {
 	n := w.names[session]
 	if n == nil {
-		n = &lives{session: session, flows: map[string]*chain{}}
+		n = &lives{session: session, flows: map[string]*Chain{}}
 		w.names[session] = n
 	}
 	return n
@@ -283,7 +291,7 @@ func (w *window) nameOf(session string) *lives {
 // live enters what the log says of a session's name: its newest life, and the sequence of
 // the opening that says so, 0 when an event does. A newer opening ends all other lives.
 // Chains that wait for the session take the first life that is known.
-func (w *window) live(session, life string, opened uint64) {
+func (w *Window) live(session, life string, opened uint64) {
 	n := w.nameOf(session)
 	switch {
 	case n.known && opened <= n.opened:
@@ -297,22 +305,22 @@ func (w *window) live(session, life string, opened uint64) {
 	}
 	n.life, n.known, n.opened = life, true, opened
 	for other, flow := range n.flows {
-		if other != life && opened > 0 && flow.closed == 0 {
-			flow.closed = opened
+		if other != life && opened > 0 && flow.Closed == 0 {
+			flow.Closed = opened
 			wakeAll(flow)
 		}
 	}
 }
 
 // giveLife gives a life to the chains that wait for a session and have nothing.
-func (w *window) giveLife(flow *chain, life string) {
+func (w *Window) giveLife(flow *Chain, life string) {
 	if flow == nil || flow.length > 0 || len(flow.losses) > 0 {
 		return
 	}
-	move := func(c *chain) {
-		delete(w.chains, c.place)
-		c.place.life, c.prefix = life, nil
-		w.chains[c.place] = c
+	move := func(c *Chain) {
+		delete(w.chains, c.Place)
+		c.Place.Life, c.prefix = life, nil
+		w.chains[c.Place] = c
 		c.wake()
 	}
 	delete(flow.name.flows, "")
@@ -324,7 +332,7 @@ func (w *window) giveLife(flow *chain, life string) {
 }
 
 // wakeAll wakes the readers of a flow and of its streams.
-func wakeAll(flow *chain) {
+func wakeAll(flow *Chain) {
 	flow.wake()
 	for _, c := range flow.streams {
 		c.wake()
@@ -332,27 +340,27 @@ func wakeAll(flow *chain) {
 }
 
 // open takes in an opening: the end of all other lives of its session's name.
-func (w *window) open(e eventlog.Entry) {
+func (w *Window) open(e eventlog.Entry) {
 	o, err := eventlog.OpeningIn(e)
 	if err != nil {
 		w.skipped("opening")
 		return
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
-	w.note(e.Sequence, w.chain(place{session: e.Subject.Session, life: o.Life}))
+	w.note(e.Sequence, w.chain(Place{Session: e.Subject.Session, Life: o.Life}))
 }
 
-func (w *window) message(e eventlog.Entry) {
+func (w *Window) message(e eventlog.Entry) {
 	w.live(e.Subject.Session, e.Subject.Life, 0)
-	stream := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	stream := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	flow := stream.flow
 	// The log decides: an event behind an end means that the end does not hold.
-	stream.closed, flow.closed = 0, 0
+	stream.Closed, flow.Closed = 0, 0
 	stream.retag(w.birth, w.gens[len(w.gens)-1].ID)
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
-		return appendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
+		return AppendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
-	en := entry{sequence: e.Sequence, time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number}
+	en := Entry{Sequence: e.Sequence, Time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number}
 	if e.Trace.Sampled() {
 		w.trails.add(e, stream)
 		en.traced = true
@@ -362,7 +370,7 @@ func (w *window) message(e eventlog.Entry) {
 	w.link(stream, n, streamLinks)
 	w.link(flow, n, flowLinks)
 	if e.Final {
-		stream.closed = e.Sequence
+		stream.Closed = e.Sequence
 	}
 	stream.wake()
 	flow.wake()
@@ -370,7 +378,7 @@ func (w *window) message(e eventlog.Entry) {
 }
 
 // link appends entry n to a chain.
-func (w *window) link(c *chain, n uint64, of linksOf) {
+func (w *Window) link(c *Chain, n uint64, of linksOf) {
 	if c.length > 0 {
 		distance := uint32(n - c.last) //nolint:gosec // entries in memory are fewer than 2³²
 		own, before := of(w.ring.at(n)), of(w.ring.at(c.last))
@@ -386,7 +394,7 @@ func (w *window) link(c *chain, n uint64, of linksOf) {
 
 // jumpFrom returns where the entry behind a chain's last one jumps to: to that, or
 // over two trees of the same size that end there.
-func (w *window) jumpFrom(c *chain, of linksOf) uint64 {
+func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
 	last := of(w.ring.at(c.last))
 	one := c.last - uint64(last.jump)
 	if last.jump == 0 || one < c.first {
@@ -401,21 +409,21 @@ func (w *window) jumpFrom(c *chain, of linksOf) uint64 {
 }
 
 // held is how many bytes the window takes.
-func (w *window) held() int {
+func (w *Window) held() int {
 	return w.frames.held() + w.ring.bytes() + len(w.markers)*notedBytes
 }
 
 // note keeps a marker's chain until the marker is evicted.
-func (w *window) note(sequence uint64, c *chain) {
+func (w *Window) note(sequence uint64, c *Chain) {
 	w.markers = append(w.markers, noted{sequence, c})
 	w.evict()
 }
 
 // evict forgets the oldest entries and markers until the window is within its
 // budget. The newest one stays, however large it is.
-func (w *window) evict() {
+func (w *Window) evict() {
 	for w.held() > w.budget && w.ring.len()+len(w.markers) > 1 {
-		if len(w.markers) > 0 && (w.ring.len() == 0 || w.markers[0].sequence < w.ring.at(w.ring.first).sequence) {
+		if len(w.markers) > 0 && (w.ring.len() == 0 || w.markers[0].sequence < w.ring.at(w.ring.first).Sequence) {
 			old := w.markers[0]
 			w.markers = w.markers[1:]
 			w.floor = old.sequence + 1
@@ -423,7 +431,7 @@ func (w *window) evict() {
 			continue
 		}
 		old := *w.ring.at(w.ring.first)
-		w.floor = old.sequence + 1
+		w.floor = old.Sequence + 1
 		stream := w.byNumber[old.chain]
 		flow := stream.flow
 		unlink(flow, w.ring.first, old.flow.next)
@@ -443,15 +451,15 @@ func (w *window) evict() {
 }
 
 // unlink takes the oldest entry off its chain.
-func unlink(c *chain, n uint64, next uint32) {
+func unlink(c *Chain, n uint64, next uint32) {
 	c.length--
 	c.first = n + uint64(next)
 }
 
-func (w *window) close(e eventlog.Entry) {
-	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
-	if c.closed == 0 {
-		c.closed = e.Sequence
+func (w *Window) close(e eventlog.Entry) {
+	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	if c.Closed == 0 {
+		c.Closed = e.Sequence
 	}
 	wakeAll(c)
 	w.note(e.Sequence, c)
@@ -459,8 +467,8 @@ func (w *window) close(e eventlog.Entry) {
 
 // clear takes the events of a stream or session off the streams' chains. They are
 // never sent again; their bytes go with the window's own eviction.
-func (w *window) clear(e eventlog.Entry) {
-	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+func (w *Window) clear(e eventlog.Entry) {
+	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.clearedAt = e.Sequence
 	if c.flow == nil {
 		w.loseAll(c)
@@ -472,24 +480,24 @@ func (w *window) clear(e eventlog.Entry) {
 }
 
 // loseAll empties the chains of a flow's streams.
-func (w *window) loseAll(flow *chain) {
-	all := loss{reason: ReasonCleared, certain: true}
+func (w *Window) loseAll(flow *Chain) {
+	all := Loss{Reason: eventlog.Cleared, Certain: true}
 	for _, s := range flow.streams {
-		all.upTo = max(all.upTo, w.lose(s))
+		all.UpTo = max(all.UpTo, w.lose(s))
 		s.wake()
 	}
-	if all.upTo > 0 {
+	if all.UpTo > 0 {
 		flow.lose(all, w.floor)
 	}
 }
 
 // lose empties a stream's chain and remembers its newest event as lost; it returns the
 // sequence of that, or 0.
-func (w *window) lose(c *chain) uint64 {
+func (w *Window) lose(c *Chain) uint64 {
 	if c.length == 0 {
 		return 0
 	}
-	c.lose(loss{c.place.stream, w.ring.at(c.last).sequence, ReasonCleared, true}, w.floor)
+	c.lose(Loss{c.Place.Stream, w.ring.at(c.last).Sequence, eventlog.Cleared, true}, w.floor)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)
@@ -499,19 +507,19 @@ func (w *window) lose(c *chain) uint64 {
 	c.length = 0
 	c.wake()
 	c.flow.wake()
-	return c.lost.upTo
+	return c.lost.UpTo
 }
 
 // trim takes in the announcement that events of a stream or a life are deleted. Those that
 // the window holds stay: what it takes is only what was deleted before the tail came by,
 // which is on its list. A trim lies behind all that is on its list, so what the tail missed
 // of that is known when the trim comes.
-func (w *window) trim(e eventlog.Entry) {
+func (w *Window) trim(e eventlog.Entry) {
 	if e.Trim == nil {
 		w.skipped("trim") // what it would explain is damage; see [reader.damage]
 		return
 	}
-	c := w.chain(place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
+	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
 		n.life, n.known, n.opened = "", false, 0 // nobody who comes now belongs to it
 	}
@@ -520,7 +528,7 @@ func (w *window) trim(e eventlog.Entry) {
 		c.flow.newestTrim = e.Sequence
 	}
 	if missed := w.missed(e.Trim); missed > 0 {
-		c.lose(loss{c.place.stream, missed, reasonOf(e.Trim.Reason), c.flow != nil}, w.floor)
+		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.floor)
 		if c.flow == nil {
 			wakeAll(c)
 		} else {
@@ -533,7 +541,7 @@ func (w *window) trim(e eventlog.Entry) {
 
 // missed returns the newest sequence of a trim's list, which is in order, that the tail did not
 // receive though it lies above the floor; 0 when there is none. Control entries lie behind UpTo.
-func (w *window) missed(t *eventlog.Trim) uint64 {
+func (w *Window) missed(t *eventlog.Trim) uint64 {
 	for _, sequence := range slices.Backward(t.Removed) {
 		if sequence < w.floor {
 			return 0
@@ -548,82 +556,82 @@ func (w *window) missed(t *eventlog.Trim) uint64 {
 	return 0
 }
 
-// attach holds the chain of a place for a subscriber, so that it is not forgotten. found
+// Attach holds the chain of a place for a subscriber, so that it is not forgotten. found
 // says that the log named the place's life, with the opening at a sequence if that is not 0.
-func (w *window) attach(p place, found bool, opened uint64) attachment {
+func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := w.names[p.session]; p.life == "" && n != nil && n.known {
-		p.life = n.life // it got a life since the look
+	if n := w.names[p.Session]; p.Life == "" && n != nil && n.known {
+		p.Life = n.life // it got a life since the look
 	}
 	if found {
-		w.live(p.session, p.life, opened)
+		w.live(p.Session, p.Life, opened)
 	}
 	c := w.chain(p)
 	c.readers++
-	return attachment{
-		chain: c, life: c.place.life, birth: w.birth, gens: w.gens, end: w.end, rollbacks: len(w.rollbacks),
-		unknown: c.silent() && c.closed == 0 && w.floor > w.oldest,
+	return Attachment{
+		Chain: c, Life: c.Place.Life, Birth: w.birth, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
+		Unknown: c.silent() && c.Closed == 0 && w.floor > w.oldest,
 	}
 }
 
-// ended reports whether the window saw the end of a chain's place.
-func (w *window) ended(c *chain) bool {
+// Ended reports whether the window saw the end of a chain's place.
+func (w *Window) Ended(c *Chain) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return c.closed != 0 || c.flow != nil && c.flow.closed != 0
+	return c.Closed != 0 || c.flow != nil && c.flow.Closed != 0
 }
 
-// subscribe has a worker told of what happens on a chain from now on.
-func (w *window) subscribe(s *subscription) {
+// Subscribe wakes a listener at each change of a chain from now on.
+func (w *Window) Subscribe(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.chain.subs = append(s.chain.subs, s)
+	c.subs = append(c.subs, l)
 }
 
-// unsubscribe ends that.
-func (w *window) unsubscribe(s *subscription) {
+// Unsubscribe ends that.
+func (w *Window) Unsubscribe(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.chain.subs = slices.DeleteFunc(s.chain.subs, func(other *subscription) bool { return other == s })
+	c.subs = slices.DeleteFunc(c.subs, func(other Listener) bool { return other == l })
 }
 
-// attachment is what a new subscriber has to know of the window.
-type attachment struct {
-	chain     *chain
-	life      string
-	birth     string
-	gens      []event.Generation
-	end       uint64
-	rollbacks int
-	// unknown says that there is no event of the place in a window that is not whole.
-	unknown bool
+// Attachment is what a new subscriber has to know of the window.
+type Attachment struct {
+	Chain     *Chain
+	Life      string
+	Birth     string
+	Gens      []event.Generation
+	End       uint64
+	Rollbacks int
+	// Unknown says that there is no event of the place in a window that is not whole.
+	Unknown bool
 }
 
-// detach lets go of what attach returned.
-func (w *window) detach(c *chain) {
+// Detach lets go of what attach returned.
+func (w *Window) Detach(c *Chain) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c.readers--
 	w.forget(c)
 }
 
-// stats is what a window holds.
+// Stats is what a window holds.
 type stats struct {
-	events, bytes int
-	floor, end    uint64
-	ready         bool
+	Events, Bytes int
+	Floor, End    uint64
+	Ready         bool
 }
 
-func (w *window) stats() stats {
+func (w *Window) Stats() stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return stats{events: w.ring.len(), bytes: w.held(), floor: w.floor, end: w.end, ready: w.caughtUp}
+	return stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end, Ready: w.caughtUp}
 }
 
-// oldestOf returns the sequence of a chain's oldest event, when the window holds
+// OldestOf returns the sequence of a chain's oldest event, when the window holds
 // all that the log held when the backfill began.
-func (w *window) oldestOf(c *chain) (sequence uint64, whole bool) {
+func (w *Window) OldestOf(c *Chain) (sequence uint64, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if w.floor > w.oldest {
@@ -633,7 +641,7 @@ func (w *window) oldestOf(c *chain) (sequence uint64, whole bool) {
 	for range c.length {
 		en := w.ring.at(n)
 		if !en.dead {
-			return en.sequence, true
+			return en.Sequence, true
 		}
 		n += uint64(en.flow.next)
 	}

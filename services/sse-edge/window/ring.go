@@ -1,16 +1,16 @@
-package edge
+package window
 
 import (
 	"sort"
 	"unsafe"
 )
 
-// entry is the window's index of one event. It holds no pointer, so that the
+// Entry is the window's index of one event. It holds no pointer, so that the
 // garbage collector has nothing to follow through a million of them.
-type entry struct {
-	sequence uint64
+type Entry struct {
+	Sequence uint64
 	offset   uint64 // of the frame, in bytes since the window began
-	time     int64  // nanoseconds since 1970
+	Time     int64  // nanoseconds since 1970
 	size     uint32 // of the frame
 	chain    uint32 // the number of its stream's chain
 	dead     bool   // cleared: on no stream's chain any more, and to be passed over in the flow
@@ -28,17 +28,17 @@ type entry struct {
 type links struct{ prev, next, jump, height uint32 }
 
 // linksOf picks the links of one of the two chains that an entry is on.
-type linksOf func(*entry) *links
+type linksOf func(*Entry) *links
 
-func streamLinks(e *entry) *links { return &e.stream }
-func flowLinks(e *entry) *links   { return &e.flow }
+func streamLinks(e *Entry) *links { return &e.stream }
+func flowLinks(e *Entry) *links   { return &e.flow }
 
 // entryBytes is what an entry costs.
-const entryBytes = int(unsafe.Sizeof(entry{}))
+const entryBytes = int(unsafe.Sizeof(Entry{}))
 
 // ring holds the entries numbered first to next-1.
 type ring struct {
-	entries     []entry
+	entries     []Entry
 	first, next uint64
 }
 
@@ -49,16 +49,16 @@ func (r *ring) len() int { return int(r.next - r.first) } //nolint:gosec // entr
 func (r *ring) bytes() int { return r.len() * entryBytes }
 
 // at returns entry n, which must be held.
-func (r *ring) at(n uint64) *entry { return &r.entries[n%uint64(len(r.entries))] }
+func (r *ring) at(n uint64) *Entry { return &r.entries[n%uint64(len(r.entries))] }
 
 // holds reports whether there is an entry of a sequence.
 func (r *ring) holds(sequence uint64) bool {
-	n := sort.Search(r.len(), func(i int) bool { return r.at(r.first+uint64(i)).sequence >= sequence }) //nolint:gosec // not negative
-	return n < r.len() && r.at(r.first+uint64(n)).sequence == sequence                                  //nolint:gosec // not negative
+	n := sort.Search(r.len(), func(i int) bool { return r.at(r.first+uint64(i)).Sequence >= sequence }) //nolint:gosec // not negative
+	return n < r.len() && r.at(r.first+uint64(n)).Sequence == sequence                                  //nolint:gosec // not negative
 }
 
 // push adds an entry and returns its number.
-func (r *ring) push(e entry) uint64 {
+func (r *ring) push(e Entry) uint64 {
 	if r.next-r.first == uint64(len(r.entries)) {
 		r.grow()
 	}
@@ -72,7 +72,7 @@ func (r *ring) pop() { r.first++ }
 
 // grow doubles the ring. Entries keep their numbers.
 func (r *ring) grow() {
-	bigger := ring{entries: make([]entry, max(64, 2*len(r.entries))), first: r.first, next: r.next}
+	bigger := ring{entries: make([]Entry, max(64, 2*len(r.entries))), first: r.first, next: r.next}
 	for n := r.first; n < r.next; n++ {
 		*bigger.at(n) = *r.at(n)
 	}

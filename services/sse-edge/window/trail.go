@@ -1,0 +1,56 @@
+package window
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"rejoin/shared/eventlog"
+)
+
+// maxTrails is how many events' trails a window has. An event whose trail is forgotten
+// is delivered without a span.
+const maxTrails = 1024
+
+// Trail is the trace of an event that is sampled. It is safe for concurrent use.
+type Trail struct {
+	Publish     trace.SpanContext
+	Came        time.Time // when the window got the event
+	Subscribers int       // how many streams it was for then
+	Deliveries  atomic.Int64
+}
+
+// trails are those of a window's newest sampled events, by ascending sequence.
+type trails []trailed
+
+type trailed struct {
+	sequence uint64
+	*Trail
+}
+
+// add notes the trail of an event of a stream. Of too many it forgets the oldest.
+func (t *trails) add(e eventlog.Entry, stream *Chain) {
+	if len(*t) == maxTrails {
+		*t = slices.Delete(*t, 0, maxTrails/4) // not for each
+	}
+	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Came: time.Now(), Subscribers: stream.readers + stream.flow.readers}})
+}
+
+// of returns the trail of an event, nil when it is forgotten.
+func (t trails) of(sequence uint64) *Trail {
+	i, ok := slices.BinarySearchFunc(t, sequence, func(t trailed, sequence uint64) int {
+		switch {
+		case t.sequence < sequence:
+			return -1
+		case t.sequence > sequence:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		return nil
+	}
+	return t[i].Trail
+}

@@ -1,0 +1,191 @@
+package window
+
+import "rejoin/shared/eventlog"
+
+// View is what a window says to one reader at one moment.
+type View struct {
+	// Inside says that the cursor lies at or above the floor; without it only the
+	// fields up to items mean anything.
+	Inside     bool
+	Floor      uint64
+	Rollbacks  int
+	Common     uint64 // of the rollbacks that the reader has not seen yet
+	Generation string
+	Birth      string
+	Version    uint64
+	ClearedAt  uint64
+	Losses     []Loss // those that the reader has not heard of yet
+	// Proved is the proved floor.
+	Proved uint64
+	// End is the window's end.
+	End uint64
+	// Life is that of the chain: one that waited for its session may have got it.
+	Life string
+	// Closed is the sequence at which the place ends; 0 while it is open.
+	Closed uint64
+	// Items are the events behind the cursor; through is the cursor behind them,
+	// which is end when there are no more.
+	Items   []Item
+	Through uint64
+	Last    uint64 // the number of the last item's entry
+	More    bool
+}
+
+// Loss is what is gone: a stream's events up to a sequence, or those of all streams of the
+// life when stream is empty.
+type Loss struct {
+	Stream  string
+	UpTo    uint64
+	Reason  eventlog.Reason
+	Certain bool // an event of it is gone for sure
+}
+
+// Limits bound what one read takes.
+type Limits struct{ Events, Bytes int }
+
+// Read returns what follows r's cursor. items is reused.
+func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	c := r.Chain
+	v := View{
+		Floor: w.floor, Rollbacks: len(w.rollbacks), Birth: w.birth, Generation: w.gens[len(w.gens)-1].ID,
+		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.floor), Proved: w.proved, End: w.end, Closed: c.Closed, Life: c.Place.Life,
+		Items: items[:0],
+	}
+	if c.flow != nil {
+		v.ClearedAt = max(v.ClearedAt, c.flow.clearedAt)
+		if f := c.flow.Closed; f != 0 && (v.Closed == 0 || f < v.Closed) {
+			v.Closed = f
+		}
+	}
+	if len(w.rollbacks) > r.Rollbacks {
+		v.Common = w.rollbacks[r.Rollbacks]
+		for _, common := range w.rollbacks[r.Rollbacks:] {
+			v.Common = min(v.Common, common)
+		}
+		return v
+	}
+	v.Inside = r.Cursor+1 >= w.floor
+	if v.Inside {
+		w.collect(&v, r, limit)
+	}
+	return v
+}
+
+// collect fills in the items.
+func (w *Window) collect(v *View, r *Subscriber, limit Limits) {
+	c := r.Chain
+	v.Through = max(v.End, r.Cursor)
+	if c.length == 0 || w.ring.at(c.last).Sequence <= r.Cursor {
+		return
+	}
+	of := streamLinks
+	if c.flow == nil {
+		of = flowLinks
+	}
+	n, bytes := w.after(c, r, of), 0
+	for {
+		en := w.ring.at(n)
+		if !en.dead {
+			if len(v.Items) >= limit.Events || len(v.Items) > 0 && bytes+int(en.size) > limit.Bytes {
+				v.More = true
+				v.Through = v.Items[len(v.Items)-1].Sequence
+				return
+			}
+			it := Item{Sequence: en.Sequence, Time: en.Time, Offset: en.offset, Number: n}
+			it.Frame, it.Segment = w.frames.bytes(en.offset, en.size)
+			if c.flow == nil {
+				it.Stream = w.byNumber[en.chain].Place.Stream
+			} else {
+				it.Stream = c.Place.Stream
+			}
+			if en.traced {
+				it.Trail = w.trails.of(en.Sequence)
+			}
+			v.Items = append(v.Items, it)
+			bytes += int(en.size)
+			v.Last = n
+		}
+		next := of(en).next
+		if next == 0 || n == c.last {
+			return
+		}
+		n += uint64(next)
+	}
+}
+
+// after returns the number of the oldest entry of a chain behind r's cursor; there
+// is one. It is next to the one delivered last, or else found from the chain's end.
+func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
+	if n := r.Last; n >= w.ring.first && n < w.ring.next && n >= c.first {
+		if en := w.ring.at(n); en.Sequence == r.Cursor && of(en).next != 0 {
+			return n + uint64(of(en).next)
+		}
+	}
+	n := c.last
+	for n != c.first {
+		at := of(w.ring.at(n))
+		if far := n - uint64(at.jump); at.jump != 0 && far >= c.first && w.ring.at(far).Sequence > r.Cursor {
+			n = far
+			continue
+		}
+		prev := n - uint64(at.prev)
+		if w.ring.at(prev).Sequence <= r.Cursor {
+			break
+		}
+		n = prev
+	}
+	return n
+}
+
+// Wait returns a channel that is closed when the reader's chain has changed since
+// the view of that version was taken.
+func (w *Window) Wait(r *Subscriber, version uint64) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Chain.version != version {
+		return closedChannel
+	}
+	if r.Chain.changed == nil {
+		r.Chain.changed = make(chan struct{})
+	}
+	return r.Chain.changed
+}
+
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Trims returns the sequence of the newest trim of a chain's place, or for a flow of any of
+// its streams, as far as the window holds it, which is from the floor on.
+func (w *Window) Trims(c *Chain) (newest, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if newest = c.newestTrim; c.flow != nil {
+		newest = max(newest, c.flow.trimmedAt)
+	}
+	return newest, w.floor
+}
+
+// Reached reports whether the window has come to the end of the log as a look has shown it.
+// One that is of another generation begins anew soon, and is not to be waited for.
+func (w *Window) Reached(state eventlog.State) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.end >= state.Last || w.birth != state.Birth || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
+}
+
+// Holes returns as much of a view as a look after a jump needs; inside says whether
+// the window has caught up.
+func (w *Window) Holes() View {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	v := View{Inside: w.caughtUp, Birth: w.birth, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	if len(w.gens) > 0 {
+		v.Generation = w.gens[len(w.gens)-1].ID
+	}
+	return v
+}

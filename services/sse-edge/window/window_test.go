@@ -1,0 +1,629 @@
+package window
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/tracing"
+)
+
+func testState(last uint64) eventlog.State {
+	return eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1, Last: last}
+}
+
+func message(sequence uint64, at Place, data string) eventlog.Entry {
+	return eventlog.Entry{
+		Subject: event.Subject{Session: at.Session, Life: at.Life, Stream: at.Stream}, Valid: true,
+		Sequence: sequence, Time: time.Unix(0, int64(sequence)), Type: "message", Data: []byte(data), //nolint:gosec // small
+	}
+}
+
+func marker(sequence uint64, at Place, kind event.Kind) eventlog.Entry {
+	return eventlog.Entry{Subject: event.Subject{Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: kind}, Valid: true, Sequence: sequence}
+}
+
+func trimOf(sequence uint64, at Place, removed ...uint64) eventlog.Entry {
+	e := marker(sequence, at, event.Trim)
+	e.Trim = &eventlog.Trim{Session: at.Session, Life: at.Life, Stream: at.Stream, Reason: eventlog.Trimmed, Removed: removed}
+	if n := len(removed); n > 0 {
+		e.Trim.UpTo = removed[n-1]
+	}
+	return e
+}
+
+func newTestWindow(budget int) *Window {
+	w := New(budget, func(string) {})
+	w.Begin(testState(0), 0, 1)
+	w.Through(0, 0)
+	return w
+}
+
+func subscriberAt(w *Window, at Place, cursor uint64) *Subscriber {
+	return &Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}
+}
+
+func streamOf(session, stream string) Place { return Place{Session: session, Stream: stream} }
+
+func opening(sequence uint64, session, life string) eventlog.Entry {
+	return eventlog.Entry{
+		Subject: event.Subject{Session: session, Kind: event.Open}, Valid: true,
+		Sequence: sequence, Data: fmt.Appendf(nil, `{"life":%q}`, life),
+	}
+}
+
+// The window against the simplest model there is: a slice of everything ever appended.
+// What is read must be the model's events of the place behind the cursor, without those
+// that were cleared; a place is closed when its end, or the opening of another life, is
+// the last that the model has of it.
+func TestWindow_ReadsWhatWasAppended(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newTestWindow(rapid.SampledFrom([]int{1, 2 << 10, 6 << 10, 1 << 20}).Draw(t, "budget"))
+		type modelled struct {
+			at       Place
+			sequence uint64
+			data     string
+		}
+		var model []modelled
+		closed := map[Place]uint64{}
+		opened := map[string]string{} // the life of a session that was opened, "several" when there are more
+		sequence := uint64(0)
+		var places []Place
+		for _, session := range []string{"s", "t"} {
+			for _, life := range []string{"one", "two"} {
+				for _, stream := range []string{"a", "b"} {
+					places = append(places, Place{session, life, stream})
+				}
+			}
+		}
+		within := func(at, in Place) bool {
+			return at.Session == in.Session && at.Life == in.Life && (in.Stream == "" || at.Stream == in.Stream)
+		}
+		readers := map[Place]*Subscriber{}
+		check := func(at Place, cursor uint64, r *Subscriber) {
+			var want []string
+			for _, m := range model {
+				if within(m.at, at) && m.sequence > cursor {
+					want = append(want, m.data)
+				}
+			}
+			var got []string
+			for {
+				v := w.Read(r, Limits{Events: rapid.IntRange(1, 7).Draw(t, "limit"), Bytes: 300}, nil)
+				if !v.Inside {
+					return
+				}
+				for _, it := range v.Items {
+					_, data := FrameParts(it.Frame)
+					got = append(got, string(data))
+				}
+				r.Cursor, r.Last = v.Through, v.Last
+				if len(v.Items) == 0 || !v.More {
+					if v.Closed != 0 && closed[at] == 0 && closed[Place{at.Session, at.Life, ""}] == 0 && opened[at.Session] == at.Life {
+						t.Fatalf("%v is closed at %d", at, v.Closed)
+					}
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%v after %d: got %d events %q, want %d %q", at, cursor, len(got), got, len(want), want)
+			}
+		}
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			at := rapid.SampledFrom(places).Draw(t, "place")
+			switch rapid.IntRange(0, 20).Draw(t, "op") {
+			case 0:
+				sequence++
+				if rapid.Bool().Draw(t, "session") {
+					at.Stream = ""
+				}
+				w.Append(marker(sequence, at, event.Clear), 0)
+				model = slices.DeleteFunc(model, func(m modelled) bool { return within(m.at, at) })
+			case 1:
+				if rapid.IntRange(0, 9).Draw(t, "rarely") == 0 {
+					sequence++
+					w.Append(marker(sequence, at, event.End), 0)
+					closed[at] = sequence
+				}
+			case 2, 3:
+				cursor := uint64(rapid.IntRange(0, int(sequence)).Draw(t, "cursor")) //nolint:gosec // small
+				if rapid.Bool().Draw(t, "flow") {
+					at.Stream = ""
+				}
+				r := subscriberAt(w, at, cursor)
+				check(at, cursor, r)
+				w.Detach(r.Chain)
+			case 4, 5:
+				if readers[at] == nil {
+					readers[at] = subscriberAt(w, at, sequence)
+				}
+				check(at, readers[at].Cursor, readers[at])
+			case 7: // what the window holds is there, also when it is deleted in the log
+				sequence++
+				if rapid.Bool().Draw(t, "life") {
+					at.Stream = ""
+				}
+				var removed []uint64
+				for n := uint64(1); n < sequence; n++ {
+					removed = append(removed, n)
+				}
+				w.Append(trimOf(sequence, at, removed...), 0)
+				r := subscriberAt(w, at, 0)
+				check(at, 0, r)
+				w.Detach(r.Chain)
+			case 6:
+				sequence++
+				w.Append(opening(sequence, at.Session, at.Life), 0)
+				if of := opened[at.Session]; of == "" || of == at.Life {
+					opened[at.Session] = at.Life
+				} else {
+					opened[at.Session] = "several"
+				}
+			default:
+				sequence++
+				data := fmt.Sprintf(`{"n":%d,"pad":%q}`, sequence, bytes.Repeat([]byte("x"), rapid.IntRange(0, 60).Draw(t, "size")))
+				w.Append(message(sequence, at, data), 0)
+				model = append(model, modelled{at, sequence, data})
+				delete(closed, at)
+				delete(closed, Place{at.Session, at.Life, ""})
+			}
+			if got := w.Stats(); got.Floor > 1 && got.Events+len(w.markers) == 0 && sequence == got.End && got.Floor != got.End+1 && len(model) > 0 {
+				t.Fatalf("the floor is %d at the end %d", got.Floor, got.End)
+			}
+		}
+	})
+}
+
+func TestWindowStaysWithinItsBudget(t *testing.T) {
+	const budget = 64 << 10
+	w := newTestWindow(budget)
+	for n := uint64(1); n <= 5000; n++ {
+		at := streamOf("s", fmt.Sprint(n%100))
+		w.Append(message(n, at, `{"jsonrpc":"2.0","method":"m"}`), 0)
+		if got := w.Stats(); got.Bytes > budget+maxSegment/16 {
+			t.Fatalf("after %d events the window takes %d bytes of %d", n, got.Bytes, budget)
+		}
+	}
+	got := w.Stats()
+	if got.Floor == 1 || got.Events < 100 {
+		t.Fatalf("the window holds %d events from %d on", got.Events, got.Floor)
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if len(w.chains) > 101 {
+		t.Errorf("%d chains for 100 streams and a flow", len(w.chains))
+	}
+}
+
+// Chains of streams that nobody reads go with their last event, or the window
+// would grow with every stream there ever was.
+func TestWindowForgetsStreams(t *testing.T) {
+	w := newTestWindow(32 << 10)
+	for n := uint64(1); n <= 20000; n++ {
+		w.Append(message(n, streamOf(fmt.Sprint("s", n), "a"), `{}`), 0)
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if held := int(w.ring.next - w.ring.first); len(w.chains) != 2*held || len(w.byNumber)-len(w.free) != held { //nolint:gosec // small
+		t.Errorf("%d chains and %d numbers for %d events", len(w.chains), len(w.byNumber)-len(w.free), held)
+	}
+}
+
+// A name may be used again while a window that is seldom written to still has the events of
+// the life before: a reader gets those of its own life, and its end with the opening of the
+// next one.
+func TestWindow_LivesOfANameAreApart(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	old := Place{"s", "one", "a"}
+	w.Append(opening(1, "s", "one"), 0)
+	w.Append(message(2, old, `{"old":1}`), 0)
+	reading := subscriberAt(w, old, 0)
+	w.Append(opening(3, "s", "two"), 0)
+	w.Append(message(4, Place{"s", "two", "a"}, `{"new":1}`), 0)
+	all := Limits{Events: 100, Bytes: 1 << 20}
+	if v := w.Read(reading, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 2 || v.Closed != 3 {
+		t.Errorf("the reader of the life before has %d events and its end at %d", len(v.Items), v.Closed)
+	}
+	for _, at := range []Place{{"s", "", "a"}, {"s", "", ""}} { // the life is to be found
+		r := subscriberAt(w, at, 0)
+		if v := w.Read(r, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 4 || v.Closed != 0 || v.Life != "two" {
+			t.Errorf("%v: %d events of life %q, end at %d", at, len(v.Items), v.Life, v.Closed)
+		}
+	}
+	w.Append(message(5, old, `{"late":1}`), 0) // only damage does that; nothing is hidden
+	if v := w.Read(reading, all, nil); len(v.Items) != 2 || v.Closed != 0 {
+		t.Errorf("after an event behind its end the life before has %d events, end at %d", len(v.Items), v.Closed)
+	}
+}
+
+// A window that begins behind an opening learns the life from the first event, or from who
+// looked in the log; an older opening than that says nothing.
+func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
+	for name, begin := range map[string]func(*Window){
+		"event":   func(w *Window) { w.Append(message(7, Place{"s", "one", "b"}, `{}`), 0) },
+		"opening": func(w *Window) { w.Append(opening(7, "s", "one"), 0) },
+		"look":    func(w *Window) { w.Attach(Place{"s", "one", ""}, true, 3) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTestWindow(1 << 20)
+			stream, flow := subscriberAt(w, streamOf("s", "a"), 0), subscriberAt(w, streamOf("s", ""), 0)
+			begin(w)
+			w.Append(message(8, Place{"s", "one", "a"}, `{}`), 0)
+			for _, r := range []*Subscriber{stream, flow} {
+				v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
+				if len(v.Items) == 0 || v.Life != "one" {
+					t.Errorf("%d events, life %q", len(v.Items), v.Life)
+				}
+				w.Detach(r.Chain)
+			}
+		})
+	}
+}
+
+// A roll-back takes what the window knew of lives and ends: the log may have lost it.
+func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	at := Place{"s", "one", "a"}
+	w.Append(message(1, at, `{}`), 0)
+	r := subscriberAt(w, at, 1)
+	w.Append(marker(2, at, event.End), 0)
+	w.Append(opening(3, "s", "two"), 0)
+	w.Rollback(testState(1), 1, 2, 1)
+	w.Through(1, 0)
+	r.Rollbacks = 1
+	if life, known, _ := w.LifeOf("s"); known {
+		t.Errorf("the life is %q", life)
+	}
+	w.Append(message(2, at, `{}`), 0)
+	if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Closed != 0 {
+		t.Errorf("%d events, closed at %d", len(v.Items), v.Closed)
+	}
+}
+
+// The marker comes behind the last event, and must not keep the chain for ever.
+func TestAWindowForgetsWhatHasEnded(t *testing.T) {
+	w := newTestWindow(16 << 10)
+	for n := uint64(1); n < 4000; n += 2 {
+		at := streamOf(fmt.Sprint("s", n), "a")
+		w.Append(message(n, at, `{}`), 0)
+		at.Stream = ""
+		w.Append(marker(n+1, at, event.End), 0)
+	}
+	if n := len(w.chains); n > 2*w.Stats().Events+10 {
+		t.Errorf("the window has %d chains for %d events", n, w.Stats().Events)
+	}
+}
+
+func TestAWindowOfMarkersAloneIsBoundedToo(t *testing.T) {
+	for _, kind := range []event.Kind{event.End, event.Clear, event.Trim} {
+		t.Run(kind.String(), func(t *testing.T) {
+			w := newTestWindow(64 << 10)
+			for n := uint64(1); n < 4000; n++ {
+				e := trimOf(n, streamOf(fmt.Sprint("s", n), "a"))
+				e.Subject.Kind = kind
+				w.Append(e, 0)
+			}
+			if n := len(w.chains); n > 1000 {
+				t.Errorf("the window has %d chains", n)
+			}
+		})
+	}
+}
+
+func TestWindowTellsWhereTheTailJumped(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	a, b := streamOf("s", "a"), streamOf("s", "b")
+	w.Append(message(1, a, `1`), 0)
+	w.Append(message(5, b, `5`), 3)
+	r := subscriberAt(w, a, 1)
+	v := w.Read(r, Limits{10, 1 << 20}, nil)
+	if !v.Inside || v.Proved != 5 || len(v.Items) != 0 || v.Through != 5 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A trim tells what the tail missed of a stream: what the window holds is not missing, nor
+// what is of other streams.
+func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	a, b, all := streamOf("s", "a"), streamOf("s", "b"), streamOf("s", "")
+	w.Append(message(1, a, `1`), 0)
+	w.Append(message(2, b, `2`), 0)
+	w.Append(message(6, a, `6`), 3)
+	want := func(at Place, cursor uint64, want ...Loss) {
+		t.Helper()
+		r := subscriberAt(w, at, cursor)
+		defer w.Detach(r.Chain)
+		if v := w.Read(r, Limits{10, 1 << 20}, nil); !slices.Equal(v.Losses, want) {
+			t.Errorf("%v behind %d: %v, want %v", at, cursor, v.Losses, want)
+		}
+	}
+	reader := subscriberAt(w, a, 1)
+	woken := w.Wait(reader, w.Read(reader, Limits{10, 1 << 20}, nil).Version)
+	w.Append(trimOf(7, a, 1, 6), 0)
+	if isClosed(woken) {
+		t.Error("a trim of what the window holds wakes readers")
+	}
+	w.Append(trimOf(8, a, 1, 3, 6), 0)
+	if !isClosed(woken) {
+		t.Error("nobody is told what is missing")
+	}
+	lost := Loss{"a", 3, eventlog.Trimmed, true}
+	want(a, 2, lost)
+	want(a, 3)
+	want(b, 2)
+	want(all, 2, lost)
+	w.Append(trimOf(9, all, 2, 4, 5), 0)
+	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
+	want(b, 5)
+	want(all, 4, Loss{"", 5, eventlog.Trimmed, false})
+	w.Append(trimOf(10, b, 2, 4), 0)
+	want(b, 3, Loss{"b", 4, eventlog.Trimmed, true}, Loss{"b", 5, eventlog.Trimmed, false})
+	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
+}
+
+// Whatever a janitor deletes while a tail goes on, a reader is told all that the tail missed,
+// and nothing else, once the tail has come to the end.
+func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newTestWindow(1 << 20)
+		streams := []string{"a", "b"}
+		log := []eventlog.Entry{{}} // by sequence
+		deleted, received := map[uint64]bool{}, map[uint64]bool{}
+		var announced []uint64
+		ofLife := 0 // up to where a trim of the life was announced
+		tail := func() (more bool) {
+			end := w.Stats().End
+			for n := end + 1; n < uint64(len(log)); n++ {
+				if !deleted[n] {
+					w.Append(log[n], n-end-1)
+					received[n] = true
+					return true
+				}
+			}
+			return false
+		}
+		isEvent := func(n uint64) bool { return log[n].Subject.Kind == event.Message }
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			at := streamOf("s", rapid.SampledFrom(streams).Draw(t, "stream"))
+			next := uint64(len(log))
+			switch rapid.IntRange(0, 9).Draw(t, "op") {
+			case 0, 1:
+				upTo := rapid.IntRange(ofLife, len(log)-1).Draw(t, "up to")
+				if rapid.IntRange(0, 3).Draw(t, "life") == 0 {
+					at.Stream, ofLife = "", upTo
+				}
+				again := rapid.Bool().Draw(t, "list again")
+				e := trimOf(next, at)
+				for n := uint64(1); n <= uint64(upTo); n++ { //nolint:gosec // small
+					if isEvent(n) && (at.Stream == "" || log[n].Subject.Stream == at.Stream) {
+						if e.Trim.UpTo = n; !slices.Contains(announced, n) || again && !deleted[n] {
+							e.Trim.Removed = append(e.Trim.Removed, n)
+						}
+					}
+				}
+				log = append(log, e)
+				announced = append(announced, e.Trim.Removed...)
+			case 2, 3, 4:
+				if len(announced) > 0 {
+					deleted[rapid.SampledFrom(announced).Draw(t, "deleted")] = true
+				}
+			case 5, 6:
+				tail()
+			default:
+				log = append(log, message(next, at, `{}`))
+			}
+		}
+		for tail() {
+		}
+		for _, stream := range append(streams, "") {
+			cursor := uint64(rapid.IntRange(0, len(log)-1).Draw(t, "cursor")) //nolint:gosec // small
+			missed := uint64(0)
+			for n := cursor + 1; n < uint64(len(log)); n++ {
+				if isEvent(n) && !received[n] && (stream == "" || log[n].Subject.Stream == stream) {
+					missed = n
+				}
+			}
+			r := subscriberAt(w, streamOf("s", stream), cursor)
+			v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
+			told, certain := uint64(0), false
+			for _, l := range v.Losses {
+				told, certain = max(told, l.UpTo), certain || l.Certain
+			}
+			if told < missed || told > 0 && missed == 0 && (certain || ofLife == 0) {
+				t.Fatalf("%q behind %d: missed %d, told %v", stream, cursor, missed, v.Losses)
+			}
+			w.Detach(r.Chain)
+		}
+	})
+}
+
+// Control entries that the janitor writes again are no news.
+func TestWindow_Copies(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	old, at := Place{"s", "zero", "a"}, Place{"s", "one", "a"}
+	w.Append(message(1, old, `{}`), 0)
+	w.Append(opening(2, "s", "one"), 0)
+	w.Append(message(3, at, `{}`), 0)
+	w.Append(message(4, Place{"s", "one", "b"}, `{}`), 0)
+	w.Append(marker(5, Place{"s", "one", "b"}, event.End), 0)
+	w.Append(message(6, old, `{}`), 0) // only damage does that, and it cancels the end
+	closed := func(at Place) uint64 {
+		r := subscriberAt(w, at, 0)
+		defer w.Detach(r.Chain)
+		return w.Read(r, Limits{10, 1 << 20}, nil).Closed
+	}
+	connected := subscriberAt(w, at, 3)
+	version := w.Read(connected, Limits{10, 1 << 20}, nil).Version
+	w.Append(opening(7, "s", "one"), 0)
+	w.Append(marker(8, Place{"s", "one", "b"}, event.End), 0)
+	if isClosed(w.Wait(connected, version)) || closed(at) != 0 || closed(old) != 0 || closed(Place{"s", "one", "b"}) != 5 {
+		t.Errorf("ends: %d, %d, %d", closed(at), closed(old), closed(Place{"s", "one", "b"}))
+	}
+	if life, known, _ := w.LifeOf("s"); life != "one" || !known {
+		t.Errorf("the life is %q", life)
+	}
+}
+
+func TestWaitWakesOnlyItsStream(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	a, b := streamOf("s", "a"), streamOf("s", "b")
+	ra, rb, flow := subscriberAt(w, a, 0), subscriberAt(w, b, 0), subscriberAt(w, Place{Session: "s"}, 0)
+	wait := func(r *Subscriber) <-chan struct{} { return w.Wait(r, w.Read(r, Limits{10, 1 << 20}, nil).Version) }
+	wa, wb, wf := wait(ra), wait(rb), wait(flow)
+	before := w.Read(ra, Limits{10, 1 << 20}, nil).Version
+	w.Append(message(1, a, `1`), 0)
+	if !isClosed(wa) || isClosed(wb) || !isClosed(wf) {
+		t.Errorf("woken: a %v, b %v, flow %v", isClosed(wa), isClosed(wb), isClosed(wf))
+	}
+	if !isClosed(w.Wait(ra, before)) {
+		t.Error("a wait for a version that is over must not block")
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestFramePartsUndoFrames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := rapid.StringMatching(`[a-z{}:"\n]{0,40}`).Draw(t, "data")
+		typ := rapid.SampledFrom([]string{"message", "progress", "data: x"}).Draw(t, "type")
+		gotType, got := FrameParts(AppendFrame(nil, []byte("s_1234567_"), 7, typ, []byte(data)))
+		if gotType != typ || string(got) != data {
+			t.Fatalf("got %q %q, want %q %q", gotType, got, typ, data)
+		}
+	})
+}
+
+func BenchmarkAppend(b *testing.B) {
+	w := newTestWindow(256 << 20)
+	e := message(0, streamOf("session", "stream"), `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"`+string(bytes.Repeat([]byte("x"), 430))+`"}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Sequence++
+		w.Append(e, 0)
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	data := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + string(bytes.Repeat([]byte("x"), 430)) + `"}}`)
+	var frame []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		frame = AppendFrame(frame[:0], []byte("stream_1234567_"), 123456, "message", data)
+	}
+}
+
+func BenchmarkReadAfterCursor(b *testing.B) {
+	w := newTestWindow(256 << 20)
+	const events, streams = 200_000, 1000
+	for n := uint64(1); n <= events; n++ {
+		w.Append(message(n, streamOf("s", fmt.Sprint(n%streams)), `{"jsonrpc":"2.0","method":"m"}`), 0)
+	}
+	r := subscriberAt(w, streamOf("s", "7"), 0)
+	items := make([]Item, 0, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Cursor, r.Last = events-50*streams, 0
+		if v := w.Read(r, Limits{1024, 256 << 10}, items); len(v.Items) != 50 {
+			b.Fatal(len(v.Items))
+		}
+	}
+}
+
+// A cursor far behind in a stream that has the window to itself.
+func BenchmarkFindFarBehind(b *testing.B) {
+	w := newTestWindow(256 << 20)
+	const events = 500_000
+	for n := uint64(1); n <= events; n++ {
+		w.Append(message(n, streamOf("s", "a"), `{"jsonrpc":"2.0","method":"m"}`), 0)
+	}
+	r := subscriberAt(w, streamOf("s", "a"), 0)
+	items := make([]Item, 0, 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Cursor, r.Last = w.floor+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
+		if v := w.Read(r, Limits{1, 1 << 10}, items); len(v.Items) != 1 || v.Items[0].Sequence != r.Cursor+1 {
+			b.Fatal(v.Items)
+		}
+	}
+}
+
+func stateOf(gens ...event.Generation) eventlog.State {
+	return eventlog.State{Birth: "b", Generations: append([]event.Generation{{ID: "b", Start: 1}}, gens...)}
+}
+
+func TestAWindowOfALifeThatWasRolledBackTakesNoGenerationOfTheNext(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	w.Extend(stateOf(event.Generation{ID: "first", Start: 1}), false)
+	w.Append(message(1, streamOf("s", "a"), "1"), 0)
+	w.Append(message(2, streamOf("s", "a"), "2"), 0)
+	for name, after := range map[string]eventlog.State{
+		"an older copy":           stateOf(event.Generation{ID: "other", Start: 2}),
+		"an older copy, no start": stateOf(),
+		"a power cut":             stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "other", Start: 2}),
+	} {
+		if w.Extend(after, false); w.gens[len(w.gens)-1].ID != "first" {
+			t.Errorf("%s: the window is of generation %s", name, w.gens[len(w.gens)-1].ID)
+		}
+	}
+	if w.Extend(stateOf(event.Generation{ID: "first", Start: 1}, event.Generation{ID: "second", Start: 3}), false); w.gens[len(w.gens)-1].ID != "second" {
+		t.Error("the window does not take the generation that follows its own")
+	}
+	w.Append(message(3, streamOf("s", "a"), "3"), 0)
+	if w.Extend(stateOf(append(slices.Clone(w.gens[1:]), event.Generation{ID: "late", Start: 3})...), true); w.gens[len(w.gens)-1].ID != "late" {
+		t.Error("the window does not take a generation that was begun late, on the tail's own server")
+	}
+}
+
+func sampledMessage(sequence uint64, at Place, flags string) eventlog.Entry {
+	e := message(sequence, at, "{}")
+	e.Trace = tracing.Context{Parent: fmt.Sprintf("00-%032x-%016x-%s", sequence, sequence, flags)}
+	return e
+}
+
+func TestAWindowRemembersOnlySampledEventsAndNotAllOfThem(t *testing.T) {
+	w, at := newTestWindow(64<<20), streamOf("s", "t")
+	const events = 3 * maxTrails
+	for n := uint64(1); n <= events; n++ {
+		flags := "00"
+		if n%2 == 0 {
+			flags = "01"
+		}
+		w.Append(sampledMessage(n, at, flags), 0)
+		if len(w.trails) > maxTrails {
+			t.Fatalf("after %d events there are %d trails", n, len(w.trails))
+		}
+	}
+	v := w.Read(subscriberAt(w, at, 0), Limits{events, 64 << 20}, nil)
+	if len(v.Items) != events {
+		t.Fatalf("there are %d events", len(v.Items))
+	}
+	for _, it := range v.Items[events-maxTrails:] {
+		if (it.Trail != nil) != (it.Sequence%2 == 0) {
+			t.Fatalf("event %d has the trail %v", it.Sequence, it.Trail)
+		}
+		if it.Trail != nil && it.Trail.Publish.TraceID().String() != fmt.Sprintf("%032x", it.Sequence) {
+			t.Fatalf("event %d has the trace %s", it.Sequence, it.Trail.Publish.TraceID())
+		}
+	}
+	if v.Items[1].Trail != nil {
+		t.Error("the oldest trail is still there")
+	}
+	w.Rollback(testState(0), 0, 1, 0)
+	if len(w.trails) > 0 {
+		t.Error("a life that is over has trails")
+	}
+}
