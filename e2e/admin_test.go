@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/waittest"
 )
 
 // hostile is a name that would run as a script if HTML were built from it.
@@ -160,7 +161,7 @@ func TestTheAdminPageFindsSortsAndTurnsPages(t *testing.T) {
 		p.publish(fmt.Sprintf("session-%02d", n), "s", 1, 1+n/59)
 	}
 	// Else the second page may begin behind less than fifty of them.
-	waitUntil(t, "the janitor has all sessions", func() bool {
+	waittest.Until(t, "the janitor has all sessions", func() bool {
 		list := do(t, http.MethodGet, p.api()+"/v1/sessions?limit=100", "").body
 		return strings.Count(list, `"session":"session-`) == 60 && p.retained("session-59", "s") == 2
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/waittest"
 )
 
 // raw sends a request byte for byte; "\n" stands for the line ends of its head.
@@ -164,7 +165,7 @@ func TestAttackLogInjection(t *testing.T) {
 			msg := nats.NewMsg("mcp.ingest." + strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged) + ".t")
 			msg.Header = nats.Header{"Event-Type": {line}}
 			msg.Data = []byte(forged)
-			if _, err := nc.RequestMsg(msg, patience); err != nil {
+			if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
 				t.Fatal(err)
 			}
 			if err := nc.Publish("mcp.0."+strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged)+".=.t", []byte(forged)); err != nil {

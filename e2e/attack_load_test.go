@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // dial opens a connection to the address of a flag, on which nothing lasts for ever.
@@ -24,7 +26,7 @@ func (p *proc) dial(flag string) net.Conn {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
 	return conn
 }
 
@@ -181,9 +183,9 @@ func TestAttackConnectionFlood(t *testing.T) {
 		s.numbers(2, 10)
 		s.cut()
 	}
-	waitUntil(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
-	waitUntil(t, "the goroutines have gone", func() bool { return p.metric("go_goroutines") < goroutines+limit })
-	waitUntil(t, "the memory is free", func() bool { return p.heap() < heap+32<<20 })
+	waittest.Until(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	waittest.Until(t, "the goroutines have gone", func() bool { return p.metric("go_goroutines") < goroutines+limit })
+	waittest.Until(t, "the memory is free", func() bool { return p.heap() < heap+32<<20 })
 	p.subscribe(path, "").connected()
 }
 

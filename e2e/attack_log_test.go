@@ -16,6 +16,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/waittest"
 )
 
 // The attacks V3 to V10 on the promises of the log, as the table in the design of the log
@@ -101,7 +103,7 @@ func TestAttack_TrimLost(t *testing.T) {
 			s.cut()
 			p.publish("trimmed", "busy", 1, 5)
 			p.emptied("trimmed", "quiet") // its events are the oldest
-			waitUntil(t, "the events are deleted", func() bool { return !p.stored(sequenceOf(t, last)) })
+			waittest.Until(t, "the events are deleted", func() bool { return !p.stored(sequenceOf(t, last)) })
 			tt.damage(t, p, p.newestTrim())
 			p.start()
 
@@ -126,7 +128,7 @@ func (p *proc) partition0() jetstream.Stream {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -283,7 +285,7 @@ func TestAttack_IngestLinkStalledWhileStreamCloses(t *testing.T) {
 			link.stall(directions...)
 			closeAt(t, in.ingest.url+"/v1/sessions/attacked/streams/s")
 			v.fire(path)
-			waitUntil(t, "the publishes are on their way", func() bool { return link.counted(attackText) == size || v.answered() })
+			waittest.Until(t, "the publishes are on their way", func() bool { return link.counted(attackText) == size || v.answered() })
 			link.heal()
 			stored := v.stored()
 			if len(stored) > 0 {
@@ -315,7 +317,7 @@ func TestAttack_ClosingIngestsClockIsBehind(t *testing.T) {
 	link.stall(toServer, toClient)
 	begun := time.Now()
 	v.fire(path)
-	waitUntil(t, "the publishes are on their way", func() bool { return link.counted(attackText) == size || v.answered() })
+	waittest.Until(t, "the publishes are on their way", func() bool { return link.counted(attackText) == size || v.answered() })
 	var closed sync.WaitGroup
 	closed.Go(func() { closeAt(t, closing.url+"/v1/sessions/attacked/streams/s") })
 	got := s.read(1 << 30)
@@ -402,7 +404,7 @@ func useAgain(t *testing.T, names int, way behind) again {
 	// A name is free when nothing of its session is in the log.
 	rejoinLog(t, "set", "--max-age=1s", "--yes", "--nats-url=nats://"+n.addr)
 	for _, name := range w.names {
-		waitUntil(t, name+" is free", func() bool {
+		waittest.Until(t, name+" is free", func() bool {
 			return do(t, http.MethodPost, ingest+"/v1/sessions", `{"session":"`+name+`"}`, "Content-Type", "application/json").status == http.StatusCreated
 		})
 	}
@@ -419,7 +421,7 @@ func useAgain(t *testing.T, names int, way behind) again {
 func catchUp(t *testing.T, ingest string, edge *proc, path, cursor string) (got transcript) {
 	t.Helper()
 	looks := 0
-	waitUntil(t, "the edge shows an event of "+path+" that was published now", func() bool {
+	waittest.Until(t, "the edge shows an event of "+path+" that was published now", func() bool {
 		if looks%20 == 0 {
 			publishAt(t, ingest, path, 200+looks, 200+looks)
 		}
@@ -524,7 +526,7 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 			}
 			closing.Wait()
 			for i := range streams {
-				waitUntil(t, "the edge has the end", func() bool { return edge.page(pathOf(i), "").closed })
+				waittest.Until(t, "the edge has the end", func() bool { return edge.page(pathOf(i), "").closed })
 			}
 			n.stop()
 			putBack(t, n.store, older)
@@ -537,7 +539,7 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 			for i := range streams {
 				// The first sequences are given a second time. Until the ingest has noticed that, it
 				// may refuse what the lost life has closed.
-				waitUntil(t, "the stream is open again", func() bool {
+				waittest.Until(t, "the stream is open again", func() bool {
 					return do(t, http.MethodPost, ingest+pathOf(i), numbered(100), "Content-Type", "application/json").status == http.StatusCreated
 				})
 				stored[i] = publishAt(t, ingest, pathOf(i), 101, 105)

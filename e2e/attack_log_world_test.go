@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // storedNATS is a NATS server in a process of its own whose store a test can change while
@@ -73,7 +75,7 @@ func (p *program) pause(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, "the process is stopped", func() bool {
+	waittest.Until(t, "the process is stopped", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && bytes.Contains(stat, []byte(") T "))
 	})
@@ -134,7 +136,7 @@ func aim(t *testing.T, size int, ingest string) *volley {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 		v.conns = append(v.conns, conn)
 		if _, err := fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host); err != nil {
 			t.Fatal(err)
@@ -151,7 +153,7 @@ func (v *volley) fire(path string) {
 	v.t.Helper()
 	for i, conn := range v.conns {
 		body := attackMessage(i + 1)
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, v.host, len(body), body); err != nil {
 			v.t.Fatal(err)
 		}

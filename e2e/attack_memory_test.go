@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // mostAbove is how many bytes of memory an attack may cost a program with default settings.
@@ -91,7 +93,7 @@ func TestAttackUnreadPages(t *testing.T) {
 			})
 		}
 		all.Wait()
-		waitUntil(t, "all requests are answered or refused", func() bool {
+		waittest.Until(t, "all requests are answered or refused", func() bool {
 			return p.metric(`rejoin_edge_http_requests_total{code="200",method="GET"}`)+p.metric(`rejoin_edge_http_requests_total{code="503",method="GET"}`) >= 300
 		})
 	})
@@ -165,9 +167,9 @@ func TestAttackAbandonedPolls(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	for began := time.Now(); p.descriptors() >= before+100; time.Sleep(100 * time.Millisecond) {
-		if time.Since(began) > 30*time.Second { // half of what the polls asked for
-			t.Fatalf("%d descriptors are open, and were %d before", p.descriptors(), before)
-		}
+	began := time.Now()
+	waittest.Value(t, fmt.Sprintf("about as many descriptors as the %d before", before), p.descriptors, func(n int) bool { return n < before+100 })
+	if took := time.Since(began); took > 30*time.Second { // half of what the polls asked for
+		t.Errorf("it took %s", took)
 	}
 }

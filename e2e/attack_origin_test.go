@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/waittest"
 )
 
 // openSessions returns the list of sessions as the janitor answers it, once it has read the log.
 func (p *proc) openSessions() string {
 	p.t.Helper()
 	var a answer
-	waitUntil(p.t, "the janitor lists sessions", func() bool {
+	waittest.Until(p.t, "the janitor lists sessions", func() bool {
 		a = do(p.t, http.MethodGet, p.url("--janitor-addr")+"/v1/sessions", "")
 		return a.status == http.StatusOK
 	})
@@ -70,7 +72,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 	} true`)
 	// What is refused for its origin never comes to a route, a sweep neither.
 	refused := fmt.Sprintf("\nrejoin_auth_refused_total{reason=\"origin\"} %d\n", 3*len(targets)+1)
-	waitUntil(t, "all requests are refused for their origin", func() bool {
+	waittest.Until(t, "all requests are refused for their origin", func() bool {
 		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, refused)
 	})
 	if got := p.openSessions(); got != none {

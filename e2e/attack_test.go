@@ -21,6 +21,7 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/waittest"
 )
 
 const listedOrigin = "https://app.example"
@@ -325,7 +326,7 @@ func TestAttackHeaderInjection(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+			_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
 			all := first + "\r\nHost: localhost\r\nAuthorization: Bearer " + alice + "\r\nContent-Type: application/json\r\nAccept: application/json\r\nConnection: close\r\n" + rest
 			if _, err := io.WriteString(conn, all); err != nil {
 				t.Fatal(err)

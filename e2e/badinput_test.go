@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 const jsonType = "application/json"
@@ -201,7 +203,7 @@ func TestAHugeBodyIsRefusedBeforeItIsSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 		_, err = io.WriteString(conn, "POST "+streamPath("huge", "s")+" HTTP/1.1\r\nHost: "+addr+"\r\nContent-Type: application/json\r\nContent-Length: 1099511627776\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/waittest"
 )
 
 // browser is a tab of a Chromium of the test's own, with a fresh profile.
@@ -58,7 +60,7 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, waittest.Timeout)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
 		b.t.Fatal(err)
@@ -68,7 +70,7 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 // script evaluates JavaScript.
 func script[T any](b *browser, js string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, waittest.Timeout)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](js))
 	if err != nil {
@@ -80,7 +82,7 @@ func script[T any](b *browser, js string) T {
 // until waits until an expression is true.
 func (b *browser) until(js string) {
 	b.t.Helper()
-	waitUntil(b.t, js, func() bool { return script[bool](b, "!!("+js+")") })
+	waittest.Until(b.t, js, func() bool { return script[bool](b, "!!("+js+")") })
 }
 
 // onOrigin opens a page without a script on the program's origin.

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 )
 
 // client keeps no connections, so that none is left when a test ends.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waittest.Timeout}
 
 // answer is a whole response.
 type answer struct {
@@ -102,7 +103,7 @@ func (p *proc) publish(session, stream string, from, to int) (id string) {
 // answer and how often it has asked: what was not answered may have been done.
 func inTime(t testing.TB, what string, ask func() answer) (a answer, asked int) {
 	t.Helper()
-	waitUntil(t, what, func() bool {
+	waittest.Until(t, what, func() bool {
 		a = ask()
 		asked++
 		return a.status != http.StatusServiceUnavailable
@@ -189,7 +190,7 @@ func (p *proc) tryTap(path, lastID string) (*tap, error) {
 	if lastID != "" {
 		request += "Last-Event-ID: " + lastID + "\r\n"
 	}
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 	if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -209,7 +210,7 @@ func (s *tap) cut() { _ = s.conn.Close() }
 
 // tryNext returns the next event, whatever it is.
 func (s *tap) tryNext() (sse.Event, error) {
-	_ = s.conn.SetReadDeadline(time.Now().Add(patience)) // on a closed connection the read fails as well
+	_ = s.conn.SetReadDeadline(time.Now().Add(waittest.Timeout)) // on a closed connection the read fails as well
 	return s.dec.Next()
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/waittest"
 )
 
 // The load on a cluster. Each event goes to every subscriber of its session.
@@ -209,13 +210,9 @@ func (l *load) flows(when string) time.Duration {
 	for i := range want {
 		want[i] = l.numbers[i].Load() + 1
 	}
-	for !l.have(&want) {
-		l.check(when)
-		if time.Since(begun) > patience {
-			l.t.Fatalf("after %s, of %d published events %d are stored, and %d were delivered", when, l.published.Load(), l.stored.Load(), l.delivered.Load())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	waittest.Value(l.t, "all events are delivered after "+when+"; published, stored, delivered",
+		func() [3]int64 { return [...]int64{l.published.Load(), l.stored.Load(), l.delivered.Load()} },
+		func([3]int64) bool { l.check(when); return l.have(&want) })
 	l.check(when)
 	return time.Since(begun).Round(10 * time.Millisecond)
 }
@@ -235,7 +232,7 @@ func (l *load) finish() {
 	l.stop()
 	l.publishing.Wait()
 	took := time.Since(l.begun)
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, waittest.Timeout)
 	defer cancel()
 	if err := l.publisher.Close(ctx); err != nil && !errors.Is(err, rejoin.ErrClosed) {
 		l.t.Error(err)
@@ -246,7 +243,7 @@ func (l *load) finish() {
 		want[i] = l.numbers[i].Load()
 		delivered += want[i] * loadSubscribers / loadSessions
 	}
-	waitUntil(l.t, "everybody has everything", func() bool { return l.have(&want) })
+	waittest.Until(l.t, "everybody has everything", func() bool { return l.have(&want) })
 	l.end()
 	l.subscribing.Wait()
 	l.check("all")

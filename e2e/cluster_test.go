@@ -18,6 +18,7 @@ import (
 
 	rejoin "rejoin/shared/client"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 var clusterKills = flag.Int("cluster-kills", 2, "how many NATS servers are killed in the test of a cluster")
@@ -43,7 +44,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 		edges[i] = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", cluster.flag())
 	}
 	cluster.waitCurrent()
-	waitUntil(t, "the janitor has written down all servers", func() bool {
+	waittest.Until(t, "the janitor has written down all servers", func() bool {
 		for _, known := range cluster.lives(partitions) {
 			for i := range cluster.servers {
 				if !strings.Contains(known, fmt.Sprintf(`"n%d":`, i)) {
@@ -61,7 +62,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 		return n
 	}
 	begun := generations()
-	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(*clusterKills)*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout+time.Duration(*clusterKills)*time.Minute)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	if err != nil {
@@ -85,7 +86,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 	more := func(n int64) {
 		t.Helper()
 		target := stored.Load() + n
-		waitUntil(t, "messages are stored", func() bool { return stored.Load() >= target || ctx.Err() != nil })
+		waittest.Until(t, "messages are stored", func() bool { return stored.Load() >= target || ctx.Err() != nil })
 	}
 	more(500)
 	for range *clusterKills {
@@ -97,7 +98,7 @@ func TestTheClientLosesAndRepeatsNothingWhileServersOfAClusterAreKilled(t *testi
 		cluster.waitCurrent()
 		// Servers that are killed before a janitor has seen the one before them again are
 		// taken for a power cut.
-		waitUntil(t, "the janitor has written down the server's new life", func() bool {
+		waittest.Until(t, "the janitor has written down the server's new life", func() bool {
 			for p, now := range cluster.lives(partitions) {
 				if now == lives[p] {
 					return false
@@ -181,7 +182,7 @@ func (c *natsCluster) lives(partitions int) []string {
 	}
 	lives := make([]string, partitions)
 	for p := range lives {
-		waitUntil(c.t, "the partition's settings can be read", func() bool {
+		waittest.Until(c.t, "the partition's settings can be read", func() bool {
 			stream, err := js.Stream(c.t.Context(), fmt.Sprintf("MCP_%d", p))
 			if err == nil {
 				lives[p] = stream.CachedInfo().Config.Metadata["rejoin.servers"]
@@ -200,5 +201,5 @@ func (c *natsCluster) waitCurrent() {
 		c.t.Fatal(err)
 	}
 	defer nc.Close()
-	waitUntil(c.t, "the cluster is current", func() bool { return natstest.Behind(c.t.Context(), nc) == nil })
+	waittest.Until(c.t, "the cluster is current", func() bool { return natstest.Behind(c.t.Context(), nc) == nil })
 }

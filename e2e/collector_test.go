@@ -12,6 +12,8 @@ import (
 
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"rejoin/shared/waittest"
 )
 
 // collector takes traces over OTLP, as OpenTelemetry's own does.
@@ -107,7 +109,7 @@ func (c *collector) of(trace string) (found []span) {
 // checks whose child it is.
 func (c *collector) one(t testing.TB, trace, service, name, parent string) (found span) {
 	t.Helper()
-	waitUntil(t, "there is "+name+" of "+service, func() bool {
+	waittest.Until(t, "there is "+name+" of "+service, func() bool {
 		i := slices.IndexFunc(c.of(trace), func(s span) bool { return s.service == service && strings.HasPrefix(s.name, name) })
 		if i >= 0 {
 			found = c.of(trace)[i]

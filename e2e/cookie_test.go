@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/waittest"
 )
 
 // site serves an empty page of an origin of its own.
@@ -64,7 +66,7 @@ func TestABrowserStreamsWithACookie(t *testing.T) {
 		fetch('%s/v1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include'}).finally(() => { window.answered = 1 }); true`, p.api())
 	script[bool](b, create) // which no preflight stands before
 	b.until("answered == 1")
-	waitUntil(t, "the request was refused", func() bool {
+	waittest.Until(t, "the request was refused", func() bool {
 		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, "\nrejoin_auth_refused_total{reason=\"origin\"} 1\n")
 	})
 	p.unharmed(alice, "s")

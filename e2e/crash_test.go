@@ -10,9 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/waittest"
 )
 
 func TestKillingTheProgramInTheMiddleOfAStreamLosesNothingAndRepeatsNothing(t *testing.T) {
@@ -29,16 +29,15 @@ func TestKillingTheProgramInTheMiddleOfAStreamLosesNothingAndRepeatsNothing(t *t
 	defer stop.Store(true)
 	published.Go(func() {
 		for n := 1; !stop.Load(); n++ {
-			for deadline := time.Now().Add(patience); ; {
+			for ctx := waittest.Context(t); ; { // the program may be down
 				a, err := try(http.MethodPost, p.api()+path, numbered(n), "Content-Type", "application/json", "Idempotency-Key", "n"+strconv.Itoa(n))
 				if err == nil && a.status == http.StatusCreated {
 					break
 				}
-				if err == nil && a.status < 500 || time.Now().After(deadline) {
+				if err == nil && a.status < 500 || ctx.Err() != nil {
 					t.Errorf("publishing %d: %v %+v", n, err, a)
 					return
 				}
-				time.Sleep(5 * time.Millisecond) // the program is away
 			}
 			last = n
 		}
@@ -119,7 +118,7 @@ func (p *proc) retained(session, stream string) int {
 // emptied waits until nothing of a stream is retained.
 func (p *proc) emptied(session, stream string) {
 	p.t.Helper()
-	waitUntil(p.t, "all events have expired", func() bool { return p.retained(session, stream) == 0 })
+	waittest.Until(p.t, "all events have expired", func() bool { return p.retained(session, stream) == 0 })
 }
 
 // sequenceOf returns an id's sequence, 0 for no id.
@@ -181,7 +180,7 @@ func TestAnExpiredCursorIsToldOneGapAndThenTheRest(t *testing.T) {
 	s.cut()
 	p.publish("old", "s", 2, 6)
 	p.emptied("old", "s")
-	waitUntil(t, "the log has removed them", func() bool {
+	waittest.Until(t, "the log has removed them", func() bool {
 		return p.metric(`rejoin_janitor_floor_removed_events_total`) >= 6
 	})
 	p.publish("old", "other", 1, 30) // which leaves nothing expired in the edge's window
@@ -262,7 +261,7 @@ func TestABusyStreamMakesNoGapForAQuietOneBesideIt(t *testing.T) {
 // which others wait for 3 s only.
 func (p *proc) begun() {
 	p.t.Helper()
-	waitUntil(p.t, "the generations are begun", func() bool { return strings.Contains(p.log.String(), "generations begun") })
+	waittest.Until(p.t, "the generations are begun", func() bool { return strings.Contains(p.log.String(), "generations begun") })
 }
 
 func TestALogRolledBackToAnOlderCopyOfItsFilesIsTold(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // direct runs the example of a service that publishes straight to JetStream.
@@ -58,7 +59,7 @@ func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 // lifeOf returns the life that a session's opening names.
 func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,7 @@ func TestEventsWithoutALifeAreShownUntilTheirSessionIsOpened(t *testing.T) {
 	s := p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
 	s.numbers(1, 1)
-	waitUntil(t, "the janitor shows them", func() bool { return p.retained("unopened", "main") == 1 })
+	waittest.Until(t, "the janitor shows them", func() bool { return p.retained("unopened", "main") == 1 })
 	p.publish("unopened", "main", 2, 2)
 	s = p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
@@ -282,7 +283,7 @@ func (p *proc) rawNATS(t *testing.T) rawNATS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 	t.Cleanup(func() { _ = conn.Close() })
 	r := rawNATS{t, conn}
 	r.write(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1}` + "\r\n")
@@ -359,7 +360,7 @@ func TestNothingThatIsWrittenIntoTheLogDisturbsTheEdge(t *testing.T) {
 			}
 			seen(live)
 			for reason, list := range bad {
-				waitUntil(t, "all are counted as "+reason, func() bool {
+				waittest.Until(t, "all are counted as "+reason, func() bool {
 					return p.metric(`rejoin_edge_events_skipped_total{reason="`+reason+`"}`) == float64(len(list))
 				})
 			}
@@ -383,7 +384,7 @@ func TestNothingThatIsWrittenIntoTheLogDisturbsTheEdge(t *testing.T) {
 			p.stop()
 			p.start()
 			again()
-			waitUntil(t, "the janitor counts what is good and what is not", func() bool { return p.retained("odd", "s") >= n })
+			waittest.Until(t, "the janitor counts what is good and what is not", func() bool { return p.retained("odd", "s") >= n })
 			p.endWith(t, good, n)
 		})
 	}
@@ -399,15 +400,15 @@ func (p *proc) endWith(t *testing.T, subject string, n int) {
 	last := nats.NewMsg(subject)
 	last.Header.Set("Rejoin-Final", "1")
 	last.Data = []byte(numbered(n + 1))
-	if _, err := nc.RequestMsg(last, patience); err != nil {
+	if _, err := nc.RequestMsg(last, waittest.Timeout); err != nil {
 		t.Fatal(err)
 	}
 	id := s.numbers(n+1, n+1)
 	s.next("close")
-	if _, err := nc.Request(subject, []byte(numbered(n+2)), patience); err != nil {
+	if _, err := nc.Request(subject, []byte(numbered(n+2)), waittest.Timeout); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, "what came behind the end is shown", func() bool {
+	waittest.Until(t, "what came behind the end is shown", func() bool {
 		a := do(t, http.MethodGet, p.api()+streamPath("odd", "s")+"?after="+id, "", "Accept", jsonType)
 		return a.status == http.StatusOK && strings.Contains(a.body, numbered(n+2)) && strings.Contains(a.body, `"closed":false`)
 	})

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/waittest"
 )
 
 var (
@@ -66,7 +68,7 @@ func (d *deployment) isReplicated(t *testing.T) {
 	const streams = 20 // 16 partitions, sessions, lease, attach records, calls
 	for _, server := range clustered[:3] {
 		// A server that only follows a stream may have it a moment later.
-		waitUntil(t, server+" has all streams with three replicas", func() bool {
+		waittest.Until(t, server+" has all streams with three replicas", func() bool {
 			streamsOf := d.compose("exec", "-T", server, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz?streams=1&config=1")
 			return strings.Count(streamsOf, `"num_replicas": 3`) == streams
 		})
@@ -85,7 +87,7 @@ func (d *deployment) keepsOut(t *testing.T) {
 	stranger := strings.TrimSpace(d.run("docker", "run", "--detach", "--network", d.project+"_nats", "--entrypoint", "/usr/local/bin/nats-server",
 		"nats:2.15-alpine", "--name", "stranger", "--cluster_name", "rejoin", "--cluster", "nats://0.0.0.0:6222", "--routes", "nats://nats-1:6222"))
 	defer d.run("docker", "rm", "--force", stranger)
-	waitUntil(t, "a stranger is refused", func() bool {
+	waittest.Until(t, "a stranger is refused", func() bool {
 		return strings.Contains(d.compose("logs", "--no-color", "nats-1"), "TLS route handshake error")
 	})
 	if routes := d.compose("exec", "-T", "nats-1", "wget", "-q", "-O", "-", "http://127.0.0.1:8222/routez"); strings.Contains(routes, "stranger") {
@@ -108,7 +110,7 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
 	for n := 1; n <= 5; n++ {
 		// A cluster that is slow at the moment says 503, and it is tried again.
-		waitUntil(t, fmt.Sprintf("message %d is stored", n), func() bool {
+		waittest.Until(t, fmt.Sprintf("message %d is stored", n), func() bool {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n)))
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +158,7 @@ var edges = []string{"sse-edge-1", "sse-edge-2", "sse-edge-3"}
 // Else an edge would keep less of what others ask for again.
 func (d *deployment) sticks(t *testing.T) {
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
-	waitUntil(t, "nobody is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
+	waittest.Until(t, "nobody is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	const streams = 6
@@ -176,7 +178,7 @@ func (d *deployment) sticks(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = resp.Body.Close() })
 	}
-	waitUntil(t, "one edge has all", func() bool {
+	waittest.Until(t, "one edge has all", func() bool {
 		each := d.connections()
 		slices.Sort(each)
 		return slices.Equal(each, []string{"0", "0", fmt.Sprint(streams)})
@@ -187,7 +189,7 @@ func (d *deployment) sticks(t *testing.T) {
 func (d *deployment) healthy(service string) {
 	d.t.Helper()
 	id := d.container(service)
-	waitUntil(d.t, service+" is healthy", func() bool {
+	waittest.Until(d.t, service+" is healthy", func() bool {
 		return strings.TrimSpace(d.run("docker", "inspect", "--format", "{{.State.Health.Status}}", id)) == "healthy"
 	})
 }

@@ -27,6 +27,7 @@ import (
 
 	"rejoin/shared/auth"
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/waittest"
 )
 
 // deployment is a Compose file of deploy/, run by the Docker engine of this machine from
@@ -240,7 +241,7 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 // them itself, and may find one later than Docker does.
 func (d *deployment) isReached() {
 	d.t.Helper()
-	waitUntil(d.t, "the proxy reaches every service", func() bool {
+	waittest.Until(d.t, "the proxy reaches every service", func() bool {
 		for _, ask := range [][2]string{
 			{http.MethodGet, "/v1/sessions"},
 			{http.MethodPost, streamPath("reached", "main")}, // without a message: it is refused
@@ -275,12 +276,12 @@ func (d *deployment) noticesWhoGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	waitUntil(t, "the edge has a connection", func() bool { return connections() == "1" })
+	waittest.Until(t, "the edge has a connection", func() bool { return connections() == "1" })
 	leave()
-	for deadline := time.Now().Add(patience / 3); connections() != "0"; {
-		if time.Now().After(deadline) {
-			t.Fatal("the edge still has the connection")
-		}
+	left := time.Now()
+	waittest.Value(t, "the edge has no connection", connections, func(n string) bool { return n == "0" })
+	if took := time.Since(left); took > 20*time.Second {
+		t.Errorf("it took %s", took)
 	}
 }
 
@@ -313,7 +314,7 @@ func (d *deployment) standsAttacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = conn.Close() })
-			_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+			_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
 			all.Go(func() {
 				// Who is refused may be cut off in the middle of its body.
 				_, _ = io.Copy(conn, io.MultiReader(strings.NewReader(head), body()))
@@ -426,9 +427,9 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 	flows := func(what string) {
 		t.Helper()
 		n := last.Load() + 20
-		waitUntil(t, "messages are stored after "+what, func() bool { return last.Load() >= n })
-		waitUntil(t, "they come to the browser after "+what, func() bool { return script[int64](b, "got.length") >= n })
-		waitUntil(t, "they come to the client after "+what, func() bool { return got.Load() >= n })
+		waittest.Until(t, "messages are stored after "+what, func() bool { return last.Load() >= n })
+		waittest.Until(t, "they come to the browser after "+what, func() bool { return script[int64](b, "got.length") >= n })
+		waittest.Until(t, "they come to the client after "+what, func() bool { return got.Load() >= n })
 	}
 	flows("the start")
 	for _, service := range deployed {
@@ -447,8 +448,8 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 		t.Error(err)
 	}
 	n := last.Load()
-	waitUntil(t, "all have come to the browser", func() bool { return script[int64](b, "got.length") >= n })
-	waitUntil(t, "all have come to the client", func() bool { return got.Load() >= n })
+	waittest.Until(t, "all have come to the browser", func() bool { return script[int64](b, "got.length") >= n })
+	waittest.Until(t, "all have come to the client", func() bool { return got.Load() >= n })
 	cancel()
 	if err := <-received; !errors.Is(err, context.Canceled) {
 		t.Errorf("the client: %v", err)

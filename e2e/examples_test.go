@@ -14,7 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // publishingExamples are the programs of ../examples that publish, and what they are given
@@ -137,18 +138,21 @@ func (r *run) errors() string {
 func (r *run) end() int {
 	r.t.Helper()
 	_ = r.stdin.Close() // fails when it has ended
-	select {
-	case <-r.done:
-	case <-time.After(patience):
-		r.t.Fatalf("it does not end; it printed\n%s%s", r.text(), r.errors())
-	}
+	waittest.Value(r.t, "the program ends; it printed", func() string { return r.text() + r.errors() }, func(string) bool {
+		select {
+		case <-r.done:
+			return true
+		default:
+			return false
+		}
+	})
 	return r.cmd.ProcessState.ExitCode()
 }
 
 // until waits until it has printed so many lines.
 func (r *run) until(lines int) {
 	r.t.Helper()
-	waitUntil(r.t, strconv.Itoa(lines)+" lines are printed", func() bool {
+	waittest.Until(r.t, strconv.Itoa(lines)+" lines are printed", func() bool {
 		select {
 		case <-r.done:
 			if strings.Count(r.text(), "\n") < lines {
@@ -230,7 +234,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 			want := []int{1, 2, 3, 4, 5, 6}
 			arrives := func() {
 				t.Helper()
-				waitUntil(t, "all have arrived", func() bool { return len(p.storedIn("demo", "main")) >= len(want) })
+				waittest.Until(t, "all have arrived", func() bool { return len(p.storedIn("demo", "main")) >= len(want) })
 			}
 
 			if oneByOne := !e.file && len(e.args) == 0; oneByOne {
@@ -273,7 +277,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {
 				t.Errorf("of a closed stream it says %d\n%s%s", code, r.text(), r.errors())
 			}
-			waitUntil(t, "the edge knows of the close", func() bool {
+			waittest.Until(t, "the edge knows of the close", func() bool {
 				return strings.Contains(do(t, http.MethodGet, p.api()+streamPath("demo", "main"), "", "Accept", "application/json").body, `"closed":true`)
 			})
 			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) { // nothing is behind the close
@@ -301,7 +305,7 @@ func TestTheExamplesOfSubscribing(t *testing.T) {
 			}
 			savedBehind := func(id string) {
 				t.Helper()
-				waitUntil(t, "the place is saved", func() bool {
+				waittest.Until(t, "the place is saved", func() bool {
 					place, err := os.ReadFile(file)
 					return err == nil && sequenceOf(t, string(place)) >= sequenceOf(t, id)
 				})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/waittest"
 )
 
 // What a publisher was told to be stored is there once, and what it published comes in
@@ -15,7 +16,7 @@ import (
 func TestTheClientLosesAndRepeatsNothingWhileTheProgramIsKilled(t *testing.T) {
 	const streams, messages, kills = 3, 6000, 3
 	p := startProc(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: p.api(), MaxBatchMessages: 50, MaxBufferedMessages: 300, MaxRetry: 200 * time.Millisecond})
 	if err != nil {

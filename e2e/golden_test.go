@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/waittest"
 )
 
 var update = flag.Bool("update", false, "write the golden transcripts instead of comparing them")
@@ -32,7 +33,7 @@ func (p *proc) transcript(path string, enough func(string) bool, headers ...stri
 		p.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
 	if _, err := io.WriteString(conn, request); err != nil {
 		p.t.Fatal(err)
@@ -60,7 +61,7 @@ func (p *proc) arrived(session, id string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	waitUntil(p.t, "the edge has "+id, func() bool {
+	waittest.Until(p.t, "the edge has "+id, func() bool {
 		a := do(p.t, http.MethodGet, p.api()+"/v1/sessions/"+session+"/events", "", "Accept", "application/json")
 		cursor, err := event.ParseID(stringIn(p.t, a.body, "cursor"))
 		return err == nil && cursor.Sequence >= parsed.Sequence
@@ -194,7 +195,7 @@ func TestTheTranscriptsAreAsTheyWere(t *testing.T) {
 			if a := do(t, http.MethodDelete, p.api()+"/v1/sessions/"+session, ""); a.status != http.StatusNoContent {
 				t.Fatalf("the close was answered %d %s", a.status, a.body)
 			}
-			waitUntil(t, "the edge knows of the close", func() bool {
+			waittest.Until(t, "the edge knows of the close", func() bool {
 				return strings.HasSuffix(do(t, http.MethodGet, p.api()+streamPath(session, "main"), "", "Accept", "application/json").body, `"closed":true}`)
 			})
 			return p.transcript(streamPath(session, "main"), whole, sse, "Last-Event-ID: "+id)

@@ -19,12 +19,9 @@ import (
 
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
-
-// patience bounds every wait. It is long because nothing depends on it: it is only
-// used up when something is broken.
-const patience = 60 * time.Second
 
 // scratch is a folder for what the tests build, removed at the end of the run.
 var scratch string
@@ -127,7 +124,7 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 func (p *proc) start() {
 	p.t.Helper()
 	built(p.t, rejoinPackage) // which may take its time
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waittest.Timeout)
 	for {
 		if err := p.try(deadline); err == nil {
 			return
@@ -166,7 +163,7 @@ func (p *proc) try(deadline time.Time) error {
 		case <-p.done:
 			p.cmd = nil
 			return errors.New(p.log.tail(1))
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond): // the program announces on no channel that it is ready
 		}
 		if time.Now().After(deadline) {
 			return errors.New("it was not ready in time")
@@ -214,11 +211,7 @@ func (p *proc) stop() {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		p.t.Fatal(err)
 	}
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		p.t.Fatalf("the program did not stop\n%s", p.log.tail(20))
-	}
+	waittest.Receive(p.t, "the program stops", p.done)
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("the program stopped with exit code %d\n%s", code, p.log.tail(20))
 	}
@@ -285,15 +278,4 @@ func withoutRejoin(env []string) []string {
 		}
 	}
 	return out
-}
-
-// waitUntil waits for a condition.
-func waitUntil(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // healthyAPI has the address of the program when this test binary runs as a healthy client.
@@ -22,7 +24,7 @@ const healthyAPI = "REJOIN_TEST_HEALTHY_API"
 // returns the 99th percentile of the time that both took. The client comes from an address of its
 // own. Anything but a healthy answer fails the test.
 func (p *proc) healthy(session string, over io.Reader) time.Duration {
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), waittest.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], session)
 	cmd.Env = append(os.Environ(), healthyAPI+"="+p.api())
@@ -42,7 +44,7 @@ func (p *proc) healthy(session string, over io.Reader) time.Duration {
 // runHealthy is the client of healthy. It ends when 200 exchanges are done and stdin is at its end.
 func runHealthy(api, session string) (time.Duration, error) {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
-	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: patience}
+	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: waittest.Timeout}
 	try := func(method, url, body string, status int, has string) error {
 		req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
 		if err != nil {

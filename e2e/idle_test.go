@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // Who is connected is asked of the edge, over NATS, before a session is closed.
@@ -35,7 +37,7 @@ func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	n := 0
-	waitUntil(t, "the idle session has come and gone", func() bool {
+	waittest.Until(t, "the idle session has come and gone", func() bool {
 		poll()
 		n++
 		p.publish("busy", "main", n, n)

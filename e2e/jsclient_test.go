@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // The tests are in jsclient.test.mjs, for Node's own test runner. What only this
@@ -29,7 +31,7 @@ func TestTheJavaScriptClientInNode(t *testing.T) {
 	}))
 	defer control.Close()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, "jsclient.test.mjs")
 	cmd.Env = append(os.Environ(), "EDGE="+p.api(), "CONTROL="+control.URL)

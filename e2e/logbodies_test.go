@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/event"
+	"rejoin/shared/waittest"
 )
 
 // secret is in every message of these tests, however broken it is.
@@ -57,10 +58,10 @@ func speakSecrets(t *testing.T, p *proc) {
 	straight := event.Subject{Partition: event.Partition("d", 16), Session: "d", Stream: "t"}.String()
 	for _, body := range all {
 		if int64(len(body)) < nc.MaxPayload() {
-			if _, err := nc.Request("mcp.ingest.s.t", []byte(body), patience); err != nil {
+			if _, err := nc.Request("mcp.ingest.s.t", []byte(body), waittest.Timeout); err != nil {
 				t.Fatal(err)
 			}
-			_, _ = nc.Request(straight, []byte(body), patience) // one is too large
+			_, _ = nc.Request(straight, []byte(body), waittest.Timeout) // one is too large
 		}
 	}
 	for _, path := range []string{streamPath("s", "t"), streamPath("d", "t")} {

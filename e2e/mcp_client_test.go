@@ -13,9 +13,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/shared/waittest"
 )
 
 // told is what a client tells of a call, one of it at a time.
@@ -61,20 +62,17 @@ func (c *mcpCall) waitFor(step int) {
 
 func (c *mcpCall) wait(what string, is func(told) bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		lines := c.lines()
+	waittest.Value(c.t, what, c.lines, func(lines []told) bool {
 		for _, l := range lines {
 			if is(l) {
-				return
+				return true
 			}
 			if l.Error != "" {
 				c.t.Fatalf("waited until %s, and it was told %+v", what, lines)
 			}
 		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("waited in vain until %s: %+v", what, lines)
-		}
-	}
+		return false
+	})
 }
 
 // finish waits for the result, ends the client and expects each step and the result once.
@@ -184,11 +182,7 @@ func (c *mcpCall) run(program string, args ...string) {
 	}()
 	c.end = func() {
 		_ = in.Close()
-		select {
-		case <-c.ended:
-		case <-time.After(patience):
-			c.t.Error("the client did not end")
-		}
+		waittest.Receive(c.t, "the client ends", c.ended)
 	}
 	c.t.Cleanup(func() {
 		cancel()
@@ -221,7 +215,7 @@ func (c *mcpCall) read(out interface{ Read([]byte) (int, error) }) {
 func callWithGo(t testing.TB, url string, args counting) *mcpCall {
 	t.Helper()
 	c := &mcpCall{t: t, ended: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*waittest.Timeout)
 	session := connectGo(ctx, t, url, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			c.tell(told{Progress: r.Params.Progress})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // The official suite, against a server of the Go SDK alone and through Rejoin: nothing
@@ -128,7 +129,7 @@ func startEverythingServer(t *testing.T) (url string) {
 			t.Logf("the last of the server's log:\n%s", log.tail(20))
 		}
 	})
-	waitUntil(t, "the server listens", func() bool {
+	waittest.Until(t, "the server listens", func() bool {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 		if err == nil {
 			_ = conn.Close()

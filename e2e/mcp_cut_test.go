@@ -15,6 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/waittest"
 )
 
 // mcpSystem is an MCP server with a bridge before it, in programs of one service each.
@@ -69,7 +71,7 @@ func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
 			step := func(n int) {
 				t.Helper()
 				s.server.allow(name, n)
-				waitUntil(t, fmt.Sprintf("step %d has gone to the client", n), func() bool { return way.count(fmt.Sprintf(`"progress":%d`, n)) > 0 })
+				waittest.Until(t, fmt.Sprintf("step %d has gone to the client", n), func() bool { return way.count(fmt.Sprintf(`"progress":%d`, n)) > 0 })
 				call.waitFor(n)
 			}
 			// Each stream of a client begins with an event that has no data: that of the
@@ -78,7 +80,7 @@ func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
 			trouble := func(happens func(), n int) {
 				t.Helper()
 				begun += 2
-				waitUntil(t, "the client listens", func() bool { return way.count("data:\n\n") >= begun })
+				waittest.Until(t, "the client listens", func() bool { return way.count("data:\n\n") >= begun })
 				happens()
 				step(n)
 			}
@@ -121,7 +123,7 @@ func TestAClientOfOldIsNeitherPrimedNorCut(t *testing.T) {
 		}
 		return n
 	}
-	waitUntil(t, "the client listens", func() bool { return gets() > 0 })
+	waittest.Until(t, "the client listens", func() bool { return gets() > 0 })
 	s.server.allow("old", steps+1)
 	call.finish("old", steps)
 	if all := call.troubles(); len(all) > 0 {
@@ -140,7 +142,7 @@ func TestAClientThatComesBackForAFailedCallIsToldToStay(t *testing.T) {
 	way := newRecorder(t, edge.url)
 	call := typeScript(t, "@modelcontextprotocol/sdk", way.URL+"/mcp", "nothing", struct{}{})
 	var back *recorded
-	waitUntil(t, "the client has come back", func() bool {
+	waittest.Until(t, "the client has come back", func() bool {
 		for _, r := range way.requests() {
 			if r.lastEventID != "" {
 				back = &r
@@ -182,7 +184,7 @@ func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
 func TestASessionOutlivesItsBridge(t *testing.T) {
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 	defer cancel()
 	steps := make(chan float64, 100)
 	session := connectGo(ctx, t, edge.url+"/mcp", &mcp.ClientOptions{
@@ -209,7 +211,7 @@ func TestASessionOutlivesItsBridge(t *testing.T) {
 		t.Fatalf("the call ended: %v", err)
 	}
 	// The next bridge knows at once of calls that were written down, others are asked about.
-	waitUntil(t, "the call is written down", func() bool { return s.callIsWritten(ctx) })
+	waittest.Until(t, "the call is written down", func() bool { return s.callIsWritten(ctx) })
 	s.bridge.kill()
 	s.startBridge()
 	if err := <-ended; err == nil || ctx.Err() != nil {

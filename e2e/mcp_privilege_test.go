@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // echoServer is an MCP server with one session, which says something of itself, and
@@ -58,7 +60,7 @@ func TestEdgeAndBridgeDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	with := []string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2025-06-18"}
 	post := func(message string) answer { return do(t, http.MethodPost, edge.url+"/mcp", message, with...) }
 	var opened answer
-	waitUntil(t, "a session is open", func() bool {
+	waittest.Until(t, "a session is open", func() bool {
 		opened = post(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`)
 		return opened.status == http.StatusOK
 	})
@@ -69,13 +71,13 @@ func TestEdgeAndBridgeDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	calls := func(when string) {
 		t.Helper()
-		waitUntil(t, "a call is answered "+when, func() bool {
+		waittest.Until(t, "a call is answered "+when, func() bool {
 			a := post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"test"}}`)
 			return a.status == http.StatusOK && strings.Contains(a.body, `"content"`)
 		})
 	}
 	calls("at first")
-	waitUntil(t, "what the MCP server says of itself is there", func() bool {
+	waittest.Until(t, "what the MCP server says of itself is there", func() bool {
 		return strings.Contains(do(t, http.MethodGet, edge.url+streamPath(session, "standalone"), "", "Accept", "application/json").body, "list_changed")
 	})
 	listening := make(chan struct{})

@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/shared/waittest"
 )
 
 // A server of others that speaks on its standard input and output, behind the bridge.
 func TestAServerOnStandardInputAndOutput(t *testing.T) {
 	packages := npm(t)
 	p := startProc(t, "--upstream-command="+packages.node()+" "+packages.path("@modelcontextprotocol", "server-everything", "dist", "index.js")+" stdio")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 	defer cancel()
 	steps := make(chan float64, 100)
 	session := connectGo(ctx, t, p.api()+"/mcp", &mcp.ClientOptions{

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // Many sessions, each with a call that reports its steps, while one of two edges is
@@ -25,7 +27,7 @@ func TestNoCallIsLostWithAnEdgeOrWithNATS(t *testing.T) {
 	}
 	sent := func(step int) {
 		t.Helper()
-		waitUntil(t, fmt.Sprintf("the server has sent step %d of each call", step), func() bool {
+		waittest.Until(t, fmt.Sprintf("the server has sent step %d of each call", step), func() bool {
 			for i := range calls {
 				if s.server.steps(fmt.Sprint(i)) < step {
 					return false

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/waittest"
 
 	"rejoin/shared/natstest"
 )
@@ -28,7 +29,7 @@ var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in th
 func TestTheClientLosesAndRepeatsNothingWhileNATSIsKilled(t *testing.T) {
 	const streams, before, behind = 12, 3000, 3000
 	s := startServices(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience+*outage)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	if err != nil {
@@ -52,7 +53,7 @@ func TestTheClientLosesAndRepeatsNothingWhileNATSIsKilled(t *testing.T) {
 	}
 	until := func(what string, n int64) {
 		t.Helper()
-		waitUntil(t, what, func() bool { return stored.Load() >= n || ctx.Err() != nil })
+		waittest.Until(t, what, func() bool { return stored.Load() >= n || ctx.Err() != nil })
 	}
 	until("messages are stored", before)
 	s.nats.kill()
@@ -228,7 +229,7 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(20))
 		}
 	})
-	waitUntil(t, path.Base(pkg)+" is ready", func() bool {
+	waittest.Until(t, path.Base(pkg)+" is ready", func() bool {
 		a, err := try(http.MethodGet, "http://"+log.attr("admin port open", "addr")+"/readyz", "")
 		return err == nil && a.status == http.StatusOK && log.attr(says, "msg") != ""
 	})
@@ -279,7 +280,7 @@ func (n *natsProc) start() {
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	waitUntil(n.t, "NATS listens", func() bool {
+	waittest.Until(n.t, "NATS listens", func() bool {
 		conn, err := (&net.Dialer{}).DialContext(n.t.Context(), "tcp", n.addr)
 		if err == nil {
 			_ = conn.Close()

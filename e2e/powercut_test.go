@@ -27,6 +27,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 )
 
 var (
@@ -84,7 +85,7 @@ func TestPowerCut(t *testing.T) {
 	// power cut before the kernel has written the first ones back, up to 35 s later, leaves
 	// them empty, and NATS forgets the stream. That is not what this test is about.
 	c.pause(*youngest)
-	waitUntil(t, "the floor moves", func() bool { return c.live.metric("rejoin_janitor_floor_removed_events_total") > 0 })
+	waittest.Until(t, "the floor moves", func() bool { return c.live.metric("rejoin_janitor_floor_removed_events_total") > 0 })
 	total := newCutReport(0)
 	for i := range *powerCuts {
 		if (i+1)%*restartEvery == 0 { // so that IDs are of several generations
@@ -558,7 +559,7 @@ func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State
 		c.t.Fatal(err)
 	}
 	defer nc.Close()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), waittest.Timeout)
 	defer cancel()
 	l, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -566,17 +567,14 @@ func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State
 	}
 	defer l.Close()
 	for part := range cutPartitions {
-		for {
+		waittest.Until(c.t, fmt.Sprintf("partition %d has a new generation", part), func() bool {
 			state, err := l.Look(ctx, part)
-			if ctx.Err() != nil {
-				c.t.Fatalf("partition %d has no new generation: %v", part, err)
+			if err != nil || len(known) > 0 && slices.Contains(known[part].Generations, state.Generation()) {
+				return false
 			}
-			if err == nil && (len(known) == 0 || !slices.Contains(known[part].Generations, state.Generation())) {
-				all = append(all, state)
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			all = append(all, state)
+			return true
+		})
 	}
 	return all
 }
@@ -811,7 +809,7 @@ func (r *placeReader) readPages() {
 
 func (r *placeReader) pages(read *cutRead) error {
 	after := read.cursor
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waittest.Timeout); ; {
 		query := "?limit=1000"
 		if after != "" {
 			query += "&after=" + after
@@ -861,7 +859,7 @@ func (r *placeReader) probe(n int) {
 	}
 	var a answer
 	var err error
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(waittest.Timeout); ; time.Sleep(20 * time.Millisecond) {
 		a, err = try(http.MethodPost, r.api()+r.at.path(), cutMessage(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
 		if err == nil && a.status != http.StatusServiceUnavailable || time.Now().After(deadline) {
 			break

@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // privileged is NATS as it is deployed, with a user for each service, and some for others.
@@ -92,7 +93,7 @@ func (p privileged) operate(t *testing.T, args ...string) (printed string) {
 func rejoinLog(t *testing.T, args ...string) (printed string) {
 	t.Helper()
 	args = append([]string{"log"}, args...)
-	waitUntil(t, "a janitor acts", func() bool {
+	waittest.Until(t, "a janitor acts", func() bool {
 		out, err := exec.CommandContext(t.Context(), built(t, rejoinPackage), args...).CombinedOutput() //nolint:gosec // the program under test
 		if printed = string(out); err != nil && !strings.Contains(printed, "no janitor answers") {
 			t.Fatalf("rejoin %v: %v\n%s", args, err, out)
@@ -302,7 +303,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	// no page while NATS is away.
 	shows := func(edge *program, after, what string) {
 		t.Helper()
-		waitUntil(t, "the page shows "+what, func() bool {
+		waittest.Until(t, "the page shows "+what, func() bool {
 			a := do(t, http.MethodGet, edge.url+streamPath("work", "main")+"?after="+after, "", "Accept", "application/json")
 			if a.status != http.StatusOK {
 				return false
@@ -323,7 +324,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	shows(edge, "", `"n":50`)
 
-	waitUntil(t, "the session is trimmed", func() bool {
+	waittest.Until(t, "the session is trimmed", func() bool {
 		var detail struct {
 			Events int `json:"events"`
 		}
@@ -332,7 +333,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	})
 	// An edge that has nothing in its window reads the log, which says what is removed.
 	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
-	waitUntil(t, "the edge reports what is trimmed", func() bool {
+	waittest.Until(t, "the edge reports what is trimmed", func() bool {
 		a := do(t, http.MethodGet, late.url+streamPath("work", "main")+"?after="+early, "", "Accept", "application/json")
 		return strings.Contains(a.body, `"reason":"trimmed","certain":true`)
 	})
@@ -342,7 +343,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 
 	srv.Stop()
 	srv.Start()
-	waitUntil(t, "ingest takes messages again", func() bool { return publish(52).status == http.StatusCreated })
+	waittest.Until(t, "ingest takes messages again", func() bool { return publish(52).status == http.StatusCreated })
 	shows(edge, "", `"n":52`)
 	shows(late, "", `"n":52`)
 
@@ -354,7 +355,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	// The floor passes all that was stored, and what has to outlive it is written again.
 	work := event.Subject{Partition: event.Partition("work", 16), Session: "work"}
 	nc := srv.as(t, "ingest")
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +368,7 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	}
 	stored := state().LastSeq
 	srv.operate(t, "set", "--max-age=1s", "--yes")
-	waitUntil(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
+	waittest.Until(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
 	if a := do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json"); a.status != http.StatusCreated {
 		t.Errorf("an event of the open session is answered %d %s", a.status, a.body)
 	}
@@ -375,11 +376,11 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	// An end that its ingest did not live to finish is the janitor's.
 	ingest.end(syscall.SIGKILL)
 	work.Life, work.Kind = lifeOf(t, nc, "work"), event.Seal
-	if _, err := nc.Request(work.String(), nil, patience); err != nil {
+	if _, err := nc.Request(work.String(), nil, waittest.Timeout); err != nil {
 		t.Fatal(err)
 	}
 	janitor.end(syscall.SIGTERM) // and gives its lease to the other one
-	waitUntil(t, "the other janitor has closed the session", func() bool {
+	waittest.Until(t, "the other janitor has closed the session", func() bool {
 		return strings.Contains(do(t, http.MethodGet, standby.url+"/v1/sessions/work", "").body, `"state":"closed"`)
 	})
 	for _, p := range programs {
@@ -396,9 +397,9 @@ func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
 func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 	t.Helper()
 	var reply *nats.Msg
-	waitUntil(t, "the log answers in time", func() bool {
+	waittest.Until(t, "the log answers in time", func() bool {
 		var err error
-		if reply, err = nc.Request(subject, []byte(message), patience); err != nil {
+		if reply, err = nc.Request(subject, []byte(message), waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 		return !strings.Contains(string(reply.Data), `"status":503`)
@@ -421,7 +422,7 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.outside.main", numbered(1))
 
 	direct := srv.as(t, "direct")
-	js, err := jetstream.New(direct, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(direct, jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,7 +435,7 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside"}
-	asked, err := direct.Request("mcp.ingest.outside", nil, patience)
+	asked, err := direct.Request("mcp.ingest.outside", nil, waittest.Timeout)
 	if err != nil {
 		t.Fatalf("the life: %v", err)
 	}
@@ -450,7 +451,7 @@ func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
 			t.Fatalf("%s straight to the log: %v", e.kind, err)
 		}
 	}
-	waitUntil(t, "both are shown", func() bool {
+	waittest.Until(t, "both are shown", func() bool {
 		a := do(t, http.MethodGet, services["sse-edge"].url+"/v1/sessions/outside/events", "", "Accept", "application/json")
 		return strings.Contains(a.body, `"n":1}`) && strings.Contains(a.body, `"n":2}`)
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // A documented proxy is run as docs/operations.md has it, on ports of its own.
@@ -80,7 +81,7 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 
 	p.start()
 	var resumed *tap
-	waitUntil(t, "the proxy finds the program again", func() bool {
+	waittest.Until(t, "the proxy finds the program again", func() bool {
 		s, err := via.tryTap(path, last)
 		if err != nil {
 			return false
@@ -95,7 +96,7 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 	via.publish("proxied", "main", 9, 12)
 	resumed.numbers(9, 12)
 	resumed.cut()
-	waitUntil(t, "the edge hears that clients have gone", func() bool {
+	waittest.Until(t, "the edge hears that clients have gone", func() bool {
 		a, err := try(http.MethodGet, p.url("--admin-addr")+"/metrics", "")
 		return err == nil && strings.Contains(a.body, "\nrejoin_edge_connections 0\n")
 	})
@@ -130,7 +131,7 @@ func startProxy(t *testing.T, addr, text string, program []string) {
 			t.Logf("the last of the proxy's log:\n%s", log.tail(20))
 		}
 	})
-	waitUntil(t, "the proxy listens", func() bool {
+	waittest.Until(t, "the proxy listens", func() bool {
 		select {
 		case <-ended:
 			t.Fatalf("the proxy ended:\n%s", log.tail(20))
@@ -164,7 +165,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 			return nil, false // it is closed before it is there
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience)) // fails on a closed connection only
+		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
 		_, err = io.WriteString(conn, "GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
@@ -172,7 +173,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 		return conn, err == nil // there is no service behind the proxy, and it says so
 	}
 	open := make([]net.Conn, most)
-	waitUntil(t, "the proxy has noticed that startProxy hung up", func() bool {
+	waittest.Until(t, "the proxy has noticed that startProxy hung up", func() bool {
 		for n := range open {
 			var ok bool
 			if open[n], ok = answered(); !ok {
@@ -190,7 +191,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 		}
 	}
 	_ = open[0].Close()
-	waitUntil(t, "there is room for another", func() bool {
+	waittest.Until(t, "there is room for another", func() bool {
 		_, ok := answered()
 		return ok
 	})

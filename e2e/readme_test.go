@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -183,7 +183,7 @@ func (d *openedDocument) run() (compared int) {
 			d.heard(d.blocks[i+1].text)
 		}
 		var got string
-		waitUntil(t, "a janitor acts, which changes a log's limits", func() bool {
+		waittest.Until(t, "a janitor acts, which changes a log's limits", func() bool {
 			got = d.shell.run(here.Replace(b.text))
 			return !strings.Contains(got, "no janitor answers")
 		})
@@ -215,7 +215,7 @@ func (d *openedDocument) run() (compared int) {
 // log's word, and what the first event says of the stream depends on them.
 func (d *openedDocument) heard(shown string) {
 	d.t.Helper()
-	waitUntil(d.t, "the edge has heard of what is shown", func() bool {
+	waittest.Until(d.t, "the edge has heard of what is shown", func() bool {
 		there := d.p.storedIn("demo", "main")
 		return !slices.ContainsFunc(numbersIn(d.t, shown), func(n int) bool { return !slices.Contains(there, n) })
 	})
@@ -249,11 +249,7 @@ func (d *openedDocument) starts(command string) bool {
 // restarted starts the program that a command has killed.
 func (d *openedDocument) restarted() {
 	d.t.Helper()
-	select {
-	case <-d.p.done:
-	case <-time.After(patience):
-		d.t.Fatal("the program that was killed goes on")
-	}
+	waittest.Receive(d.t, "the killed program ends", d.p.done)
 	d.p.cmd = nil
 	d.p.start()
 }
@@ -361,7 +357,7 @@ func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T
 	b.until(shown + " == '1 2 3 4'")
 	script[bool](b, "unmounts[0](), true")
 	p.publish("demo", "s", 5, 5)
-	waitUntil(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	waittest.Until(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 	if got := script[string](b, shown); got != "1 2 3 4" {
 		t.Errorf("unmounted, it shows %s", got)
 	}
@@ -424,7 +420,7 @@ var (
 func options(t *testing.T, pkg string, args ...string) []option {
 	t.Helper()
 	program := built(t, pkg) // which may take its time
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = withoutRejoin(os.Environ())

@@ -10,6 +10,7 @@ import (
 
 	"rejoin/deploy/credentials"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // privilegedCluster is three NATS servers in processes of their own, with the users of
@@ -77,7 +78,7 @@ func TestWhatAWholeClusterHasLostIsTold(t *testing.T) {
 	publish := func(from, to int) (id string) {
 		t.Helper()
 		for n := from; n <= to; n++ {
-			waitUntil(t, "a message is stored", func() bool {
+			waittest.Until(t, "a message is stored", func() bool {
 				a := do(t, http.MethodPost, programs[1].url+path, numbered(n), "Content-Type", "application/json", "Idempotency-Key", fmt.Sprint(n))
 				if a.status == http.StatusCreated {
 					id = stringIn(t, a.body, "id")
@@ -89,7 +90,7 @@ func TestWhatAWholeClusterHasLostIsTold(t *testing.T) {
 	}
 	page := func(after, last string) (body string) {
 		t.Helper()
-		waitUntil(t, "the page shows "+last, func() bool {
+		waittest.Until(t, "the page shows "+last, func() bool {
 			a := do(t, http.MethodGet, programs[2].url+path+"?after="+after, "", "Accept", "application/json")
 			body = a.body
 			return a.status == http.StatusOK && strings.Contains(body, last)

@@ -15,6 +15,7 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"rejoin/shared/event"
+	"rejoin/shared/waittest"
 )
 
 // parentOf is the trace context of a publisher; each n has a trace of its own.
@@ -111,7 +112,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 		msg := nats.NewMsg("mcp.ingest.s.t")
 		msg.Header.Set("traceparent", parent)
 		msg.Data = []byte(numbered(2))
-		if _, err := nc.RequestMsg(msg, patience); err != nil {
+		if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 		listener.numbers(2, 2)
@@ -124,7 +125,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 		msg := nats.NewMsg(place(t, nc, "s", "t").String())
 		msg.Header.Set("traceparent", parent)
 		msg.Data = []byte(numbered(3))
-		if _, err := nc.RequestMsg(msg, patience); err != nil {
+		if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 		listener.numbers(3, 3)
@@ -135,7 +136,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 		do(t, http.MethodPost, s.ingest+path, "["+numbered(4)+","+numbered(5)+"]", "Content-Type", jsonType, "traceparent", parent)
 		listener.numbers(4, 5)
 		request := c.one(t, id, "rejoin-ingest", "POST", publisher)
-		waitUntil(t, "each message is delivered", func() bool {
+		waittest.Until(t, "each message is delivered", func() bool {
 			delivered := map[string]bool{}
 			for _, s := range c.of(id) {
 				if strings.HasPrefix(s.name, "deliver ") {
@@ -173,7 +174,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 		page := c.one(t, resumed, "rejoin-sse-edge", "GET /v1/sessions/:session/streams/:stream/events", client)
-		waitUntil(t, "the page is linked", func() bool {
+		waittest.Until(t, "the page is linked", func() bool {
 			for _, s := range c.of(after) {
 				if strings.HasPrefix(s.name, "deliver ") && len(s.linked) == 1 && s.linked[0] == page.id {
 					return true

@@ -10,12 +10,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // A log of an earlier layout is left as it is, and each service says what to do.
 func TestServicesRefuseALogOfVersion1(t *testing.T) {
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect(), jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // What a user may publish to, mayPublish says. The tests here try to get a message there in
@@ -96,7 +97,7 @@ func startWalled(t *testing.T) *walled {
 		w.as[user] = w.privileged.as(t, user)
 	}
 	w.observer = w.Connect(nats.UserInfo("observer", "observer"))
-	if w.js, err = jetstream.New(w.observer, jetstream.WithDefaultTimeout(patience)); err != nil {
+	if w.js, err = jetstream.New(w.observer, jetstream.WithDefaultTimeout(waittest.Timeout)); err != nil {
 		t.Fatal(err)
 	}
 	// In each stream lies a message, that of the log a request for other limits.
@@ -158,7 +159,7 @@ func (w *walled) settle() {
 		{"sse-edge", "$JS.API.STREAM.INFO.MCP_0", ""},
 	} {
 		// A janitor whose lease was written over leaves what it was asked, and acts again.
-		waitUntil(w.t, ask.user+" is answered on "+ask.subject, func() bool {
+		waittest.Until(w.t, ask.user+" is answered on "+ask.subject, func() bool {
 			_, err := w.as[ask.user].Request(ask.subject, []byte(ask.data), 5*time.Second)
 			return err == nil
 		})
@@ -328,7 +329,7 @@ func TestHeaders_TheyDoWhatTheirUserMay(t *testing.T) {
 	w := startWalled(t)
 	w.listen(everything)
 	for _, user := range w.users {
-		js, err := jetstream.New(w.as[user], jetstream.WithDefaultTimeout(patience))
+		js, err := jetstream.New(w.as[user], jetstream.WithDefaultTimeout(waittest.Timeout))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,7 +402,7 @@ func TestConsumers_NobodyActsOnADelivery(t *testing.T) {
 			}
 			return
 		}
-		answer, err := w.as[user].Request(api, []byte(data), patience)
+		answer, err := w.as[user].Request(api, []byte(data), waittest.Timeout)
 		if err != nil {
 			t.Fatalf("%s creates a consumer of %s: %v", user, stream, err)
 		}
@@ -417,13 +418,14 @@ func TestConsumers_NobodyActsOnADelivery(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		ctx := waittest.Context(t)
 		for refused.Error == nil && !ofStream(target) { // until it has delivered
 			select {
 			case msg := <-w.heard[target]:
 				if strings.HasPrefix(msg.Reply, "$JS.ACK."+stream+"."+name+".") {
 					return
 				}
-			case <-time.After(patience):
+			case <-ctx.Done():
 				t.Fatalf("a consumer of %s does not deliver to %s %s", stream, target, group)
 			}
 		}

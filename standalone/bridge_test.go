@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 func TestAnUpstreamHasABridge(t *testing.T) {
@@ -32,7 +33,7 @@ func TestAnUpstreamHasABridge(t *testing.T) {
 	}
 	defer nc.Close()
 	var answer rpc.Answer
-	r.wait("the bridge answers", func() bool {
+	waittest.Until(t, "the bridge answers", func() bool {
 		answer, err = rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)}.Do(t.Context(), nc)
 		return err == nil
 	})

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // A running program's log is shown and changed through its NATS port, and the
@@ -18,7 +20,7 @@ func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
 		t.Helper()
 		var out []byte
 		var err error
-		r.wait("a janitor acts", func() bool {
+		waittest.Until(t, "a janitor acts", func() bool {
 			cmd := exec.CommandContext(t.Context(), binary, append(append([]string{"log"}, args...), "--nats-url=nats://"+r.addrs["--nats-addr"])...)
 			out, err = cmd.CombinedOutput()
 			return err == nil || !strings.Contains(string(out), "no janitor answers")
@@ -33,7 +35,7 @@ func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
 	}
 	retained := func() {
 		t.Helper()
-		r.wait("clients are told the new age", func() bool {
+		waittest.Until(t, "clients are told the new age", func() bool {
 			return strings.Contains(firstBlock(t, "http://"+r.addrs["--edge-addr"]+eventPath), `"retainedFor":7200`)
 		})
 	}

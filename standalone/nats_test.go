@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/waittest"
 )
 
 // guarded are the flags for access control.
@@ -39,7 +40,7 @@ func TestNATS_AccessControl(t *testing.T) {
 	for range 2 { // the key stays
 		r := start(t, data, jwt...)
 		addr := r.addrs["--nats-addr"]
-		if _, err := nats.Connect(addr, nats.Timeout(patience)); !errors.Is(err, nats.ErrAuthorization) {
+		if _, err := nats.Connect(addr, nats.Timeout(waittest.Timeout)); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("somebody without a key: %v", err)
 		}
 		if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
@@ -49,7 +50,7 @@ func TestNATS_AccessControl(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc, err := nats.Connect(addr, option, nats.Timeout(patience))
+		nc, err := nats.Connect(addr, option, nats.Timeout(waittest.Timeout))
 		if err != nil {
 			t.Fatal(err)
 		}

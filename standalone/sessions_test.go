@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
@@ -25,9 +27,9 @@ func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
 		t.Errorf("created %q", name)
 	}
 	chosen := strings.TrimSpace(rejoin("", "sessions", "create"))
-	r.wait("the janitor counts the event", func() bool { return strings.Contains(rejoin("", "sessions"), "\none ") })
+	waittest.Until(t, "the janitor counts the event", func() bool { return strings.Contains(rejoin("", "sessions"), "\none ") })
 	var list string
-	r.wait("all are listed", func() bool { // the registry's copy may be behind the ledger
+	waittest.Until(t, "all are listed", func() bool { // the registry's copy may be behind the ledger
 		list = rejoin("", "sessions", "--state=open", "--json")
 		return strings.Count(list, "\n") >= 3
 	})
@@ -35,8 +37,8 @@ func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
 		t.Errorf("the list is\n%s", list)
 	}
 	rejoin("", "sessions", "close", "one", "main")
-	r.wait("the stream is closed", func() bool { return strings.Contains(rejoin("", "sessions", "one"), "\nmain    closed ") })
+	waittest.Until(t, "the stream is closed", func() bool { return strings.Contains(rejoin("", "sessions", "one"), "\nmain    closed ") })
 	rejoin("", "sessions", "close", "two", "--clear")
-	r.wait("the session is closed", func() bool { return strings.HasPrefix(rejoin("", "sessions", "two"), "two is closed: 0 events") })
+	waittest.Until(t, "the session is closed", func() bool { return strings.HasPrefix(rejoin("", "sessions", "two"), "two is closed: 0 events") })
 	r.stop()
 }

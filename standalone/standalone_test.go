@@ -27,11 +27,9 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
-
-// patience bounds every wait; it is only used up when something is broken.
-const patience = 60 * time.Second
 
 var binary string
 
@@ -112,12 +110,15 @@ func start(t *testing.T, data string, args ...string) *running {
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Kill() // fails when it has ended
 		<-r.waited
+		if t.Failed() {
+			t.Logf("the log of the program:\n%s", r.log)
+		}
 	})
 	listening := len(addrFlags)
 	if slices.Contains(args, "--nats-addr=") {
 		listening--
 	}
-	r.wait("it is ready", func() bool {
+	waittest.Until(t, "it is ready", func() bool {
 		r.readAddrs()
 		if len(r.addrs) < listening {
 			return false
@@ -152,31 +153,16 @@ func (r *running) readAddrs() {
 	}
 }
 
-func (r *running) wait(what string, ok func() bool) {
-	r.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("waited in vain until %s\n%s", what, r.log)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // stop stops the program as Ctrl-C does.
 func (r *running) stop() {
 	r.t.Helper()
 	_ = r.cmd.Process.Signal(os.Interrupt) // fails when it has ended, which shows below
-	select {
-	case err := <-r.ended:
-		if err != nil {
-			r.t.Fatalf("it stopped with %v\n%s", err, r.log)
-		}
-	case <-time.After(patience):
-		r.t.Fatalf("it did not stop\n%s", r.log)
+	if err := waittest.Receive(r.t, "the program stops", r.ended); err != nil {
+		r.t.Fatalf("it stopped with %v", err)
 	}
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waittest.Timeout}
 
 func request(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
@@ -291,9 +277,9 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 		}
 		return len(page.Events)
 	}
-	r.wait("both events are there", func() bool { return events() == 2 })
+	waittest.Until(t, "both events are there", func() bool { return events() == 2 })
 	for _, flag := range []string{"--edge-addr", "--janitor-addr"} {
-		r.wait(flag+" answers the look at a session", func() bool { // the ledger is behind the edge
+		waittest.Until(t, flag+" answers the look at a session", func() bool { // the ledger is behind the edge
 			status, body := request(t, http.MethodGet, url(flag)+"/v1/sessions/s", "")
 			return status == http.StatusOK && strings.Contains(body, `"events":2`)
 		})
@@ -329,7 +315,7 @@ func TestTheWholeAPIIsOnOneAddressAndEachServiceOnItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.wait("the event of another program is there", func() bool { return events() == 3 })
+	waittest.Until(t, "the event of another program is there", func() bool { return events() == 3 })
 
 	// A stream that is open does not hold up the stop for long.
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -28,7 +30,7 @@ func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 	cfg := backend.Config{NATSURL: srv.URL()}
 	slow := 0
 	for n := 0; n < 12; n++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 		opened := make(chan error, 1)
 		go func() {
 			b, err := backend.Create(ctx, cfg, "test", eventlog.Settings{Partitions: 4}, slog.New(slog.DiscardHandler),
@@ -69,8 +71,7 @@ func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
 	b.Register("test", registry)
 	wait := func(connected, reconnects float64) {
 		t.Helper()
-		deadline := time.Now().Add(60 * time.Second)
-		for {
+		waittest.Value(t, fmt.Sprintf("%v and %v", connected, reconnects), func() map[string]float64 {
 			got := map[string]float64{}
 			families, err := registry.Gather()
 			if err != nil {
@@ -80,14 +81,10 @@ func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
 				m := f.GetMetric()[0]
 				got[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
-			if len(got) == 2 && got["rejoin_test_nats_connected"] == connected && got["rejoin_test_nats_reconnects_total"] == reconnects {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the metrics are %v, want %v and %v", got, connected, reconnects)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+			return got
+		}, func(got map[string]float64) bool {
+			return len(got) == 2 && got["rejoin_test_nats_connected"] == connected && got["rejoin_test_nats_reconnects_total"] == reconnects
+		})
 	}
 	wait(1, 0)
 	srv.Stop()

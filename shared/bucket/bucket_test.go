@@ -16,11 +16,10 @@ import (
 	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
-
-const patience = 60 * time.Second
 
 // seen is what a follower shows, in a line each.
 type seen struct {
@@ -46,12 +45,7 @@ func (s *seen) expect(want ...string) {
 	s.t.Helper()
 	var got []string
 	for range want {
-		select {
-		case line := <-s.lines:
-			got = append(got, line)
-		case <-time.After(patience):
-			s.t.Fatalf("nothing follows %q", got)
-		}
+		got = append(got, waittest.Receive(s.t, fmt.Sprintf("an entry after %q", got), s.lines))
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		s.t.Error(d)
@@ -60,13 +54,7 @@ func (s *seen) expect(want ...string) {
 
 func (s *seen) end() error {
 	s.t.Helper()
-	select {
-	case err := <-s.ended:
-		return err
-	case <-time.After(patience):
-		s.t.Fatal("it does not end")
-		return nil
-	}
+	return waittest.Receive(s.t, "the follower ends", s.ended)
 }
 
 func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
@@ -125,17 +113,14 @@ func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 	}
-	deadline := time.Now().Add(patience / 2) // the server forgets them after a minute
-	for {
+	began := time.Now()
+	waittest.Until(t, "all consumers are removed", func() bool {
 		stream, err := js.Stream(t.Context(), "KV_B")
 		must(err)
-		n := stream.CachedInfo().State.Consumers
-		if n == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d consumers are left", n)
-		}
+		return stream.CachedInfo().State.Consumers == 0
+	})
+	if took := time.Since(began); took > 30*time.Second { // the server removes unused ones after a minute
+		t.Errorf("it took %s", took)
 	}
 }
 
@@ -153,9 +138,7 @@ func TestFollowingEndsWithTheConnection(t *testing.T) {
 		t.Error("it follows without a connection")
 	}
 	srv.Start()
-	for !js.Conn().IsConnected() {
-		time.Sleep(time.Millisecond)
-	}
+	waittest.Until(t, "the connection is back", js.Conn().IsConnected)
 	if err := bucket.Follow(t.Context(), js, "NONE", func(bucket.Entry) {}, func() {}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a bucket that is not there: %v", err)
 	}

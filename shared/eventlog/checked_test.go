@@ -9,6 +9,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
@@ -17,15 +18,15 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 		publishOnce(t, l, n)
 	}
 	for _, seq := range []uint64{4, 7, 6} {
-		must(t, l.Delete(patient(t), 0, seq))
+		must(t, l.Delete(waittest.Context(t), 0, seq))
 	}
-	must(t, l.Purge(patient(t), 0, 3))
-	state, absent, err := l.Absent(patient(t), 0)
+	must(t, l.Purge(waittest.Context(t), 0, 3))
+	state, absent, err := l.Absent(waittest.Context(t), 0)
 	if err != nil || !slices.Equal(absent, []uint64{4, 6, 7}) || state.First != 3 || state.Last != 9 || state.Absent() != 3 {
 		t.Errorf("%v of %d to %d, %d, %v", absent, state.First, state.Last, state.Absent(), err)
 	}
-	must(t, l.Purge(patient(t), 0, 10))
-	if state, absent, err := l.Absent(patient(t), 0); err != nil || len(absent) > 0 || state.Absent() != 0 {
+	must(t, l.Purge(waittest.Context(t), 0, 10))
+	if state, absent, err := l.Absent(waittest.Context(t), 0); err != nil || len(absent) > 0 || state.Absent() != 0 {
 		t.Errorf("of an empty partition %v, %d, %v", absent, state.Absent(), err)
 	}
 }
@@ -38,7 +39,7 @@ func TestChecked_HoldsForOneLeader(t *testing.T) {
 	// Who asks during an election may get no answer, and one that changes a moment later.
 	until := func(ok func(eventlog.State) bool) (state eventlog.State) {
 		t.Helper()
-		ctx := patient(t)
+		ctx := waittest.Context(t)
 		for {
 			once, cancel := context.WithTimeout(ctx, time.Second)
 			state, err := l.Look(once, 0)
@@ -53,7 +54,7 @@ func TestChecked_HoldsForOneLeader(t *testing.T) {
 	}
 	noted := func(damaged uint64) func(eventlog.State) bool {
 		return func(s eventlog.State) bool {
-			return s.Leader != "" && (s.Checked() || l.SetChecked(patient(t), 0, s, damaged) == nil && look(t, l).Checked())
+			return s.Leader != "" && (s.Checked() || l.SetChecked(waittest.Context(t), 0, s, damaged) == nil && look(t, l).Checked())
 		}
 	}
 	first := until(func(s eventlog.State) bool { return s.Leader != "" })
@@ -73,7 +74,7 @@ func TestChecked_HoldsForOneLeader(t *testing.T) {
 	if second.Checked() || second.Damaged != 7 {
 		t.Errorf("with %q it is checked: %t, damaged %d", second.Leader, second.Checked(), second.Damaged)
 	}
-	if err := l.SetChecked(patient(t), 0, first, 9); err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+	if err := l.SetChecked(waittest.Context(t), 0, first, 9); err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Error(err)
 	}
 	if until(noted(3)); look(t, l).Damaged != 7 {

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func replicated(t testing.TB, c *natstest.Cluster) *eventlog.Log {
@@ -31,7 +32,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	l, err := eventlog.Create(patient(t), nc, settings, quiet())
+	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
-		ctx := patient(t)
+		ctx := waittest.Context(t)
 		var page eventlog.Page
 		var err error
 		for {
@@ -104,7 +105,7 @@ func TestATailInAClusterLosesAndRepeatsNothing(t *testing.T) {
 			c.WaitCurrent()
 			continue
 		}
-		if _, err := js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, patience); err != nil {
+		if _, err := js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +128,7 @@ func TestATailInAClusterLosesAndRepeatsNothing(t *testing.T) {
 func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 	t.Helper()
 	for t.Context().Err() == nil {
-		ctx, cancel := context.WithTimeout(patient(t), 2*time.Second)
+		ctx, cancel := context.WithTimeout(waittest.Context(t), 2*time.Second)
 		ack, err := l.Publish(ctx, eventlog.Event{Session: "s", Stream: "t", Data: numbered(n), Key: fmt.Sprint(n)})
 		cancel()
 		if err == nil {
@@ -148,9 +149,7 @@ func TestALogOfAClusterIsOneWithoutAConnectionToo(t *testing.T) {
 	for _, srv := range c.Servers {
 		srv.Stop()
 	}
-	for l.Conn().IsConnected() {
-		time.Sleep(time.Millisecond) // a condition that nothing announces
-	}
+	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() })
 	if !l.Clustered() {
 		t.Error("an event might be begun before the one ahead of it is acknowledged")
 	}

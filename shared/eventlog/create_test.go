@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
@@ -32,7 +33,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 	}
 	js := newJetStream(t, first)
 	for _, name := range []string{"MCP_0", "MCP_1", "MCP_2"} {
-		stream, err := js.Stream(patient(t), name)
+		stream, err := js.Stream(waittest.Context(t), name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
-	if _, err := js.Stream(patient(t), "MCP_3"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if _, err := js.Stream(waittest.Context(t), "MCP_3"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a fourth partition: %v", err)
 	}
 }
@@ -52,13 +53,13 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 func TestALogWithoutALimitOfStreamsHasTheDefault(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
 	delete(cfg.Metadata, "rejoin.max_streams_per_session")
-	if _, err := newJetStream(t, l).UpdateStream(patient(t), cfg); err != nil {
+	if _, err := newJetStream(t, l).UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
 	}
 	old := open(t, srv)
@@ -67,7 +68,7 @@ func TestALogWithoutALimitOfStreamsHasTheDefault(t *testing.T) {
 	}
 	settings := old.Settings()
 	settings.MaxStreamsPerSession = 5
-	if err := old.SetLimits(patient(t), 0, settings); err != nil {
+	if err := old.SetLimits(waittest.Context(t), 0, settings); err != nil {
 		t.Fatal(err)
 	}
 	if got := open(t, srv).Settings(); got != settings {
@@ -146,22 +147,22 @@ func TestWhatIsNotOurLogIsNotTouched(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, err := js.CreateStream(patient(t), tt.there)
+			made, err := js.CreateStream(waittest.Context(t), tt.there)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = eventlog.Create(patient(t), nc, eventlog.Settings{Partitions: 4}, quiet())
+			_, err = eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 4}, quiet())
 			if !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Create: %v, want %q", err, tt.want)
 			}
-			now, err := made.Info(patient(t))
+			now, err := made.Info(waittest.Context(t))
 			if err != nil || !reflect.DeepEqual(now.Config, made.CachedInfo().Config) {
 				t.Errorf("it was changed: %+v, %v", now, err)
 			}
 			if tt.there.Name != "MCP_0" {
 				return
 			}
-			if _, err := eventlog.Open(patient(t), nc, quiet()); !errors.Is(err, eventlog.ErrMismatch) {
+			if _, err := eventlog.Open(waittest.Context(t), nc, quiet()); !errors.Is(err, eventlog.ErrMismatch) {
 				t.Errorf("Open: %v", err)
 			}
 		})
@@ -176,7 +177,7 @@ func TestOpenWaitsForTheLog(t *testing.T) {
 	}
 	opened := make(chan result, 1)
 	nc := connect(t, srv)
-	ctx := patient(t)
+	ctx := waittest.Context(t)
 	go func() {
 		l, err := eventlog.Open(ctx, nc, quiet())
 		opened <- result{l, err}
@@ -205,7 +206,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 }
 
 func TestALogThatDoesNotFitTheDiskIsNotCreated(t *testing.T) {
-	_, err := eventlog.Create(patient(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet())
+	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet())
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("got %v", err)
 	}
@@ -215,7 +216,7 @@ func TestItsCreatorReplacesAPartitionThatWasDeleted(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	before, _ := l.State(0)
-	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}
 	f := follow(t, l, 0, 0)
@@ -232,7 +233,7 @@ func TestItsCreatorReplacesAPartitionThatWasDeleted(t *testing.T) {
 
 func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
 	t.Helper()
-	again, err := eventlog.Open(patient(t), l.Conn(), quiet())
+	again, err := eventlog.Open(waittest.Context(t), l.Conn(), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func headersOnly(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true }
@@ -29,32 +31,28 @@ func feeding(t *testing.T) (whole, headers *eventlog.Log, feed *eventlog.Feed) {
 // a look.
 func waitRiders(t *testing.T, l *eventlog.Log, feed *eventlog.Feed, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); feed.Riders(0) != n; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d ride, want %d", feed.Riders(0), n)
-		}
-		if _, err := l.Look(patient(t), 0); err != nil {
+	waittest.Value(t, fmt.Sprintf("%d tails ride", n), func() int {
+		if _, err := l.Look(waittest.Context(t), 0); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return feed.Riders(0)
+	}, func(riders int) bool { return riders == n })
 }
 
-// wantConsumers waits until there are n consumers, for less than the server keeps one
-// whose reader does not remove it.
+// wantConsumers waits until there are n consumers, for less time than the server keeps an
+// unused one.
 func wantConsumers(t *testing.T, l *eventlog.Log, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	began := time.Now()
+	waittest.Value(t, fmt.Sprintf("%d consumers", n), func() int {
+		stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := stream.CachedInfo().State.Consumers
-		if got == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("there are %d consumers, want %d", got, n)
-		}
+		return stream.CachedInfo().State.Consumers
+	}, func(got int) bool { return got == n })
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
 	}
 }
 
@@ -120,7 +118,7 @@ func TestTailsThatShareGetWhatIsThere(t *testing.T) {
 				if last > 0 {
 					s := rapid.Uint64Range(1, last).Draw(rt, "delete")
 					if !deleted[s] {
-						if err := whole.Delete(patient(t), 0, s); err != nil {
+						if err := whole.Delete(waittest.Context(t), 0, s); err != nil {
 							rt.Fatal(err)
 						}
 					}
@@ -144,7 +142,7 @@ func TestTailsThatShareGetWhatIsThere(t *testing.T) {
 					last = publish(t, whole, "s", "t", int(last))
 				}
 				host.waitLast(t, last)
-				if _, err := headers.Look(patient(t), 0); err != nil {
+				if _, err := headers.Look(waittest.Context(t), 0); err != nil {
 					rt.Fatal(err)
 				}
 				slow.Unlock()

@@ -12,36 +12,29 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // beginOnce reports whether a generation began, which the log tells when an answer was late.
-func beginOnce(t *testing.T, l *eventlog.Log) bool {
+func beginOnce(t *testing.T, l *eventlog.Log) (began bool) {
 	t.Helper()
 	before := look(t, l).Generation()
-	deadline := time.Now().Add(patience)
-	for repeated := false; ; repeated = true {
-		began, err := l.BeginGeneration(within(t, time.Second), 0)
-		if err == nil {
-			return began || repeated && look(t, l).Generation() != before
-		}
-		if !errors.Is(err, eventlog.ErrUnavailable) || time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	attempts := 0
+	waittest.NoError(t, func() (err error) {
+		attempts++
+		began, err = l.BeginGeneration(within(t, time.Second), 0)
+		return err
+	}, eventlog.ErrUnavailable)
+	return began || attempts > 1 && look(t, l).Generation() != before
 }
 
-func look(t *testing.T, l *eventlog.Log) eventlog.State {
+func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {
 	t.Helper()
-	ctx := patient(t)
-	for {
-		state, err := l.Look(ctx, 0)
-		if err == nil {
-			return state
-		}
-		if !errors.Is(err, eventlog.ErrUnavailable) || ctx.Err() != nil { // it may not have a connection again yet
-			t.Fatal(err)
-		}
-	}
+	waittest.NoError(t, func() (err error) {
+		state, err = l.Look(waittest.Context(t), 0)
+		return err
+	}, eventlog.ErrUnavailable) // it may not have a connection again yet
+	return state
 }
 
 func TestAGenerationBeginsOnceInTheLifeOfAServer(t *testing.T) {
@@ -128,7 +121,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	publish(t, l, "s", "t", 1)
 	birth := look(t, l).Birth
 	js := newJetStream(t, l)
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +156,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 func TestGenerationsThatCannotBeReadAreAMismatch(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +164,7 @@ func TestGenerationsThatCannotBeReadAreAMismatch(t *testing.T) {
 		cfg := stream.CachedInfo().Config
 		cfg.Metadata["rejoin.generations"] = broken
 		update(t, js, cfg)
-		if _, err := l.Look(patient(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
+		if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
 			t.Errorf("%q: %v", broken, err)
 		}
 	}
@@ -185,7 +178,7 @@ func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 			delete(cfg.Metadata, k)
 		}
 	}
-	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
 	}
 }

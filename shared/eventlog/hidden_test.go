@@ -7,6 +7,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // A message with a Status header and no data looks to nats.go like the server's own
@@ -19,7 +20,7 @@ func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
 		msg.Header.Set("Status", status)
 		msg.Header.Set("Description", "Consumer Deleted")
 		msg.Data = []byte(data)
-		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,7 +55,7 @@ func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
 
 	var seen []uint64
 	for after := uint64(0); after < 10; {
-		through, err := l.Scan(patient(t), 0, after, 10, func(e eventlog.Entry) bool {
+		through, err := l.Scan(waittest.Context(t), 0, after, 10, func(e eventlog.Entry) bool {
 			seen = append(seen, e.Sequence)
 			return true
 		})

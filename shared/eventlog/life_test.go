@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // What was asked when the server went is never answered. Found by the property test
@@ -17,7 +18,7 @@ func TestRequestsEndWithTheirConnection(t *testing.T) {
 	for range 100 {
 		asking.Go(func() {
 			for {
-				if _, err := l.Look(patient(t), 0); err != nil {
+				if _, err := l.Look(waittest.Context(t), 0); err != nil {
 					return
 				}
 			}
@@ -26,7 +27,7 @@ func TestRequestsEndWithTheirConnection(t *testing.T) {
 	srv.Stop()
 	stopped := time.Now()
 	asking.Wait()
-	if took := time.Since(stopped); took > patience/2 { // without a bound of its own it is patience
+	if took := time.Since(stopped); took > waittest.Timeout/2 {
 		t.Errorf("a request was waited for %s after its connection was lost", took)
 	}
 }

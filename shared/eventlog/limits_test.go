@@ -1,22 +1,21 @@
 package eventlog_test
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func setLimits(t *testing.T, l *eventlog.Log, settings eventlog.Settings) {
 	t.Helper()
 	for p := settings.Partitions - 1; p >= 0; p-- {
-		if err := l.SetLimits(patient(t), p, settings); err != nil {
+		if err := l.SetLimits(waittest.Context(t), p, settings); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -25,22 +24,12 @@ func setLimits(t *testing.T, l *eventlog.Log, settings eventlog.Settings) {
 // untilState waits until a log has seen a state of a partition by itself.
 func untilState(t *testing.T, l *eventlog.Log, p int, ok func(eventlog.State) bool) {
 	t.Helper()
-	for {
-		state, changed := l.State(p)
-		if ok(state) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-patient(t).Done():
-			t.Fatalf("never; the state is %+v", state)
-		}
-	}
+	waittest.Value(t, "the expected state", func() eventlog.State { state, _ := l.State(p); return state }, ok)
 }
 
 func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
 	t.Helper()
-	s, err := newJetStream(t, l).Stream(patient(t), stream)
+	s, err := newJetStream(t, l).Stream(waittest.Context(t), stream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +47,7 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 	to := l.Settings()
 	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, 2<<20
 	to.MaxEventsPerSession, to.MaxBytesPerSession = 7, -1
-	if err := l.SetLimits(patient(t), 1, to); err != nil {
+	if err := l.SetLimits(waittest.Context(t), 1, to); err != nil {
 		t.Fatal(err)
 	}
 	if l.Settings() == to {
@@ -94,7 +83,7 @@ func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
 
 func lookAt(t *testing.T, l *eventlog.Log, p int) eventlog.State {
 	t.Helper()
-	state, err := l.Look(patient(t), p)
+	state, err := l.Look(waittest.Context(t), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +101,7 @@ func TestWhatIsFixedCannotBeChanged(t *testing.T) {
 	} {
 		to := l.Settings()
 		change(&to)
-		if err := l.SetLimits(patient(t), 0, to); !errors.Is(err, eventlog.ErrInvalidSettings) {
+		if err := l.SetLimits(waittest.Context(t), 0, to); !errors.Is(err, eventlog.ErrInvalidSettings) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -125,7 +114,7 @@ func TestMakeRoom(t *testing.T) {
 	l := create(t, natstest.Start(t), settings)
 	var err error
 	for n := 0; err == nil; n++ {
-		_, err = l.Publish(patient(t), of("s", "t", n))
+		_, err = l.Publish(waittest.Context(t), of("s", "t", n))
 	}
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Fatalf("a full log says %v", err)
@@ -133,18 +122,18 @@ func TestMakeRoom(t *testing.T) {
 	if first := lookAt(t, l, 0).First; first != 1 {
 		t.Errorf("a full log has removed everything before %d", first)
 	}
-	must(t, l.MakeRoom(patient(t), 0))
-	if _, err := l.Announce(patient(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2, Reason: eventlog.Trimmed}, 0); err != nil {
+	must(t, l.MakeRoom(waittest.Context(t), 0))
+	if _, err := l.Announce(waittest.Context(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2, Reason: eventlog.Trimmed}, 0); err != nil {
 		t.Error(err)
 	}
 	setLimits(t, l, l.Settings())
 	if limits := lookAt(t, l, 0).Limits; limits.MaxBytes != settings.MaxBytes {
 		t.Errorf("the limits are %+v", limits)
 	}
-	if _, err := l.Publish(patient(t), of("s", "t", 1)); !errors.Is(err, eventlog.ErrFull) {
+	if _, err := l.Publish(waittest.Context(t), of("s", "t", 1)); !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("an event that does not fit: %v", err)
 	}
-	must(t, l.Purge(patient(t), 0, 50))
+	must(t, l.Purge(waittest.Context(t), 0, 50))
 	if first := lookAt(t, l, 0).First; first != 50 {
 		t.Errorf("the first sequence is %d", first)
 	}
@@ -161,25 +150,20 @@ func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
 		stop(t, srv, l)
 		start(t, srv, l)
 		to.MaxBytes, to.MaxEventsPerSession = int64(100-life)<<20, int64(life+1)
-		until := func(f func(context.Context) error) {
-			deadline := time.Now().Add(patience)
-			for {
-				err := f(within(t, time.Second))
-				if err == nil {
-					return
-				}
-				if time.Now().After(deadline) {
-					t.Error(err)
-					return
+		limited := make(chan error, 1)
+		go func() {
+			var err error
+			for ctx := waittest.Context(t); ctx.Err() == nil; {
+				if err = l.SetLimits(within(t, time.Second), 0, to); err == nil {
+					break
 				}
 			}
+			limited <- err
+		}()
+		waittest.NoError(t, func() error { _, err := l.BeginGeneration(within(t, time.Second), 0); return err })
+		if err := <-limited; err != nil {
+			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			until(func(ctx context.Context) error { _, err := l.BeginGeneration(ctx, 0); return err })
-		})
-		wg.Go(func() { until(func(ctx context.Context) error { return l.SetLimits(ctx, 0, to) }) })
-		wg.Wait()
 		state := look(t, l)
 		if len(state.Generations) != before+1 || state.Limits != to.Limits() || l.Settings() != to {
 			t.Errorf("%d generations after %d, limits %+v, settings %+v", len(state.Generations), before, state.Limits, l.Settings())
@@ -190,14 +174,14 @@ func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
 func TestALogWithOtherPartitionsIsAnother(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
-	s, err := js.Stream(patient(t), "MCP_0")
+	s, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := s.CachedInfo().Config
 	cfg.Metadata["rejoin.partitions"] = "2"
 	update(t, js, cfg)
-	if _, err := l.Look(patient(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), "2 partitions") {
+	if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), "2 partitions") {
 		t.Errorf("%v", err)
 	}
 	if l.Settings().Partitions != 1 {

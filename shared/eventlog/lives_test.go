@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // eachPair runs a test with two logs, as two processes open them, on one server and on three.
@@ -42,7 +43,7 @@ func openAt(t *testing.T, url string) *eventlog.Log {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	l, err := eventlog.Open(patient(t), nc, quiet())
+	l, err := eventlog.Open(waittest.Context(t), nc, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func of(session, stream string, n int) eventlog.Event {
 
 func mustPublish(t *testing.T, l *eventlog.Log, e eventlog.Event) eventlog.Ack {
 	t.Helper()
-	ack, err := l.Publish(patient(t), e)
+	ack, err := l.Publish(waittest.Context(t), e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func must(t *testing.T, err error) {
 // subjects returns the subjects of all entries, in order.
 func subjects(t *testing.T, l *eventlog.Log) (all []string) {
 	t.Helper()
-	_, err := l.Scan(patient(t), 0, 0, look(t, l).Last, func(e eventlog.Entry) bool {
+	_, err := l.Scan(waittest.Context(t), 0, 0, look(t, l).Last, func(e eventlog.Entry) bool {
 		all = append(all, e.RawSubject)
 		return true
 	})
@@ -116,7 +117,7 @@ func TestPublish_StreamHasEnded(t *testing.T) {
 		mustPublish(t, l, of("s", "t", 0))
 		mustPublish(t, other, of("s", "t", 1))
 		for range 2 {
-			must(t, l.EndStream(patient(t), "s", "l", "t"))
+			must(t, l.EndStream(waittest.Context(t), "s", "l", "t"))
 		}
 		births := look(t, l).Last
 		late := openAt(t, l.Conn().ConnectedUrl()) // it has never published
@@ -126,7 +127,7 @@ func TestPublish_StreamHasEnded(t *testing.T) {
 				if i > 0 {
 					e.Key = "key"
 				}
-				if ack, err := publish(patient(t), to, e); !errors.Is(err, eventlog.ErrClosed) || errors.Is(err, eventlog.ErrUnavailable) {
+				if ack, err := publish(waittest.Context(t), to, e); !errors.Is(err, eventlog.ErrClosed) || errors.Is(err, eventlog.ErrUnavailable) {
 					t.Errorf("%s by log %d: %+v, %v", name, i, ack, err)
 				}
 			}
@@ -153,17 +154,17 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 		half := make(chan struct{})
 		ending.Go(func() {
 			<-half
-			if err := other.EndStream(patient(t), "s", "l", "t"); err != nil {
+			if err := other.EndStream(waittest.Context(t), "s", "l", "t"); err != nil {
 				t.Error(err)
 			}
 		})
 		series, all := l.Series(), make([]begun, n)
 		var waiting sync.WaitGroup
 		for i, e := range events {
-			on, err := series.Begin(patient(t), e)
+			on, err := series.Begin(waittest.Context(t), e)
 			all[i] = begun{event: e, on: on, err: err}
 			if on != nil {
-				waiting.Go(func() { all[i].ack, all[i].err = on.Wait(patient(t)) })
+				waiting.Go(func() { all[i].ack, all[i].err = on.Wait(waittest.Context(t)) })
 			}
 			if i == n/2 {
 				close(half)
@@ -171,7 +172,7 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 		}
 		ending.Wait()
 		waiting.Wait()
-		end, err := l.Last(patient(t), event.Subject{Session: "s", Life: "l", Stream: "t", Kind: event.End})
+		end, err := l.Last(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "t", Kind: event.End})
 		must(t, err)
 		closed, last := 0, uint64(0)
 		for i, b := range all {
@@ -202,13 +203,13 @@ func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
 		}
 		mustPublish(t, l, of("s2", "t", 0))
 		for range 2 {
-			must(t, l.EndSession(patient(t), "s", "l"))
+			must(t, l.EndSession(waittest.Context(t), "s", "l"))
 		}
-		must(t, other.EndSession(patient(t), "s", "l"))
+		must(t, other.EndSession(waittest.Context(t), "s", "l"))
 		ended := look(t, l).Last
 		for i := range streams {
 			for name, publish := range ways {
-				if _, err := publish(patient(t), []*eventlog.Log{other, l}[i%2], of("s", fmt.Sprint(i), 1)); !errors.Is(err, eventlog.ErrClosed) {
+				if _, err := publish(waittest.Context(t), []*eventlog.Log{other, l}[i%2], of("s", fmt.Sprint(i), 1)); !errors.Is(err, eventlog.ErrClosed) {
 					t.Fatalf("%s to stream %d: %v", name, i, err)
 				}
 				if i > 3 {
@@ -217,7 +218,7 @@ func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
 			}
 		}
 		for name, publish := range ways {
-			if _, err := publish(patient(t), other, of("s", "new", 1)); !errors.Is(err, eventlog.ErrClosed) {
+			if _, err := publish(waittest.Context(t), other, of("s", "new", 1)); !errors.Is(err, eventlog.ErrClosed) {
 				t.Errorf("%s to a new stream: %v", name, err)
 			}
 		}
@@ -237,14 +238,14 @@ func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
 		mustPublish(t, l, of("s", stream, 0))
 	}
 	js := newJetStream(t, l)
-	_, err := js.Publish(patient(t), "mcp.0.s.l.=seal", nil)
+	_, err := js.Publish(waittest.Context(t), "mcp.0.s.l.=seal", nil)
 	must(t, err)
 	mustPublish(t, l, of("s", "a", 1))
-	if _, err := l.Publish(patient(t), of("s", "c", 0)); !errors.Is(err, eventlog.ErrClosed) {
+	if _, err := l.Publish(waittest.Context(t), of("s", "c", 0)); !errors.Is(err, eventlog.ErrClosed) {
 		t.Errorf("a birth behind the seal: %v", err)
 	}
-	must(t, l.EndStream(patient(t), "s", "l", "a"))
-	must(t, other.EndSession(patient(t), "s", "l"))
+	must(t, l.EndStream(waittest.Context(t), "s", "l", "a"))
+	must(t, other.EndSession(waittest.Context(t), "s", "l"))
 	wantSubjects(t, l, "mcp.0.s.l.=birth.a", "mcp.0.s.l.a", "mcp.0.s.l.=birth.b", "mcp.0.s.l.b", "mcp.0.s.l.=seal", "mcp.0.s.l.a",
 		"mcp.0.s.l.=end.a", "mcp.0.s.l.=end.b", "mcp.0.s.l.=end")
 }
@@ -255,9 +256,9 @@ func TestPublish_SoleStream(t *testing.T) {
 		e.Sole = true
 		mustPublish(t, l, e)
 		mustPublish(t, l, e)
-		must(t, other.EndSession(patient(t), "s", "l"))
+		must(t, other.EndSession(waittest.Context(t), "s", "l"))
 		for name, publish := range ways {
-			if _, err := publish(patient(t), l, e); !errors.Is(err, eventlog.ErrClosed) {
+			if _, err := publish(waittest.Context(t), l, e); !errors.Is(err, eventlog.ErrClosed) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -269,17 +270,17 @@ func TestOpenSession(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		for round := range 20 {
 			session := fmt.Sprint("s", round)
-			if _, err := l.Opening(patient(t), session); !errors.Is(err, eventlog.ErrNotFound) {
+			if _, err := l.Opening(waittest.Context(t), session); !errors.Is(err, eventlog.ErrNotFound) {
 				t.Fatal(err)
 			}
-			if _, _, err := l.LifeOf(patient(t), session); !errors.Is(err, eventlog.ErrNotFound) {
+			if _, _, err := l.LifeOf(waittest.Context(t), session); !errors.Is(err, eventlog.ErrNotFound) {
 				t.Fatal(err)
 			}
 			opened := make([]eventlog.Opening, 8)
 			var opening sync.WaitGroup
 			for i := range opened {
 				opening.Go(func() {
-					o, err := []*eventlog.Log{l, other}[i%2].OpenSession(patient(t), eventlog.Opening{
+					o, err := []*eventlog.Log{l, other}[i%2].OpenSession(waittest.Context(t), eventlog.Opening{
 						Session: session, Life: fmt.Sprint("life", i), Owner: fmt.Sprint(i), Created: time.Unix(int64(i), 0).UTC(), Metadata: []byte(`{"a":1}`),
 					})
 					if err == nil {
@@ -295,11 +296,11 @@ func TestOpenSession(t *testing.T) {
 				t.Fatalf("%d openings", len(opened))
 			}
 			for _, at := range []*eventlog.Log{l, other} {
-				got, err := at.Opening(patient(t), session)
+				got, err := at.Opening(waittest.Context(t), session)
 				if want := opened[0]; err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 					t.Errorf("%+v, %v; want %+v", got, err, want)
 				}
-				if life, sequence, err := at.LifeOf(patient(t), session); err != nil || life != opened[0].Life || sequence != opened[0].Sequence {
+				if life, sequence, err := at.LifeOf(waittest.Context(t), session); err != nil || life != opened[0].Life || sequence != opened[0].Sequence {
 					t.Errorf("%s, %d, %v", life, sequence, err)
 				}
 			}
@@ -311,17 +312,17 @@ func TestSealed(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	before := time.Now().Add(-time.Minute)
 	last := mustPublish(t, l, of("s", "t", 0)).Sequence
-	if at, sealed, err := l.Sealed(patient(t), "s", "l"); sealed || err != nil {
+	if at, sealed, err := l.Sealed(waittest.Context(t), "s", "l"); sealed || err != nil {
 		t.Errorf("%s, %v", at, err)
 	}
-	if life, sequence, err := l.LifeOf(patient(t), "s"); err != nil || life != "l" || sequence != last {
+	if life, sequence, err := l.LifeOf(waittest.Context(t), "s"); err != nil || life != "l" || sequence != last {
 		t.Errorf("%s, %d, %v", life, sequence, err)
 	}
-	must(t, l.EndSession(patient(t), "s", "l"))
-	if at, sealed, err := l.Sealed(patient(t), "s", "l"); !sealed || err != nil || at.Before(before) {
+	must(t, l.EndSession(waittest.Context(t), "s", "l"))
+	if at, sealed, err := l.Sealed(waittest.Context(t), "s", "l"); !sealed || err != nil || at.Before(before) {
 		t.Errorf("%s, %v, %v", at, sealed, err)
 	}
-	if _, sealed, err := l.Sealed(patient(t), "s", "l2"); sealed || err != nil {
+	if _, sealed, err := l.Sealed(waittest.Context(t), "s", "l2"); sealed || err != nil {
 		t.Errorf("another life: %v", err)
 	}
 }
@@ -331,12 +332,12 @@ func TestOpening_CannotBeRead(t *testing.T) {
 	js := newJetStream(t, l)
 	for i, data := range []string{"", "{", "{}", `{"life":"L"}`, `{"life":""}`, `[]`} {
 		session := fmt.Sprint("s", i)
-		_, err := js.Publish(patient(t), "mcp.0."+session+".=open", []byte(data))
+		_, err := js.Publish(waittest.Context(t), "mcp.0."+session+".=open", []byte(data))
 		must(t, err)
-		if o, err := l.Opening(patient(t), session); !errors.Is(err, eventlog.ErrMismatch) {
+		if o, err := l.Opening(waittest.Context(t), session); !errors.Is(err, eventlog.ErrMismatch) {
 			t.Errorf("%q: %+v, %v", data, o, err)
 		}
-		if life, _, err := l.LifeOf(patient(t), session); !errors.Is(err, eventlog.ErrMismatch) {
+		if life, _, err := l.LifeOf(waittest.Context(t), session); !errors.Is(err, eventlog.ErrMismatch) {
 			t.Errorf("%q: %q, %v", data, life, err)
 		}
 	}
@@ -375,13 +376,13 @@ func TestBirth_AgainWithoutAJanitor(t *testing.T) {
 // Of a life that ended long ago the log has no seal any more, but an opening that followed.
 func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "m"})
+		o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "m"})
 		must(t, err)
-		if _, err := other.Publish(patient(t), of("s", "t", 0)); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := other.Publish(waittest.Context(t), of("s", "t", 0)); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("an event of another life: %v", err)
 		}
 		wantSubjects(t, l, "mcp.0.s.=open")
-		must(t, l.Delete(patient(t), 0, o.Sequence))
+		must(t, l.Delete(waittest.Context(t), 0, o.Sequence))
 		mustPublish(t, other, of("s", "t", 0)) // nothing says that it has ended
 	})
 }
@@ -393,7 +394,7 @@ func TestBirth_OnceForConcurrentPublishers(t *testing.T) {
 		var publishing sync.WaitGroup
 		for i := range publishers {
 			publishing.Go(func() {
-				if _, err := l.Publish(patient(t), of("s", "t", i)); err != nil {
+				if _, err := l.Publish(waittest.Context(t), of("s", "t", i)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -427,7 +428,7 @@ func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
 			publishing.Go(func() {
 				for n := range next {
 					name := []string{"Publish", "Begin", "Series"}[w%3]
-					ack, err := ways[name](patient(t), l, of("s", "t", n))
+					ack, err := ways[name](waittest.Context(t), l, of("s", "t", n))
 					if err != nil || ack.Duplicate {
 						t.Errorf("%s: %+v, %v", name, ack, err)
 					}
@@ -455,9 +456,9 @@ func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
 // all returns the entries of a session, in order.
 func all(t testing.TB, l *eventlog.Log, session string) (entries []eventlog.Entry) {
 	t.Helper()
-	state, err := l.Look(patient(t), 0)
+	state, err := l.Look(waittest.Context(t), 0)
 	for through := uint64(0); err == nil && through < state.Last; {
-		through, err = l.Scan(patient(t), 0, through, state.Last, func(e eventlog.Entry) bool {
+		through, err = l.Scan(waittest.Context(t), 0, through, state.Last, func(e eventlog.Entry) bool {
 			if e.Subject.Session == session {
 				entries = append(entries, e)
 			}
@@ -473,7 +474,7 @@ func all(t testing.TB, l *eventlog.Log, session string) (entries []eventlog.Entr
 // entriesIn reads a stream of a life.
 func entriesIn(t testing.TB, l *eventlog.Log, session, life, stream string) (all []eventlog.Entry) {
 	t.Helper()
-	ctx := patient(t)
+	ctx := waittest.Context(t)
 	state, err := l.Look(ctx, 0)
 	for q := (eventlog.Query{Session: session, Life: life, Stream: stream, UpTo: state.Last, MaxEvents: 1000, MaxBytes: 1 << 20}); q.After < q.UpTo && ctx.Err() == nil; {
 		var page eventlog.Page
@@ -503,17 +504,17 @@ func TestPublish_RepeatedAfterTheEnd(t *testing.T) {
 			}
 			first := mustPublish(t, l, keyed("key"))
 			if whole {
-				must(t, other.EndSession(patient(t), session, "l"))
+				must(t, other.EndSession(waittest.Context(t), session, "l"))
 			} else {
-				must(t, other.EndStream(patient(t), session, "l", "t"))
+				must(t, other.EndStream(waittest.Context(t), session, "l", "t"))
 			}
 			late := openAt(t, l.Conn().ConnectedUrl()) // it knows no births
 			for name, publish := range ways {
 				for i, at := range []*eventlog.Log{l, other, late} {
-					if ack, err := publish(patient(t), at, keyed("key")); err != nil || !ack.Duplicate || ack.Sequence != first.Sequence {
+					if ack, err := publish(waittest.Context(t), at, keyed("key")); err != nil || !ack.Duplicate || ack.Sequence != first.Sequence {
 						t.Errorf("%s, log %d, whole session %t: %+v, %v; first %+v", name, i, whole, ack, err, first)
 					}
-					if ack, err := publish(patient(t), at, keyed("another key")); !errors.Is(err, eventlog.ErrClosed) {
+					if ack, err := publish(waittest.Context(t), at, keyed("another key")); !errors.Is(err, eventlog.ErrClosed) {
 						t.Errorf("%s, log %d, whole session %t: another key: %+v, %v", name, i, whole, ack, err)
 					}
 				}
@@ -538,15 +539,15 @@ func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
 		for i := range stored {
 			first[i] = mustPublish(t, l, keyed(i)).Sequence
 		}
-		must(t, l.EndSession(patient(t), "s", "l"))
+		must(t, l.EndSession(waittest.Context(t), "s", "l"))
 		for _, at := range []*eventlog.Log{l, other} {
 			series, all := at.Series(), make([]begun, n)
 			for i := range n {
-				all[i].on, all[i].err = series.Begin(patient(t), keyed(i))
+				all[i].on, all[i].err = series.Begin(waittest.Context(t), keyed(i))
 			}
 			for i, b := range all {
 				if b.on != nil {
-					b.ack, b.err = b.on.Wait(patient(t))
+					b.ack, b.err = b.on.Wait(waittest.Context(t))
 				}
 				switch {
 				case i < stored && (b.err != nil || !b.ack.Duplicate || b.ack.Sequence != first[i]):
@@ -608,7 +609,7 @@ func runOps(t *testing.T, logs []*eventlog.Log, session string, ops []op) []resu
 				if o.Worker != worker {
 					continue
 				}
-				l, r, ctx := logs[o.Log], &results[i], patient(t)
+				l, r, ctx := logs[o.Log], &results[i], waittest.Context(t)
 				e := of(session, o.Stream, i)
 				switch o.Call {
 				case "end stream":
@@ -694,7 +695,7 @@ func BenchmarkPublishFenced(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(nc.Close)
-			l, err := eventlog.Create(patient(b), nc, one(), quiet())
+			l, err := eventlog.Create(waittest.Context(b), nc, one(), quiet())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -742,23 +743,23 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	for i := range under {
 		e := of("s", "t", i)
 		e.Key = fmt.Sprint(i / 2) // every other one is a repeat
-		w, err := l.Begin(patient(t), e)
+		w, err := l.Begin(waittest.Context(t), e)
 		must(t, err)
 		under[i] = w
 	}
 	var last uint64
 	for i, w := range under {
-		ack, err := w.Wait(patient(t))
+		ack, err := w.Wait(waittest.Context(t))
 		must(t, err)
 		if i%2 == 0 && ack.Sequence <= last || i%2 == 1 && (ack.Sequence != last || !ack.Duplicate) {
 			t.Fatalf("event %d: %+v behind %d", i, ack, last)
 		}
 		last = ack.Sequence
 	}
-	must(t, l.EndStream(patient(t), "s", "l", "t"))
-	w, err := l.Begin(patient(t), of("s", "t", n))
+	must(t, l.EndStream(waittest.Context(t), "s", "l", "t"))
+	w, err := l.Begin(waittest.Context(t), of("s", "t", n))
 	if err == nil {
-		_, err = w.Wait(patient(t))
+		_, err = w.Wait(waittest.Context(t))
 	}
 	if !errors.Is(err, eventlog.ErrClosed) {
 		t.Errorf("an event behind the end: %v", err)

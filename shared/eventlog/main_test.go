@@ -18,12 +18,10 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
-
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
 
 func quiet() *slog.Logger { return slog.New(&listener) }
 
@@ -59,11 +57,6 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	return within(t, patience)
-}
-
 // one is a log with a single partition and no limits, so that a test knows all sequences.
 func one() eventlog.Settings {
 	return eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}
@@ -82,7 +75,7 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 
 func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(patient(t), connect(t, srv, opts...), settings, quiet())
+	l, err := eventlog.Create(waittest.Context(t), connect(t, srv, opts...), settings, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +85,7 @@ func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts
 
 func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Open(patient(t), connect(t, srv), quiet())
+	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +105,7 @@ func newJetStream(t *testing.T, l *eventlog.Log) jetstream.JetStream {
 // publish stores a numbered message and returns its sequence.
 func publish(t *testing.T, l *eventlog.Log, session, stream string, n int) uint64 {
 	t.Helper()
-	ack, err := l.Publish(patient(t), eventlog.Event{Session: session, Stream: stream, Data: numbered(n)})
+	ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: stream, Data: numbered(n)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,32 +119,16 @@ func numbered(n int) []byte {
 // stop ends the server and returns when the log's connection has noticed.
 func stop(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	t.Helper()
-	status := l.Conn().StatusChanged()
-	defer l.Conn().RemoveStatusListener(status)
 	srv.Stop()
-	await(t, status, func() bool { return !l.Conn().IsConnected() && !l.Alive() })
+	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() && !l.Alive() })
 }
 
 // start starts the server again and returns when the log's connection is back.
 func start(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	t.Helper()
-	status := l.Conn().StatusChanged()
-	defer l.Conn().RemoveStatusListener(status)
 	srv.Start()
-	await(t, status, func() bool { return l.Conn().IsConnected() && l.Alive() }) // or what is asked ends when it hears of it
-}
-
-func await(t *testing.T, status <-chan nats.Status, cond func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	for !cond() {
-		select {
-		case <-status:
-		case <-time.After(time.Millisecond): // a status is told before it is set
-		case <-deadline:
-			t.Fatal("the connection did not change")
-		}
-	}
+	// A request that begins before the log has heard of the connection ends when it hears of it.
+	waittest.Until(t, "the connection is back", func() bool { return l.Conn().IsConnected() && l.Alive() })
 }
 
 // follower is a tail and what it was told.
@@ -228,7 +205,7 @@ func (f *follower) note() func() {
 // wait returns once cond, which is called with the lock held, is true.
 func (f *follower) wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	ctx := waittest.Context(t)
 	for {
 		f.mu.Lock()
 		ok, changed, broken := cond(), f.changed, f.broken
@@ -241,7 +218,7 @@ func (f *follower) wait(t *testing.T, what string, cond func() bool) {
 		}
 		select {
 		case <-changed:
-		case <-deadline:
+		case <-ctx.Done():
 			f.mu.Lock()
 			seen := fmt.Sprintf("%d starts, %d entries, last %d, missed %d, through %d", len(f.starts), len(f.entries), f.last, f.missed, f.through)
 			f.mu.Unlock()

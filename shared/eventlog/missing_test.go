@@ -13,11 +13,12 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason eventlog.Reason, removed ...uint64) uint64 {
 	t.Helper()
-	ack, err := eventlogtest.Announce(patient(t), l, eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed})
+	ack, err := eventlogtest.Announce(waittest.Context(t), l, eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason 
 // missing returns what is missing of a stream, in words.
 func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
 	t.Helper()
-	all, _, err := l.Missing(patient(t), l.Look, "s", "l", stream, after, 0)
+	all, _, err := l.Missing(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,19 +79,19 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 		trim := func(upTo uint64) eventlog.Trim {
 			return eventlog.Trim{Session: "s", Life: "l", Stream: "a", UpTo: upTo, Reason: eventlog.Trimmed}
 		}
-		first, err := l.Announce(patient(t), trim(3), 0)
+		first, err := l.Announce(waittest.Context(t), trim(3), 0)
 		must(t, err)
-		second, err := other.Announce(patient(t), trim(7), first.Sequence)
+		second, err := other.Announce(waittest.Context(t), trim(7), first.Sequence)
 		must(t, err)
 		for _, follows := range []uint64{0, first.Sequence} {
-			if _, err := l.Announce(patient(t), trim(5), follows); !errors.Is(err, eventlog.ErrClosed) {
+			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrClosed) {
 				t.Errorf("behind a trim that it does not know: %v", err)
 			}
 		}
 		if got := missing(t, l, "a", 6); got != "a trimmed to 7, true" {
 			t.Error(got)
 		}
-		_, err = l.Announce(patient(t), trim(8), second.Sequence)
+		_, err = l.Announce(waittest.Context(t), trim(8), second.Sequence)
 		must(t, err)
 	})
 }
@@ -104,7 +105,7 @@ func TestMissing_FloorMovesMeanwhile(t *testing.T) {
 	announce(t, l, "a", 8, eventlog.Trimmed, 7, 8)
 	before := lookAt(t, l, 0)
 	for _, stream := range []string{"a", ""} {
-		all, _, err := l.Missing(patient(t), func(ctx context.Context, p int) (eventlog.State, error) {
+		all, _, err := l.Missing(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
 			must(t, l.Purge(ctx, p, before.Last+1))
 			return l.Look(ctx, p)
 		}, "s", "l", stream, 6, 0)
@@ -125,11 +126,11 @@ func TestMissing_Floor(t *testing.T) {
 	}
 	purge := func(before uint64) {
 		t.Helper()
-		must(t, l.Purge(patient(t), 0, before))
+		must(t, l.Purge(waittest.Context(t), 0, before))
 	}
 	rewrite := func(stream string, c *eventlog.Copy) {
 		t.Helper()
-		if _, err := l.Rewrite(patient(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c); err != nil {
+		if _, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,18 +163,18 @@ func TestMissing_Floor(t *testing.T) {
 func TestMissing_LifeAboveTheFloor(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	mustPublish(t, l, of("before", "t", 0))
-	o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l"})
+	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
 	must(t, err)
-	must(t, l.Purge(patient(t), 0, o.Sequence))
+	must(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	mustPublish(t, l, of("s", "t", 1))
 	for _, stream := range []string{"t", ""} {
 		if got := missing(t, l, stream, 0); got != "" {
 			t.Errorf("%q: %s", stream, got)
 		}
 	}
-	_, err = l.Rewrite(patient(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil)
+	_, err = l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil)
 	must(t, err)
-	must(t, l.Purge(patient(t), 0, o.Sequence+1))
+	must(t, l.Purge(waittest.Context(t), 0, o.Sequence+1))
 	if got := missing(t, l, "t", 0); got != "t expired to 3, false" {
 		t.Errorf("an opening that was written again: %q", got)
 	}
@@ -182,13 +183,13 @@ func TestMissing_LifeAboveTheFloor(t *testing.T) {
 // A changed opening lies above the floor, and its life may have begun below it.
 func TestMissing_ChangedOpening(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
-	o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l"})
+	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
 	must(t, err)
 	mustPublish(t, l, of("s", "t", 1))
 	o.Members, o.Changes = []string{"bob"}, 1
-	o, err = l.ChangeOpening(patient(t), o)
+	o, err = l.ChangeOpening(waittest.Context(t), o)
 	must(t, err)
-	must(t, l.Purge(patient(t), 0, o.Sequence))
+	must(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	if got, want := missing(t, l, "t", 1), fmt.Sprintf("t expired to %d, false", o.Sequence-1); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -197,18 +198,18 @@ func TestMissing_ChangedOpening(t *testing.T) {
 func TestTrimsAndCopiesAreRead(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
-	e, err := l.At(patient(t), 0, at)
+	e, err := l.At(waittest.Context(t), 0, at)
 	must(t, err)
 	if !e.Valid || e.Trim == nil || e.Trim.Sequence != at || e.Trim.Stream != "a" || e.Trim.Reason != eventlog.Trimmed || e.Trim.Time != e.Time {
 		t.Errorf("%+v", e.Trim)
 	}
-	if e, err = l.At(patient(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
+	if e, err = l.At(waittest.Context(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
 		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
 	}
 	want := eventlog.Copy{Last: 7, Removed: 5, Through: 9}
-	ack, err := l.Rewrite(patient(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
+	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
 	must(t, err)
-	if e, err = l.At(patient(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
+	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
 		t.Errorf("%+v, %v", e, err)
 	}
 }
@@ -216,15 +217,15 @@ func TestTrimsAndCopiesAreRead(t *testing.T) {
 // An opening is written again only while it is the newest of its name.
 func TestRewrite_Opening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		o, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"})
+		o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"})
 		must(t, err)
 		s := event.Subject{Session: "s", Kind: event.Open}
-		ack, err := l.Rewrite(patient(t), s, o.Sequence, nil)
+		ack, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil)
 		must(t, err)
-		if got, err := other.Opening(patient(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
+		if got, err := other.Opening(waittest.Context(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if _, err := l.Rewrite(patient(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("an opening that another one follows: %v", err)
 		}
 	})
@@ -234,42 +235,42 @@ func TestRewrite_Opening(t *testing.T) {
 // janitor copies says how often it was changed.
 func TestChangeOpening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		first, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)})
+		first, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)})
 		must(t, err)
 		change := first
 		change.Members, change.Changes = []string{"bob", "team-*"}, 1
-		changed, err := l.ChangeOpening(patient(t), change)
+		changed, err := l.ChangeOpening(waittest.Context(t), change)
 		must(t, err)
 		if changed.Sequence <= first.Sequence {
 			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
 		}
-		if _, err := other.ChangeOpening(patient(t), change); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := other.ChangeOpening(waittest.Context(t), change); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("a change of an opening that another one follows: %v", err)
 		}
 		s := event.Subject{Session: "s", Kind: event.Open}
-		copied, err := l.Rewrite(patient(t), s, changed.Sequence, nil)
+		copied, err := l.Rewrite(waittest.Context(t), s, changed.Sequence, nil)
 		must(t, err)
 		for _, sequence := range []uint64{changed.Sequence, copied.Sequence} {
-			if e, err := other.At(patient(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 {
+			if e, err := other.At(waittest.Context(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 {
 				t.Errorf("%+v, %v", e, err)
 			}
 		}
 		want := changed
 		want.Sequence = copied.Sequence
-		if got, err := other.Opening(patient(t), "s"); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := other.Opening(waittest.Context(t), "s"); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
-		if life, _, err := other.LifeOf(patient(t), "s"); err != nil || life != "l" {
+		if life, _, err := other.LifeOf(waittest.Context(t), "s"); err != nil || life != "l" {
 			t.Errorf("the life is %s, %v", life, err)
 		}
-		if _, err := l.OpenSession(patient(t), eventlog.Opening{Session: "s", Life: "m"}); !errors.Is(err, eventlog.ErrExists) {
+		if _, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "m"}); !errors.Is(err, eventlog.ErrExists) {
 			t.Errorf("another life was opened: %v", err)
 		}
 		// An opening that was lost is stored again, and is the first one of its name or none.
 		lost := eventlog.Opening{Session: "t", Life: "l", Owner: "me", Changes: 1}
-		_, err = l.ChangeOpening(patient(t), lost)
+		_, err = l.ChangeOpening(waittest.Context(t), lost)
 		must(t, err)
-		if _, err := l.ChangeOpening(patient(t), lost); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := l.ChangeOpening(waittest.Context(t), lost); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("it was stored twice: %v", err)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/tracing"
+	"rejoin/shared/waittest"
 )
 
 func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
@@ -26,14 +27,14 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 		Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"}, Index: "7.w",
 	}
 	before := time.Now().Add(-time.Minute)
-	ack, err := l.Publish(patient(t), e)
+	ack, err := l.Publish(waittest.Context(t), e)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if ack.Partition != l.Partition(e.Session) || ack.Sequence != 1 || ack.Duplicate {
 		t.Errorf("acknowledged as %+v", ack)
 	}
-	got, err := l.At(patient(t), ack.Partition, ack.Sequence)
+	got, err := l.At(waittest.Context(t), ack.Partition, ack.Sequence)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,19 +42,19 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 		got.Type != "tick" || !got.Final || got.Index != "7.w" || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
 		t.Errorf("stored as %+v", got)
 	}
-	raw, err := newJetStream(t, l).Stream(patient(t), fmt.Sprintf("MCP_%d", ack.Partition))
+	raw, err := newJetStream(t, l).Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", ack.Partition))
 	if err != nil {
 		t.Fatal(err)
 	}
-	msg, err := raw.GetMsg(patient(t), 1)
+	msg, err := raw.GetMsg(waittest.Context(t), 1)
 	if err != nil || msg.Header.Get("traceparent") != e.Trace.Parent || msg.Header.Get("tracestate") != e.Trace.State {
 		t.Errorf("headers %v, %v", msg.Header, err)
 	}
-	plain, err := l.Publish(patient(t), eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
+	plain, err := l.Publish(waittest.Context(t), eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if msg, err := raw.GetMsg(patient(t), plain.Sequence); err != nil || len(msg.Header) != 0 {
+	if msg, err := raw.GetMsg(waittest.Context(t), plain.Sequence); err != nil || len(msg.Header) != 0 {
 		t.Errorf("an event without anything has the headers %v, %v", msg.Header, err)
 	}
 }
@@ -62,7 +63,7 @@ func TestAKeyIsStoredOnceInItsStream(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	put := func(session, stream, key string) eventlog.Ack {
 		t.Helper()
-		ack, err := l.Publish(patient(t), eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
+		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,7 @@ func TestAnEventThatIsTooLargeIsNotStored(t *testing.T) {
 		}
 	}
 	for log, want := range map[*eventlog.Log]uint64{l: 0, small: 0} {
-		if state, err := log.Look(patient(t), 0); err != nil || state.Last != want {
+		if state, err := log.Look(waittest.Context(t), 0); err != nil || state.Last != want {
 			t.Errorf("%d are stored, not %d, %v", state.Last, want, err)
 		}
 	}
@@ -134,10 +135,10 @@ func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
 			Type: strings.Repeat("t", event.MaxTypeLen), Key: strings.Repeat("k", 256), Final: true,
 			Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"},
 		}
-		if _, err := l.Publish(patient(t), e); err != nil {
+		if _, err := l.Publish(waittest.Context(t), e); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
-		if got, err := l.At(patient(t), 0, 1); err != nil || got.Size != size {
+		if got, err := l.At(waittest.Context(t), 0, 1); err != nil || got.Size != size {
 			t.Errorf("of %d bytes %d are stored, %v", size, got.Size, err)
 		}
 	}
@@ -147,13 +148,13 @@ func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
 func TestALogWithoutRoomForHeadersRefusesWhatDoesNotFit(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	js := newJetStream(t, l)
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
 	cfg.MaxMsgSize = 100
-	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if err := put(t, l, 100, "key"); !errors.Is(err, eventlog.ErrTooLarge) {
@@ -166,7 +167,7 @@ func TestALogWithoutRoomForHeadersRefusesWhatDoesNotFit(t *testing.T) {
 
 func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 	t.Helper()
-	_, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "t", Key: key, Data: bytes.Repeat([]byte("x"), size)})
+	_, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Key: key, Data: bytes.Repeat([]byte("x"), size)})
 	return err
 }
 
@@ -174,13 +175,13 @@ func TestALogWithoutRoomSaysSo(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	js := newJetStream(t, l)
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
 	cfg.MaxMsgs, cfg.Discard = 1, jetstream.DiscardNew
-	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrFull) {
@@ -208,7 +209,7 @@ func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
 	// then remove the new stream's files with the old one's, and that stream never answers
 	// (docs/upstream/0013).
 	l.Close()
-	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrUnavailable) {
@@ -253,7 +254,7 @@ func TestWhatAFailedPublishSaysIsTrue(t *testing.T) {
 				wg.Wait()
 				reader := open(t, srv)
 				for n, err := range results {
-					_, lastErr := reader.Last(patient(t), event.Subject{Session: "s", Stream: fmt.Sprint(n)})
+					_, lastErr := reader.Last(waittest.Context(t), event.Subject{Session: "s", Stream: fmt.Sprint(n)})
 					there := lastErr == nil
 					if !there && !errors.Is(lastErr, eventlog.ErrNotFound) {
 						t.Fatal(lastErr)

@@ -15,13 +15,14 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // readAll pages through a query and checks what holds for every page.
 func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.Entry, pages int) {
 	t.Helper()
 	for q.After < q.UpTo {
-		page, err := l.Read(patient(t), q)
+		page, err := l.Read(waittest.Context(t), q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,12 +81,12 @@ func TestRead_FlowWithoutControlEntriesAndWhatIsInvalid(t *testing.T) {
 	publish(t, l, "s", "a", 1)
 	publish(t, l, "s", "=", 2)
 	publish(t, l, "s2", "a", 3)
-	for _, err := range []error{l.EndStream(patient(t), "s", "", "a"), l.ClearStream(patient(t), "s", "", "")} {
+	for _, err := range []error{l.EndStream(waittest.Context(t), "s", "", "a"), l.ClearStream(waittest.Context(t), "s", "", "")} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := js.Publish(patient(t), "mcp.0.s.=.b=ad", nil); err != nil {
+	if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.b=ad", nil); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, l, "s", "z", 7)
@@ -124,7 +125,7 @@ func TestReadLeavesNoConsumerBehind(t *testing.T) {
 	for n := range 100 {
 		publish(t, l, "s", "t", n)
 	}
-	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestReadOfNothingReturns(t *testing.T) {
 		"backwards":      {Session: "s", Stream: "t", After: 11, UpTo: 10},
 	} {
 		q.MaxEvents, q.MaxBytes = 10, 1000
-		page, err := l.Read(patient(t), q)
+		page, err := l.Read(waittest.Context(t), q)
 		if err != nil || len(page.Entries) != 0 || page.Through != q.UpTo {
 			t.Errorf("%s: %+v, %v", name, page, err)
 		}
@@ -168,7 +169,7 @@ func TestReadOfNothingReturns(t *testing.T) {
 // What is about to be sent can be removed at that moment, and then nothing comes.
 func TestReadEndsThoughItsEventsAreRemovedMeanwhile(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
-	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,19 +182,19 @@ func TestReadEndsThoughItsEventsAreRemovedMeanwhile(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				page, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 1000, MaxBytes: 1 << 20})
+				page, err := l.Read(waittest.Context(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 1000, MaxBytes: 1 << 20})
 				if err != nil || page.Through != last {
 					t.Errorf("through %d of %d, %v", page.Through, last, err)
 				}
 			})
 		}
 		for s := last; s > keep; s-- {
-			if err := l.Delete(patient(t), 0, s); err != nil {
+			if err := l.Delete(waittest.Context(t), 0, s); err != nil {
 				t.Fatal(err)
 			}
 		}
 		wg.Wait()
-		if err := stream.Purge(patient(t)); err != nil {
+		if err := stream.Purge(waittest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		if t.Failed() {
@@ -220,21 +221,23 @@ func TestWhatIsLookedUpIsFoundOrNotThere(t *testing.T) {
 	}
 	odd := event.Subject{Session: "s", Stream: "1"}
 	first := func(from uint64) func() (uint64, error) {
-		return func() (uint64, error) { return l.First(patient(t), odd, from) }
+		return func() (uint64, error) { return l.First(waittest.Context(t), odd, from) }
 	}
 	tests := map[string]struct {
 		look func() (uint64, error)
 		want uint64 // zero: not found
 	}{
-		"first":                 {first(1), 2},
-		"first at":              {first(4), 4},
-		"first after":           {first(5), 6},
-		"first beyond":          {first(7), 0},
-		"last":                  {func() (uint64, error) { return l.Last(patient(t), odd) }, 6},
-		"last of nothing":       {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
-		"end that is not there": {func() (uint64, error) { return l.Last(patient(t), event.Subject{Session: "s", Kind: event.End}) }, 0},
-		"at":                    {func() (uint64, error) { e, err := l.At(patient(t), 0, 3); return e.Sequence, err }, 3},
-		"at beyond":             {func() (uint64, error) { e, err := l.At(patient(t), 0, 7); return e.Sequence, err }, 0},
+		"first":           {first(1), 2},
+		"first at":        {first(4), 4},
+		"first after":     {first(5), 6},
+		"first beyond":    {first(7), 0},
+		"last":            {func() (uint64, error) { return l.Last(waittest.Context(t), odd) }, 6},
+		"last of nothing": {func() (uint64, error) { return l.Last(waittest.Context(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
+		"end that is not there": {func() (uint64, error) {
+			return l.Last(waittest.Context(t), event.Subject{Session: "s", Kind: event.End})
+		}, 0},
+		"at":        {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 3); return e.Sequence, err }, 3},
+		"at beyond": {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 7); return e.Sequence, err }, 0},
 	}
 	for name, tt := range tests {
 		if got, err := tt.look(); got != tt.want || (tt.want == 0) != errors.Is(err, eventlog.ErrNotFound) || tt.want != 0 && err != nil {
@@ -249,33 +252,33 @@ func TestDeleteMayBeRepeated(t *testing.T) {
 		publish(t, l, "s", "t", n)
 	}
 	for _, sequence := range []uint64{2, 2, 1, 1, 1000} {
-		if err := l.Delete(patient(t), 0, sequence); err != nil {
+		if err := l.Delete(waittest.Context(t), 0, sequence); err != nil {
 			t.Errorf("%d: %v", sequence, err)
 		}
 	}
-	state, err := l.Look(patient(t), 0)
+	state, err := l.Look(waittest.Context(t), 0)
 	if err != nil || state.Events != 1 || state.First != 3 || state.Last != 3 {
 		t.Errorf("left: %+v, %v", state, err)
 	}
-	if err := l.Delete(patient(t), 0, 3); err != nil {
+	if err := l.Delete(waittest.Context(t), 0, 3); err != nil {
 		t.Error(err)
 	}
-	if state, err := l.Look(patient(t), 0); err != nil || state.Events != 0 || state.First != 4 || state.Last != 3 {
+	if state, err := l.Look(waittest.Context(t), 0); err != nil || state.Events != 0 || state.First != 4 || state.Last != 3 {
 		t.Errorf("empty: %+v, %v", state, err)
 	}
 	if err := l.Delete(gone(t), 0, 3); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Delete(patient(t), 0, 1); err != nil {
+	if err := l.Delete(waittest.Context(t), 0, 1); err != nil {
 		t.Errorf("without a partition: %v", err)
 	}
-	if _, err := l.Read(patient(t), eventlog.Query{Session: "s", Stream: "t", UpTo: 9, MaxEvents: 1, MaxBytes: 1}); err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+	if _, err := l.Read(waittest.Context(t), eventlog.Query{Session: "s", Stream: "t", UpTo: 9, MaxEvents: 1, MaxBytes: 1}); err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("read without a partition: %v", err)
 	}
-	if _, err := newJetStream(t, l).Stream(patient(t), "MCP_1"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if _, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_1"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Error(err)
 	}
 }

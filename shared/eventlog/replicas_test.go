@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // A log that was made on one server of a cluster gets replicas on the others, and gives
@@ -31,10 +32,10 @@ func TestReplicasChangeWhileEverythingGoesOn(t *testing.T) {
 	for _, n := range []int{3, 1, 3} {
 		settings := l.Settings()
 		settings.Replicas = n
-		if err := l.SetLimits(patient(t), 0, settings); err != nil {
+		if err := l.SetLimits(waittest.Context(t), 0, settings); err != nil {
 			t.Fatal(err)
 		}
-		state, err := l.Look(patient(t), 0)
+		state, err := l.Look(waittest.Context(t), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,8 +44,8 @@ func TestReplicasChangeWhileEverythingGoesOn(t *testing.T) {
 		}
 		// They were all current when SetLimits returned; while events are stored, one may be
 		// an event behind at any moment.
-		for patience := patient(t); state.Current != n; {
-			if state, err = l.Look(patience, 0); err != nil {
+		for ctx := waittest.Context(t); state.Current != n; {
+			if state, err = l.Look(ctx, 0); err != nil {
 				t.Fatalf("%d of %d replicas are current: %v", state.Current, n, err)
 			}
 		}
@@ -66,7 +67,7 @@ func TestReplicasChangeWhileEverythingGoesOn(t *testing.T) {
 			t.Fatalf("event %d is at %d, stored at %d", n, e.Sequence, want[n])
 		}
 	}
-	if err := l.SetLimits(patient(t), 0, func() eventlog.Settings { s := l.Settings(); s.Replicas = 5; return s }()); err == nil {
+	if err := l.SetLimits(waittest.Context(t), 0, func() eventlog.Settings { s := l.Settings(); s.Replicas = 5; return s }()); err == nil {
 		t.Error("five replicas on three servers are accepted")
 	}
 }

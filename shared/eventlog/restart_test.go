@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // Whatever happens: every event that was acknowledged and not deleted is handled
@@ -37,14 +37,14 @@ func TestATailLosesAndRepeatsNothing(t *testing.T) {
 			start(t, srv, l)
 		case n < 10 && last > 0:
 			s := 1 + rnd.Uint64N(last)
-			if err := l.Delete(patient(t), 0, s); err != nil {
+			if err := l.Delete(waittest.Context(t), 0, s); err != nil {
 				t.Fatal(err)
 			}
 			deleted[s] = true
 		default:
 			for range rnd.IntN(20) {
 				data := numbered(rnd.Int())
-				ack, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "t", Data: data})
+				ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: data})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -108,7 +108,7 @@ func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
 	f.mu.Lock()
 	before := len(f.starts)
 	f.mu.Unlock()
-	lost, err := l.Look(patient(t), 0)
+	lost, err := l.Look(waittest.Context(t), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestATailNoticesThatThePartitionWasMadeAnew(t *testing.T) {
 	}
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 5)
-	if err := newJetStream(t, l).DeleteStream(patient(t), "MCP_0"); err != nil {
+	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}
 	f.wait(t, "another start", func() bool { return len(f.starts) > 1 })
@@ -181,11 +181,7 @@ func TestATailLeavesNoConsumerBehind(t *testing.T) {
 			Through: func(uint64, uint64) { tell() },
 		})
 	}()
-	select {
-	case <-caughtUp:
-	case <-time.After(patience):
-		t.Fatal("never caught up")
-	}
+	waittest.Receive(t, "the tail has caught up", caughtUp)
 	end()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestScanHandsOverEverythingInOrder(t *testing.T) {
@@ -20,14 +21,14 @@ func TestScanHandsOverEverythingInOrder(t *testing.T) {
 	for n := range 600 {
 		publish(t, l, "s", "a", n)
 	}
-	if err := l.ClearStream(patient(t), "s", "", "a"); err != nil {
+	if err := l.ClearStream(waittest.Context(t), "s", "", "a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(patient(t), "mcp.0.s.=.no=name", nil); err != nil {
+	if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.no=name", nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, gone := range []uint64{1, 7, 8, 400} {
-		if err := l.Delete(patient(t), 0, gone); err != nil {
+		if err := l.Delete(waittest.Context(t), 0, gone); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +46,7 @@ func TestScanHandsOverEverythingInOrder(t *testing.T) {
 		{"no room", 10, 10, 10, -1, 0, 0, 0},
 	} {
 		var seen []uint64
-		through, err := l.Scan(patient(t), 0, c.after, c.upTo, func(e eventlog.Entry) bool {
+		through, err := l.Scan(waittest.Context(t), 0, c.after, c.upTo, func(e eventlog.Entry) bool {
 			seen = append(seen, e.Sequence)
 			if e.Valid != (e.Sequence != 602) || e.Sequence == 601 && e.Subject.Kind != event.Clear {
 				t.Errorf("%s: %d is %+v", c.name, e.Sequence, e)
@@ -68,9 +69,9 @@ func TestScanWaitsForItsHandler(t *testing.T) {
 		publish(t, l, "s", "a", n)
 	}
 	count := 0
-	_, err := l.Scan(patient(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+	_, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
 		if count++; count == 1000 {
-			time.Sleep(2 * 250 * time.Millisecond) // longer than the scan's own patience
+			time.Sleep(2 * 250 * time.Millisecond) // longer than the scan's own time limit
 		}
 		if e.Sequence != uint64(count) { //nolint:gosec // small
 			t.Errorf("entry %d has the sequence %d", count, e.Sequence)
@@ -90,12 +91,12 @@ func TestScanAsksForNoMoreThanItMayHold(t *testing.T) {
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: size + 100})
 	large := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", size))
 	for range n {
-		if _, err := l.Publish(patient(t), eventlog.Event{Session: "s", Stream: "a", Data: large}); err != nil {
+		if _, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: large}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	nc := connect(t, srv)
-	reader, err := eventlog.Open(patient(t), nc, quiet())
+	reader, err := eventlog.Open(waittest.Context(t), nc, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestScanAsksForNoMoreThanItMayHold(t *testing.T) {
 	var scanning sync.WaitGroup
 	scanning.Go(func() {
 		count := 0
-		if _, err := reader.Scan(patient(t), 0, 0, math.MaxUint64, func(eventlog.Entry) bool {
+		if _, err := reader.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(eventlog.Entry) bool {
 			if count++; count == 1 {
 				close(blocked)
 				<-release

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // begun is an event that a series was given.
@@ -109,7 +110,7 @@ func seriesOf(stream string, n int) []eventlog.Event {
 // entriesOf reads a whole stream.
 func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Entry) {
 	t.Helper()
-	state, ctx := look(t, l), patient(t)
+	state, ctx := look(t, l), waittest.Context(t)
 	after := uint64(0)
 	for after < state.Last {
 		page, err := l.Read(ctx, eventlog.Query{Session: "s", Stream: stream, After: after, UpTo: state.Last, MaxEvents: 1000, MaxBytes: 1 << 20})
@@ -132,13 +133,13 @@ func TestSeriesInAClusterAreStoredInOrder(t *testing.T) {
 	const n, large = 1200, 700
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
-	before := runSeries(t, l, seriesOf("0", n)[300:600], patience)
+	before := runSeries(t, l, seriesOf("0", n)[300:600], waittest.Timeout)
 	var running sync.WaitGroup
 	results := make([][]begun, 3)
 	for i := range results {
 		events := seriesOf(fmt.Sprint(i), n)
 		events[large].Data = make([]byte, l.Settings().MaxMessageBytes+1)
-		running.Go(func() { results[i] = runSeries(t, l, events, patience) })
+		running.Go(func() { results[i] = runSeries(t, l, events, waittest.Timeout) })
 	}
 	running.Go(func() {
 		for i := range 100 {
@@ -186,12 +187,12 @@ func TestSeriesInAClusterAreStoredInOrder(t *testing.T) {
 // together counts the events that were stored in an atomic batch.
 func together(t *testing.T, l *eventlog.Log) (n int) {
 	t.Helper()
-	stream, err := newJetStream(t, l).Stream(patient(t), "MCP_0")
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq += 7 {
-		msg, err := stream.GetMsg(patient(t), seq)
+		msg, err := stream.GetMsg(waittest.Context(t), seq)
 		if err != nil {
 			t.Fatal(err)
 		}

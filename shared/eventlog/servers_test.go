@@ -3,6 +3,7 @@ package eventlog_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
@@ -22,15 +24,13 @@ func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
 	l := clustered(t, c, 1)
 	look := func(known eventlog.Servers, all int) eventlog.Servers {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; {
-			s, err := l.Servers(patient(t), known)
+		return waittest.Value(t, fmt.Sprintf("%d servers answer", all), func() eventlog.Servers { // a late answer is left out
+			s, err := l.Servers(waittest.Context(t), known)
 			if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
 				t.Fatal(err)
 			}
-			if len(s) >= all || time.Now().After(deadline) { // who is late is not waited for
-				return s
-			}
-		}
+			return s
+		}, func(s eventlog.Servers) bool { return len(s) >= all })
 	}
 	before := look(nil, 3)
 	if again := look(before, 3); len(before) != 3 || !maps.Equal(again, before) {
@@ -64,16 +64,16 @@ func TestWhoMayNotAskIsToldOfNoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc := natstest.StartConfig(t, conf).Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	l, err := eventlog.Create(patient(t), nc, one(), quiet())
+	l, err := eventlog.Create(waittest.Context(t), nc, one(), quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	if s, err := l.Servers(patient(t), nil); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
+	if s, err := l.Servers(waittest.Context(t), nil); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		t.Errorf("%v, %v (%v)", s, err, nc.LastError())
 	}
 	nc.Close()
-	if s, err := l.Servers(patient(t), nil); !errors.Is(err, eventlog.ErrUnavailable) {
+	if s, err := l.Servers(waittest.Context(t), nil); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("without a connection: %v, %v", s, err)
 	}
 }
@@ -154,9 +154,7 @@ func TestNothingIsStoredInAClusterThatWasStartedAnewBeforeItsGeneration(t *testi
 	l := replicated(t, c)
 	publish(t, l, "s", "t", 1)
 	stopAll(c)
-	for l.Conn().IsConnected() {
-		time.Sleep(time.Millisecond) // a condition that nothing announces
-	}
+	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() })
 	startAll(c)
 	stored := make(chan uint64, 1)
 	var publishing sync.WaitGroup
@@ -165,7 +163,7 @@ func TestNothingIsStoredInAClusterThatWasStartedAnewBeforeItsGeneration(t *testi
 	js := newJetStream(t, l)
 	var last uint64
 	for last == 0 {
-		ctx, cancel := context.WithTimeout(patient(t), time.Second)
+		ctx, cancel := context.WithTimeout(waittest.Context(t), time.Second)
 		ack, err := js.Publish(ctx, "mcp.0.s.=.t", numbered(3))
 		cancel()
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestATailShowsWhatIsThereAndWhatComes(t *testing.T) {
@@ -49,7 +50,7 @@ func TestATailTellsExactlyHowMuchItMissed(t *testing.T) {
 		publish(t, l, "s", "t", n)
 	}
 	for _, s := range []uint64{1, 2, 5, 6, 7, 12, 19, 20} {
-		if err := l.Delete(patient(t), 0, s); err != nil {
+		if err := l.Delete(waittest.Context(t), 0, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,22 +83,22 @@ func TestATailCatchesUpThoughTheRestIsRemovedMeanwhile(t *testing.T) {
 		f.onEntry = func(eventlog.Entry) { <-removed }
 	})
 	f.wait(t, "a start", func() bool { return len(f.starts) > 0 })
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var held uint64
 	for held == 0 { // until the client holds what it gets in advance
-		for c := range stream.ListConsumers(patient(t)).Info() {
+		for c := range stream.ListConsumers(waittest.Context(t)).Info() {
 			held = c.Delivered.Stream
 		}
 	}
 	for s := uint64(n); s > held+1; s-- {
-		if err := l.Delete(patient(t), 0, s); err != nil {
+		if err := l.Delete(waittest.Context(t), 0, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.Delete(patient(t), 0, held+1); err != nil {
+	if err := l.Delete(waittest.Context(t), 0, held+1); err != nil {
 		t.Fatal(err)
 	}
 	close(removed)
@@ -127,13 +128,13 @@ func TestABusyTailIsNotInterrupted(t *testing.T) {
 		})
 	}
 	for range 500 { // the tail is told of every look
-		if _, err := l.Look(patient(t), 0); err != nil {
+		if _, err := l.Look(waittest.Context(t), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stop()
 	published.Wait()
-	state, err := l.Look(patient(t), 0)
+	state, err := l.Look(waittest.Context(t), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestATailWithoutMessagesKnowsTheirSizes(t *testing.T) {
 			msg.Header.Set(eventlog.HeaderType, "tick")
 			msg.Header.Set(eventlog.HeaderFinal, "1")
 		}
-		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,7 +190,7 @@ func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
 	}
 	for p, all := range subjects {
 		for _, subject := range all {
-			if _, err := js.Publish(patient(t), subject, numbered(1)); err != nil {
+			if _, err := js.Publish(waittest.Context(t), subject, numbered(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -205,11 +206,11 @@ func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
 	for _, typ := range types {
 		msg := nats.NewMsg(subjects[home][0])
 		msg.Header.Set(eventlog.HeaderType, typ)
-		if _, err := js.PublishMsg(patient(t), msg); err != nil {
+		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
 			t.Fatal(err)
 		}
 	}
-	state, err := l.Look(patient(t), home)
+	state, err := l.Look(waittest.Context(t), home)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -79,9 +80,9 @@ func (w *world) start() {
 	w.t.Helper()
 	w.server.Start()
 	for p := range w.creator.Log.Settings().Partitions {
-		eventually(w.t, "a generation is begun", func() bool {
+		waittest.NoError(w.t, func() error {
 			_, err := w.creator.Log.BeginGeneration(w.t.Context(), p)
-			return err == nil
+			return err
 		})
 	}
 }
@@ -90,13 +91,7 @@ func (w *world) start() {
 // ends when the log hears of it.
 func (w *world) answered(ask func() error) {
 	w.t.Helper()
-	eventually(w.t, "the log answers", func() bool {
-		err := ask()
-		if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
-			w.t.Fatal(err)
-		}
-		return err == nil
-	})
+	waittest.NoError(w.t, ask, eventlog.ErrUnavailable)
 }
 
 // entries returns what the log holds of a stream.
@@ -200,18 +195,6 @@ func wantLost(t *testing.T, s mcp.EventStore, session, stream string, index int,
 	t.Helper()
 	if got, err := after(t, s, session, stream, index); !errors.Is(err, want) || !errors.Is(err, mcp.ErrEventsPurged) {
 		t.Errorf("after %d of %s/%s: %q, %v; want %v", index, session, stream, got, err, want)
-	}
-}
-
-// eventually waits for a condition, with a deadline.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

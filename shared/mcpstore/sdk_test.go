@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 )
 
 const steps = 8
@@ -102,19 +103,19 @@ func TestACallSurvivesCutsAndARestartOfNATS(t *testing.T) {
 	}()
 	for n := range 3 {
 		tool.next <- struct{}{}
-		eventually(t, "a step has arrived", func() bool { return seen() == n+1 })
+		waittest.Until(t, "a step has arrived", func() bool { return seen() == n+1 })
 	}
 	srv.CloseClientConnections()
 	tool.next <- struct{}{}
 	tool.next <- struct{}{}
-	eventually(t, "what was missed has arrived", func() bool { return seen() == 5 })
+	waittest.Until(t, "what was missed has arrived", func() bool { return seen() == 5 })
 	w.restart()
 	srv.CloseClientConnections()
 	close(tool.next)
 	if err := <-result; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all steps have arrived", func() bool { return seen() >= steps })
+	waittest.Until(t, "all steps have arrived", func() bool { return seen() >= steps })
 	if !slices.Equal(got, []float64{0, 1, 2, 3, 4, 5, 6, 7}) || tool.runs.Load() != 1 {
 		t.Errorf("progress %v of %d runs", got, tool.runs.Load())
 	}
@@ -208,7 +209,7 @@ func TestACallIsResumedAtAnotherReplica(t *testing.T) {
 	close(tool.next)
 	<-tool.done
 	stream, _, _ := strings.Cut(ids[0], "_")
-	eventually(t, "the response is stored", func() bool {
+	waittest.Until(t, "the response is stored", func() bool {
 		all, err := after(t, first, r.session, stream, -1)
 		return err == nil && len(all) == steps+2
 	})

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestAStreamIsReadByEveryReplicaAndAfterRestarts(t *testing.T) {
@@ -135,7 +136,7 @@ func TestASessionThatWasClosedTakesAndTellsNothing(t *testing.T) {
 	if err := a.SessionClosed(t.Context(), "never-opened"); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the other replica has heard of it", func() bool {
+	waittest.Until(t, "the other replica has heard of it", func() bool {
 		rec, ok := b.backend.Sessions.Session("s")
 		return ok && rec.State != session.Open
 	})
@@ -179,7 +180,7 @@ func TestAPartitionThatIsMadeAnewIsNotTheSame(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), fmt.Sprintf("MCP_%d", p)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the partition is there again", func() bool { // its creator watches it
+	waittest.Until(t, "the partition is there again", func() bool { // its creator watches it
 		now, err := w.creator.Log.Look(t.Context(), p)
 		return err == nil && now.Birth != before.Birth
 	})
@@ -215,7 +216,7 @@ func TestAnAppendThatFailedLeavesItsIndexEmpty(t *testing.T) {
 	w.start()
 	// Nothing follows: another process hears of it from the mender.
 	b := w.store(Config{})
-	eventually(t, "another process knows of it", func() bool {
+	waittest.Until(t, "another process knows of it", func() bool {
 		_, err := after(t, b, "s", "req", 0)
 		return errors.Is(err, ErrLost)
 	})
@@ -224,7 +225,7 @@ func TestAnAppendThatFailedLeavesItsIndexEmpty(t *testing.T) {
 		wantLost(t, s, "s", "req", 1, ErrLost)
 		wantAfter(t, s, "s", "req", 2) // it was delivered all the same
 	}
-	eventually(t, "the next one is stored", func() bool { return a.Conn() })
+	waittest.Until(t, "the next one is stored", func() bool { return a.Conn() })
 	mustAppend(t, a, "s", "req", "3")
 	for _, s := range []*Store{a, b} {
 		wantLost(t, s, "s", "req", 1, ErrLost)
@@ -269,7 +270,7 @@ func TestAnEventThatWasStoredWithoutAnAnswerIsStoredOnce(t *testing.T) {
 	st.lost = true
 	wantAfter(t, a, "s", "req", 0, "1")
 	a.breaks(st)
-	eventually(t, "the mender has looked", func() bool {
+	waittest.Until(t, "the mender has looked", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return len(a.broken) == 0
@@ -309,7 +310,7 @@ func TestAnAppendBeforeTheStreamCouldBeReadCounts(t *testing.T) {
 	w.server.Stop()
 	b.fail(t, "s", "", "1")
 	w.start()
-	eventually(t, "it is known where the stream ended", func() bool {
+	waittest.Until(t, "it is known where the stream ended", func() bool {
 		_, err := after(t, b, "s", "", 0)
 		return errors.Is(err, ErrLost)
 	})
@@ -477,7 +478,7 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "$KV."+session.Bucket+".s", data); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the copy shows the earlier life", func() bool {
+	waittest.Until(t, "the copy shows the earlier life", func() bool {
 		rec, _ := s.backend.Sessions.Session("s")
 		return rec.Life == earlier.Life && rec.State == session.Open
 	})

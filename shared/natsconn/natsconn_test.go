@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,20 +13,10 @@ import (
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
-
-const patience = 60 * time.Second
-
-func ended(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("the context does not end")
-	}
-}
 
 func TestAContextEndsWithTheConnection(t *testing.T) {
 	srv := natstest.Start(t)
@@ -44,7 +33,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 		t.Fatal("a context ended early")
 	}
 	srv.Stop()
-	ended(t, lost.Done())
+	waittest.Receive(t, "the context of the lost connection ends", lost.Done())
 	if !natsconn.Changed(lost) {
 		t.Errorf("the cause is %v", context.Cause(lost))
 	}
@@ -52,9 +41,9 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 		t.Error("it did not wait for a connection")
 	}
 	srv.Start()
-	ended(t, made.Done())
+	waittest.Receive(t, "the context without a connection ends", made.Done())
 	end()
-	ended(t, mine.Done())
+	waittest.Receive(t, "the context ends with its parent", mine.Done())
 	if natsconn.Changed(mine) {
 		t.Error("the end of ctx is taken for one of the connection")
 	}
@@ -67,9 +56,8 @@ func TestAServerIsOneOfAClusterWithoutAConnectionToo(t *testing.T) {
 	for _, srv := range c.Servers {
 		srv.Stop()
 	}
-	for nc.IsConnected() {
-		time.Sleep(time.Millisecond) // it may be to another server by now: nothing announces the last loss
-	}
+	// It may be to another server by now, and nothing announces the last loss.
+	waittest.Until(t, "the connection is lost", func() bool { return !nc.IsConnected() })
 	if !known.Clustered() {
 		t.Error("it was forgotten")
 	}
@@ -106,14 +94,15 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 	}); err != nil {
 		t.Fatal(err)
 	}
+	ctx := waittest.Context(t)
 	for range n {
 		select {
 		case msg := <-all:
 			bytes += len(msg.Data())
 		case err := <-r.Broken():
 			t.Fatal(err)
-		case <-time.After(patience):
-			t.Fatal("nothing comes")
+		case <-ctx.Done():
+			t.Fatalf("%d of %d messages came", len(sequences), n)
 		}
 	}
 	for err := r.Stop(); err != nil; err = r.Stop() { // no message is handed over after
@@ -179,13 +168,8 @@ func TestAReaderSaysThatItsConsumerIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	select {
-	case err := <-r.Broken():
-		if !errors.Is(err, jetstream.ErrConsumerDeleted) {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Error("it says nothing")
+	if err := waittest.Receive(t, "the reader is broken", r.Broken()); !errors.Is(err, jetstream.ErrConsumerDeleted) {
+		t.Error(err)
 	}
 	if err := r.Stop(); err != nil {
 		t.Errorf("what is gone cannot be removed: %v", err)

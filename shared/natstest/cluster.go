@@ -2,7 +2,6 @@ package natstest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/waittest"
 )
 
 // Cluster is a cluster of three NATS servers with JetStream.
@@ -21,9 +22,6 @@ type Cluster struct {
 
 	t testing.TB
 }
-
-// clusterPatience is how long a cluster may take for an election and what follows it.
-const clusterPatience = time.Minute
 
 // StartCluster runs three servers that route to each other over the loopback interface,
 // each with a store of its own, and waits until JetStream can hold a stream on all of
@@ -89,19 +87,7 @@ func (c *Cluster) WaitCurrent() {
 		c.t.Fatal(err)
 	}
 	defer nc.Close()
-	ctx, cancel := context.WithTimeout(c.t.Context(), clusterPatience)
-	defer cancel()
-	for {
-		why := c.behind(ctx, nc)
-		if why == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			c.t.Fatalf("the cluster is not current: %v", why)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	waittest.NoError(c.t, func() error { return c.behind(c.t.Context(), nc) })
 }
 
 func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
@@ -128,19 +114,12 @@ func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
 // stored, since no server knows the rollup that is asked for.
 func WaitHeard(t testing.TB, nc *nats.Conn, subject string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), clusterPatience)
-	defer cancel()
 	probe := nats.NewMsg(subject)
 	probe.Header.Set(jetstream.MsgRollup, "none")
-	for {
-		_, err := nc.RequestMsgWithContext(ctx, probe)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, nats.ErrNoResponders) {
-			t.Fatal(err)
-		}
-	}
+	waittest.NoError(t, func() error {
+		_, err := nc.RequestMsgWithContext(waittest.Context(t), probe)
+		return err
+	}, nats.ErrNoResponders)
 }
 
 // behindWithin bounds one look at the streams, which those without a leader do not answer.

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // inCluster returns a log with three replicas, and its registry.
@@ -26,7 +27,7 @@ func inCluster(t *testing.T) (*eventlog.Log, *session.Registry) {
 	settings := one()
 	settings.Replicas = 3
 	l := newLog(t, nc, settings)
-	r, err := session.Create(patient(t), l, quiet())
+	r, err := session.Create(waittest.Context(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 	l, r := inCluster(t)
 	for n := range 50 {
 		name := fmt.Sprint(n)
-		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+		rec, err := r.Create(waittest.Context(t), session.New(name, "", nil, time.Now()))
 		if err == nil {
 			err = remove(t, r, l, rec)
 		}
@@ -50,7 +51,7 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				_, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+				_, err := r.Create(waittest.Context(t), session.New(name, "", nil, time.Now()))
 				if err == nil {
 					made.Add(1)
 				} else if !errors.Is(err, session.ErrExists) {
@@ -73,7 +74,7 @@ func TestSetMembers_InACluster(t *testing.T) {
 	for n := range 50 {
 		mustSetMembers(t, r, "s", fmt.Sprint(n))
 	}
-	o, err := l.Opening(patient(t), "s")
+	o, err := l.Opening(waittest.Context(t), "s")
 	if err != nil || o.Changes != 50 || o.Members[0] != "49" {
 		t.Errorf("%+v, %v", o, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestEnd(t *testing.T) {
@@ -43,7 +44,7 @@ func TestEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range tt.steps {
-				if err := r.End(patient(t), "s", s.stream, s.clear); err != nil {
+				if err := r.End(waittest.Context(t), "s", s.stream, s.clear); err != nil {
 					t.Fatal(err)
 				}
 				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
@@ -58,14 +59,14 @@ func TestEnd(t *testing.T) {
 				t.Errorf("the log has %v, want %v", got, want)
 			}
 			ended := slices.ContainsFunc(tt.steps, func(s step) bool { return s.stream == "" })
-			got, err := r.Get(patient(t), "s")
+			got, err := r.Get(waittest.Context(t), "s")
 			if err != nil || (got.State == session.Closed) != ended || got.Ended.IsZero() == ended || got.Life != rec.Life {
 				t.Errorf("the record is %+v, %v", got, err)
 			}
 			if indexed, ok := r.Session("s"); !ok || indexed.State != got.State {
 				t.Errorf("the copy is %+v", indexed)
 			}
-			if _, err := r.Register(patient(t), "s", ""); errors.Is(err, session.ErrClosed) != ended {
+			if _, err := r.Register(waittest.Context(t), "s", ""); errors.Is(err, session.ErrClosed) != ended {
 				t.Errorf("registered again: %v", err)
 			}
 		})
@@ -75,7 +76,7 @@ func TestEnd(t *testing.T) {
 func TestEnd_UnknownSession(t *testing.T) {
 	r, l := create(t, connect(t, natstest.Start(t)))
 	for _, stream := range []string{"", "t"} {
-		if err := r.End(patient(t), "s", stream, true); !errors.Is(err, session.ErrNotFound) {
+		if err := r.End(waittest.Context(t), "s", stream, true); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("stream %q: %v", stream, err)
 		}
 	}
@@ -97,7 +98,7 @@ func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 					t.Fatal(err)
 				}
 				seal(t, l.Conn(), rec)
-				if got, err := r.Get(patient(t), "s"); err != nil || got.State != session.Closed {
+				if got, err := r.Get(waittest.Context(t), "s"); err != nil || got.State != session.Closed {
 					t.Fatalf("%+v, %v", got, err)
 				}
 				if !opening {
@@ -128,18 +129,18 @@ func TestEnd_Concurrent(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {
-				if err := registries[i%3].End(patient(t), name, stream, i%2 == 0); err != nil {
+				if err := registries[i%3].End(waittest.Context(t), name, stream, i%2 == 0); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		wg.Wait()
-		got, err := first.Get(patient(t), name)
+		got, err := first.Get(waittest.Context(t), name)
 		if err != nil || (got.State == session.Closed) != (stream == "") {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for _, kind := range []event.Kind{event.End, event.Clear} {
-			if _, err := l.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: kind}); err != nil {
+			if _, err := l.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: kind}); err != nil {
 				t.Errorf("%s: %v", kind, err)
 			}
 		}
@@ -153,16 +154,16 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	other, _ := open(t, nc)
 	rec := mustCreate(t, r, "s")
 	mustEnd(t, other, "s", "")
-	eventually(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
+	waittest.Until(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(patient(t), session.Bucket)
+	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, err := kv.Status(patient(t)); err != nil || status.Values() != 1 {
+	if status, err := kv.Status(waittest.Context(t)); err != nil || status.Values() != 1 {
 		t.Errorf("the index has %d records, %v", status.Values(), err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // Whoever measures how long a 404 takes learns nothing: for another's session as much is asked,
@@ -16,11 +17,11 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 	r, _ := create(t, connect(t, srv))
 	metadata := []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)
 	for name, data := range map[string][]byte{"small1": nil, "large1": metadata, "large2": metadata} {
-		if _, err := r.Create(patient(t), session.New(name, "alice", data, time.Now())); err != nil {
+		if _, err := r.Create(waittest.Context(t), session.New(name, "alice", data, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.End(patient(t), "large2", "", false); err != nil {
+	if err := r.End(waittest.Context(t), "large2", "", false); err != nil {
 		t.Fatal(err)
 	}
 	nc := connect(t, srv)
@@ -31,7 +32,7 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 		least := cost{1 << 62, 1 << 62}
 		for range 10 { // what the connection receives meanwhile for others is not always there
 			before := nc.Stats()
-			if _, err := edge.Visible(patient(t), name, ownedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
+			if _, err := edge.Visible(waittest.Context(t), name, ownedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
 				t.Fatalf("%s: %v", name, err)
 			}
 			after := nc.Stats()

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // A bucket that somebody deletes under the running system is made anew, and written again.
@@ -26,17 +27,17 @@ func TestIndex_Deleted(t *testing.T) {
 	made := mustCreate(t, other, "s")
 	js, err := jetstream.New(nc)
 	if err == nil {
-		err = js.DeleteStream(patient(t), "KV_"+session.Bucket)
+		err = js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, reg := range []*session.Registry{r, other} {
-		eventually(t, "it is there again", func() bool {
-			got, err := reg.Get(patient(t), "s")
+		waittest.Until(t, "it is there again", func() bool {
+			got, err := reg.Get(waittest.Context(t), "s")
 			return err == nil && got.Life == made.Life && got.Revision > 0
 		})
-		eventually(t, "it is in the copy", func() bool { got, ok := reg.Session("s"); return ok && got.Life == made.Life })
+		waittest.Until(t, "it is in the copy", func() bool { got, ok := reg.Session("s"); return ok && got.Life == made.Life })
 	}
 	mustCreate(t, other, "another")
 }
@@ -58,7 +59,7 @@ func TestIndex_Lost(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				nc := connect(t, natstest.Start(t))
 				r, l := create(t, nc)
-				made, err := r.Create(patient(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now()))
+				made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now()))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,8 +69,8 @@ func TestIndex_Lost(t *testing.T) {
 					state = session.Closed
 				}
 				forget(t, nc, "s")
-				eventually(t, "the copy is empty", func() bool { return len(r.Sessions()) == 0 })
-				got, err := ask(patient(t), r)
+				waittest.Until(t, "the copy is empty", func() bool { return len(r.Sessions()) == 0 })
+				got, err := ask(waittest.Context(t), r)
 				if name == "Register" && ended {
 					if !errors.Is(err, session.ErrClosed) {
 						t.Error(err)
@@ -77,7 +78,7 @@ func TestIndex_Lost(t *testing.T) {
 				} else if err != nil || got.Life != made.Life || got.State != state || got.Owner != "alice" || got.Retention.MaxEvents != 7 || !got.Created.Equal(made.Created) {
 					t.Fatalf("%+v, %v; it was %+v", got, err, made)
 				}
-				if rec, err := r.Visible(patient(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
+				if rec, err := r.Visible(waittest.Context(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
 					t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
 				}
 				other, _ := open(t, nc)
@@ -122,11 +123,11 @@ func TestIndex_OlderRecord(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, l := create(t, nc)
 			// The earlier life, which has ended as lives do.
-			if _, err := r.Create(patient(t), other); err != nil {
+			if _, err := r.Create(waittest.Context(t), other); err != nil {
 				t.Fatal(err)
 			}
 			mustEnd(t, r, "s", "")
-			old, err := r.Get(patient(t), "s")
+			old, err := r.Get(waittest.Context(t), "s")
 			if err == nil {
 				err = remove(t, r, l, old)
 			}
@@ -148,27 +149,27 @@ func TestIndex_OlderRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			revision := putRaw(t, nc, "s", string(data))
-			eventually(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
+			waittest.Until(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
 
 			// Who believes the copy publishes nothing that the log's session does not take.
-			if rec, err := r.Learn(patient(t), "s"); err != nil {
+			if rec, err := r.Learn(waittest.Context(t), "s"); err != nil {
 				t.Error(err)
 			} else if rec.Life != made.Life || tt.ended {
 				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
 					t.Errorf("a publish to %+v: %v", rec, err)
 				}
 			}
-			got, err := r.Get(patient(t), "s")
+			got, err := r.Get(waittest.Context(t), "s")
 			if err != nil || got.Life != made.Life || got.State != state || got.Owner != made.Owner {
 				t.Errorf("%+v, %v; it is %+v", got, err, made)
 			}
 			if rec, ok := r.Session("s"); !ok || rec.Life != made.Life || rec.State != state {
 				t.Errorf("the copy is %+v", rec)
 			}
-			if _, err := r.Register(patient(t), "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
+			if _, err := r.Register(waittest.Context(t), "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
 				t.Errorf("Register: %v", err)
 			}
-			if rec, err := r.Visible(patient(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
+			if rec, err := r.Visible(waittest.Context(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {
 				t.Errorf("it belongs to somebody else: %+v, %v", rec, err)
 			}
 			if err := publish(t, l, got); errors.Is(err, session.ErrClosed) != tt.ended {
@@ -218,7 +219,7 @@ func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 		t.Error(err)
 	}
 	end := event.Subject{Partition: l.Partition("s"), Session: "s", Life: made.Life, Kind: event.End}
-	if _, err := l.Last(patient(t), end); err != nil {
+	if _, err := l.Last(waittest.Context(t), end); err != nil {
 		t.Errorf("%s: %v", end, err)
 	}
 }

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"os"
@@ -19,34 +18,12 @@ import (
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
-
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-func patient(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually returns once cond is true. What it waits for shows itself nowhere else.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	for !cond() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
 
 func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
@@ -63,7 +40,7 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
 	l := newLog(t, nc, one())
-	r, err := session.Create(patient(t), l, quiet())
+	r, err := session.Create(waittest.Context(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +51,12 @@ func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 // open opens the log and its registry, as another process does.
 func open(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	l, err := eventlog.Open(patient(t), nc, quiet())
+	l, err := eventlog.Open(waittest.Context(t), nc, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	r, err := session.OpenRegistry(patient(t), l, quiet())
+	r, err := session.OpenRegistry(waittest.Context(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +69,7 @@ func one() eventlog.Settings { return eventlog.Settings{Partitions: 1} }
 
 func newLog(t *testing.T, nc *nats.Conn, settings eventlog.Settings) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(patient(t), nc, settings, quiet())
+	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +79,7 @@ func newLog(t *testing.T, nc *nats.Conn, settings eventlog.Settings) *eventlog.L
 
 func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
 	t.Helper()
-	rec, err := r.Create(patient(t), session.New(name, "owner", nil, time.Now()))
+	rec, err := r.Create(waittest.Context(t), session.New(name, "owner", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,14 +89,14 @@ func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
 // publish publishes to stream t of a life.
 func publish(t *testing.T, l *eventlog.Log, rec session.Record) error {
 	t.Helper()
-	_, err := l.Publish(patient(t), eventlog.Event{Session: rec.Session, Life: rec.Life, Stream: "t", Data: []byte("{}")})
+	_, err := l.Publish(waittest.Context(t), eventlog.Event{Session: rec.Session, Life: rec.Life, Stream: "t", Data: []byte("{}")})
 	return err
 }
 
 // subjects returns the subjects of a log's entries, in order, with "L" for the life of rec.
 func subjects(t *testing.T, l *eventlog.Log, rec session.Record) (all []string) {
 	t.Helper()
-	if _, err := l.Scan(patient(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+	if _, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
 		all = append(all, strings.Replace(e.RawSubject, "."+rec.Life+".", ".L.", 1))
 		return true
 	}); err != nil {
@@ -130,7 +107,7 @@ func subjects(t *testing.T, l *eventlog.Log, rec session.Record) (all []string) 
 
 func mustEnd(t *testing.T, r *session.Registry, name, stream string) {
 	t.Helper()
-	if err := r.End(patient(t), name, stream, false); err != nil {
+	if err := r.End(waittest.Context(t), name, stream, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -142,7 +119,7 @@ func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(patient(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil); err != nil {
+	if _, err := js.Publish(waittest.Context(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -154,9 +131,9 @@ func forget(t *testing.T, nc *nats.Conn, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(patient(t), session.Bucket)
+	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 	if err == nil {
-		err = kv.Delete(patient(t), event.Token(name))
+		err = kv.Delete(waittest.Context(t), event.Token(name))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +143,7 @@ func forget(t *testing.T, nc *nats.Conn, name string) {
 // forgetOpening removes a session's opening from the log, as its maximum age does.
 func forgetOpening(t *testing.T, l *eventlog.Log, name string) {
 	t.Helper()
-	if err := eventlogtest.Forget(patient(t), l, name); err != nil {
+	if err := eventlogtest.Forget(waittest.Context(t), l, name); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -178,7 +155,7 @@ func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ack, err := js.Publish(patient(t), "$KV."+session.Bucket+"."+key, []byte(value))
+	ack, err := js.Publish(waittest.Context(t), "$KV."+session.Bucket+"."+key, []byte(value))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,15 +166,11 @@ func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 // comes.
 func answered(t *testing.T, ask func(context.Context) error) {
 	t.Helper()
-	eventually(t, "an answer", func() bool {
-		ctx, cancel := context.WithTimeout(patient(t), 10*time.Second)
+	waittest.NoError(t, func() error {
+		ctx, cancel := context.WithTimeout(waittest.Context(t), 10*time.Second)
 		defer cancel()
-		err := ask(ctx)
-		if err != nil && !errors.Is(err, session.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, eventlog.ErrUnknown) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
+		return ask(ctx)
+	}, session.ErrUnavailable, eventlog.ErrUnavailable, eventlog.ErrUnknown)
 }
 
 // ownedBy is for [session.Registry.Visible]: whether a session belongs to an owner.

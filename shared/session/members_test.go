@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // allowed lets every change of members pass.
@@ -27,7 +28,7 @@ func usedBy(member string) func(session.Record) bool {
 
 func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...string) session.Record {
 	t.Helper()
-	rec, err := r.SetMembers(patient(t), name, members, allowed)
+	rec, err := r.SetMembers(waittest.Context(t), name, members, allowed)
 	if err != nil || !slices.Equal(rec.Members, members) {
 		t.Fatalf("%q, %v", rec.Members, err)
 	}
@@ -38,11 +39,11 @@ func TestSetMembers(t *testing.T) {
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	other, _ := open(t, connect(t, srv))
-	made, err := r.Create(patient(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
+	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := other.Visible(patient(t), "s", usedBy("bob")); err != nil || rec.Life != made.Life {
+	if rec, err := other.Visible(waittest.Context(t), "s", usedBy("bob")); err != nil || rec.Life != made.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	got := mustSetMembers(t, other, "s", "carol", "dave")
@@ -50,12 +51,12 @@ func TestSetMembers(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	// A member who was added is let in at once, whatever the copy says.
-	if rec, err := r.Visible(patient(t), "s", usedBy("carol")); err != nil || rec.Life != made.Life {
+	if rec, err := r.Visible(waittest.Context(t), "s", usedBy("carol")); err != nil || rec.Life != made.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}
-	eventually(t, "all copies know who was taken out", func() bool {
-		_, here := r.Visible(patient(t), "s", usedBy("bob"))
-		_, there := other.Visible(patient(t), "s", usedBy("bob"))
+	waittest.Until(t, "all copies know who was taken out", func() bool {
+		_, here := r.Visible(waittest.Context(t), "s", usedBy("bob"))
+		_, there := other.Visible(waittest.Context(t), "s", usedBy("bob"))
 		return errors.Is(here, session.ErrNotFound) && errors.Is(there, session.ErrNotFound)
 	})
 	if err := publish(t, l, made); err != nil {
@@ -66,17 +67,17 @@ func TestSetMembers(t *testing.T) {
 		t.Error("members that do not change are stored again")
 	}
 	no := errors.New("no")
-	if _, err := r.SetMembers(patient(t), "s", nil, func(session.Record) error { return no }); !errors.Is(err, no) || len(subjects(t, l, made)) != before {
+	if _, err := r.SetMembers(waittest.Context(t), "s", nil, func(session.Record) error { return no }); !errors.Is(err, no) || len(subjects(t, l, made)) != before {
 		t.Errorf("a change that is refused: %v", err)
 	}
-	if _, err := r.SetMembers(patient(t), "nothing", nil, allowed); !errors.Is(err, session.ErrNotFound) {
+	if _, err := r.SetMembers(waittest.Context(t), "nothing", nil, allowed); !errors.Is(err, session.ErrNotFound) {
 		t.Error(err)
 	}
 	mustEnd(t, r, "s", "")
-	if _, err := r.SetMembers(patient(t), "s", nil, allowed); !errors.Is(err, session.ErrClosed) {
+	if _, err := r.SetMembers(waittest.Context(t), "s", nil, allowed); !errors.Is(err, session.ErrClosed) {
 		t.Error(err)
 	}
-	if rec, err := other.Visible(patient(t), "s", usedBy("dave")); err != nil || rec.State != session.Closed {
+	if rec, err := other.Visible(waittest.Context(t), "s", usedBy("dave")); err != nil || rec.State != session.Closed {
 		t.Errorf("a member of a session that has ended: %+v, %v", rec, err)
 	}
 }
@@ -85,19 +86,19 @@ func TestSetMembers(t *testing.T) {
 func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 	for name, damage := range map[string]func(*testing.T, jetstream.JetStream, []byte) error{
 		"the bucket is deleted": func(t *testing.T, js jetstream.JetStream, _ []byte) error {
-			return js.DeleteStream(patient(t), "KV_"+session.Bucket)
+			return js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket)
 		},
 		"an older record is put back": func(t *testing.T, js jetstream.JetStream, older []byte) error {
-			kv, err := js.KeyValue(patient(t), session.Bucket)
+			kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 			if err == nil {
-				_, err = kv.Put(patient(t), event.Token("s"), older)
+				_, err = kv.Put(waittest.Context(t), event.Token("s"), older)
 			}
 			return err
 		},
 		"a record that cannot be read": func(t *testing.T, js jetstream.JetStream, _ []byte) error {
-			kv, err := js.KeyValue(patient(t), session.Bucket)
+			kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 			if err == nil {
-				_, err = kv.Put(patient(t), event.Token("s"), []byte("{"))
+				_, err = kv.Put(waittest.Context(t), event.Token("s"), []byte("{"))
 			}
 			return err
 		},
@@ -118,11 +119,11 @@ func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the log is asked", func() bool {
-				rec, err := r.Get(patient(t), "s")
+			waittest.Until(t, "the log is asked", func() bool {
+				rec, err := r.Get(waittest.Context(t), "s")
 				return err == nil && slices.Equal(rec.Members, []string{"bob"}) && rec.Changes == 1 && rec.Revision > 0
 			})
-			eventually(t, "the copy has them", func() bool {
+			waittest.Until(t, "the copy has them", func() bool {
 				rec, _ := r.Session("s")
 				return slices.Equal(rec.Members, []string{"bob"})
 			})
@@ -143,7 +144,7 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 	for i := range 6 {
 		at := []*session.Registry{r, other}[i%2]
 		wg.Go(func() {
-			_, err := at.SetMembers(patient(t), "s", []string{fmt.Sprint(i)}, allowed)
+			_, err := at.SetMembers(waittest.Context(t), "s", []string{fmt.Sprint(i)}, allowed)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -157,15 +158,15 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 	if changed == 0 {
 		t.Error("nobody was let through")
 	}
-	o, err := l.Opening(patient(t), "s")
+	o, err := l.Opening(waittest.Context(t), "s")
 	if err != nil || o.Life != made.Life || o.Changes < uint64(changed) {
 		t.Errorf("%+v, %v; %d succeeded", o, err, changed)
 	}
-	rec, err := r.Get(patient(t), "s")
+	rec, err := r.Get(waittest.Context(t), "s")
 	if err != nil || !slices.Equal(rec.Members, o.Members) || rec.Changes != o.Changes {
 		t.Errorf("%+v, %v", rec, err)
 	}
-	eventually(t, "the copies agree", func() bool {
+	waittest.Until(t, "the copies agree", func() bool {
 		here, _ := r.Session("s")
 		there, _ := other.Session("s")
 		return slices.Equal(here.Members, o.Members) && slices.Equal(there.Members, o.Members)
@@ -184,13 +185,13 @@ func TestSetMembers_WhileItEnds(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := r.SetMembers(patient(t), name, []string{"bob"}, allowed); err != nil && !errors.Is(err, session.ErrClosed) {
+			if _, err := r.SetMembers(waittest.Context(t), name, []string{"bob"}, allowed); err != nil && !errors.Is(err, session.ErrClosed) {
 				t.Error(err)
 			}
 		})
 		mustEnd(t, r, name, "")
 		wg.Wait()
-		if rec, err := r.Get(patient(t), name); err != nil || rec.State != session.Closed || rec.Life != made.Life {
+		if rec, err := r.Get(waittest.Context(t), name); err != nil || rec.State != session.Closed || rec.Life != made.Life {
 			t.Errorf("%+v, %v", rec, err)
 		}
 		if err := publish(t, l, made); !errors.Is(err, session.ErrClosed) {
@@ -207,7 +208,7 @@ func TestVisible_MembersAreNotGuessedByTime(t *testing.T) {
 	for i := range members {
 		members[i] = strings.Repeat("x", 100) + fmt.Sprint(i)
 	}
-	if _, err := r.Create(patient(t), session.New("s", "alice", nil, time.Now()).WithMembers(members)); err != nil {
+	if _, err := r.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now()).WithMembers(members)); err != nil {
 		t.Fatal(err)
 	}
 	mustCreate(t, r, "changed")
@@ -219,7 +220,7 @@ func TestVisible_MembersAreNotGuessedByTime(t *testing.T) {
 		requests, bytes = 1<<62, 1<<62
 		for range 10 { // what the connection receives meanwhile for others is not always there
 			before := nc.Stats()
-			if _, err := edge.Visible(patient(t), name, usedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
+			if _, err := edge.Visible(waittest.Context(t), name, usedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
 				t.Fatalf("%s: %v", name, err)
 			}
 			after := nc.Stats()

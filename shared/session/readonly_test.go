@@ -5,6 +5,7 @@ import (
 
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // A service whose NATS user may not write the bucket answers from the log all the same, and
@@ -16,8 +17,8 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 	edge, _ := open(t, nc)
 	edge.ReadOnly()
 	forget(t, nc, "s")
-	eventually(t, "the copies are empty", func() bool { return len(r.Sessions()) == 0 && len(edge.Sessions()) == 0 })
-	rec, err := edge.Get(patient(t), "s")
+	waittest.Until(t, "the copies are empty", func() bool { return len(r.Sessions()) == 0 && len(edge.Sessions()) == 0 })
+	rec, err := edge.Get(waittest.Context(t), "s")
 	if err != nil || rec.Life != made.Life || rec.State != session.Open || rec.Revision != 0 {
 		t.Errorf("it has %+v, %v", rec, err)
 	}
@@ -27,8 +28,8 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 	if other, _ := open(t, nc); len(other.Sessions()) != 0 {
 		t.Errorf("the index was written: %+v", other.Sessions())
 	}
-	if _, err := r.Get(patient(t), "s"); err != nil {
+	if _, err := r.Get(waittest.Context(t), "s"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
+	waittest.Until(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
 }

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestCreate_Once(t *testing.T) {
@@ -24,7 +25,7 @@ func TestCreate_Once(t *testing.T) {
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
 	now := time.Now()
-	rec, err := r.Create(patient(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now))
+	rec, err := r.Create(waittest.Context(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +33,10 @@ func TestCreate_Once(t *testing.T) {
 		t.Errorf("created %+v", rec)
 	}
 	for _, again := range []*session.Registry{r, other} {
-		if _, err := again.Create(patient(t), session.New("s/1", "you", nil, now)); !errors.Is(err, session.ErrExists) {
+		if _, err := again.Create(waittest.Context(t), session.New("s/1", "you", nil, now)); !errors.Is(err, session.ErrExists) {
 			t.Errorf("again: %v", err)
 		}
-		got, err := again.Get(patient(t), "s/1")
+		got, err := again.Get(waittest.Context(t), "s/1")
 		if err != nil || got.Life != rec.Life || string(got.Metadata) != `{"a":[1]}` || got.Revision != rec.Revision {
 			t.Errorf("got %+v, %v", got, err)
 		}
@@ -43,8 +44,8 @@ func TestCreate_Once(t *testing.T) {
 	if got, ok := r.Session("s/1"); !ok || got.Revision != rec.Revision {
 		t.Errorf("its own copy is %+v", got)
 	}
-	eventually(t, "the other copy", func() bool { _, ok := other.Session("s/1"); return ok })
-	if _, err := r.Get(patient(t), "s"); !errors.Is(err, session.ErrNotFound) {
+	waittest.Until(t, "the other copy", func() bool { _, ok := other.Session("s/1"); return ok })
+	if _, err := r.Get(waittest.Context(t), "s"); !errors.Is(err, session.ErrNotFound) {
 		t.Errorf("another session: %v", err)
 	}
 }
@@ -66,10 +67,10 @@ func TestCreate_NameIsTaken(t *testing.T) {
 				case "opening":
 					forgetOpening(t, l, "s")
 				}
-				if _, err := r.Create(patient(t), session.New("s", "", nil, time.Now())); !errors.Is(err, session.ErrExists) {
+				if _, err := r.Create(waittest.Context(t), session.New("s", "", nil, time.Now())); !errors.Is(err, session.ErrExists) {
 					t.Errorf("it is created again: %v", err)
 				}
-				_, err := r.Register(patient(t), "s", "")
+				_, err := r.Register(waittest.Context(t), "s", "")
 				if ended && !errors.Is(err, session.ErrClosed) || !ended && err != nil {
 					t.Errorf("it is registered again: %v", err)
 				}
@@ -90,7 +91,7 @@ func TestRegister_Concurrent(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range lives {
 			wg.Go(func() {
-				rec, err := registries[i%3].Register(patient(t), name, "")
+				rec, err := registries[i%3].Register(waittest.Context(t), name, "")
 				if err != nil {
 					t.Error(err)
 				}
@@ -109,10 +110,10 @@ func TestRegister_Concurrent(t *testing.T) {
 // remove removes a record as the janitor does, when the log has forgotten the session.
 func remove(t *testing.T, r *session.Registry, l *eventlog.Log, rec session.Record) error {
 	t.Helper()
-	if err := eventlogtest.Forget(patient(t), l, rec.Session); err != nil {
+	if err := eventlogtest.Forget(waittest.Context(t), l, rec.Session); err != nil {
 		return err
 	}
-	return r.Remove(patient(t), rec)
+	return r.Remove(waittest.Context(t), rec)
 }
 
 func TestRemove(t *testing.T) {
@@ -121,25 +122,25 @@ func TestRemove(t *testing.T) {
 	other, _ := open(t, nc)
 	rec := mustCreate(t, r, "s")
 	mustEnd(t, other, "s", "")
-	newer, err := other.Get(patient(t), "s")
+	newer, err := other.Get(waittest.Context(t), "s")
 	if err != nil || newer.Revision <= rec.Revision {
 		t.Fatalf("%+v, %v", newer, err)
 	}
-	if err := r.Remove(patient(t), rec); !errors.Is(err, session.ErrConflict) {
+	if err := r.Remove(waittest.Context(t), rec); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("it was changed meanwhile: %v", err)
 	}
-	if got, err := r.Get(patient(t), "s"); err != nil || got.State != session.Closed {
+	if got, err := r.Get(waittest.Context(t), "s"); err != nil || got.State != session.Closed {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if err := r.Remove(patient(t), newer); !errors.Is(err, session.ErrConflict) {
+	if err := r.Remove(waittest.Context(t), newer); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("the log has its opening: %v", err)
 	}
 	if err := remove(t, r, l, newer); err != nil {
 		t.Error(err)
 	}
 	for _, reg := range []*session.Registry{r, other} {
-		eventually(t, "it is not in the copy", func() bool { _, ok := reg.Session("s"); return !ok })
-		if _, err := reg.Get(patient(t), "s"); !errors.Is(err, session.ErrNotFound) {
+		waittest.Until(t, "it is not in the copy", func() bool { _, ok := reg.Session("s"); return !ok })
+		if _, err := reg.Get(waittest.Context(t), "s"); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("it is there: %v", err)
 		}
 	}
@@ -148,11 +149,11 @@ func TestRemove(t *testing.T) {
 		t.Error("the new session has the old one's life")
 	}
 	for _, old := range []session.Record{rec, newer, {Session: "s", Life: rec.Life, Revision: again.Revision}} {
-		if err := r.Remove(patient(t), old); !errors.Is(err, session.ErrConflict) {
+		if err := r.Remove(waittest.Context(t), old); !errors.Is(err, session.ErrConflict) {
 			t.Errorf("the name was used again: %v", err)
 		}
 	}
-	eventually(t, "the new one in the other copy", func() bool { got, _ := other.Session("s"); return got.Life == again.Life })
+	waittest.Until(t, "the new one in the other copy", func() bool { got, _ := other.Session("s"); return got.Life == again.Life })
 }
 
 // The copy holds what this process wrote as soon as it is written. The watch,
@@ -166,14 +167,14 @@ func TestSession_CopyNeverGoesBack(t *testing.T) {
 	defer others.Wait()
 	defer stop()
 	round := func(r *session.Registry, name string) error {
-		rec, err := r.Create(patient(t), session.New(name, "", nil, time.Now()))
+		rec, err := r.Create(waittest.Context(t), session.New(name, "", nil, time.Now()))
 		if err != nil {
 			return err
 		}
 		if got, ok := r.Session(name); !ok || got.Revision < rec.Revision || got.Life != rec.Life {
 			return fmt.Errorf("the copy is %+v after %+v", got, rec)
 		}
-		if err := r.End(patient(t), name, "", false); err != nil {
+		if err := r.End(waittest.Context(t), name, "", false); err != nil {
 			return err
 		}
 		got, ok := r.Session(name)
@@ -206,7 +207,7 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(patient(t), "KV_"+session.Bucket)
+	stream, err := js.Stream(waittest.Context(t), "KV_"+session.Bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 	r, _ := open(t, nc)
 	mustCreate(t, r, "s")
 	mustEnd(t, r, "s", "")
-	if _, err := r.Get(patient(t), "s"); err != nil {
+	if _, err := r.Get(waittest.Context(t), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := direct.Pending(); err != nil || n != 0 {
@@ -238,7 +239,7 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	opened := make(chan error, 1)
-	ctx := patient(t)
+	ctx := waittest.Context(t)
 	go func() {
 		r, err := session.OpenRegistry(ctx, l, quiet())
 		if err == nil {
@@ -247,7 +248,7 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 		opened <- err
 	}()
 	for range 2 { // again is no error
-		r, err := session.Create(patient(t), l, quiet())
+		r, err := session.Create(waittest.Context(t), l, quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +286,7 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "the copy is the older one", func() bool {
+	waittest.Until(t, "the copy is the older one", func() bool {
 		_, lost := r.Session("lost")
 		got, ok := r.Session("kept")
 		return !lost && ok && got.State == session.Open && got.Revision == kept.Revision
@@ -310,17 +311,17 @@ func TestGet_RecordCannotBeRead(t *testing.T) {
 	if all := other.Sessions(); len(all) != 0 {
 		t.Errorf("all: %+v", all)
 	}
-	if got, err := other.Get(patient(t), "good"); err != nil || got.Life != good.Life {
+	if got, err := other.Get(waittest.Context(t), "good"); err != nil || got.Life != good.Life {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if rec, err := r.Get(patient(t), name); !errors.Is(err, session.ErrNotFound) {
+		if rec, err := r.Get(waittest.Context(t), name); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("%+v, %v", rec, err)
 		}
-		if err := r.End(patient(t), name, "", false); !errors.Is(err, session.ErrNotFound) {
+		if err := r.End(waittest.Context(t), name, "", false); !errors.Is(err, session.ErrNotFound) {
 			t.Error(err)
 		}
-		if rec, err := r.Register(patient(t), name, ""); err != nil || rec.Revision == 0 || rec.State != session.Open {
+		if rec, err := r.Register(waittest.Context(t), name, ""); err != nil || rec.Revision == 0 || rec.State != session.Open {
 			t.Errorf("%+v, %v", rec, err)
 		}
 	}

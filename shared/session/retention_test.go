@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestRetentionIsReadFromMetadata(t *testing.T) {
@@ -74,11 +75,11 @@ func TestARecordSaysWhatItsMetadataAsksFor(t *testing.T) {
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())
-	made, err := r.Create(patient(t), rec)
+	made, err := r.Create(waittest.Context(t), rec)
 	if err != nil || made.Retention.MaxEvents != 5 {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	got, err := r.Get(patient(t), "s")
+	got, err := r.Get(waittest.Context(t), "s")
 	if err != nil || got.Retention != made.Retention {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestVisible(t *testing.T) {
@@ -15,19 +16,19 @@ func TestVisible(t *testing.T) {
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
 	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
-		if _, err := r.Create(patient(t), session.New(name, owner, nil, time.Now())); err != nil {
+		if _, err := r.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
-		if rec, err := registry.Visible(patient(t), "hers", ownedBy("alice")); err != nil || rec.Session != "hers" || rec.Life == "" {
+		if rec, err := registry.Visible(waittest.Context(t), "hers", ownedBy("alice")); err != nil || rec.Session != "hers" || rec.Life == "" {
 			t.Errorf("%+v, %v", rec, err)
 		}
 		if _, ok := registry.Session("hers"); !ok {
 			t.Error("what the leader said is not remembered")
 		}
 		for _, at := range [][2]string{{"hers", "bob"}, {"hers", "Alice"}, {"hers", ""}, {"nobodys", ""}, {"nobodys", "bob"}, {"nothing", "alice"}, {"nothing", ""}} {
-			if rec, err := registry.Visible(patient(t), at[0], ownedBy(at[1])); err != session.ErrNotFound || rec.Session != "" { //nolint:errorlint // the very same error, so that answers cannot differ
+			if rec, err := registry.Visible(waittest.Context(t), at[0], ownedBy(at[1])); err != session.ErrNotFound || rec.Session != "" { //nolint:errorlint // the very same error, so that answers cannot differ
 				t.Errorf("%v: %+v, %v", at, rec, err)
 			}
 		}

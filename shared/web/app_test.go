@@ -14,6 +14,8 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/shared/waittest"
 )
 
 // echo answers with its own name and its decoded parameters.
@@ -420,7 +422,7 @@ func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	app := standalone(Config{Metrics: registry})
 	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { return errors.New("broken") }})
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	do(t, addr, "GET", "/v1/sessions", "")
 	do(t, addr, "GET", "/v1/sessions/s", "")
 	do(t, addr, "GET", "/fail", "")
@@ -483,7 +485,7 @@ func TestOnlyNamesAreShownAsThePlaceOfARequest(t *testing.T) {
 func TestARequestThatIsNotReadIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	if r := do(t, addr, "GET", "/", "X: a\r\n B: b\r\n"); r.status != http.StatusBadRequest {
 		t.Errorf("it was answered %d", r.status)
 	}

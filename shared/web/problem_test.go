@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/waittest"
 )
 
 // expectProblem checks that r is a complete problem document of the code.
@@ -119,7 +121,7 @@ func TestInternalErrorsAreLoggedAndNotTold(t *testing.T) {
 		Route{Method: "GET", Path: "/error", Handler: func(*fiber.Ctx) error { return errors.New("secret cause") }},
 		Route{Method: "GET", Path: "/panic", Handler: func(*fiber.Ctx) error { panic("secret cause") }},
 	)
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	for _, path := range []string{"/error", "/panic"} {
 		r := do(t, addr, "GET", path, "Connection: close\r\n")
 		if p := expectProblem(t, r, CodeInternal); p.Detail != "" || strings.Contains(r.body, "secret") {

@@ -19,6 +19,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/waittest"
 )
 
 // logged are the lines of a log, which any goroutine may write.
@@ -187,7 +188,7 @@ func TestRefusals_AreLoggedWhenTheApplicationStops(t *testing.T) {
 	Mount(app, Route{Method: "GET", Path: "/sessions/:session", Handler: func(*fiber.Ctx) error {
 		return Wrap(errors.New("no NATS"), CodeUnavailable, "")
 	}})
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	for range 3 {
 		expectProblem(t, do(t, addr, http.MethodGet, "/sessions/s", ""), CodeUnavailable)
 		expectProblem(t, do(t, addr, http.MethodGet, "/nothing", ""), CodeNotFound)
@@ -229,7 +230,7 @@ func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- Serve(t.Context(), app, ln, patience) }()
+	go func() { served <- Serve(t.Context(), app, ln, waittest.Timeout) }()
 	for range 2 {
 		expectProblem(t, do(t, ln.Addr().String(), http.MethodGet, "/nothing", ""), CodeNotFound)
 	}

@@ -14,17 +14,15 @@ import (
 	"time"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/waittest"
 
 	"github.com/gofiber/fiber/v2"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = time.Minute
-
 // serve runs app on a real listener for the length of the test.
 func serve(t *testing.T, app *fiber.App) (addr string) {
 	t.Helper()
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
 			t.Errorf("Serve: %v", err)
@@ -70,7 +68,7 @@ func dial(t *testing.T, addr string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waittest.Timeout)); err != nil {
 		t.Fatal(err)
 	}
 	return &client{conn, bufio.NewReader(conn)}
@@ -124,7 +122,7 @@ func TestServeAnswersRunningRequestsAndClosesIdleConnections(t *testing.T) {
 		}},
 		Route{Method: "GET", Path: "/quick", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }},
 	)
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 
 	idle := dial(t, addr)
 	idle.send(t, "GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -185,7 +183,7 @@ func TestServeDoesNotWaitForConnectionsThatAreSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := make(chan struct{})
-	addr, stop := startOn(t, app, watchedListener{ln, sync.OnceFunc(func() { close(read) })}, patience)
+	addr, stop := startOn(t, app, watchedListener{ln, sync.OnceFunc(func() { close(read) })}, waittest.Timeout)
 	silent := dial(t, addr)
 	<-read // or the server would set its deadline behind the stop
 	if err := stop(); err != nil {
@@ -226,7 +224,7 @@ func TestServeStopsWhenItsContextHasEndedAlready(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := Serve(ctx, NewApp(Config{Service: "test"}), ln, patience); err != nil {
+		if err := Serve(ctx, NewApp(Config{Service: "test"}), ln, waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -245,7 +243,7 @@ func TestServeLeavesHijackedConnectionsToTheirHandlers(t *testing.T) {
 		})
 		return nil
 	}})
-	addr, stop := start(t, app, patience)
+	addr, stop := start(t, app, waittest.Timeout)
 	c := dial(t, addr)
 	c.send(t, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	<-entered
@@ -262,7 +260,7 @@ func TestServeLeavesHijackedConnectionsToTheirHandlers(t *testing.T) {
 
 func TestServeReturnsTheErrorOfABrokenListener(t *testing.T) {
 	broken := errors.New("no more file descriptors")
-	err := Serve(t.Context(), NewApp(Config{Service: "test"}), brokenListener{err: broken}, patience)
+	err := Serve(t.Context(), NewApp(Config{Service: "test"}), brokenListener{err: broken}, waittest.Timeout)
 	if err == nil {
 		t.Error("no error")
 	}

@@ -19,14 +19,13 @@ import (
 	"rejoin/shared/leaktest"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }
-
-const patience = 60 * time.Second
 
 // system is a log with a janitor.
 type system struct {
@@ -63,22 +62,13 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 		b.Close()
 	})
 	s := &system{t, natsURL, b}
-	s.until("the janitor is there", func() bool { return env.Health.Readiness().Ready })
-	s.until("it changes limits", func() bool { // of no partition
+	waittest.Until(t, "the janitor is there", func() bool { return env.Health.Readiness().Ready })
+	waittest.Until(t, "it changes limits", func() bool { // of no partition
 		now := b.Log.Settings()
 		err := logset.Ask(t.Context(), b.Conn, logset.Request{Partition: now.Partitions, From: now, To: now})
 		return errors.Is(err, logset.ErrRefused)
 	})
 	return s
-}
-
-func (s *system) until(what string, ok func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatal("never: " + what)
-		}
-	}
 }
 
 // run runs a command and returns its exit code and what it prints. What stands in
@@ -123,7 +113,7 @@ const swept = "; the janitor's next sweep removes what is too much.\n"
 // trimmed waits until the janitor has removed all but so many entries of a partition.
 func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
 	s.t.Helper()
-	s.until("the janitor has removed what is too much", func() bool {
+	waittest.Until(s.t, "the janitor has removed what is too much", func() bool {
 		var err error
 		if state, err = s.b.Log.Look(s.t.Context(), p); err != nil {
 			s.t.Fatal(err)
@@ -206,7 +196,7 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 		from := s.b.Log.Settings()
 		to := from
 		to.MaxBytes = limit
-		s.until("somebody changes partition 2", func() bool {
+		waittest.Until(t, "somebody changes partition 2", func() bool {
 			err := logset.Ask(t.Context(), s.b.Conn, logset.Request{Partition: 2, From: from, To: to})
 			if err != nil && !errors.Is(err, logset.ErrNobody) {
 				t.Fatal(err)

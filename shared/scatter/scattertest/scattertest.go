@@ -5,7 +5,8 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // Serve runs what answers, until the test or end ends it.
@@ -24,19 +25,14 @@ func Serve(t *testing.T, serve func(context.Context) error) (end func()) {
 	return end
 }
 
-// patience is how long those who answer may take until they listen.
-const patience = 60 * time.Second
-
 // Until asks until the answers, or an error, are as they should be.
 func Until[A any](t *testing.T, ask func() ([]A, error), ok func([]A, error) bool) []A {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		answers, err := ask()
-		if ok(answers, err) {
-			return answers
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d answer: %v", len(answers), err)
-		}
+	type result struct {
+		answers []A
+		err     error
 	}
+	return waittest.Value(t, "the expected answers",
+		func() result { answers, err := ask(); return result{answers, err} },
+		func(r result) bool { return ok(r.answers, r.err) }).answers
 }
