@@ -57,7 +57,7 @@ test: ## Run the tests of every module; install the programs that they run (Debi
 
 # What documents and examples say is carried out by programs of others, and a cluster that is
 # started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestTheExample|TestDocument|TestREADME|TestADocumentedBackup|TestEventStreamsLiveBehind|TestTheGoClientIsUsedFrom|TestConformance|TestARelease|TestWhatAWholeClusterHasLost|TestAnIDOfAnEventThatAWholeCluster|TestServersOfAClusterThatAreStartedAnewTogether)
+NORACE := ^(TestExamples|TestDocument|TestREADME|TestConformance|TestRelease|TestClusterRestore|TestServersOfAClusterThatAreStartedAnewTogether)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.

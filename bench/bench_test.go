@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-func TestCasesAreChosenByGroupAndByName(t *testing.T) {
+func TestChoose_GroupOrName(t *testing.T) {
 	for names, want := range map[string]string{
 		"":                       "latency publish client fanout-100 fanout-1000 fanout-5000 many idle-9000 idle-18000 storm-window storm-log slow removal limits ledger mcp-calls mcp-sessions cold",
 		"fan-out,idle":           "fanout-100 fanout-1000 fanout-5000 idle-9000 idle-18000",
@@ -37,7 +37,7 @@ func TestCasesAreChosenByGroupAndByName(t *testing.T) {
 	}
 }
 
-func TestEveryBarIsAboutACaseThatExists(t *testing.T) {
+func TestBars_NameExistingCases(t *testing.T) {
 	for _, b := range bars() {
 		for _, name := range b.cases {
 			if _, err := choose(name); err != nil {
@@ -48,7 +48,7 @@ func TestEveryBarIsAboutACaseThatExists(t *testing.T) {
 }
 
 // A ratio is taken within a repetition: the median of ratios is not the ratio of medians.
-func TestRatiosAreTakenWithinARepetition(t *testing.T) {
+func TestRatio_WithinARepetition(t *testing.T) {
 	r := newReport(benchCase{name: "many", what: "test"})
 	for _, v := range [][2]float64{{10, 1}, {2, 2}, {9, 3}} {
 		var f figures
@@ -77,7 +77,7 @@ func TestRatiosAreTakenWithinARepetition(t *testing.T) {
 	}
 }
 
-func TestBarsHoldAtTheirLimit(t *testing.T) {
+func TestBars_AtTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		least bool
 		value float64
@@ -89,7 +89,7 @@ func TestBarsHoldAtTheirLimit(t *testing.T) {
 	}
 }
 
-func TestMetricsAreSummedOverTheirSeries(t *testing.T) {
+func TestMetrics_SumOfSeries(t *testing.T) {
 	text := "# HELP a_total x\na_total{from=\"log\"} 3\na_total{from=\"window\"} 4e3\na_total_more 5\na 7\n"
 	for name, want := range map[string]float64{"a_total": 4003, "a": 7, "b": 0} {
 		if got, err := sumOf(text, name); err != nil || got != want {
@@ -98,7 +98,7 @@ func TestMetricsAreSummedOverTheirSeries(t *testing.T) {
 	}
 }
 
-func TestQuantilesAreWithinABucket(t *testing.T) {
+func TestQuantile_WithinABucket(t *testing.T) {
 	var h, other histogram
 	for i := range 1000 {
 		at := &h

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-func TestBlocksAreCheckedForOrderLossAndDuplicates(t *testing.T) {
+func TestBlock_OrderLossAndDuplicates(t *testing.T) {
 	message := func(id string, n int) string {
 		return fmt.Sprintf("id: %s\ndata: {\"params\":{\"n\":%d,\"t\":12,\"pad\":\"\"}}\n", id, n)
 	}
@@ -58,7 +58,7 @@ func TestBlocksAreCheckedForOrderLossAndDuplicates(t *testing.T) {
 }
 
 // The message's members have to be found whatever the id.
-func TestStampedMessagesAreRead(t *testing.T) {
+func TestReadStamp(t *testing.T) {
 	id := strings.Repeat("x", 40) + "_0000000_18446744073709551"
 	for _, m := range [][]byte{stamped(1_000_000, messageBytes), varied(1_000_000, 9999)} {
 		if len(m) != messageBytes {
@@ -75,7 +75,7 @@ func TestStampedMessagesAreRead(t *testing.T) {
 	}
 }
 
-func TestBlocksAllocateNothing(t *testing.T) {
+func TestBlock_AllocatesNothing(t *testing.T) {
 	block := append([]byte("id: a_0000000_1\ndata: "), append(stamped(1, messageBytes), '\n')...)
 	conn := loadConn{id: make([]byte, 0, 64)}
 	if n := testing.AllocsPerRun(100, func() {
@@ -88,7 +88,7 @@ func TestBlocksAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestCursorsAreEventIDs(t *testing.T) {
+func TestCursor_IsAnEventID(t *testing.T) {
 	gens := []event.Generation{{ID: "one", Start: 1}}
 	id, err := event.ParseID(cursorOf(eventlog.State{Birth: "one", Generations: gens}, 1234, 56))
 	if err != nil || id.Sequence != 56 || id.Stream != "1234" {
@@ -143,7 +143,7 @@ func framed(from, to int) string {
 	return b.String()
 }
 
-func TestAClientOfAStormComesBackWithItsNewestID(t *testing.T) {
+func TestStorm_ResumesWithNewestID(t *testing.T) {
 	addr, requests := scripted(t, "retry: 1\n\n", "retry: 1\n"+framed(5, 6)+"id: s_00", framed(7, 9))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -165,7 +165,7 @@ func TestAClientOfAStormComesBackWithItsNewestID(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatEndsIsAnError(t *testing.T) {
+func TestLoad_ConnectionEnds(t *testing.T) {
 	addr, _ := scripted(t, framed(0, 2))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -179,7 +179,7 @@ func TestAConnectionThatEndsIsAnError(t *testing.T) {
 	}
 }
 
-func TestAnswersOfNchanHaveAnID(t *testing.T) {
+func TestNchan_AnswerHasAnID(t *testing.T) {
 	answer := func(status, body string) string {
 		return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Type: text/json\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 	}

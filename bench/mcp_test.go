@@ -11,7 +11,7 @@ import (
 )
 
 // What the benchmark says of lost and repeated messages is worth what its client is.
-func TestTheMCPClientComesBackForTheRest(t *testing.T) {
+func TestMCPClient_Resumes(t *testing.T) {
 	const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`
 	asked := make(chan string, 10)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func TestTheMCPClientComesBackForTheRest(t *testing.T) {
 	}
 }
 
-func TestLostAndRepeatedMessagesAreCounted(t *testing.T) {
+func TestMCPClient_CountsLossAndDuplicates(t *testing.T) {
 	all := make([]int, mcpSteps)
 	for i := range all {
 		all[i] = i + 1

@@ -68,7 +68,7 @@ func attach(t *testing.T, from string, events int, headers ...string) (lastID st
 	return lastID, gone
 }
 
-func TestTheAdminPageShowsWhatHappensInASessionAndEndsIt(t *testing.T) {
+func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
@@ -154,7 +154,7 @@ func TestTheAdminPageShowsWhatHappensInASessionAndEndsIt(t *testing.T) {
 	}
 }
 
-func TestTheAdminPageFindsSortsAndTurnsPages(t *testing.T) {
+func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	for n := range 60 {
@@ -196,7 +196,7 @@ func TestTheAdminPageFindsSortsAndTurnsPages(t *testing.T) {
 	b.shows("state", "live")
 }
 
-func TestTheAdminPageAsksForAToken(t *testing.T) {
+func TestAdminPage_AsksForAToken(t *testing.T) {
 	t.Parallel()
 	p := startGuarded(t)
 	alice, _ := p.victim("s")

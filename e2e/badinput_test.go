@@ -18,7 +18,7 @@ const jsonType = "application/json"
 
 // Every refusal is a problem document with a stable code, stores nothing, and
 // leaves the service as it was.
-func TestBadInputIsRefusedAndStoresNothing(t *testing.T) {
+func TestBadInput_StoresNothing(t *testing.T) {
 	p := startProc(t, "--max-message-bytes=4096")
 	events := streamPath("bad", "s")
 	good := numbered(1)
@@ -193,7 +193,7 @@ func doRaw(t *testing.T, method, base, path, body string, headers ...string) ans
 }
 
 // A body that is announced to be far too large is refused before it is sent.
-func TestAHugeBodyIsRefusedBeforeItIsSent(t *testing.T) {
+func TestBadInput_HugeBodyIsRefusedBeforeItIsSent(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
@@ -220,7 +220,7 @@ func TestAHugeBodyIsRefusedBeforeItIsSent(t *testing.T) {
 	}
 }
 
-func TestAMessageArrivesAsTheSameJSON(t *testing.T) {
+func TestMessage_ArrivesAsTheSameJSON(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
 	for name, message := range map[string]string{

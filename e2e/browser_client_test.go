@@ -46,7 +46,7 @@ func (b *browser) got(n int) {
 	}
 }
 
-func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
+func TestJavaScriptClient_RestartWithEventSource(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
@@ -79,7 +79,7 @@ func TestTheJavaScriptClientSurvivesARestartWithEventSource(t *testing.T) {
 
 // An EventSource is not asked to wait: what comes while onEvent is slow is bounded
 // by closing it, and comes again when there is room.
-func TestASlowOnEventDoesNotFillTheBrowser(t *testing.T) {
+func TestJavaScriptClient_SlowOnEventBoundsMemory(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
@@ -145,7 +145,7 @@ func (g *gate) set(status int, token string) {
 	g.CloseClientConnections()
 }
 
-func TestTheJavaScriptClientGoesOnWhereEventSourceGivesUp(t *testing.T) {
+func TestJavaScriptClient_ResumesWhereEventSourceGivesUp(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms")
 	g := openGate(t, p)
@@ -167,7 +167,7 @@ func TestTheJavaScriptClientGoesOnWhereEventSourceGivesUp(t *testing.T) {
 	b.got(9)
 }
 
-func TestTheJavaScriptClientRenewsItsToken(t *testing.T) {
+func TestJavaScriptClient_RenewsItsToken(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms")
 	g := openGate(t, p)

@@ -109,7 +109,7 @@ func (b *browser) listen(path string) {
 	b.until("opened > 0")
 }
 
-func TestABrowserComesBackByItselfAndMissesNothing(t *testing.T) {
+func TestBrowser_ReconnectsWithoutLoss(t *testing.T) {
 	p := startProc(t, "--retry=100ms")
 	b := openBrowser(t)
 	b.onOrigin(p)
@@ -143,7 +143,7 @@ func TestABrowserComesBackByItselfAndMissesNothing(t *testing.T) {
 	}
 }
 
-func TestAClosedStreamEndsWith204AndTheBrowserStops(t *testing.T) {
+func TestBrowser_StopsAt204OfAClosedStream(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
 	b := openBrowser(t)
@@ -214,7 +214,7 @@ func (b *browser) received(n int) {
 	b.until(fmt.Sprintf("byID('count-received').textContent == '%d'", n))
 }
 
-func TestThePlaygroundContinuesAfterAReloadAndARestart(t *testing.T) {
+func TestPlayground_ReloadAndRestart(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--heartbeat=100ms")
 	b := openBrowser(t)
@@ -250,7 +250,7 @@ func TestThePlaygroundContinuesAfterAReloadAndARestart(t *testing.T) {
 	}
 }
 
-func TestThePlaygroundPublishesCutsAndResumes(t *testing.T) {
+func TestPlayground_PublishCutAndResume(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s") // its button tries once
 	b := openBrowser(t)

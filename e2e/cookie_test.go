@@ -26,7 +26,7 @@ func site(t *testing.T) *httptest.Server {
 
 // A page that exchanged its token for a cookie streams with EventSource, which can send no
 // token; pages of origins that are not listed can do neither.
-func TestABrowserStreamsWithACookie(t *testing.T) {
+func TestBrowser_StreamsWithACookie(t *testing.T) {
 	t.Parallel()
 	listed, other := site(t), site(t)
 	p := startGuarded(t, "--cors-origins="+listed.URL)

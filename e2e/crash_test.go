@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestKillingTheProgramInTheMiddleOfAStreamLosesNothingAndRepeatsNothing(t *testing.T) {
+func TestKill_StreamLosesAndRepeatsNothing(t *testing.T) {
 	const kills, perLife = 3, 150
 	p := startProc(t)
 	path := streamPath("crash", "s")
@@ -134,7 +134,7 @@ func sequenceOf(t testing.TB, id string) uint64 {
 	return parsed.Sequence
 }
 
-func TestAQuietStreamThatOutlivesItsEventsIsResumedWithoutAGap(t *testing.T) {
+func TestResume_QuietStreamWhoseEventsExpired(t *testing.T) {
 	for name, end := range map[string]func(*proc){
 		"after a cut":        func(*proc) {},
 		"after a kill":       func(p *proc) { p.kill(); p.start() },
@@ -169,7 +169,7 @@ func TestAQuietStreamThatOutlivesItsEventsIsResumedWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestAnExpiredCursorIsToldOneGapAndThenTheRest(t *testing.T) {
+func TestResume_ExpiredCursorGetsOneGap(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--max-age=10s", "--nats-sync-interval=100ms", "--partitions=1", "--window-bytes=1024")
 	path := streamPath("old", "s")
@@ -204,7 +204,7 @@ func TestAnExpiredCursorIsToldOneGapAndThenTheRest(t *testing.T) {
 	s.numbers(10, 10)
 }
 
-func TestABusyStreamMakesNoGapForAQuietOneBesideIt(t *testing.T) {
+func TestResume_BusyStreamBesideAQuietOne(t *testing.T) {
 	for name, flags := range map[string][]string{
 		"in the window":    nil,
 		"below the window": {"--window-bytes=65536"},
@@ -264,7 +264,7 @@ func (p *proc) begun() {
 	waittest.Until(p.t, "the generations are begun", func() bool { return strings.Contains(p.log.String(), "generations begun") })
 }
 
-func TestALogRolledBackToAnOlderCopyOfItsFilesIsTold(t *testing.T) {
+func TestResume_LogRolledBackToACopy(t *testing.T) {
 	for name, again := range map[string]int{"shorter than before": 3, "longer than before": 12} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,7 +326,7 @@ func TestALogRolledBackToAnOlderCopyOfItsFilesIsTold(t *testing.T) {
 
 // An id of another session of the same name, of another stream, or from a log that
 // was wiped points nowhere: it is told, and everything retained follows.
-func TestAForeignEventIDIsToldAndNeverFollowed(t *testing.T) {
+func TestResume_ForeignEventID(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	p.publish("foreign", "a", 1, 3)
@@ -352,7 +352,7 @@ func TestAForeignEventIDIsToldAndNeverFollowed(t *testing.T) {
 
 // The publisher's id and the subscribers' are the same, from the first event of a
 // session on, and can be resumed from.
-func TestAPublishIsAnsweredWithTheIDThatSubscribersSee(t *testing.T) {
+func TestPublish_AnswersTheIDThatSubscribersSee(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	for i := range 200 {

@@ -75,7 +75,7 @@ func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	return stringIn(t, string(opening.Data), "life")
 }
 
-func TestAServiceMayPublishStraightToJetStream(t *testing.T) {
+func TestDirectPublish(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
 	for i, name := range []string{"plain", "a/b?c=d%", ".*>=2A", strings.Repeat("~", event.MaxNameLen)} {
@@ -108,7 +108,7 @@ func TestAServiceMayPublishStraightToJetStream(t *testing.T) {
 
 // The fence of each event, and that of the birth, let JetStream refuse what is published
 // after the end.
-func TestAServiceThatPublishesStraightToJetStreamIsRefusedAfterTheEnd(t *testing.T) {
+func TestDirectPublish_AfterTheEnd(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	p.create(`{"session":"shut"}`)
@@ -136,7 +136,7 @@ func TestAServiceThatPublishesStraightToJetStreamIsRefusedAfterTheEnd(t *testing
 	}
 }
 
-func TestAServiceThatPublishesStraightToJetStreamNeedsASession(t *testing.T) {
+func TestDirectPublish_NeedsASession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=nobody") //nolint:gosec // the example
@@ -147,7 +147,7 @@ func TestAServiceThatPublishesStraightToJetStreamNeedsASession(t *testing.T) {
 }
 
 // What the document says of other languages is what is computed here.
-func TestTheDocumentOnPublishingIsRight(t *testing.T) {
+func TestDirectPublish_AsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/publishing.md")
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestTheDocumentOnPublishingIsRight(t *testing.T) {
 }
 
 // Events without a life belong to no session. They are shown as long as there is none.
-func TestEventsWithoutALifeAreShownUntilTheirSessionIsOpened(t *testing.T) {
+func TestDirectPublish_WithoutALife(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	p.rawNATS(t).publish(stray{subject: fmt.Sprintf("mcp.%d.unopened.=.main", event.Partition("unopened", 16)), data: numbered(1)})
@@ -309,7 +309,7 @@ func (r rawNATS) publish(s stray) {
 
 // Whatever a service writes into the log, clients see the good events in order and
 // nothing else, out of the window, out of the log, and after a restart.
-func TestNothingThatIsWrittenIntoTheLogDisturbsTheEdge(t *testing.T) {
+func TestEdge_InvalidLogEntries(t *testing.T) {
 	for name, tt := range map[string]struct {
 		flags  []string
 		opened bool // the session has an opening, and the events its life

@@ -41,7 +41,7 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+func TestDocument_LinksExist(t *testing.T) {
 	t.Parallel()
 	links := 0
 	for _, file := range markdown(t) {
@@ -82,7 +82,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 }
 
 // What a reader is told to type is at least a command.
-func TestDocumentsCommandsAreBash(t *testing.T) {
+func TestDocument_CommandsAreBash(t *testing.T) {
 	t.Parallel()
 	commands := 0
 	for _, file := range markdown(t) {
@@ -106,7 +106,7 @@ func TestDocumentsCommandsAreBash(t *testing.T) {
 
 // A program in another repository, whose go.mod says where the clone is, may use the Go
 // client, as docs/publishing.md tells.
-func TestTheGoClientIsUsedFromAnotherRepository(t *testing.T) {
+func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	program, err := os.ReadFile("../examples/go/publish/main.go")

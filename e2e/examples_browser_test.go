@@ -38,7 +38,7 @@ func (b *browser) says(want string) {
 }
 
 // A page goes on after a restart and a reload, says what is missing, and ends with its stream.
-func TestTheExamplePages(t *testing.T) {
+func TestExamples_Pages(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"eventsource.html", "client.html"} {
 		t.Run(page, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestTheExamplePages(t *testing.T) {
 }
 
 // All tabs show everything over one connection, also when the one that had it is gone.
-func TestTheExampleOfManyTabs(t *testing.T) {
+func TestExamples_ManyTabs(t *testing.T) {
 	t.Parallel()
 	s := pages(t)
 	p := startProc(t, "--retry=100ms", "--ack-timeout=9s", "--cors-origins="+s.URL)

@@ -198,7 +198,7 @@ var invalidMessage = regexp.MustCompile(`"code": ?"invalid_message"|invalid JSON
 
 // What an example publishes while the program is killed and started is stored once and in
 // order; repeated under its key it is not stored again; what is refused is told.
-func TestTheExamplesOfPublishing(t *testing.T) {
+func TestExamples_Publishing(t *testing.T) {
 	t.Parallel()
 	for _, e := range publishingExamples {
 		t.Run(e.name, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestTheExamplesOfPublishing(t *testing.T) {
 
 // A subscriber goes on where it stopped, whoever was away, says what is missing, and ends
 // with the stream.
-func TestTheExamplesOfSubscribing(t *testing.T) {
+func TestExamples_Subscribing(t *testing.T) {
 	t.Parallel()
 	for _, e := range subscribingExamples {
 		t.Run(e.name, func(t *testing.T) {

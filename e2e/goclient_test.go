@@ -13,7 +13,7 @@ import (
 // What a publisher was told to be stored is there once, and what it published comes in
 // its order, whatever happens to ingest, the log and the edge meanwhile: all of them end
 // with the program here.
-func TestTheClientLosesAndRepeatsNothingWhileTheProgramIsKilled(t *testing.T) {
+func TestGoClient_ProgramIsKilled(t *testing.T) {
 	const streams, messages, kills = 3, 6000, 3
 	p := startProc(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout)

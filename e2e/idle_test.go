@@ -9,7 +9,7 @@ import (
 )
 
 // Who is connected is asked of the edge, over NATS, before a session is closed.
-func TestAnIdleSessionIsClosedAndOneThatIsVisitedIsNot(t *testing.T) {
+func TestIdleSession_ClosedUnlessVisited(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--idle-after=10s", "--interval=200ms", "--max-age=10s", "--nats-sync-interval=100ms",
 		"--closed-grace=0s", "--tombstone-ttl=10s", "--max-connection-age=10m")

@@ -13,7 +13,7 @@ import (
 
 // The tests are in jsclient.test.mjs, for Node's own test runner. What only this
 // process can do for them, they ask for over HTTP.
-func TestTheJavaScriptClientInNode(t *testing.T) {
+func TestJavaScriptClient_Node(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -122,7 +122,7 @@ func secretive(t *testing.T) string {
 	return s.URL
 }
 
-func TestTheLogNeverHasAMessage(t *testing.T) {
+func TestProgramLog_HasNoMessages(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--log-level=debug", "--upstream="+secretive(t), "--interval=100ms")
 	speakSecrets(t, p)
@@ -139,7 +139,7 @@ func TestTheLogNeverHasAMessage(t *testing.T) {
 	}
 }
 
-func TestTheLogHasMessagesWhenAskedTo(t *testing.T) {
+func TestProgramLog_HasMessagesWhenEnabled(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--log-level=debug", "--log-bodies", "--upstream="+secretive(t))
 	speakSecrets(t, p)

@@ -59,7 +59,7 @@ func (p *program) host() string { return strings.TrimPrefix(p.url, "http://") }
 // The connections of a client are cut while nothing comes and in the middle of an event;
 // then its edge is killed, and it comes to another one. It gets everything once all the
 // same, and the server does not notice.
-func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
+func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 	s := startMCP(t)
 	for name, start := range mcpClients {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestAToolCallOutlivesItsConnectionsAndItsEdge(t *testing.T) {
 // A TypeScript SDK of before November 2025 takes no event without data, and does not come
 // back for the rest of a call: it is told no such thing, and its connections live on
 // beyond their age.
-func TestAClientOfOldIsNeitherPrimedNorCut(t *testing.T) {
+func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 	s := startMCP(t)
 	edge := s.edge(t, anyPort, "--max-connection-age=1s", "--heartbeat=50ms")
 	way := newRecorder(t, edge.url)
@@ -136,7 +136,7 @@ func TestAClientOfOldIsNeitherPrimedNorCut(t *testing.T) {
 
 // TypeScript v1 does not take an error for a response, and comes back for one. There is
 // none, and it is told so in the one way that it does not ask again after.
-func TestAClientThatComesBackForAFailedCallIsToldToStay(t *testing.T) {
+func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
 	way := newRecorder(t, edge.url)
@@ -181,7 +181,7 @@ func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
 
 // A call whose bridge dies, and whose server cannot go on with it, ends with an error; the
 // session lives on at the next bridge of that name.
-func TestASessionOutlivesItsBridge(t *testing.T) {
+func TestMCP_SessionOutlivesItsBridge(t *testing.T) {
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)

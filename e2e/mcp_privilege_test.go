@@ -44,7 +44,7 @@ func echoServer(t *testing.T) (url string) {
 }
 
 // An MCP session over an edge and a bridge that is killed, and a NATS that is started anew.
-func TestEdgeAndBridgeDoTheirWorkWithTheirPrivileges(t *testing.T) {
+func TestPrivileges_EdgeAndBridge(t *testing.T) {
 	srv, upstream := startPrivileged(t), echoServer(t)
 	var programs []*program
 	run := func(user, says string, args ...string) *program {

@@ -10,7 +10,7 @@ import (
 // Many sessions, each with a call that reports its steps, while one of two edges is
 // killed and comes back, and then the bridge loses NATS: no call is lost, and no message
 // comes twice.
-func TestNoCallIsLostWithAnEdgeOrWithNATS(t *testing.T) {
+func TestMCP_EdgeOrNATSIsKilledDuringCalls(t *testing.T) {
 	const sessions, steps = 60, 50
 	s := startMCP(t)
 	edge, another := s.edge(t, anyPort), s.edge(t, anyPort)

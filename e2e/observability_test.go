@@ -139,7 +139,7 @@ func (a *asked) rows(where string, s *parser.VectorSelector) map[string]document
 
 // Every rule can be read and asks for what there is; every alert says what is the matter,
 // and what to do, and has its section in docs/metrics.md.
-func TestTheRulesAskForMetricsThatThereAre(t *testing.T) {
+func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 	a := newAsked(t)
 	var all rules
 	readYAML(t, observability+"rules.yml", &all)
@@ -179,7 +179,7 @@ func TestTheRulesAskForMetricsThatThereAre(t *testing.T) {
 
 // promtool is no part of this, but what it is to try is whole: each alert once where it has
 // to fire and once where it must not.
-func TestEveryAlertIsTriedBothWays(t *testing.T) {
+func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
 	var all rules
 	readYAML(t, observability+"rules.yml", &all)
 	var tests struct {
@@ -232,7 +232,7 @@ type panel struct {
 
 // The dashboard asks for what there is, every panel says what it shows and in which unit,
 // none lies on another, and no metric of a service is left out.
-func TestTheDashboardShowsEveryMetric(t *testing.T) {
+func TestObservability_DashboardShowsEveryMetric(t *testing.T) {
 	data, err := os.ReadFile(observability + "grafana/dashboards/rejoin.json")
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestTheDashboardShowsEveryMetric(t *testing.T) {
 }
 
 // Everything that the overlay publishes is for this machine only, and its files are there.
-func TestTheObserversListenOnLoopbackOnly(t *testing.T) {
+func TestObservability_ListensOnLoopbackOnly(t *testing.T) {
 	var overlay struct {
 		Services map[string]struct{ Ports []string }
 		Configs  map[string]struct{ File string }

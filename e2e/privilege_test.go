@@ -236,7 +236,7 @@ var maySubscribe = map[string]string{
 	"$JS.EVENT.ADVISORY.>":  "",
 }
 
-func TestEachUserMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
+func TestPermissions_EachUser(t *testing.T) {
 	srv := startPrivileged(t)
 	for _, user := range slices.Concat(credentials.Services, credentials.Outside) {
 		t.Run(user, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestEachUserMayDoItsWorkOnNATSAndNothingElse(t *testing.T) {
 
 // A session from its first message to its end, over everything that the services do on
 // NATS, none of which NATS refuses.
-func TestTheServicesDoTheirWorkWithTheirPrivileges(t *testing.T) {
+func TestPrivileges_Services(t *testing.T) {
 	srv := startPrivileged(t)
 	var programs []*program
 	run := func(user, says string, args ...string) *program {
@@ -410,7 +410,7 @@ func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 }
 
 // What a user outside is for, it can do with its key alone; nothing of it is refused.
-func TestPublishersAndOperatorsDoTheirWorkWithTheirPrivileges(t *testing.T) {
+func TestPrivileges_PublishersAndOperators(t *testing.T) {
 	srv := startPrivileged(t)
 	services := map[string]*program{}
 	for _, s := range []struct{ user, flag, says string }{ // the janitor makes the log

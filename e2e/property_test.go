@@ -28,12 +28,12 @@ func scheduleCount() int {
 	return 16 / min(slowdown, 4)
 }
 
-// TestEverySubscriberGetsEverythingOnceOrIsTold runs random schedules over the real
+// TestProperty_EverySubscriberGetsEverythingOnceOrAGap runs random schedules over the real
 // services: publishers, subscribers that come and go, restarts of all programs and
 // of NATS, evictions by every limit, clears and closes. Whatever happens, every
 // subscriber gets every event of its stream exactly once and in order, or is told
 // of a gap that really was one.
-func TestEverySubscriberGetsEverythingOnceOrIsTold(t *testing.T) {
+func TestProperty_EverySubscriberGetsEverythingOnceOrAGap(t *testing.T) {
 	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int {
 		sc := draw(seed)
 		sc.drawMembers()
@@ -331,9 +331,9 @@ func (w *world) replay() string {
 		return "Simulation -seeds 1"
 	}
 	if w.sc.copies {
-		return "ARollBack -rollbacks 1"
+		return "Property_Rollback -rollbacks 1"
 	}
-	return "EverySubscriber -schedules 1"
+	return "Property_EverySubscriber -schedules 1"
 }
 
 // historyText lists what was stored.

@@ -18,7 +18,7 @@ import (
 )
 
 // A documented proxy is run as docs/operations.md has it, on ports of its own.
-func TestEventStreamsLiveBehindTheDocumentedProxies(t *testing.T) {
+func TestDocument_ProxiesPassEventStreams(t *testing.T) {
 	for language, tt := range map[string]struct {
 		frame   string // %s is the documented text
 		program []string

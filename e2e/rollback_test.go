@@ -14,12 +14,12 @@ import (
 
 var rollBacks = flag.Int("rollbacks", 8/min(slowdown, 4), "random schedules with roll-backs of the log's files")
 
-// TestARollBackIsToldAndTheNewLifeComesWhole runs random schedules in which the
+// TestProperty_RollbackIsAGap runs random schedules in which the
 // server is stopped, an older copy of its files put back, and the log written on,
 // so that sequences are given out again. Nothing else is ever lost. Whoever has
 // seen more than the copy is told rolled_back, and gets everything of the new life
 // once and in order; whoever has not goes on without a word.
-func TestARollBackIsToldAndTheNewLifeComesWhole(t *testing.T) {
+func TestProperty_RollbackIsAGap(t *testing.T) {
 	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return runRollBacks(t, drawRollBacks(seed)) })
 }
 

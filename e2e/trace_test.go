@@ -68,7 +68,7 @@ func (u *upstream) parent(method string) string {
 }
 
 // A trace leads from whoever publishes to every client, through all services.
-func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
+func TestTrace_FromPublisherToClient(t *testing.T) {
 	c := newCollector(t)
 	up := newUpstream(t)
 	s := startServices(t, "--ack-timeout=9s")
@@ -223,7 +223,7 @@ func TestATraceLeadsFromThePublisherToTheClient(t *testing.T) {
 }
 
 // Without traces nothing is exported, and the publisher's trace context goes on as it is.
-func TestWithoutTracesTheContextGoesOn(t *testing.T) {
+func TestTrace_ContextPassesWithoutExport(t *testing.T) {
 	for name, env := range map[string][2]string{
 		"disabled":    {"OTEL_SDK_DISABLED", "true"},
 		"no exporter": {"OTEL_TRACES_EXPORTER", "none"},

@@ -265,7 +265,7 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 
 // Who is outside has an account, out of which nothing gets but what it imports, and into
 // which nothing gets but answers.
-func TestImports_NothingElseGetsOutOrIn(t *testing.T) {
+func TestImports_OnlyWhatIsExported(t *testing.T) {
 	w := startWalled(t)
 	w.listen(everything)
 	// The inboxes that users outside may listen on.
@@ -325,7 +325,7 @@ func TestImports_NothingElseGetsOutOrIn(t *testing.T) {
 	}
 }
 
-func TestHeaders_TheyDoWhatTheirUserMay(t *testing.T) {
+func TestHeaders_ActWithTheirUsersPermissions(t *testing.T) {
 	w := startWalled(t)
 	w.listen(everything)
 	for _, user := range w.users {
@@ -374,7 +374,7 @@ func TestHeaders_TheyDoWhatTheirUserMay(t *testing.T) {
 // A consumer delivers to any subject that somebody listens on. A service that may create one
 // can have it deliver to another service, which does nothing then. On the subjects of streams
 // only streams listen, for which it does not deliver.
-func TestConsumers_NobodyActsOnADelivery(t *testing.T) {
+func TestConsumers_DeliveriesAreIgnored(t *testing.T) {
 	w := startWalled(t)
 	ofStream := func(subject string) bool {
 		return strings.HasPrefix(subject, "mcp.0.") || strings.HasPrefix(subject, "$KV.")

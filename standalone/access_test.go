@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/auth/authtest"
 )
 
-func TestWhatOthersReachNeedsAccessControl(t *testing.T) {
+func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr"} {
 		want := "rejoin: " + flag + " 0.0.0.0:0 can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure"
@@ -35,7 +35,7 @@ func TestWhatOthersReachNeedsAccessControl(t *testing.T) {
 	}
 }
 
-func TestTheWholeAPIIsBehindTheTokenOnEachAddress(t *testing.T) {
+func TestAccess_TokenOnEveryAddress(t *testing.T) {
 	cfg := authtest.Config(t)
 	r := start(t, filepath.Join(t.TempDir(), "data"), append(patientAcks, "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)...)
 	api := "http://" + r.addrs["--edge-addr"]

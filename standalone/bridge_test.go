@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestAnUpstreamHasABridge(t *testing.T) {
+func TestUpstream_HasABridge(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
 		if !strings.Contains(string(data), "initialize") {

@@ -12,7 +12,7 @@ import (
 
 // A running program's log is shown and changed through its NATS port, and the
 // program goes by it at once and after a restart.
-func TestTheLogOfARunningProgramIsChanged(t *testing.T) {
+func TestLogCommand_RunningProgram(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, "--max-bytes=1000000000")
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)

@@ -64,7 +64,7 @@ func files(t *testing.T, folder string) string {
 	return b.String()
 }
 
-func TestAPortThatIsTakenIsSaidAndNothingIsTouched(t *testing.T) {
+func TestRefusal_PortIsTaken(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data)
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
@@ -98,7 +98,7 @@ func TestAPortThatIsTakenIsSaidAndNothingIsTouched(t *testing.T) {
 	}
 }
 
-func TestADataFolderThatCannotBeUsedIsSaidAndLeftAlone(t *testing.T) {
+func TestRefusal_UnusableDataFolder(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	write := func(name, text string) {
@@ -152,7 +152,7 @@ func TestADataFolderThatCannotBeUsedIsSaidAndLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTwoProgramsDoNotShareADataFolder(t *testing.T) {
+func TestRefusal_DataFolderIsInUse(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, patientAcks...)
 	if got, want := refuses(t, data), data+" is in use by another rejoin; stop that one, or choose another folder with --data"; !strings.Contains(got, want) {
@@ -169,7 +169,7 @@ func TestTwoProgramsDoNotShareADataFolder(t *testing.T) {
 	start(t, data).stop()
 }
 
-func TestALogOfAnotherVersionIsSaidAndKept(t *testing.T) {
+func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, append(patientAcks, "--max-bytes=1000000000")...) // which fits into the server that changes the version
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)

@@ -32,7 +32,7 @@ func parsed(t *testing.T, args ...string) Config {
 }
 
 // Run leaves nothing behind, whenever it is told to stop.
-func TestRunEndsWithoutATrace(t *testing.T) {
+func TestRun_EndsCleanly(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	for name, told := range map[string]string{"at once": "", "while it starts": "nats listens", "when it is open": "edge open"} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 
 // A disk that fills up while the program runs cannot be had on every machine: what
 // the server says about it can.
-func TestAServerThatCannotWriteEndsTheProgram(t *testing.T) {
+func TestRun_ServerCannotWrite(t *testing.T) {
 	for _, says := range []string{"JetStream stream '%s > %s' critical write error: %v", "JetStream out of %s resources, will be DISABLED"} {
 		n := &natsServer{failed: &failure{folder: "/data", over: make(chan struct{})}}
 		log := &serverLog{log: daemon.NewEnv(nil).Log, failed: n.failed}

@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestTheSessionsOfARunningProgramAreListedCreatedAndClosed(t *testing.T) {
+func TestSessionsCommand_RunningProgram(t *testing.T) {
 	r := start(t, filepath.Join(t.TempDir(), "data"))
 	url := "--url=http://" + r.addrs["--edge-addr"]
 	rejoin := func(stdin string, args ...string) string {

@@ -53,7 +53,7 @@ func read(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-func TestEveryUserHasAKeyThatStays(t *testing.T) {
+func TestCredentials_KeysAreKept(t *testing.T) {
 	dir := t.TempDir()
 	if err := credentials.Make(dir); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestEveryUserHasAKeyThatStays(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSeedOfAUserIsNotReplaced(t *testing.T) {
+func TestCredentials_InvalidSeedIsKept(t *testing.T) {
 	account, err := nkeys.CreateAccount()
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestWhatIsNoSeedOfAUserIsNotReplaced(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfTokensGoesToWhoNeedsIt(t *testing.T) {
+func TestCredentials_TokenKey(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{"one secret", "another", "", ""} {
 		if err := credentials.Share(dir, credentials.SecretFile, text); err != nil {
@@ -145,7 +145,7 @@ func TestTheKeyOfTokensGoesToWhoNeedsIt(t *testing.T) {
 	}
 }
 
-func TestAClusterHasCertificatesThatStay(t *testing.T) {
+func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 	dir := t.TempDir()
 	if err := credentials.MakeCertificates(dir); err != nil {
 		t.Fatal(err)

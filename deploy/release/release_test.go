@@ -19,7 +19,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-func TestAReleaseIsTheSameTwiceAndItsProgramsRun(t *testing.T) {
+func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	// The smallest program that has modules of others; the others are built the same way.
 	r := release{
 		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(),

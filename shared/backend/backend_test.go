@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 
 // A service that starts while NATS restarts neither gives up nor waits for answers
 // that will never come. Found by the property test of e2e.
-func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
+func TestCreate_NATSRestarts(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := backend.Config{NATSURL: srv.URL()}
 	slow := 0
@@ -59,7 +59,7 @@ func TestOpeningOutlivesRestartsOfNATS(t *testing.T) {
 	}
 }
 
-func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
+func TestMetrics_Connected(t *testing.T) {
 	srv := natstest.Start(t)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
 		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
@@ -94,7 +94,7 @@ func TestTheMetricsSayWhetherNATSIsThere(t *testing.T) {
 }
 
 // A log whose replicas need more servers than the cluster has is waited for.
-func TestTheLogWaitsForTheServersThatItNeeds(t *testing.T) {
+func TestCreate_WaitsForEnoughServers(t *testing.T) {
 	c := natstest.StartCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -106,7 +106,7 @@ func TestTheLogWaitsForTheServersThatItNeeds(t *testing.T) {
 }
 
 // A service that was told how to identify itself does not go on without.
-func TestASeedThatCannotBeUsedIsAnError(t *testing.T) {
+func TestConfig_InvalidSeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "seed")
 	if err := os.WriteFile(file, []byte("SUA"), 0o600); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestASeedThatCannotBeUsedIsAnError(t *testing.T) {
 	}
 }
 
-func TestAServiceGetsItsAnswersUnderItsName(t *testing.T) {
+func TestConnect_InboxHasTheServiceName(t *testing.T) {
 	srv := natstest.Start(t)
 	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -75,7 +75,7 @@ func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
 	return js
 }
 
-func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
+func TestFollow_ContentsThenChanges(t *testing.T) {
 	js := connect(t, natstest.Start(t))
 	kv := create(t, js)
 	must := func(err error) {
@@ -124,7 +124,7 @@ func TestABucketIsShownAsItIsAndAsItChanges(t *testing.T) {
 	}
 }
 
-func TestFollowingEndsWithTheConnection(t *testing.T) {
+func TestFollow_ConnectionIsLost(t *testing.T) {
 	srv := natstest.Start(t)
 	js := connect(t, srv)
 	create(t, js)
@@ -145,7 +145,7 @@ func TestFollowingEndsWithTheConnection(t *testing.T) {
 }
 
 // The consumer lies on any server of a cluster, which may be behind the leader.
-func TestABucketOfAClusterIsWholeWhenItIsSaidToBe(t *testing.T) {
+func TestFollow_CompleteInACluster(t *testing.T) {
 	c := natstest.StartCluster(t)
 	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
 	if err != nil {

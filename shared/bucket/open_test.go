@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestManyMakeABucketAndAllOpenOne(t *testing.T) {
+func TestOpen_ConcurrentCreators(t *testing.T) {
 	js := connect(t, natstest.Start(t))
 	var wg sync.WaitGroup
 	for history := uint8(1); history <= 8; history++ {
@@ -39,7 +39,7 @@ func TestManyMakeABucketAndAllOpenOne(t *testing.T) {
 	}
 }
 
-func TestABucketThatCannotBeMadeIsNone(t *testing.T) {
+func TestOpen_CannotBeCreated(t *testing.T) {
 	js := connect(t, natstest.Start(t))
 	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}); err == nil {
 		t.Error("one server holds three replicas")
@@ -49,7 +49,7 @@ func TestABucketThatCannotBeMadeIsNone(t *testing.T) {
 	}
 }
 
-func TestARefusedRevisionIsAConflict(t *testing.T) {
+func TestConflict_RefusedRevision(t *testing.T) {
 	kv := create(t, connect(t, natstest.Start(t)))
 	if _, err := kv.PutString(t.Context(), "k", "1"); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func kinds(r io.Reader, n int) ([]verdictKind, error) {
 	return kinds, err
 }
 
-func TestAnAnswerIsBelievedAsFarAsItGoes(t *testing.T) {
+func TestAnswer_PartialAnswer(t *testing.T) {
 	is := func(kinds ...verdictKind) []verdictKind { return kinds }
 	tests := map[string]struct {
 		answer string

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-func TestRoomIsGivenInTheOrderOfArrival(t *testing.T) {
+func TestBuffer_FirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBuffer(10, 100)
 		if err := b.take(t.Context(), 60); err != nil {
@@ -37,7 +37,7 @@ func TestRoomIsGivenInTheOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpLetsOthersPass(t *testing.T) {
+func TestBuffer_WaiterGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBuffer(10, 100)
 		if err := b.take(t.Context(), 60); err != nil {
@@ -63,7 +63,7 @@ func TestWhoGivesUpLetsOthersPass(t *testing.T) {
 	})
 }
 
-func TestBackoffGrowsToItsBound(t *testing.T) {
+func TestBackoff_IsBounded(t *testing.T) {
 	b := backoff{first: 100, most: 3000}
 	for i := range 100 {
 		least := min(100<<min(i, 30), 2000)

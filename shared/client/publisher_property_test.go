@@ -78,8 +78,8 @@ func drawIngestFault(t *rapid.T) ingestFault {
 	}
 }
 
-// TestWhatIsReportedStoredIsStoredOnceAndInOrder publishes under random faults.
-func TestWhatIsReportedStoredIsStoredOnceAndInOrder(t *testing.T) {
+// TestPublisher_StoresOnceAndInOrder publishes under random faults.
+func TestPublisher_StoresOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawPublishPlan(rt)
 		var failures []string

@@ -68,7 +68,7 @@ func outcome(r *client.Result) (client.Stored, error) {
 
 const mainPath = "/v1/sessions/demo/streams/main/events"
 
-func TestPublishStoresWhatItWasGiven(t *testing.T) {
+func TestPublish_StoresTheMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{
@@ -97,7 +97,7 @@ func TestPublishStoresWhatItWasGiven(t *testing.T) {
 	})
 }
 
-func TestPublishRefusesWhatCanNeverBeStored(t *testing.T) {
+func TestPublish_InvalidMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBufferedBytes: 200})
@@ -134,7 +134,7 @@ func TestPublishRefusesWhatCanNeverBeStored(t *testing.T) {
 	})
 }
 
-func TestMessagesThatComeDuringARequestMakeOneRequest(t *testing.T) {
+func TestPublisher_BatchesDuringARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Second}}}
 		p, n := publisherTo(t, ingest, client.PublisherConfig{MaxBatchMessages: 10})
@@ -157,7 +157,7 @@ func TestMessagesThatComeDuringARequestMakeOneRequest(t *testing.T) {
 	})
 }
 
-func TestABatchIsBoundedInBytes(t *testing.T) {
+func TestPublisher_BatchIsBoundedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBatchBytes: 250})
@@ -176,7 +176,7 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-func TestStreamsArePublishedSideBySideWithinABound(t *testing.T) {
+func TestPublisher_ConcurrentStreamsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}
 		for range 20 {
@@ -196,7 +196,7 @@ func TestStreamsArePublishedSideBySideWithinABound(t *testing.T) {
 	})
 }
 
-func TestAFullBufferMakesPublishersWait(t *testing.T) {
+func TestPublish_BufferIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Minute}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBufferedMessages: 2, AnswerTimeout: time.Hour})
@@ -219,7 +219,7 @@ func TestAFullBufferMakesPublishersWait(t *testing.T) {
 	})
 }
 
-func TestCloseWaitsForEverything(t *testing.T) {
+func TestClose_WaitsForPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Status: 502}, {Delay: time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
@@ -236,7 +236,7 @@ func TestCloseWaitsForEverything(t *testing.T) {
 	})
 }
 
-func TestCloseGivesUpWithItsContext(t *testing.T) {
+func TestClose_ContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Delay: 20 * time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxBatchMessages: 1, MaxBufferedMessages: 2})
@@ -267,7 +267,7 @@ func TestCloseGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
-func TestWaitAndFlushEndWithTheirContext(t *testing.T) {
+func TestWaitAndFlush_ContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Delay: 10 * time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
@@ -286,7 +286,7 @@ func TestWaitAndFlushEndWithTheirContext(t *testing.T) {
 	})
 }
 
-func TestPublisherConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestNewPublisher_InvalidConfig(t *testing.T) {
 	for name, cfg := range map[string]client.PublisherConfig{
 		"no URL":       {},
 		"no host":      {URL: "http://"},

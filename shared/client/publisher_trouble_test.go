@@ -13,9 +13,9 @@ import (
 	"rejoin/shared/client"
 )
 
-// TestTroubleIsRetried has one fault before everything is good again. Each must end
+// TestPublisher_Retries has one fault before everything is good again. Each must end
 // with three messages stored, once and in order.
-func TestTroubleIsRetried(t *testing.T) {
+func TestPublisher_Retries(t *testing.T) {
 	head := len("POST " + mainPath + "?results=each HTTP/1.1\r\n")
 	tests := map[string]struct {
 		request    ingestFault
@@ -80,9 +80,9 @@ func TestTroubleIsRetried(t *testing.T) {
 	}
 }
 
-// TestAKeptConnectionThatIsClosedCostsNoTime loses a connection with its second
+// TestPublisher_IdleConnectionIsClosed loses a connection with its second
 // request, as it happens when a server closes what it takes for idle.
-func TestAKeptConnectionThatIsClosedCostsNoTime(t *testing.T) {
+func TestPublisher_IdleConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{}, {HangUp: true}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
@@ -98,7 +98,7 @@ func TestAKeptConnectionThatIsClosedCostsNoTime(t *testing.T) {
 	})
 }
 
-func TestARefusedMessageStopsNoOther(t *testing.T) {
+func TestPublisher_OneMessageIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
@@ -121,7 +121,7 @@ func TestARefusedMessageStopsNoOther(t *testing.T) {
 	})
 }
 
-func TestARefusedRequestRefusesItsMessages(t *testing.T) {
+func TestPublisher_RequestIsRefused(t *testing.T) {
 	for _, tt := range []struct {
 		status int
 		code   string
@@ -143,9 +143,9 @@ func TestARefusedRequestRefusesItsMessages(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey loses every answer, for
+// TestPublisher_UnknownOutcomeBeforeTheKeyExpires loses every answer, for
 // longer than the log knows keys again.
-func TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey(t *testing.T) {
+func TestPublisher_UnknownOutcomeBeforeTheKeyExpires(t *testing.T) {
 	for name, fault := range map[string]ingestFault{
 		"a proxy's 504":         {Status: 504, Lost: true},
 		"hung up":               {HangUp: true, Lost: true},
@@ -180,9 +180,9 @@ func TestAnUnknownOutcomeIsReportedBeforeTheLogForgetsTheKey(t *testing.T) {
 	}
 }
 
-// TestARepetitionEndsWithTheTimeForIt has a repetition that takes so long that the
+// TestPublisher_RetryEndsInTime has a repetition that takes so long that the
 // log might have forgotten the key when it gets there.
-func TestARepetitionEndsWithTheTimeForIt(t *testing.T) {
+func TestPublisher_RetryEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{HangUp: true}, {Delay: 150 * time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{AnswerTimeout: time.Hour})
@@ -196,7 +196,7 @@ func TestARepetitionEndsWithTheTimeForIt(t *testing.T) {
 	})
 }
 
-func TestWhatIsKnownNotToBeStoredIsRetriedForLonger(t *testing.T) {
+func TestPublisher_NotStoredIsRetriedForLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}
 		for range 500 {
@@ -209,7 +209,7 @@ func TestWhatIsKnownNotToBeStoredIsRetriedForLonger(t *testing.T) {
 	})
 }
 
-func TestARequestIsRepeatedWhenTheServerSays(t *testing.T) {
+func TestPublisher_RetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Status: 503, Code: "unavailable", RetryAfter: 3}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
@@ -223,9 +223,9 @@ func TestARequestIsRepeatedWhenTheServerSays(t *testing.T) {
 	})
 }
 
-// TestADoubtIsNotForgotten first loses an answer and then is told that the session
+// TestPublisher_UnknownOutcomeOutlivesRetries first loses an answer and then is told that the session
 // is closed: the message may have been stored before that.
-func TestADoubtIsNotForgotten(t *testing.T) {
+func TestPublisher_UnknownOutcomeOutlivesRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{
 			{Status: 502, Lost: true},
@@ -241,7 +241,7 @@ func TestADoubtIsNotForgotten(t *testing.T) {
 	})
 }
 
-func TestATokenThatCannotBeHadIsAskedForAgain(t *testing.T) {
+func TestPublisher_TokenFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		ingest := &fakeIngest{}

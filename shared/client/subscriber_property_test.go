@@ -67,9 +67,9 @@ func drawEdgeFault(t *rapid.T) edgeFault {
 	}
 }
 
-// TestEveryEventComesOnceAndInOrderOrAGapSaysSo reads under random faults, leaves
+// TestSubscriber_EveryEventOnceInOrderOrAGap reads under random faults, leaves
 // its loops, and begins new lives with saved cursors.
-func TestEveryEventComesOnceAndInOrderOrAGapSaysSo(t *testing.T) {
+func TestSubscriber_EveryEventOnceInOrderOrAGap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawReadPlan(rt)
 		var failures []string

@@ -86,7 +86,7 @@ func wantEnd(t *testing.T, s *client.Subscriber, want ...string) {
 	}
 }
 
-func TestASubscriberYieldsWhatIsThereAndWhatComes(t *testing.T) {
+func TestSubscriber_StoredAndNewEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}
 		edge.publish(edgeEvent{"main", "progress", `{"jsonrpc":"2.0","method":"a",` + "\r\n" + `"params":{"n":1}}`})
@@ -120,7 +120,7 @@ func TestASubscriberYieldsWhatIsThereAndWhatComes(t *testing.T) {
 	})
 }
 
-func TestASessionsFlowNamesTheStreams(t *testing.T) {
+func TestSubscriber_SessionNamesStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{closed: true}
 		edge.publish(edgeEvent{"a", "", string(count(1))}, edgeEvent{"*", "x", string(count(2))})
@@ -145,7 +145,7 @@ func TestASessionsFlowNamesTheStreams(t *testing.T) {
 	})
 }
 
-func TestASubscriberBeginsWhereItIsTold(t *testing.T) {
+func TestSubscriber_After(t *testing.T) {
 	tests := map[string]struct {
 		cfg  client.SubscriberConfig
 		want []string
@@ -197,7 +197,7 @@ func TestASubscriberBeginsWhereItIsTold(t *testing.T) {
 	}
 }
 
-func TestASubscriptionEndsWithItsStream(t *testing.T) {
+func TestSubscriber_StreamEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{closed: true}
 		edge.publish(counts(1)...)
@@ -211,7 +211,7 @@ func TestASubscriptionEndsWithItsStream(t *testing.T) {
 	})
 }
 
-func TestAGapIsTold(t *testing.T) {
+func TestSubscriber_Gap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{closed: true, faults: []edgeFault{{EndAfter: 1}}}
 		edge.publish(counts(5)...)
@@ -241,7 +241,7 @@ func TestAGapIsTold(t *testing.T) {
 	})
 }
 
-func TestTheCursorMovesThoughNothingComes(t *testing.T) {
+func TestSubscriber_CursorWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}
 		edge.publish(counts(1)...)
@@ -257,7 +257,7 @@ func TestTheCursorMovesThoughNothingComes(t *testing.T) {
 	})
 }
 
-func TestALoopThatWasLeftGoesOnBehindItsLastEvent(t *testing.T) {
+func TestSubscriber_ResumesAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{closed: true}
 		edge.publish(counts(5)...)
@@ -270,7 +270,7 @@ func TestALoopThatWasLeftGoesOnBehindItsLastEvent(t *testing.T) {
 	})
 }
 
-func TestOneLoopAtATime(t *testing.T) {
+func TestSubscriber_OneLoopAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}
 		edge.publish(counts(1)...)
@@ -289,7 +289,7 @@ func TestOneLoopAtATime(t *testing.T) {
 	})
 }
 
-func TestALoopEndsWithItsContext(t *testing.T) {
+func TestSubscriber_ContextEnds(t *testing.T) {
 	errEnough := errors.New("enough")
 	for name, faults := range map[string][]edgeFault{
 		"while it waits for events":     nil,
@@ -314,7 +314,7 @@ func TestALoopEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestSubscriberConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestNewSubscriber_InvalidConfig(t *testing.T) {
 	good := client.SubscriberConfig{URL: "http://127.0.0.1", Session: "demo"}
 	for name, change := range map[string]func(*client.SubscriberConfig){
 		"no URL":     func(c *client.SubscriberConfig) { c.URL = "" },

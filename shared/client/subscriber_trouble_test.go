@@ -15,8 +15,8 @@ import (
 	"rejoin/shared/client"
 )
 
-// TestTroubleIsNotSeen has one kind of trouble; every event still comes once.
-func TestTroubleIsNotSeen(t *testing.T) {
+// TestSubscriber_Retries has one kind of trouble; every event still comes once.
+func TestSubscriber_Retries(t *testing.T) {
 	tests := map[string]struct {
 		edge       []edgeFault
 		connection []connFault
@@ -44,7 +44,7 @@ func TestTroubleIsNotSeen(t *testing.T) {
 	}
 }
 
-func TestARefusalForGoodEndsTheLoop(t *testing.T) {
+func TestSubscriber_PermanentRefusal(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 406, 410} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestARefusalForGoodEndsTheLoop(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTheProtocolEndsTheLoop(t *testing.T) {
+func TestSubscriber_ProtocolViolation(t *testing.T) {
 	id := "id: main_0000000_1\n"
 	tests := map[string]struct {
 		fault edgeFault
@@ -88,9 +88,9 @@ func TestWhatIsNotTheProtocolEndsTheLoop(t *testing.T) {
 	}
 }
 
-// TestAfterARollBackSequencesCountAnew loses two events of the log, whose sequences
+// TestSubscriber_SequencesAfterARollback loses two events of the log, whose sequences
 // are given to others.
-func TestAfterARollBackSequencesCountAnew(t *testing.T) {
+func TestSubscriber_SequencesAfterARollback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw := "event: connect\ndata: {}\n\n" +
 			"event: gap\nid: main_1111111_1\ndata: {\"reason\":\"rolled_back\",\"certain\":true,\"stream\":\"main\"}\n\n" +
@@ -106,9 +106,9 @@ func TestAfterARollBackSequencesCountAnew(t *testing.T) {
 	})
 }
 
-// TestSeveralGapsLeaveTheCursorBeforeTheLast cuts the connection between two gaps of
+// TestSubscriber_SeveralGaps cuts the connection between two gaps of
 // a flow: only the last one has an ID.
-func TestSeveralGapsLeaveTheCursorBeforeTheLast(t *testing.T) {
+func TestSubscriber_SeveralGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := "event: connect\ndata: {}\n\nevent: gap\ndata: {\"reason\":\"expired\",\"stream\":\"a\"}\n\n"
 		both := one + "event: gap\nid: *_0000000_7\ndata: {\"reason\":\"trimmed\",\"stream\":\"b\"}\n\nevent: close\ndata: {}\n\n"
@@ -124,7 +124,7 @@ func TestSeveralGapsLeaveTheCursorBeforeTheLast(t *testing.T) {
 	})
 }
 
-func TestAQuietStreamIsNoDeadConnection(t *testing.T) {
+func TestSubscriber_QuietStreamIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}
 		s := subscriberTo(t, edge, client.SubscriberConfig{})
@@ -139,7 +139,7 @@ func TestAQuietStreamIsNoDeadConnection(t *testing.T) {
 	})
 }
 
-func TestASlowLoopIsNoDeadConnection(t *testing.T) {
+func TestSubscriber_SlowLoopIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{closed: true}
 		edge.publish(counts(3)...)
@@ -155,7 +155,7 @@ func TestASlowLoopIsNoDeadConnection(t *testing.T) {
 	})
 }
 
-func TestADeadConnectionIsReplacedInTime(t *testing.T) {
+func TestSubscriber_DeadConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{faults: []edgeFault{{StallAfter: 1}}}
 		edge.publish(counts(2)...)
@@ -168,7 +168,7 @@ func TestADeadConnectionIsReplacedInTime(t *testing.T) {
 	})
 }
 
-func TestRetriesWaitAsLongAsTheServerSays(t *testing.T) {
+func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 	tests := map[string]struct {
 		faults      []edgeFault
 		least, most time.Duration
@@ -196,7 +196,7 @@ func TestRetriesWaitAsLongAsTheServerSays(t *testing.T) {
 	}
 }
 
-func TestReconnectsAreLogged(t *testing.T) {
+func TestSubscriber_LogsReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}}}
 		edge.publish(counts(2)...)
@@ -209,8 +209,8 @@ func TestReconnectsAreLogged(t *testing.T) {
 	})
 }
 
-// TestAHostileIDIsNotSentBack has an ID that no header may hold.
-func TestAHostileIDIsNotSentBack(t *testing.T) {
+// TestSubscriber_HostileIDIsNotSentBack has an ID that no header may hold.
+func TestSubscriber_HostileIDIsNotSentBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{faults: []edgeFault{{Raw: "id: main_0000000_1\ndata: " + string(count(1)) + "\n\nid: \x01\x7f\ndata: " + string(count(2)) + "\n\n"}, {Status: 404}}}
 		got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)

@@ -58,7 +58,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestReadyzNamesTheChecksThatFail(t *testing.T) {
+func TestReadyz_NamesFailingChecks(t *testing.T) {
 	env := NewEnv(nil)
 	url := startAdmin(t, Config{}, env)
 
@@ -101,7 +101,7 @@ func TestReadyzNamesTheChecksThatFail(t *testing.T) {
 	}
 }
 
-func TestMetricsServesWhatServicesRegister(t *testing.T) {
+func TestAdmin_ServesMetrics(t *testing.T) {
 	env := NewEnv(nil)
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "rejoin_test_events_total"})
 	env.Metrics.MustRegister(counter)
@@ -112,7 +112,7 @@ func TestMetricsServesWhatServicesRegister(t *testing.T) {
 	}
 }
 
-func TestPprofIsServedOnlyWhenAskedFor(t *testing.T) {
+func TestAdmin_PprofIsOptional(t *testing.T) {
 	for pprof, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
 		url := startAdmin(t, Config{Pprof: pprof}, NewEnv(nil))
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1"} {
@@ -187,7 +187,7 @@ func TestAdminHosts_NoHost(t *testing.T) {
 	}
 }
 
-func TestListenSaysWhichFlagToChange(t *testing.T) {
+func TestListen_ErrorNamesTheFlag(t *testing.T) {
 	taken, err := Listen("127.0.0.1:0", "--edge-addr")
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestListenSaysWhichFlagToChange(t *testing.T) {
 	}
 }
 
-func TestRunDrainsFirstAndKeepsTheAdminPortUntilTheEnd(t *testing.T) {
+func TestRun_AdminPortClosesLast(t *testing.T) {
 	var logged bytes.Buffer
 	env := NewEnv(slog.New(slog.NewJSONHandler(&logged, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -254,14 +254,14 @@ func TestRunDrainsFirstAndKeepsTheAdminPortUntilTheEnd(t *testing.T) {
 	}
 }
 
-func TestRunNeedsNoAdminPort(t *testing.T) {
+func TestRun_WithoutAdminPort(t *testing.T) {
 	err := Run(t.Context(), Config{}, NewEnv(nil), Actor{"task", func(context.Context) error { return errBroken }})
 	if err == nil || err.Error() != "task: broken pipe" {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestRunFailsWhenTheAdminPortIsTaken(t *testing.T) {
+func TestRun_AdminPortIsTaken(t *testing.T) {
 	ln, err := Listen("127.0.0.1:0", "--admin-addr")
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func app(cli CLI, run func(context.Context, Env) error, args ...string) (a App, 
 	}, stdout, stderr
 }
 
-func TestMainTakesDefaultsThenEnvironmentThenFlags(t *testing.T) {
+func TestMain_Precedence(t *testing.T) {
 	t.Setenv("REJOIN_LOG_LEVEL", "warn")
 	t.Setenv("REJOIN_TARGET", "environment")
 	t.Setenv("REJOIN_VERSION", "true") // is not a flag's variable
@@ -65,7 +65,7 @@ func TestMainTakesDefaultsThenEnvironmentThenFlags(t *testing.T) {
 	}
 }
 
-func TestMainGivesRunAWorkingEnv(t *testing.T) {
+func TestMain_Env(t *testing.T) {
 	a, stdout, stderr := app(&commandCLI{}, func(_ context.Context, env Env) error {
 		env.Log.Debug("too quiet")
 		env.Log.Info("heard", "command", env.Command)
@@ -100,7 +100,7 @@ func TestMainGivesRunAWorkingEnv(t *testing.T) {
 	}
 }
 
-func TestMainSaysInOneLineWhatIsWrong(t *testing.T) {
+func TestMain_ErrorIsOneLine(t *testing.T) {
 	failing := func(err error) func(context.Context, Env) error {
 		return func(context.Context, Env) error { return err }
 	}
@@ -134,7 +134,7 @@ func TestMainSaysInOneLineWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestHelpAndVersionRunNothing(t *testing.T) {
+func TestMain_HelpAndVersion(t *testing.T) {
 	Version = "v1.2.3"
 	t.Cleanup(func() { Version = "" })
 	for flag, want := range map[string]string{"--help": "Takes messages in.", "--version": "ingest v1.2.3 (go"} {
@@ -149,13 +149,13 @@ func TestHelpAndVersionRunNothing(t *testing.T) {
 	}
 }
 
-func TestTheVersionComesFromTheBuildWhenTheLinkerSetsNone(t *testing.T) {
+func TestVersion_FromBuildInfo(t *testing.T) {
 	if version() == "" {
 		t.Error("no version")
 	}
 }
 
-func TestTheFirstSignalEndsTheContextAndTheProgramExitsCleanly(t *testing.T) {
+func TestMain_FirstSignal(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
 		signals <- syscall.SIGTERM
@@ -168,7 +168,7 @@ func TestTheFirstSignalEndsTheContextAndTheProgramExitsCleanly(t *testing.T) {
 	}
 }
 
-func TestTheSecondSignalExitsAtOnce(t *testing.T) {
+func TestMain_SecondSignal(t *testing.T) {
 	signals := make(chan os.Signal, 2)
 	exited := make(chan int, 1)
 	a, _, _ := app(&testCLI{}, func(ctx context.Context, _ Env) error {
@@ -186,7 +186,7 @@ func TestTheSecondSignalExitsAtOnce(t *testing.T) {
 	}
 }
 
-func TestSignalsOfTheProcessReachTheProgram(t *testing.T) {
+func TestMain_ProcessSignals(t *testing.T) {
 	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 			return err
@@ -199,7 +199,7 @@ func TestSignalsOfTheProcessReachTheProgram(t *testing.T) {
 	}
 }
 
-func TestLoggerWritesTheFormatAskedFor(t *testing.T) {
+func TestLogger_Format(t *testing.T) {
 	tests := map[string]struct {
 		cfg     Config
 		want    string
@@ -233,7 +233,7 @@ func TestLoggerWritesTheFormatAskedFor(t *testing.T) {
 	}
 }
 
-func TestHealthMayBeUsedFromManyGoroutines(t *testing.T) {
+func TestHealth_Concurrent(t *testing.T) {
 	var h Health
 	var wg sync.WaitGroup
 	for range 8 {

@@ -41,7 +41,7 @@ func (r *recorder) untilStopped(name string, takes time.Duration, result error) 
 	}
 }
 
-func TestGroupStopsLastAddedFirstAndWaitsForEach(t *testing.T) {
+func TestGroup_StopsInReverseOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		g := Group{StopTimeout: time.Minute}
@@ -60,7 +60,7 @@ func TestGroupStopsLastAddedFirstAndWaitsForEach(t *testing.T) {
 	})
 }
 
-func TestGroupStopsWhenAnActorFailsAndNamesIt(t *testing.T) {
+func TestGroup_ActorFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var g Group
@@ -84,7 +84,7 @@ func TestGroupStopsWhenAnActorFailsAndNamesIt(t *testing.T) {
 	})
 }
 
-func TestGroupStopsWithoutErrorWhenAnActorIsFinished(t *testing.T) {
+func TestGroup_ActorReturnsNil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var g Group
@@ -99,7 +99,7 @@ func TestGroupStopsWithoutErrorWhenAnActorIsFinished(t *testing.T) {
 	})
 }
 
-func TestGroupGivesUpAtTheStopTimeoutAndNamesWhoHangs(t *testing.T) {
+func TestGroup_StopTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		release := make(chan struct{})
@@ -126,7 +126,7 @@ func TestGroupGivesUpAtTheStopTimeoutAndNamesWhoHangs(t *testing.T) {
 	})
 }
 
-func TestGroupUsesTheDefaultStopTimeoutWhenNoneIsGiven(t *testing.T) {
+func TestGroup_DefaultStopTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
@@ -144,7 +144,7 @@ func TestGroupUsesTheDefaultStopTimeoutWhenNoneIsGiven(t *testing.T) {
 	})
 }
 
-func TestEmptyGroupWaitsForItsContext(t *testing.T) {
+func TestGroup_Empty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -154,7 +154,7 @@ func TestEmptyGroupWaitsForItsContext(t *testing.T) {
 	})
 }
 
-func TestGroupPassesContextValuesToActors(t *testing.T) {
+func TestGroup_ContextValues(t *testing.T) {
 	type key struct{}
 	var got any
 	var g Group

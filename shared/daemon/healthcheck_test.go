@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestHealthcheckIsZeroWhenTheProgramIsReady(t *testing.T) {
+func TestHealthcheck(t *testing.T) {
 	env := NewEnv(nil)
 	var trouble error
 	env.Health.Add("log", func() error { return trouble })
@@ -42,7 +42,7 @@ func TestHealthcheckIsZeroWhenTheProgramIsReady(t *testing.T) {
 	}
 }
 
-func TestAnEmptyVariableNamesNoFile(t *testing.T) {
+func TestEnvFile_EmptyVariable(t *testing.T) {
 	t.Setenv("REJOIN_SECRET_FILE", "")
 	t.Setenv("REJOIN_KEY_FILE", "/key")
 	var cli struct {

@@ -27,7 +27,7 @@ func unsetTraces(t *testing.T) {
 
 const nowhere = "http://127.0.0.1:1"
 
-func TestTracesAreOffUnlessTheEnvironmentAsksForThem(t *testing.T) {
+func TestTraces_OffByDefault(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env  map[string]string
 		on   bool
@@ -63,7 +63,7 @@ func TestTracesAreOffUnlessTheEnvironmentAsksForThem(t *testing.T) {
 	}
 }
 
-func TestAProgramNamesItself(t *testing.T) {
+func TestTraces_ServiceName(t *testing.T) {
 	for program, want := range map[string]string{"rejoin": "rejoin", "ingest": "rejoin-ingest", "sse-edge": "rejoin-sse-edge"} {
 		if got := serviceName(program); got != want {
 			t.Errorf("%s is %s", program, got)
@@ -79,7 +79,7 @@ type failing struct {
 
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
 
-func TestTheLogSaysOnceThatTracesAreNotExported(t *testing.T) {
+func TestTraces_ExportFailureIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	f := &failing{}
 	o := &outlet{SpanExporter: f, log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -94,7 +94,7 @@ func TestTheLogSaysOnceThatTracesAreNotExported(t *testing.T) {
 	}
 }
 
-func TestALineOfTheLogHasItsSpan(t *testing.T) {
+func TestLog_HasTheSpan(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
 		log, err := (&Config{LogFormat: format}).Logger(&out)

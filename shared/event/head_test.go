@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/event"
 )
 
-func TestTheMethodOfAMessageStandsInItsHead(t *testing.T) {
+func TestHead_Method(t *testing.T) {
 	const spaced = ` { "params" : {"method":"x","a":[{"method":"y"}]} , "method" : "ping" } `
 	for message, want := range map[string]string{
 		spaced: "ping",
@@ -34,7 +34,7 @@ func TestTheMethodOfAMessageStandsInItsHead(t *testing.T) {
 	}
 }
 
-func TestTheLevelOfALogMessageIsOneOfEight(t *testing.T) {
+func TestHead_LogLevel(t *testing.T) {
 	for message, want := range map[string]int{
 		`{"method":"notifications/message","params":{"level":"debug","data":{"level":"error"}}}`: 0,
 		`{"params":{"data":{"level":"error"},"level":"warning"}}`:                                3,
@@ -79,7 +79,7 @@ func first(data []byte, name string, until ...string) json.RawMessage {
 	return nil
 }
 
-func FuzzTheHeadOfAMessageIsReadAsEncodingJSONReadsIt(f *testing.F) {
+func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}}`,
 		`{"id":1,"result":{"method":"x"}}`, `{"m\u0065thod":"\ud800"}`, `{"method":"a","method":"b"}`, `[]`, `{"params":{"level":"alert"}}`, "",

@@ -107,7 +107,7 @@ func TestFork(t *testing.T) {
 }
 
 // A stream that is named like the flow of a session must not be taken for it.
-func TestFlowAndStreamNamedStarHaveOtherIDs(t *testing.T) {
+func TestTag_SessionAndStreamNamedStar(t *testing.T) {
 	flow := event.Place{Birth: "g", Generation: "g", Session: "s"}
 	star := flow
 	star.Stream = "*"
@@ -120,7 +120,7 @@ func TestFlowAndStreamNamedStarHaveOtherIDs(t *testing.T) {
 }
 
 // Length prefixes keep fields apart that would read the same when joined.
-func TestTagsDifferForShiftedFields(t *testing.T) {
+func TestTag_ShiftedFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z]{2,20}`).Draw(t, "name")
 		cut := rapid.IntRange(1, len(name)-1).Draw(t, "cut")

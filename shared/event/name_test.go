@@ -26,7 +26,7 @@ func TestSessionNames(t *testing.T) {
 	}
 }
 
-func TestTokensRoundTripAndAreCanonical(t *testing.T) {
+func TestToken_RoundTrip(t *testing.T) {
 	for name, token := range map[string]string{
 		"tools":  "tools",
 		"a.b":    "a=2Eb",

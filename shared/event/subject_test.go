@@ -49,7 +49,7 @@ func TestSubjects(t *testing.T) {
 
 // The server's own mapping must send a publisher's message to the partition that
 // this package computes, or direct publishers and ingest would disagree.
-func TestPartitionIsTheServersOwnMapping(t *testing.T) {
+func TestPartition_AsTheServerMaps(t *testing.T) {
 	for _, n := range []int{1, 2, 16, 100} {
 		mapping, err := server.NewSubjectTransform("in.*.*", fmt.Sprintf("mcp.{{partition(%d,1)}}.{{wildcard(1)}}.{{wildcard(2)}}", n))
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestChecked_IsWrittenAndRead(t *testing.T) {
+func TestChecked_RoundTrip(t *testing.T) {
 	for text, want := range map[string]checked{
 		"gen:0":                               {"gen", 0, ""},
 		"gen:7":                               {"gen", 7, ""}, // of a log that had no leader, or of an earlier version

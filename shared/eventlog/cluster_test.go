@@ -43,7 +43,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 
 // A consumer lies on any of the servers, which may be behind the leader that has
 // acknowledged an event.
-func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
+func TestRead_ClusterHasAllAcknowledged(t *testing.T) {
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
@@ -65,7 +65,7 @@ func TestAReadInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-func TestATailInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
+func TestTail_ClusterHasAllAcknowledged(t *testing.T) {
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
@@ -82,7 +82,7 @@ func TestATailInAClusterMissesNothingThatWasAcknowledged(t *testing.T) {
 
 // Leaders change and servers come and go while events are stored. Who repeats what was
 // not acknowledged, under its key, finds it stored once, where a tail has seen it.
-func TestATailInAClusterLosesAndRepeatsNothing(t *testing.T) {
+func TestTail_ClusterRestarts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -143,7 +143,7 @@ func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 
 // A connection that is lost says nothing of a cluster, and what is begun meanwhile goes to
 // one.
-func TestALogOfAClusterIsOneWithoutAConnectionToo(t *testing.T) {
+func TestClustered_WithoutConnection(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	for _, srv := range c.Servers {

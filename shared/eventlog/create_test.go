@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
+func TestCreate_KeepsSettings(t *testing.T) {
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
@@ -50,7 +50,7 @@ func TestALogKeepsTheSettingsItWasCreatedWith(t *testing.T) {
 }
 
 // Logs of before there was a limit of streams know nothing of it.
-func TestALogWithoutALimitOfStreamsHasTheDefault(t *testing.T) {
+func TestOpen_NoLimitOfStreams(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
@@ -76,7 +76,7 @@ func TestALogWithoutALimitOfStreamsHasTheDefault(t *testing.T) {
 	}
 }
 
-func TestZeroSettingsAreTheDefaults(t *testing.T) {
+func TestSettings_Defaults(t *testing.T) {
 	want := eventlog.DefaultSettings()
 	want.Compression = false
 	if got := create(t, natstest.Start(t), eventlog.Settings{}).Settings(); got != want {
@@ -84,7 +84,7 @@ func TestZeroSettingsAreTheDefaults(t *testing.T) {
 	}
 }
 
-func TestSettingsAreChecked(t *testing.T) {
+func TestSettings_Validate(t *testing.T) {
 	tests := map[string]struct {
 		change func(*eventlog.Settings)
 		ok     bool
@@ -126,7 +126,7 @@ func TestSettingsAreChecked(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOurLogIsNotTouched(t *testing.T) {
+func TestCreate_ForeignStreams(t *testing.T) {
 	tests := map[string]struct {
 		there jetstream.StreamConfig
 		want  string
@@ -169,7 +169,7 @@ func TestWhatIsNotOurLogIsNotTouched(t *testing.T) {
 	}
 }
 
-func TestOpenWaitsForTheLog(t *testing.T) {
+func TestOpen_WaitsForTheLog(t *testing.T) {
 	srv := natstest.Start(t)
 	type result struct {
 		log *eventlog.Log
@@ -193,7 +193,7 @@ func TestOpenWaitsForTheLog(t *testing.T) {
 	}
 }
 
-func TestOpenEndsWithItsContext(t *testing.T) {
+func TestOpen_ContextEnds(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -205,14 +205,14 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestALogThatDoesNotFitTheDiskIsNotCreated(t *testing.T) {
+func TestCreate_DiskIsTooSmall(t *testing.T) {
 	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet())
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestItsCreatorReplacesAPartitionThatWasDeleted(t *testing.T) {
+func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	before, _ := l.State(0)

@@ -2,7 +2,7 @@ package eventlog
 
 import "testing"
 
-func TestAQueueThatIsFullLosesNothingBeforeItsEnd(t *testing.T) {
+func TestInbox_Full(t *testing.T) {
 	b := newInbox()
 	for s := range uint64(2 * maxBehind) {
 		b.put(Entry{Sequence: s, Data: []byte("x")})

@@ -56,7 +56,7 @@ func wantConsumers(t *testing.T, l *eventlog.Log, n int) {
 	}
 }
 
-func TestATailOfHeadersRidesOnATailOfMessages(t *testing.T) {
+func TestFeed_HeadersRideOnMessages(t *testing.T) {
 	whole, headers, feed := feeding(t)
 	publish(t, whole, "s", "t", 0)
 	f := follow(t, headers, 0, 0, headersOnly)
@@ -90,7 +90,7 @@ func TestATailOfHeadersRidesOnATailOfMessages(t *testing.T) {
 
 // Whatever ends and begins again, each entry comes once, in order, or is missed because
 // it was deleted.
-func TestTailsThatShareGetWhatIsThere(t *testing.T) {
+func TestFeed_Property(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		whole, headers, feed := feeding(t)
 		host := follow(t, whole, 0, 0)

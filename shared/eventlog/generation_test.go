@@ -37,7 +37,7 @@ func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {
 	return state
 }
 
-func TestAGenerationBeginsOnceInTheLifeOfAServer(t *testing.T) {
+func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	other := open(t, srv)
@@ -77,7 +77,7 @@ func TestAGenerationBeginsOnceInTheLifeOfAServer(t *testing.T) {
 	}
 }
 
-func TestIDsOfEarlierGenerationsStayGoodUpToTheNext(t *testing.T) {
+func TestResolve_EarlierGenerations(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	place := event.Place{Birth: look(t, l).Birth, Session: "s", Life: "i", Stream: "t"}
@@ -153,7 +153,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	}
 }
 
-func TestGenerationsThatCannotBeReadAreAMismatch(t *testing.T) {
+func TestLook_InvalidGenerations(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
@@ -183,7 +183,7 @@ func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	}
 }
 
-func TestNoGenerationBeginsWithoutAServer(t *testing.T) {
+func TestBeginGeneration_WithoutServer(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	stop(t, srv, l)

@@ -12,7 +12,7 @@ import (
 
 // A message with a Status header and no data looks to nats.go like the server's own
 // word: its consumers throw it away, and never come behind it.
-func TestATailComesBehindMessagesThatLookLikeTheServers(t *testing.T) {
+func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	put := func(status, data string) {

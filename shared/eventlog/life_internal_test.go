@@ -18,7 +18,7 @@ func (l *Log) Alive() bool { return l.life.Load().ctx.Err() == nil }
 
 // Between a reconnect and the moment that the log hears of it, a request has no
 // life whose end it could hear of. If the server goes again, nothing answers it.
-func TestARequestThatBelongsToNoLifeIsNotWaitedForLong(t *testing.T) {
+func TestRequest_WithoutALifeIsBounded(t *testing.T) {
 	ended := newLife()
 	ended.end()
 	for name, now := range map[string]*life{"before the first": nil, "between two": ended} {
@@ -34,7 +34,7 @@ func TestARequestThatBelongsToNoLifeIsNotWaitedForLong(t *testing.T) {
 }
 
 // A connection that is lost before the log listens to it announces that to nobody.
-func TestALifeEndsThatWasOverBeforeTheLogListened(t *testing.T) {
+func TestLive_ConnectionLostBeforeListening(t *testing.T) {
 	srv := natstest.Start(t)
 	l := &Log{nc: srv.Connect()}
 	first := newLife()

@@ -11,7 +11,7 @@ import (
 
 // What was asked when the server went is never answered. Found by the property test
 // of e2e: a resume that waited for 5 s, and then told IDs of a time gone by.
-func TestRequestsEndWithTheirConnection(t *testing.T) {
+func TestRequest_ConnectionIsLost(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	var asking sync.WaitGroup

@@ -36,7 +36,7 @@ func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
 	return s.CachedInfo().Config.Metadata
 }
 
-func TestChangedLimitsReachEveryServiceAndNothingElseChanges(t *testing.T) {
+func TestSetLimits_ReachEveryService(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 2, MaxAge: time.Minute, MaxEventsPerStream: 5, MaxBytes: 1 << 20})
 	other := open(t, srv)
@@ -90,7 +90,7 @@ func lookAt(t *testing.T, l *eventlog.Log, p int) eventlog.State {
 	return state
 }
 
-func TestWhatIsFixedCannotBeChanged(t *testing.T) {
+func TestSetLimits_FixedSettings(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for name, change := range map[string]func(*eventlog.Settings){
 		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
@@ -141,7 +141,7 @@ func TestMakeRoom(t *testing.T) {
 }
 
 // Both read a partition's configuration, change it and write it back.
-func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
+func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
 	to := l.Settings()
@@ -171,7 +171,7 @@ func TestAGenerationAndALimitThatBeginAtOnceAreBothKept(t *testing.T) {
 	}
 }
 
-func TestALogWithOtherPartitionsIsAnother(t *testing.T) {
+func TestLook_OtherPartitions(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	s, err := js.Stream(waittest.Context(t), "MCP_0")

@@ -195,7 +195,7 @@ func TestMissing_ChangedOpening(t *testing.T) {
 	}
 }
 
-func TestTrimsAndCopiesAreRead(t *testing.T) {
+func TestEntry_TrimsAndCopies(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
 	e, err := l.At(waittest.Context(t), 0, at)

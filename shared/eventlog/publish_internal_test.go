@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestErrorsAreNamed(t *testing.T) {
+func TestPublishError_Sentinels(t *testing.T) {
 	api := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 	fence := func(code jetstream.ErrorCode, description string) error {
 		return &jetstream.APIError{Code: 400, ErrorCode: code, Description: description}

@@ -20,7 +20,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
+func TestPublish_StoresTheEvent(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	e := eventlog.Event{
 		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
@@ -59,7 +59,7 @@ func TestAnEventIsStoredAsItWasGiven(t *testing.T) {
 	}
 }
 
-func TestAKeyIsStoredOnceInItsStream(t *testing.T) {
+func TestPublish_KeyIsStoredOnce(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	put := func(session, stream, key string) eventlog.Ack {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestAKeyIsStoredOnceInItsStream(t *testing.T) {
 	}
 }
 
-func TestMessageIDsDoNotCollide(t *testing.T) {
+func TestMessageID_NoCollisions(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{
 		{"a", "l", "b", "c"},
@@ -103,7 +103,7 @@ func TestMessageIDsDoNotCollide(t *testing.T) {
 	}
 }
 
-func TestAnEventThatIsTooLargeIsNotStored(t *testing.T) {
+func TestPublish_TooLarge(t *testing.T) {
 	srv := natstest.Start(t)
 	server := int(srv.Connect().MaxPayload())
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // more than the server takes
@@ -127,7 +127,7 @@ func TestAnEventThatIsTooLargeIsNotStored(t *testing.T) {
 }
 
 // The limit is one of the message: JetStream counts headers as well.
-func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
+func TestPublish_LargestWithAllHeaders(t *testing.T) {
 	for _, size := range []int{100, eventlog.DefaultSettings().MaxMessageBytes} {
 		l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: size})
 		e := eventlog.Event{
@@ -145,7 +145,7 @@ func TestTheLargestEventIsStoredWithAllItsHeaders(t *testing.T) {
 }
 
 // A log that was made when the stream had no room for headers goes on as it is.
-func TestALogWithoutRoomForHeadersRefusesWhatDoesNotFit(t *testing.T) {
+func TestPublish_NoRoomForHeaders(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	js := newJetStream(t, l)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
@@ -171,7 +171,7 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 	return err
 }
 
-func TestALogWithoutRoomSaysSo(t *testing.T) {
+func TestPublish_Full(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	js := newJetStream(t, l)
@@ -189,7 +189,7 @@ func TestALogWithoutRoomSaysSo(t *testing.T) {
 	}
 }
 
-func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
+func TestPublish_WithoutServer(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	eventlogtest.Begin(t, l)
@@ -223,7 +223,7 @@ func TestAPublishWithoutAServerIsUnavailable(t *testing.T) {
 
 // What is acknowledged is there, and what is said not to be stored is not, though
 // the server stops, or the connection is closed, in the middle.
-func TestWhatAFailedPublishSaysIsTrue(t *testing.T) {
+func TestPublish_ErrorsAfterAnInterruption(t *testing.T) {
 	for name, interrupt := range map[string]func(*natstest.Server, *eventlog.Log){
 		"server stopped":    func(srv *natstest.Server, _ *eventlog.Log) { srv.Stop(); srv.Start() },
 		"connection closed": func(_ *natstest.Server, l *eventlog.Log) { l.Conn().Close() },

@@ -40,7 +40,7 @@ func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.En
 	return all, pages
 }
 
-func TestReadPagesExactlyWhatIsThere(t *testing.T) {
+func TestRead_Pages(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	want := map[string][]uint64{}
 	for n := range 300 {
@@ -75,7 +75,7 @@ func TestReadPagesExactlyWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestRead_FlowWithoutControlEntriesAndWhatIsInvalid(t *testing.T) {
+func TestRead_SessionWithoutControlEntries(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	publish(t, l, "s", "a", 1)
@@ -104,7 +104,7 @@ func TestRead_FlowWithoutControlEntriesAndWhatIsInvalid(t *testing.T) {
 	}
 }
 
-func TestAReadOfHeadersKnowsTheSizesAndHoldsNoMessages(t *testing.T) {
+func TestRead_HeadersOnly(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 {
 		publish(t, l, "s", "t", n)
@@ -120,7 +120,7 @@ func TestAReadOfHeadersKnowsTheSizesAndHoldsNoMessages(t *testing.T) {
 	}
 }
 
-func TestReadLeavesNoConsumerBehind(t *testing.T) {
+func TestRead_RemovesItsConsumer(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 100 {
 		publish(t, l, "s", "t", n)
@@ -150,7 +150,7 @@ func TestReadLeavesNoConsumerBehind(t *testing.T) {
 	wantConsumers(t, l, before)
 }
 
-func TestReadOfNothingReturns(t *testing.T) {
+func TestRead_Nothing(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for name, q := range map[string]eventlog.Query{
 		"empty log":      {Session: "s", Stream: "t", UpTo: 100},
@@ -167,7 +167,7 @@ func TestReadOfNothingReturns(t *testing.T) {
 }
 
 // What is about to be sent can be removed at that moment, and then nothing comes.
-func TestReadEndsThoughItsEventsAreRemovedMeanwhile(t *testing.T) {
+func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
@@ -203,7 +203,7 @@ func TestReadEndsThoughItsEventsAreRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestReadWithoutAServerIsUnavailable(t *testing.T) {
+func TestRead_WithoutServer(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -214,7 +214,7 @@ func TestReadWithoutAServerIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestWhatIsLookedUpIsFoundOrNotThere(t *testing.T) {
+func TestLookups(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 6 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
@@ -246,7 +246,7 @@ func TestWhatIsLookedUpIsFoundOrNotThere(t *testing.T) {
 	}
 }
 
-func TestDeleteMayBeRepeated(t *testing.T) {
+func TestDelete_Repeated(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 {
 		publish(t, l, "s", "t", n)

@@ -13,7 +13,7 @@ import (
 
 // A log that was made on one server of a cluster gets replicas on the others, and gives
 // them up again, while events are stored and tailed. Nothing is lost or counted as missed.
-func TestReplicasChangeWhileEverythingGoesOn(t *testing.T) {
+func TestSetLimits_ReplicasUnderLoad(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := clustered(t, c, 1)
 	f := follow(t, l, 0, 0)

@@ -18,7 +18,7 @@ import (
 
 // Whatever happens: every event that was acknowledged and not deleted is handled
 // once, in order, and every sequence is either handled or counted as missed.
-func TestATailLosesAndRepeatsNothing(t *testing.T) {
+func TestTail_Restarts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -87,7 +87,7 @@ func copyTree(t *testing.T, from, to string) {
 	}
 }
 
-func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
+func TestTail_PartitionIsRolledBack(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	eventlogtest.Begin(t, l)
@@ -133,7 +133,7 @@ func TestATailNoticesThatThePartitionWasRolledBack(t *testing.T) {
 	})
 }
 
-func TestATailNoticesThatThePartitionWasMadeAnew(t *testing.T) {
+func TestTail_PartitionIsRecreated(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 5 {
 		publish(t, l, "s", "t", n)
@@ -152,7 +152,7 @@ func TestATailNoticesThatThePartitionWasMadeAnew(t *testing.T) {
 	f.wait(t, "the new event 1", func() bool { return bytes.Equal(f.entries[len(f.entries)-1].Data, numbered(7)) })
 }
 
-func TestATailGoesOnWithoutAJanitor(t *testing.T) {
+func TestTail_WithoutJanitor(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -167,7 +167,7 @@ func TestATailGoesOnWithoutAJanitor(t *testing.T) {
 	}
 }
 
-func TestATailLeavesNoConsumerBehind(t *testing.T) {
+func TestTail_RemovesItsConsumer(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	ctx, end := context.WithCancel(t.Context())

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestScanHandsOverEverythingInOrder(t *testing.T) {
+func TestScan_AllInOrder(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	for n := range 600 {
@@ -63,7 +63,7 @@ func TestScanHandsOverEverythingInOrder(t *testing.T) {
 }
 
 // While the handler waits, the server's messages wait too, and none is lost.
-func TestScanWaitsForItsHandler(t *testing.T) {
+func TestScan_SlowHandler(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 1300 {
 		publish(t, l, "s", "a", n)
@@ -85,7 +85,7 @@ func TestScanWaitsForItsHandler(t *testing.T) {
 
 // M5: what is on its way to a reader that does not read is bounded in bytes, so that readers of
 // large events do not make the server end the connection for everybody.
-func TestScanAsksForNoMoreThanItMayHold(t *testing.T) {
+func TestScan_BoundedInBytes(t *testing.T) {
 	const n, size = 200, 400 << 10
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: size + 100})

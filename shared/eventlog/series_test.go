@@ -58,7 +58,7 @@ func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within ti
 }
 
 // What is stored of a series is its beginning, though its connection is lost meanwhile.
-func TestASeriesKeepsItsOrderOverConnections(t *testing.T) {
+func TestSeries_OrderOverConnections(t *testing.T) {
 	const rounds, n = 20, 300
 	srv := natstest.Start(t)
 	var link natstest.Link
@@ -129,7 +129,7 @@ func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Ent
 // Series of several streams and single events come to one partition at once. What a series
 // is told of its events is what the log has, also of those that it had before, and one
 // that the log does not take fails alone.
-func TestSeriesInAClusterAreStoredInOrder(t *testing.T) {
+func TestSeries_OrderInACluster(t *testing.T) {
 	const n, large = 1200, 700
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
@@ -205,7 +205,7 @@ func together(t *testing.T, l *eventlog.Log) (n int) {
 
 // While leaders change and servers go, what is stored of a series is its beginning, without
 // a hole and in order, with all that was acknowledged.
-func TestOfASeriesThatFailsTheBeginningIsStored(t *testing.T) {
+func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 	const rounds, n = 8, 3000
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -240,7 +240,7 @@ func TestOfASeriesThatFailsTheBeginningIsStored(t *testing.T) {
 }
 
 // Who gives up while an event waits finds it not stored, then and later.
-func TestWhatWaitsInASeriesIsGivenUp(t *testing.T) {
+func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	publish(t, l, "s", "t", 0)

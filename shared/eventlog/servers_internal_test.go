@@ -22,7 +22,7 @@ func servers(text string) Servers {
 	return s
 }
 
-func TestMostOfTheHoldersStartedAnewAtOnceMayHaveLostSomething(t *testing.T) {
+func TestServers_MajorityRestarted(t *testing.T) {
 	for _, test := range []struct {
 		name, known, holders string
 		looks                []string
@@ -124,7 +124,7 @@ func (r *ring) judge(t *rapid.T) {
 
 // Servers that are started anew one after the other never make a generation begin; a power
 // cut of all always does, in whatever order they come back.
-func TestOnlyAPowerCutMayLoseSomething(t *testing.T) {
+func TestServers_LossNeedsAPowerCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		r := &ring{lives: map[string]int{}}
@@ -181,7 +181,7 @@ func TestOnlyAPowerCutMayLoseSomething(t *testing.T) {
 	})
 }
 
-func TestOnlyAServerInALifeThatIsNotKnownIsWaitedFor(t *testing.T) {
+func TestServers_AwaitsUnknownStarts(t *testing.T) {
 	s := servers("a1 b?2")
 	for where, want := range map[string]bool{"a1": false, "a2": true, "b2": false, "b1": true, "c1": false} {
 		if got := s.awaits(where[:1], where[1:]); got != want {
@@ -190,7 +190,7 @@ func TestOnlyAServerInALifeThatIsNotKnownIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestServersOutOfTheMetadata(t *testing.T) {
+func TestServers_FromMetadata(t *testing.T) {
 	want := Servers{"a": "1", `b",=:`: "2"}
 	got, err := parseServers(want.format())
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
+func TestServers_AllAnswer(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := clustered(t, c, 1)
 	look := func(known eventlog.Servers, all int) eventlog.Servers {
@@ -58,7 +58,7 @@ func TestAllServersOfAClusterSayWhoTheyAre(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotAskIsToldOfNoServers(t *testing.T) {
+func TestServers_WithoutPermission(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "nats.conf")
 	if err := os.WriteFile(conf, []byte(`jetstream {}, authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$SYS.>" } } } ] }`), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func startAll(c *natstest.Cluster) {
 
 // What was stored after a copy of all servers' files is lost with it, and its IDs name
 // nothing else.
-func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
+func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	compares(t, l)
@@ -149,7 +149,7 @@ func TestAnIDOfAnEventThatAWholeClusterHasLostIsNotAnotherOnes(t *testing.T) {
 }
 
 // Who publishes the old way shows that the log takes events.
-func TestNothingIsStoredInAClusterThatWasStartedAnewBeforeItsGeneration(t *testing.T) {
+func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	publish(t, l, "s", "t", 1)

@@ -9,7 +9,7 @@ import (
 
 // A tail that has had nothing to do for long does not stand still at the first event that
 // is on its way.
-func TestATailStandsStillFromWhenThePartitionGoesOn(t *testing.T) {
+func TestTail_StandsStill(t *testing.T) {
 	begin := time.Now()
 	var s eventlog.Standing
 	for i, step := range []struct {

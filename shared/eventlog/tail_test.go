@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestATailShowsWhatIsThereAndWhatComes(t *testing.T) {
+func TestTail_StoredAndNewEvents(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 10 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
@@ -44,7 +44,7 @@ func TestATailShowsWhatIsThereAndWhatComes(t *testing.T) {
 	}
 }
 
-func TestATailTellsExactlyHowMuchItMissed(t *testing.T) {
+func TestTail_CountsMissed(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for n := range 20 {
 		publish(t, l, "s", "t", n)
@@ -68,7 +68,7 @@ func TestATailTellsExactlyHowMuchItMissed(t *testing.T) {
 
 // Everything behind what the client holds is removed while it is being handled:
 // nothing more comes that could say that the tail has caught up.
-func TestATailCatchesUpThoughTheRestIsRemovedMeanwhile(t *testing.T) {
+func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	const n = 4000
 	js := newJetStream(t, l)
@@ -115,7 +115,7 @@ func TestATailCatchesUpThoughTheRestIsRemovedMeanwhile(t *testing.T) {
 
 // A look at the partition that was under way while events came in knows less than
 // the tail; that is no reason to begin again.
-func TestABusyTailIsNotInterrupted(t *testing.T) {
+func TestTail_LooksDoNotInterrupt(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	f := follow(t, l, 0, 0)
 	ctx, stop := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func TestABusyTailIsNotInterrupted(t *testing.T) {
 	}
 }
 
-func TestATailWithoutMessagesKnowsTheirSizes(t *testing.T) {
+func TestTail_HeadersOnly(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	sizes := []int{0, 1, 700, 12}
@@ -172,7 +172,7 @@ func TestATailWithoutMessagesKnowsTheirSizes(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
+func TestTail_InvalidEntries(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	js := newJetStream(t, l)
 	home := l.Partition("s")
@@ -225,7 +225,7 @@ func TestWhatDoesNotBelongIsNotValid(t *testing.T) {
 	}
 }
 
-func TestAStartThatFailsIsTriedAgain(t *testing.T) {
+func TestTail_StartFails(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	last := publish(t, l, "s", "t", 1)
 	attempts := 0

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestRemovedIsWrittenAndRead(t *testing.T) {
+func TestRemoved_RoundTrip(t *testing.T) {
 	for text, want := range map[string][]uint64{
 		"":        nil,
 		"7*3,3":   {7, 8, 9, 12},
@@ -30,7 +30,7 @@ func TestRemovedIsWrittenAndRead(t *testing.T) {
 }
 
 // The longest list fits into the headers of one message.
-func TestRemovedIsBounded(t *testing.T) {
+func TestRemoved_Bounded(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret
 	var all []uint64
 	for seq := uint64(1) << 40; len(all) < MaxRemoved; seq += 1 + rng.Uint64N(1<<30) {

@@ -47,7 +47,7 @@ func until(t *testing.T, nc *nats.Conn, q inspect.Question, known int, ok func([
 // The longest names, in which every character is one that JSON escapes.
 var long = strings.Repeat(`"\`, 64)
 
-func TestEveryEdgeAnswersInFull(t *testing.T) {
+func TestAsk_LargestAnswers(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	q := inspect.Question{About: inspect.Happenings, Sessions: slices.Repeat([]string{long}, inspect.MaxSessions), Limit: inspect.MaxItems}
@@ -68,7 +68,7 @@ func TestEveryEdgeAnswersInFull(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
+func TestAsk_InvalidAnswer(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	for _, data := range []string{"{", "{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`} {
@@ -85,7 +85,7 @@ func TestAnAnswerThatMakesNoSenseIsNone(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatMakesNoSenseHidesNoOther(t *testing.T) {
+func TestAsk_InvalidAnswerBesideAValidOne(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(inspect.Question) inspect.Answer { return inspect.Answer{Edge: "e"} })
@@ -101,7 +101,7 @@ func TestAnAnswerThatMakesNoSenseHidesNoOther(t *testing.T) {
 }
 
 // An edge that is asked nonsense says nothing, and answers the next question.
-func TestNonsenseIsNotAnswered(t *testing.T) {
+func TestServe_InvalidQuestion(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(inspect.Question) inspect.Answer { return inspect.Answer{Edge: "e"} })

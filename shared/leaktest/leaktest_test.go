@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Run(m)) }
 
-func TestAGoroutineThatEndsLateIsNoLeak(t *testing.T) {
+func TestRun_GoroutineEndsLate(t *testing.T) {
 	left := make(chan struct{})
 	go func() { <-left }()
 	if wait(0) == nil {

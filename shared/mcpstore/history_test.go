@@ -11,7 +11,7 @@ import (
 
 // Whatever becomes of single appends, and however many of the oldest events are gone:
 // what After yields is everything behind the index, or it is an error.
-func TestAHistoryIsWholeOrAnError(t *testing.T) {
+func TestHistory_CompleteOrAnError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var log []record         // as it lies in the log
 		var late []record        // stored when its Append had failed, or noted then
@@ -109,7 +109,7 @@ func TestAHistoryIsWholeOrAnError(t *testing.T) {
 }
 
 // The first writer has failed to store 1, and gone on behind the second one's.
-func TestAWriterThatGoesOnBehindALaterOneIsFoundOutThoughNoIndexIsMissing(t *testing.T) {
+func TestHistory_EarlierWriterContinues(t *testing.T) {
 	var log []record
 	for n, writer := range []string{"a", "b", "a"} {
 		log = append(log, record{index: index{n: n, writer: writer}, sequence: uint64(n + 1)}) //nolint:gosec // small
@@ -122,7 +122,7 @@ func TestAWriterThatGoesOnBehindALaterOneIsFoundOutThoughNoIndexIsMissing(t *tes
 	}
 }
 
-func FuzzAnIndexIsReadAsItWasWritten(f *testing.F) {
+func FuzzIndex(f *testing.F) {
 	for _, s := range []string{"0.w", "17.k3j9x2ab", "17.k3j9x2ab.lost", "1", "-1.w", "+1.w", "01.w", "1..lost", "1.w.lost.lost", "99999999999999999999.w"} {
 		f.Add(s)
 	}

@@ -62,7 +62,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 
 // The SDK's own client and server: the connection is cut in the middle of a call, and
 // NATS is started anew, and the client misses nothing and gets nothing twice.
-func TestACallSurvivesCutsAndARestartOfNATS(t *testing.T) {
+func TestSDK_CutsAndARestart(t *testing.T) {
 	w := newWorld(t)
 	tool := newWorker()
 	store := w.store(Config{})
@@ -189,7 +189,7 @@ func read(t *testing.T, body io.Reader, n int) (ids, data []string) {
 
 // A call is answered at one replica and resumed at another, which holds the session with
 // a transport of its own.
-func TestACallIsResumedAtAnotherReplica(t *testing.T) {
+func TestSDK_ResumeAtAnotherReplica(t *testing.T) {
 	w := newWorld(t)
 	tool := newWorker()
 	first := w.store(Config{})

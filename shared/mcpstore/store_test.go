@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestAStreamIsReadByEveryReplicaAndAfterRestarts(t *testing.T) {
+func TestAfter_EveryReplicaAndAfterRestarts(t *testing.T) {
 	w := newWorld(t)
 	a, end := w.process(Config{})
 	mustOpen(t, a, "s", "")
@@ -45,7 +45,7 @@ func TestAStreamIsReadByEveryReplicaAndAfterRestarts(t *testing.T) {
 	}
 }
 
-func TestWhatWasTrimmedIsToldAtOnce(t *testing.T) {
+func TestAfter_Trimmed(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -68,7 +68,7 @@ func TestWhatWasTrimmedIsToldAtOnce(t *testing.T) {
 	wantLost(t, b, "s", "req", -1, ErrLost)
 }
 
-func TestAStreamThatHasLostEverythingGoesOnWhereNoClientIs(t *testing.T) {
+func TestAppend_EverythingExpired(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -89,7 +89,7 @@ func TestAStreamThatHasLostEverythingGoesOnWhereNoClientIs(t *testing.T) {
 	}
 }
 
-func TestASessionThatNobodyHasOpenedIsNotKnown(t *testing.T) {
+func TestAfter_UnknownSession(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
 	if got, err := after(t, s, "nobody", "req", -1); !errors.Is(err, ErrUnknownSession) {
@@ -101,7 +101,7 @@ func TestASessionThatNobodyHasOpenedIsNotKnown(t *testing.T) {
 	wantLost(t, s, "s", "other", 0, ErrAhead)
 }
 
-func TestNamesThatTheLogCannotHoldAreRefused(t *testing.T) {
+func TestOpen_InvalidNames(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, name := range [][2]string{{"a b", "x"}, {"*", "x"}, {"s", "ä"}, {"s", standalone}, {"s", "."}} {
@@ -119,7 +119,7 @@ func TestNamesThatTheLogCannotHoldAreRefused(t *testing.T) {
 	}
 }
 
-func TestASessionThatWasClosedTakesAndTellsNothing(t *testing.T) {
+func TestSessionClosed(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -150,7 +150,7 @@ func TestASessionThatWasClosedTakesAndTellsNothing(t *testing.T) {
 	}
 }
 
-func TestWhatWasClearedIsGone(t *testing.T) {
+func TestAfter_Cleared(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, cleared := range []string{"req", ""} {
@@ -166,7 +166,7 @@ func TestWhatWasClearedIsGone(t *testing.T) {
 	}
 }
 
-func TestAPartitionThatIsMadeAnewIsNotTheSame(t *testing.T) {
+func TestAfter_PartitionIsRecreated(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -202,7 +202,7 @@ func (s *Store) fail(t *testing.T, session, stream, data string) {
 	}
 }
 
-func TestAnAppendThatFailedLeavesItsIndexEmpty(t *testing.T) {
+func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -236,7 +236,7 @@ func TestAnAppendThatFailedLeavesItsIndexEmpty(t *testing.T) {
 // Conn reports whether the store has a connection.
 func (s *Store) Conn() bool { return s.backend.Connected() == nil }
 
-func TestAnAppendWaitsForNATS(t *testing.T) {
+func TestAppend_WaitsForNATS(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{Timeout: time.Minute})
 	mustOpen(t, a, "s", "req")
@@ -250,7 +250,7 @@ func TestAnAppendWaitsForNATS(t *testing.T) {
 	wantAfter(t, w.store(Config{}), "s", "req", -1, "0")
 }
 
-func TestAnEventThatWasStoredWithoutAnAnswerIsStoredOnce(t *testing.T) {
+func TestAppend_AnswerIsLost(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -285,7 +285,7 @@ func TestAnEventThatWasStoredWithoutAnAnswerIsStoredOnce(t *testing.T) {
 	}
 }
 
-func TestAnEventThatIsTooLargeIsLostAndNothingElse(t *testing.T) {
+func TestAppend_TooLarge(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -302,7 +302,7 @@ func TestAnEventThatIsTooLargeIsLostAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAnAppendBeforeTheStreamCouldBeReadCounts(t *testing.T) {
+func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -319,7 +319,7 @@ func TestAnAppendBeforeTheStreamCouldBeReadCounts(t *testing.T) {
 	wantAfter(t, w.store(Config{}), "s", "", 1, "2")
 }
 
-func TestTwoWritersAreFoundOut(t *testing.T) {
+func TestAppend_TwoWriters(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -334,7 +334,7 @@ func TestTwoWritersAreFoundOut(t *testing.T) {
 	}
 }
 
-func TestWhatOthersPublishIsNotCounted(t *testing.T) {
+func TestAppend_EventsOfOtherPublishers(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "")
@@ -348,7 +348,7 @@ func TestWhatOthersPublishIsNotCounted(t *testing.T) {
 	wantAfter(t, w.store(Config{}), "s", "", 0, "1")
 }
 
-func TestAStreamThatWasForgottenIsReadAgain(t *testing.T) {
+func TestAppend_ForgottenStream(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{MaxStreams: 2})
 	const many = 10
@@ -365,7 +365,7 @@ func TestAStreamThatWasForgottenIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestTheLastMessageOfARequestEndsItsStream(t *testing.T) {
+func TestAppend_LastMessageEndsTheStream(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
 	const response = `{"jsonrpc":"2.0","id":1,"result":{}}`
@@ -383,7 +383,7 @@ func TestTheLastMessageOfARequestEndsItsStream(t *testing.T) {
 	}
 }
 
-func TestManyStreamsAreWrittenAndReadAtOnce(t *testing.T) {
+func TestStore_Concurrent(t *testing.T) {
 	w := newWorld(t)
 	stores := []*Store{w.store(Config{}), w.store(Config{})}
 	var all sync.WaitGroup
@@ -416,7 +416,7 @@ func TestManyStreamsAreWrittenAndReadAtOnce(t *testing.T) {
 }
 
 // What the floor has passed says nothing of streams that begin behind it.
-func TestARequestAtAnotherReplicaCanBeResumedBehindTheFloor(t *testing.T) {
+func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -429,7 +429,7 @@ func TestARequestAtAnotherReplicaCanBeResumedBehindTheFloor(t *testing.T) {
 }
 
 // Found by the property test.
-func TestAStreamOfANewSessionMayBeAnotherReplicas(t *testing.T) {
+func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")

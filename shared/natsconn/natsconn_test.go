@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
-func TestAContextEndsWithTheConnection(t *testing.T) {
+func TestContext_ConnectionIsLost(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	lost, doneLost := natsconn.While(t.Context(), nc)
@@ -49,7 +49,7 @@ func TestAContextEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-func TestAServerIsOneOfAClusterWithoutAConnectionToo(t *testing.T) {
+func TestServer_ClusteredWithoutConnection(t *testing.T) {
 	c := natstest.StartCluster(t)
 	nc := c.Servers[0].Connect()
 	known := natsconn.NewServer(nc)
@@ -113,7 +113,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 	return sequences, bytes
 }
 
-func TestAReaderHandsOverWhatItIsAskedFor(t *testing.T) {
+func TestReader_Config(t *testing.T) {
 	srv := natstest.Start(t)
 	js, err := jetstream.New(srv.Connect())
 	if err != nil {
@@ -149,7 +149,7 @@ func TestAReaderHandsOverWhatItIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAReaderSaysThatItsConsumerIsGone(t *testing.T) {
+func TestReader_ConsumerIsDeleted(t *testing.T) {
 	srv := natstest.Start(t)
 	js, err := jetstream.New(srv.Connect())
 	if err != nil {

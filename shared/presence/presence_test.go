@@ -35,7 +35,7 @@ func ask(t *testing.T, nc *nats.Conn, q presence.Question, ok func([]presence.An
 	}, ok)
 }
 
-func TestEveryEdgeAnswers(t *testing.T) {
+func TestAsk_EveryEdge(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	long := strings.Repeat(`"<`, 64)
@@ -61,7 +61,7 @@ func TestEveryEdgeAnswers(t *testing.T) {
 }
 
 // Whoever makes no sense may have somebody: that the others have nobody is no answer then.
-func TestAnAnswerThatMakesNoSenseLeavesAllInDoubt(t *testing.T) {
+func TestAsk_InvalidAnswer(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(presence.Question) presence.Answer { return presence.Answer{Edge: "other"} })

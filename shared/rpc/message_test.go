@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-func TestWhatAMessageIs(t *testing.T) {
+func TestParseMessage(t *testing.T) {
 	for text, want := range map[string]struct {
 		request, response bool
 		id, token         string
@@ -34,7 +34,7 @@ func TestWhatAMessageIs(t *testing.T) {
 	}
 }
 
-func TestTheMessagesOfABody(t *testing.T) {
+func TestParseMessages(t *testing.T) {
 	for body, want := range map[string]struct {
 		all   []string
 		batch bool
@@ -60,7 +60,7 @@ func TestTheMessagesOfABody(t *testing.T) {
 	}
 }
 
-func TestAnErrorIsWritten(t *testing.T) {
+func TestAppendError(t *testing.T) {
 	for _, tt := range []struct {
 		id   string
 		data any

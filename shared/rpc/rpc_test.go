@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
-func TestACallReachesTheBridgeAsItIs(t *testing.T) {
+func TestCall_ReachesTheBridge(t *testing.T) {
 	nc := natstest.Start(t).Connect()
 	for _, c := range []rpc.Call{
 		{Action: rpc.Open, Session: "s!", Owner: "me", Header: http.Header{"X-A": {"1", "zwei \u00fc"}}, Data: []byte("{ }\n")},
@@ -65,7 +65,7 @@ func TestACallReachesTheBridgeAsItIs(t *testing.T) {
 }
 
 // An answer to any other subject would be stored in the log, or ask another service.
-func TestCall_TheReplyIsNoInbox(t *testing.T) {
+func TestCall_ReplyIsNoInbox(t *testing.T) {
 	nc := natstest.Start(t).Connect()
 	calls, err := nc.SubscribeSync(rpc.OpenSubject)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestCall_TheReplyIsNoInbox(t *testing.T) {
 	}
 }
 
-func TestNobodyAndSilence(t *testing.T) {
+func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 	nc := natstest.Start(t).Connect()
 	c := rpc.Call{Action: rpc.Post, Session: "s"}
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
@@ -106,7 +106,7 @@ func TestNobodyAndSilence(t *testing.T) {
 }
 
 // What was never sent is not said to be unknown.
-func TestWhatIsNotSent(t *testing.T) {
+func TestCall_TooLarge(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	large := rpc.Call{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}
@@ -122,7 +122,7 @@ func TestWhatIsNotSent(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoCallIsRefused(t *testing.T) {
+func TestServe_InvalidCall(t *testing.T) {
 	head := func(text string) nats.Header { return nats.Header{"Rejoin-Call": {text}} }
 	for name, msg := range map[string]*nats.Msg{
 		"no header":        {Subject: rpc.Subject("s")},

@@ -18,7 +18,7 @@ func raw(ids ...string) (r []json.RawMessage) {
 	return r
 }
 
-func TestAStreamNamesItsRequests(t *testing.T) {
+func TestStream_NamesItsRequests(t *testing.T) {
 	for _, tt := range []struct {
 		ids   []string
 		batch bool
@@ -50,7 +50,7 @@ func TestAStreamNamesItsRequests(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRequestID(t *testing.T) {
+func TestStream_InvalidRequestID(t *testing.T) {
 	for _, ids := range [][]json.RawMessage{nil, raw(""), raw("null"), raw("true"), raw("[1]"), raw("{}"), raw("1", "x"), raw(`"` + strings.Repeat("a", 120) + `"`)} {
 		if stream, err := rpc.NewStream(ids, false); !errors.Is(err, rpc.ErrID) {
 			t.Errorf("%s is %s, %v", ids, stream, err)

@@ -57,7 +57,7 @@ func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
 		func(got []string, err error) bool { return errors.Is(err, want) && slices.Equal(got, names) })
 }
 
-func TestWhoeverListensIsHeard(t *testing.T) {
+func TestAsk_AllListeners(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	if names, err := ask(t.Context(), nc, 1); err != nil || len(names) > 0 {
@@ -74,7 +74,7 @@ func TestWhoeverListensIsHeard(t *testing.T) {
 	heard(t, nc, nil, "one<")
 }
 
-func TestWhatMakesNoSenseIsNotAnsweredAndNoAnswer(t *testing.T) {
+func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	end := listen(t, srv.Connect(), "")
@@ -91,7 +91,7 @@ func TestWhatMakesNoSenseIsNotAnsweredAndNoAnswer(t *testing.T) {
 }
 
 // An answer to any other subject would be stored in the log, or ask another service.
-func TestServe_TheReplyIsNoInbox(t *testing.T) {
+func TestServe_ReplyIsNoInbox(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
@@ -109,7 +109,7 @@ func TestServe_TheReplyIsNoInbox(t *testing.T) {
 	}
 }
 
-func TestNobodyKnowsWithoutAConnectionOrTime(t *testing.T) {
+func TestAsk_WithoutConnectionOrTime(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")

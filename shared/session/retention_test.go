@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestRetentionIsReadFromMetadata(t *testing.T) {
+func TestRetention_FromMetadata(t *testing.T) {
 	for metadata, want := range map[string]session.Retention{
 		``:                              {},
 		`{}`:                            {},
@@ -47,7 +47,7 @@ func TestRetentionIsReadFromMetadata(t *testing.T) {
 	}
 }
 
-func TestASessionMayAskForLessAndForSoMuchMore(t *testing.T) {
+func TestRetention_Bounds(t *testing.T) {
 	for _, tt := range []struct{ asked, all, most, want int64 }{
 		{0, 100, 0, 100},
 		{0, -1, 0, -1},
@@ -71,7 +71,7 @@ func TestASessionMayAskForLessAndForSoMuchMore(t *testing.T) {
 	}
 }
 
-func TestARecordSaysWhatItsMetadataAsksFor(t *testing.T) {
+func TestRecord_Retention(t *testing.T) {
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())

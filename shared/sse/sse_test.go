@@ -30,7 +30,7 @@ func decode(t *testing.T, stream string) []sse.Event {
 }
 
 // The cases are the examples of the standard (HTML, 9.2.6) and its corner cases.
-func TestDecoderReadsAsABrowserDoes(t *testing.T) {
+func TestDecoder_AsABrowser(t *testing.T) {
 	tests := map[string]struct {
 		stream string
 		want   []sse.Event
@@ -62,7 +62,7 @@ func TestDecoderReadsAsABrowserDoes(t *testing.T) {
 	}
 }
 
-func TestDecoderRefusesEndlessBlocks(t *testing.T) {
+func TestDecoder_EndlessBlock(t *testing.T) {
 	for _, stream := range []string{strings.Repeat("x", 200), strings.Repeat("data: x\n", 50)} {
 		if _, err := sse.NewDecoder(strings.NewReader(stream), 100).Next(); !errors.Is(err, sse.ErrTooLong) {
 			t.Errorf("error is %v, want ErrTooLong", err)

@@ -15,7 +15,7 @@ func header(fields ...string) func(name string) []string {
 	return func(name string) []string { return h[name] }
 }
 
-func TestWhatIsATraceparent(t *testing.T) {
+func TestParseTraceparent(t *testing.T) {
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	for text, want := range map[string]bool{
 		"00-" + trace + "-" + parent + "-01":                   true,
@@ -42,7 +42,7 @@ func TestWhatIsATraceparent(t *testing.T) {
 
 const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-func TestWhatComesWithATraceparent(t *testing.T) {
+func TestRead_Tracestate(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fields []string
 		want   tracing.Context
@@ -61,7 +61,7 @@ func TestWhatComesWithATraceparent(t *testing.T) {
 	}
 }
 
-func TestAContextIsThatOfItsSpan(t *testing.T) {
+func TestContext_OfASpan(t *testing.T) {
 	for _, c := range []tracing.Context{
 		{Parent: parent, State: "a=b,c=d"}, {Parent: parent}, {Parent: parent[:len(parent)-1] + "0", State: "a=b"}, {},
 	} {
@@ -74,7 +74,7 @@ func TestAContextIsThatOfItsSpan(t *testing.T) {
 	}
 }
 
-func TestNoTracesAreAsGoodAsSome(t *testing.T) {
+func TestTraces_Nil(t *testing.T) {
 	var off *tracing.Traces
 	before := t.Context()
 	ctx, span := off.Continue(before, tracing.Context{Parent: parent}, "x", 0)

@@ -74,7 +74,7 @@ func header(pairs ...string) string {
 	return b.String()
 }
 
-func TestEveryRefusalOfAccessControl(t *testing.T) {
+func TestAccess_Refusals(t *testing.T) {
 	a := access(t, nil)
 	addr := serveGuarded(t, a, SameSiteLax)
 	alice := authtest.Of(t, "alice", "s")
@@ -148,7 +148,7 @@ func TestEveryRefusalOfAccessControl(t *testing.T) {
 	}
 }
 
-func TestKeysThatCannotBeFetchedArePassingTrouble(t *testing.T) {
+func TestAccess_KeysCannotBeFetched(t *testing.T) {
 	closed, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestKeysThatCannotBeFetchedArePassingTrouble(t *testing.T) {
 	expectProblem(t, do(t, addr, "GET", "/who", header("Authorization", "Bearer "+token)), CodeUnavailable)
 }
 
-func TestWithoutAccessControlNothingIsLookedAt(t *testing.T) {
+func TestAccess_Off(t *testing.T) {
 	off, err := NewAccess(AccessConfig{}, daemon.NewEnv(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestWithoutAccessControlNothingIsLookedAt(t *testing.T) {
 	}
 }
 
-func TestHostsAreCheckedBesidesTokensIfThereIsAList(t *testing.T) {
+func TestAccess_HostList(t *testing.T) {
 	a := access(t, nil)
 	if err := a.CheckListen("0.0.0.0:80", "--addr"); err != nil {
 		t.Error(err)
@@ -265,7 +265,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-func TestOriginsAreExact(t *testing.T) {
+func TestCORS_ExactOrigins(t *testing.T) {
 	for origin, ok := range map[string]bool{
 		app1: true, app2: true, "http://[::1]:80": true,
 		"": false, "*": false, "null": false, "app.example": false, "https://app.example/": false, "https://app.example/x": false, "https://*.example": false,
@@ -286,7 +286,7 @@ func TestOriginsAreExact(t *testing.T) {
 	}
 }
 
-func TestATokenBecomesACookieThatIsTaken(t *testing.T) {
+func TestCookie_FromAToken(t *testing.T) {
 	token := authtest.Of(t, "alice", "s")
 	for name, tt := range map[string]struct {
 		sameSite   SameSite
@@ -349,7 +349,7 @@ func attributes(cookie string) string {
 	return strings.Join(all, "; ")
 }
 
-func TestOnlyABearerTokenBecomesACookie(t *testing.T) {
+func TestCookie_OnlyFromABearerToken(t *testing.T) {
 	addr := serveGuarded(t, access(t, nil), SameSiteLax)
 	token := authtest.Of(t, "alice", "s")
 	for name, tt := range map[string]struct {
@@ -374,7 +374,7 @@ func TestOnlyABearerTokenBecomesACookie(t *testing.T) {
 
 // A page that is not listed cannot have a cookie deleted; who is let in need not have a
 // good one.
-func TestACookieIsDeletedForItsOwnPages(t *testing.T) {
+func TestCookie_Delete(t *testing.T) {
 	addr := serveGuarded(t, access(t, nil), SameSiteLax)
 	token := authtest.Of(t, "alice", "s")
 	for name, tt := range map[string]struct {
@@ -411,7 +411,7 @@ func TestACookieIsDeletedForItsOwnPages(t *testing.T) {
 }
 
 // A token whose signature was made with the text of the public key that checks others.
-func TestAPublicKeyIsNoSecretOverHTTPEither(t *testing.T) {
+func TestAccess_PublicKeyAsSecret(t *testing.T) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)

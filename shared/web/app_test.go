@@ -55,7 +55,7 @@ func standalone(cfg Config) *fiber.App {
 	return app
 }
 
-func TestPathsArriveAsTheyWereSent(t *testing.T) {
+func TestApp_RawPaths(t *testing.T) {
 	addr := serve(t, standalone(Config{}))
 	tests := []struct{ target, want string }{
 		{"/", "playground"},
@@ -132,7 +132,7 @@ func TestPathsArriveAsTheyWereSent(t *testing.T) {
 	}
 }
 
-func TestAParameterOutlivesItsRequest(t *testing.T) {
+func TestApp_ParameterOutlivesItsRequest(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	var kept []string
 	Mount(app, Route{Method: "GET", Path: "/:name", Handler: func(c *fiber.Ctx) error {
@@ -150,7 +150,7 @@ func TestAParameterOutlivesItsRequest(t *testing.T) {
 	}
 }
 
-func TestMethodsAreCountedOverAllServices(t *testing.T) {
+func TestApp_MethodNotAllowed(t *testing.T) {
 	addr := serve(t, standalone(Config{}))
 	const events = "/v1/sessions/s/streams/t/events"
 	tests := []struct {
@@ -196,7 +196,7 @@ func TestMethodsAreCountedOverAllServices(t *testing.T) {
 	}
 }
 
-func TestMountRefusesWhatCannotWork(t *testing.T) {
+func TestMount_InvalidRoutes(t *testing.T) {
 	for name, r := range map[string]Route{
 		"twice":           {Method: "POST", Path: "/v1/sessions"},
 		"method of ours":  {Method: "OPTIONS", Path: "/v1/sessions"},
@@ -216,7 +216,7 @@ func TestMountRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-func TestRequestsThatCannotBeReadAreProblems(t *testing.T) {
+func TestApp_UnreadableRequests(t *testing.T) {
 	app := NewApp(Config{Service: "test", MaxBodyBytes: 64, MaxHeaderBytes: 1024})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		all, err := StreamedBody(c).Limited(c.App().Config().BodyLimit)
@@ -372,7 +372,7 @@ func TestAttackAnswersLoadedAsScripts(t *testing.T) {
 	}
 }
 
-func TestHostCheckAnswersOnlyToItsNames(t *testing.T) {
+func TestHostCheck(t *testing.T) {
 	tests := map[string]struct {
 		allowed []string
 		target  string
@@ -418,7 +418,7 @@ func TestHostCheckAnswersOnlyToItsNames(t *testing.T) {
 	}
 }
 
-func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
+func TestMetrics_BoundedLabels(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	app := standalone(Config{Metrics: registry})
 	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { return errors.New("broken") }})
@@ -461,7 +461,7 @@ func TestRequestMetricsHaveBoundedLabels(t *testing.T) {
 }
 
 // What is not valid UTF-8 would cost a trace's exporter all spans that it goes out with.
-func TestOnlyNamesAreShownAsThePlaceOfARequest(t *testing.T) {
+func TestApp_LogsNamesOnly(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "GET", Path: "/v1/sessions/:session/streams/:stream", Handler: func(c *fiber.Ctx) error {
 		session, stream := Place(c)
@@ -482,7 +482,7 @@ func TestOnlyNamesAreShownAsThePlaceOfARequest(t *testing.T) {
 }
 
 // Such a request has no route.
-func TestARequestThatIsNotReadIsLogged(t *testing.T) {
+func TestApp_UnreadableRequestIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	addr, stop := start(t, app, waittest.Timeout)

@@ -20,7 +20,7 @@ func newClients(t testing.TB, proxies ...string) *Clients {
 	return clients
 }
 
-func TestAnAddressIsTheLastThatNoTrustedProxyHas(t *testing.T) {
+func TestClients_LastUntrustedAddress(t *testing.T) {
 	proxies := newClients(t, "10.0.0.0/8", "192.0.2.1", "2001:db8:ffff::/48", "::ffff:172.16.0.0/108", "::1")
 	for name, tt := range map[string]struct {
 		peer, want string
@@ -71,7 +71,7 @@ func TestAnAddressIsTheLastThatNoTrustedProxyHas(t *testing.T) {
 }
 
 // Over a real connection: without the flag nobody's word counts, with it the proxy's.
-func TestAForwardedAddressCountsFromTrustedProxiesOnly(t *testing.T) {
+func TestClients_TrustedProxiesOnly(t *testing.T) {
 	for want, some := range map[string][]*Clients{
 		"127.0.0.1":   {nil, newClients(t), newClients(t, "203.0.113.7", "198.51.100.1")},
 		"203.0.113.7": {newClients(t, "127.0.0.0/8"), newClients(t, "127.0.0.1")},
@@ -89,7 +89,7 @@ func TestAForwardedAddressCountsFromTrustedProxiesOnly(t *testing.T) {
 	}
 }
 
-func TestNetworksThatAreNoneAreRefused(t *testing.T) {
+func TestClients_InvalidNetworks(t *testing.T) {
 	for _, text := range []string{"", "10.0.0.0/33", "10.0.0", "proxy.example", "10.0.0.0/8 ", "10.0.0.1:80", "/8", "*"} {
 		if err := (ClientsConfig{TrustedProxies: []string{"::1", text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--trusted-proxies") {
 			t.Errorf("%q: %v", text, err)
@@ -97,7 +97,7 @@ func TestNetworksThatAreNoneAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnIPv6ClientCountsAsItsNetwork(t *testing.T) {
+func TestClients_IPv6Network(t *testing.T) {
 	for addr, want := range map[string]string{
 		"203.0.113.1": "203.0.113.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "2001:db8:1:3::": "2001:db8:1:3::", "::1": "::",
 	} {

@@ -19,7 +19,7 @@ func taken(l *Limiter[string], key string, n int) (count int) {
 	return count
 }
 
-func TestAKeyMayTakeItsRateAndTenSecondsOfItAtOnce(t *testing.T) {
+func TestLimiter_RateAndBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](4)
 		if got := taken(l, "a", 100); got != 40 {
@@ -47,7 +47,7 @@ func TestAKeyMayTakeItsRateAndTenSecondsOfItAtOnce(t *testing.T) {
 	})
 }
 
-func TestALimiterOfNothingLimitsNothing(t *testing.T) {
+func TestLimiter_Off(t *testing.T) {
 	for _, n := range []int{0, -1} {
 		if l := NewLimiter[string](n); taken(l, "a", 1000) != 1000 {
 			t.Errorf("%d limits", n)
@@ -55,7 +55,7 @@ func TestALimiterOfNothingLimitsNothing(t *testing.T) {
 	}
 }
 
-func TestAMillionKeysTakeBoundedMemory(t *testing.T) {
+func TestLimiter_MemoryOfAMillionKeys(t *testing.T) {
 	l := NewLimiter[string](1)
 	for i := range 1_000_000 {
 		if l.Take(strconv.Itoa(i)) != 0 {
@@ -85,7 +85,7 @@ func TestLimiter_Drain(t *testing.T) {
 	NewLimiter[string](0).Drain("a")
 }
 
-func TestIdleBucketsAreDropped(t *testing.T) {
+func TestLimiter_DropsIdleBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](1)
 		for i := range 1000 {
@@ -102,7 +102,7 @@ func TestIdleBucketsAreDropped(t *testing.T) {
 }
 
 // A key in use keeps its bucket while others come and go.
-func TestManyKeysDoNotRefillABucketInUse(t *testing.T) {
+func TestLimiter_ManyKeysKeepBusyBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](1)
 		sum := 0
@@ -118,7 +118,7 @@ func TestManyKeysDoNotRefillABucketInUse(t *testing.T) {
 	})
 }
 
-func TestALimiterIsExactForManyAtOnce(t *testing.T) {
+func TestLimiter_Concurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](10)
 		var sum atomic.Int64

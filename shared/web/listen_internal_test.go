@@ -36,7 +36,7 @@ func (l *scriptedListener) Close() error {
 	return nil
 }
 
-func TestConnectionsAreAcceptedInOrderAndAlsoWithoutRoom(t *testing.T) {
+func TestListen_AcceptsInOrder(t *testing.T) {
 	under := &scriptedListener{script: make(chan any, 100), closed: make(chan struct{})}
 	var far, near []net.Conn
 	for i := range 20 {
@@ -77,7 +77,7 @@ func TestConnectionsAreAcceptedInOrderAndAlsoWithoutRoom(t *testing.T) {
 	}
 }
 
-func TestAnAddressIsSharedWithNobodyElse(t *testing.T) {
+func TestListen_AddressIsExclusive(t *testing.T) {
 	first, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAnAddressIsSharedWithNobodyElse(t *testing.T) {
 	}
 }
 
-func TestEveryQueueOfAnAddressIsServed(t *testing.T) {
+func TestListen_ServesEveryQueue(t *testing.T) {
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)

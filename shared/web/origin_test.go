@@ -108,7 +108,7 @@ func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 
 // A page of another origin cannot send a token without being asked for it: what has one comes
 // from another program. Where tokens mean nothing, it is no proof of anything.
-func TestABearerTokenPassesTheOriginCheckWhereTokensCount(t *testing.T) {
+func TestOriginCheck_BearerToken(t *testing.T) {
 	off, err := NewAccess(AccessConfig{}, daemon.NewEnv(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestABearerTokenPassesTheOriginCheckWhereTokensCount(t *testing.T) {
 	expectProblem(t, do(t, serveGuarded(t, off, SameSiteLax), "POST", "/publish", foreign), CodeOriginNotAllowed)
 }
 
-func TestReadsOfOtherOriginsPassTheOriginCheck(t *testing.T) {
+func TestOriginCheck_Reads(t *testing.T) {
 	addr := serveGuarded(t, nil, SameSiteLax)
 	foreign := header("Origin", "https://evil.example", headerFetchSite, "cross-site")
 	for method, want := range map[string]int{"GET": http.StatusOK, "HEAD": http.StatusOK, "OPTIONS": http.StatusNoContent} {

@@ -47,7 +47,7 @@ func expectProblem(t *testing.T, r response, code Code) Problem {
 	return p
 }
 
-func TestEveryCodeIsAnsweredAsTheTableSays(t *testing.T) {
+func TestProblem_Codes(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "GET", Path: "/:code", Handler: func(c *fiber.Ctx) error {
 		code, err := Param(c, "code")
@@ -73,7 +73,7 @@ func TestEveryCodeIsAnsweredAsTheTableSays(t *testing.T) {
 	}
 }
 
-func TestAProblemKeepsItsCauseForTheLog(t *testing.T) {
+func TestProblem_CauseIsLogged(t *testing.T) {
 	cause := errors.New("nats: no responders")
 	p := Wrap(cause, CodeUnavailable, "The log cannot be reached.")
 	if !errors.Is(p, cause) {
@@ -84,14 +84,14 @@ func TestAProblemKeepsItsCauseForTheLog(t *testing.T) {
 	}
 }
 
-func TestAnUnknownCodeIsAnInternalError(t *testing.T) {
+func TestProblem_UnknownCode(t *testing.T) {
 	p := New("no_such_code", "detail")
 	if p.Code != CodeInternal || p.Detail != "" || !strings.Contains(p.Error(), `"no_such_code"`) {
 		t.Errorf("got %+v", p)
 	}
 }
 
-func TestFiberErrorsBecomeProblemsByTheirStatus(t *testing.T) {
+func TestProblem_FiberErrors(t *testing.T) {
 	for status, want := range map[int]Code{
 		400: CodeInvalidRequest,
 		404: CodeNotFound,
@@ -114,7 +114,7 @@ func TestFiberErrorsBecomeProblemsByTheirStatus(t *testing.T) {
 	}
 }
 
-func TestInternalErrorsAreLoggedAndNotTold(t *testing.T) {
+func TestProblem_InternalErrors(t *testing.T) {
 	var logged bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewJSONHandler(&logged, nil))})
 	Mount(app,

@@ -111,7 +111,7 @@ func do(t *testing.T, addr, method, target, headers string) response {
 	return c.receive(t, method)
 }
 
-func TestServeAnswersRunningRequestsAndClosesIdleConnections(t *testing.T) {
+func TestServe_StopAnswersRunningRequests(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	entered, release := make(chan struct{}), make(chan struct{})
 	Mount(app,
@@ -152,7 +152,7 @@ func TestServeAnswersRunningRequestsAndClosesIdleConnections(t *testing.T) {
 	}
 }
 
-func TestServeCutsRequestsOffWhenTheGraceIsOver(t *testing.T) {
+func TestServe_GraceIsOver(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	Mount(app, Route{Method: "GET", Path: "/slow", Handler: func(c *fiber.Ctx) error {
@@ -175,7 +175,7 @@ func TestServeCutsRequestsOffWhenTheGraceIsOver(t *testing.T) {
 	<-left
 }
 
-func TestServeDoesNotWaitForConnectionsThatAreSilent(t *testing.T) {
+func TestServe_SilentConnections(t *testing.T) {
 	app := NewApp(Config{Service: "test", ReadHeaderTimeout: time.Hour})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
@@ -216,7 +216,7 @@ func (c *watchedConn) SetReadDeadline(at time.Time) error {
 	return c.Conn.SetReadDeadline(at)
 }
 
-func TestServeStopsWhenItsContextHasEndedAlready(t *testing.T) {
+func TestServe_ContextHasEnded(t *testing.T) {
 	for range 20 { // the race between start and stop has two outcomes
 		ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 		if err != nil {
@@ -230,7 +230,7 @@ func TestServeStopsWhenItsContextHasEndedAlready(t *testing.T) {
 	}
 }
 
-func TestServeLeavesHijackedConnectionsToTheirHandlers(t *testing.T) {
+func TestServe_HijackedConnections(t *testing.T) {
 	app := NewApp(Config{Service: "test", WriteTimeout: time.Nanosecond})
 	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	Mount(app, Route{Method: "GET", Path: "/stream", NoHead: true, Handler: func(c *fiber.Ctx) error {
@@ -258,7 +258,7 @@ func TestServeLeavesHijackedConnectionsToTheirHandlers(t *testing.T) {
 	<-left
 }
 
-func TestServeReturnsTheErrorOfABrokenListener(t *testing.T) {
+func TestServe_BrokenListener(t *testing.T) {
 	broken := errors.New("no more file descriptors")
 	err := Serve(t.Context(), NewApp(Config{Service: "test"}), brokenListener{err: broken}, waittest.Timeout)
 	if err == nil {
@@ -272,7 +272,7 @@ func (l brokenListener) Accept() (net.Conn, error) { return nil, l.err }
 func (l brokenListener) Close() error              { return nil }
 func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
 
-func TestListenSaysThatThePortIsTaken(t *testing.T) {
+func TestListen_PortIsTaken(t *testing.T) {
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--edge-addr")
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestListenSaysThatThePortIsTaken(t *testing.T) {
 	}
 }
 
-func TestASlowRequestIsCutOff(t *testing.T) {
+func TestServe_SlowRequest(t *testing.T) {
 	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 500 * time.Millisecond, ReadBodyTimeout: 500 * time.Millisecond})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) }})
 	addr := serve(t, app)
@@ -307,7 +307,7 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 }
 
 // The time is for a part of the body, however its bytes come.
-func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
+func TestServe_TricklingBody(t *testing.T) {
 	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 6 * time.Second}}})
 	parts := make(chan error, 100)
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
@@ -345,7 +345,7 @@ func TestAPartOfABodyThatTricklesIsCutOff(t *testing.T) {
 	expectProblem(t, c.receive(t, "POST"), CodeRequestTimeout)
 }
 
-func TestAnIdleConnectionIsClosed(t *testing.T) {
+func TestServe_IdleConnection(t *testing.T) {
 	app := NewApp(Config{Service: "test", IdleTimeout: 50 * time.Millisecond})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }})
 	c := dial(t, serve(t, app))
@@ -358,7 +358,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 
 // What is left of a body is not the next request, and a client that is still sending
 // must see the answer all the same.
-func TestABodyThatIsNotReadEndsTheConnectionBehindTheAnswer(t *testing.T) {
+func TestServe_UnreadBody(t *testing.T) {
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		if _, err := StreamedBody(c).Read(make([]byte, 10)); err != nil {

@@ -123,7 +123,7 @@ func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
 	return state
 }
 
-func TestLimitsAreShownAndChanged(t *testing.T) {
+func TestLimits_ShowAndChange(t *testing.T) {
 	t.Setenv("REJOIN_MAX_EVENTS_PER_STREAM", "3") // for a new log, and not for this
 	s := begin(t, eventlog.Settings{Partitions: 2, MaxAge: 90 * time.Minute, Compression: true})
 	s.publish("s", 4)
@@ -165,7 +165,7 @@ compression              yes
 	}
 }
 
-func TestRemovingEventsIsAskedForFirst(t *testing.T) {
+func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	s.publish("s", 3)
 	two := int64(2)
@@ -190,7 +190,7 @@ func TestRemovingEventsIsAskedForFirst(t *testing.T) {
 	s.trimmed(0, 3)
 }
 
-func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
+func TestLimits_InterruptedChange(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 3, MaxBytes: 3_000_000})
 	cutOff := func(limit int64) {
 		from := s.b.Log.Settings()
@@ -221,7 +221,7 @@ func TestAChangeThatWasCutOffIsRepeated(t *testing.T) {
 	s.want(0, others+"All 3 partitions are set"+swept, "", "set", "--max-bytes=3000000", "-y")
 }
 
-func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {
+func TestErrors_OneSentence(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	const help = "; see rejoin log --help"
 	s.want(2, "", errNothingAsked.Error()+help, "set", "--yes")
@@ -248,7 +248,7 @@ func TestWhatIsWrongIsSaidInOneSentence(t *testing.T) {
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers, which is what changes a log; start one, and repeat it to be sure that it is done", "set", "--max-age=2h")
 }
 
-func TestSecretsAreNotShown(t *testing.T) {
+func TestErrors_ShowNoSecrets(t *testing.T) {
 	for in, want := range map[string]string{
 		"nats://127.0.0.1:4222":              "nats://127.0.0.1:4222",
 		"nats://u:p@a:1,tls://token@b:2,c:3": "nats://a:1,tls://b:2,c:3",

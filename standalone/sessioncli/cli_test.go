@@ -62,7 +62,7 @@ const (
 	odd    = `{"session":"a\u001b[2Jb","state":"open","streams":1,"events":1,"bytes":1}`
 )
 
-func TestAllPagesAreListed(t *testing.T) {
+func TestList_AllPages(t *testing.T) {
 	a, url := serve(t, map[string]string{
 		"GET /v1/sessions?limit=1000":                     `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
 		"GET /v1/sessions?after=demo&limit=1000":          `{"sessions":[` + odd + `]}`,
@@ -92,7 +92,7 @@ demo     open          2      12  34567  2026-11-21 21:00:00
 	}
 }
 
-func TestOneSessionIsShownWithItsStreams(t *testing.T) {
+func TestShow_SessionWithStreams(t *testing.T) {
 	body := strings.Replace(first, `"streams":2`, `"streams":[{"stream":"main","events":12,"bytes":34567,"newest":"2026-11-21T21:00:00Z","closed":false},{"stream":"old","events":0,"bytes":0,"closed":true}]`, 1)
 	_, url := serve(t, map[string]string{"GET /v1/sessions/demo": body, "GET /v1/sessions/a%2Fb": second})
 	const want = `demo is open: 12 events, 34567 bytes, last activity 2026-11-21 21:00:00
@@ -111,7 +111,7 @@ old     closed       0      0  -
 	}
 }
 
-func TestSessionsAreCreatedAndClosed(t *testing.T) {
+func TestCreateAndClose(t *testing.T) {
 	a, url := serve(t, map[string]string{
 		"POST /v1/sessions": second, "DELETE /v1/sessions/a%2Fb": "", "DELETE /v1/sessions/demo/streams/%3F?clear=true": "",
 	})
@@ -134,7 +134,7 @@ func TestSessionsAreCreatedAndClosed(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
+func TestErrors_OneSentence(t *testing.T) {
 	_, url := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "<html>", "POST /v1/sessions": `[1]`})
 	for name, tt := range map[string]struct {
 		code int

@@ -54,7 +54,7 @@ func ingest(t *testing.T, got *[]string) string {
 	return s.URL
 }
 
-func TestPublishSendsEachLineAndTellsWhatBecameOfIt(t *testing.T) {
+func TestPublish_ReportsEachLine(t *testing.T) {
 	var got []string
 	url := ingest(t, &got)
 	message := func(method string) string { return `{"jsonrpc":"2.0","method":"` + method + `"}` }
@@ -95,7 +95,7 @@ data: {"status":"closed","session":"s","stream":"t"}
 
 `
 
-func TestTailPrintsUntilTheStreamEnds(t *testing.T) {
+func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 	var requests []*http.Request
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests = append(requests, r)
@@ -115,7 +115,7 @@ func TestTailPrintsUntilTheStreamEnds(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
+func TestErrors_OneSentence(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for name, tt := range map[string]struct {
 		code int

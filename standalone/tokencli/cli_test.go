@@ -26,7 +26,7 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return a.Main(), out.String(), errs.String()
 }
 
-func TestATokenIsWhatWasAskedForAndAServerTakesIt(t *testing.T) {
+func TestToken_ServerAcceptsIt(t *testing.T) {
 	cfg := authtest.Config(t)
 	t.Setenv("REJOIN_JWT_SECRET_FILE", cfg.SecretFile)
 	t.Setenv("REJOIN_JWT_AUDIENCE", cfg.Audience)
@@ -53,7 +53,7 @@ func TestATokenIsWhatWasAskedForAndAServerTakesIt(t *testing.T) {
 	}
 }
 
-func TestATokenThatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
+func TestToken_InvalidRequest(t *testing.T) {
 	good := []string{"--jwt-secret-file=" + authtest.Config(t).SecretFile, "--jwt-audience=a", "--subject=alice", "--publish=*"}
 	short := filepath.Join(t.TempDir(), "short")
 	if err := os.WriteFile(short, []byte("x"), 0o600); err != nil {
@@ -84,7 +84,7 @@ func TestATokenThatMakesNoSenseIsRefusedWithASentence(t *testing.T) {
 	}
 }
 
-func TestHelpHasExamples(t *testing.T) {
+func TestHelp_HasExamples(t *testing.T) {
 	code, out, _ := run(t, "--help")
 	for _, want := range []string{"export REJOIN_JWT_SECRET_FILE", "\n    token=$(rejoin token", "--subscribe='chat-*' --ttl=5m", "--subject"} {
 		if code != 0 || !strings.Contains(out, want) {
