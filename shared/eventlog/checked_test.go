@@ -13,6 +13,7 @@ import (
 )
 
 func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 9 {
 		publishOnce(t, l, n)
@@ -34,6 +35,7 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 // What is known of the files of one server says nothing of those of another one, and nothing of
 // those that it has when it leads again: it may have been started anew in between.
 func TestChecked_HoldsForOneLeader(t *testing.T) {
+	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
 	publishOnce(t, l, 0)
 	// Who asks during an election may get no answer, and one that changes a moment later.

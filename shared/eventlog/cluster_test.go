@@ -27,12 +27,12 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 	t.Helper()
 	settings := one()
 	settings.Replicas = replicas
-	nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(), nats.ReconnectJitter(0, 0))
+	nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(t), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet())
+	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +44,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 // A consumer lies on any of the servers, which may be behind the leader that has
 // acknowledged an event.
 func TestRead_ClusterHasAllAcknowledged(t *testing.T) {
+	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
@@ -66,6 +67,7 @@ func TestRead_ClusterHasAllAcknowledged(t *testing.T) {
 }
 
 func TestTail_ClusterHasAllAcknowledged(t *testing.T) {
+	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
@@ -83,6 +85,7 @@ func TestTail_ClusterHasAllAcknowledged(t *testing.T) {
 // Leaders change and servers come and go while events are stored. Who repeats what was
 // not acknowledged, under its key, finds it stored once, where a tail has seen it.
 func TestTail_ClusterRestarts(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -144,6 +147,7 @@ func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 // A connection that is lost says nothing of a cluster, and what is begun meanwhile goes to
 // one.
 func TestClustered_WithoutConnection(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	for _, srv := range c.Servers {

@@ -16,6 +16,7 @@ import (
 )
 
 func TestCreate_KeepsSettings(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
@@ -51,6 +52,7 @@ func TestCreate_KeepsSettings(t *testing.T) {
 
 // Logs of before there was a limit of streams know nothing of it.
 func TestOpen_NoLimitOfStreams(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
@@ -77,6 +79,7 @@ func TestOpen_NoLimitOfStreams(t *testing.T) {
 }
 
 func TestSettings_Defaults(t *testing.T) {
+	t.Parallel()
 	want := eventlog.DefaultSettings()
 	want.Compression = false
 	if got := create(t, natstest.Start(t), eventlog.Settings{}).Settings(); got != want {
@@ -85,6 +88,7 @@ func TestSettings_Defaults(t *testing.T) {
 }
 
 func TestSettings_Validate(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		change func(*eventlog.Settings)
 		ok     bool
@@ -121,12 +125,13 @@ func TestSettings_Validate(t *testing.T) {
 			}
 		})
 	}
-	if _, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: -1}, quiet()); !errors.Is(err, eventlog.ErrInvalidSettings) {
+	if _, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: -1}, quiet(t)); !errors.Is(err, eventlog.ErrInvalidSettings) {
 		t.Errorf("Create takes them: %v", err)
 	}
 }
 
 func TestCreate_ForeignStreams(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		there jetstream.StreamConfig
 		want  string
@@ -151,7 +156,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 4}, quiet())
+			_, err = eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 4}, quiet(t))
 			if !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Create: %v, want %q", err, tt.want)
 			}
@@ -162,7 +167,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 			if tt.there.Name != "MCP_0" {
 				return
 			}
-			if _, err := eventlog.Open(waittest.Context(t), nc, quiet()); !errors.Is(err, eventlog.ErrMismatch) {
+			if _, err := eventlog.Open(waittest.Context(t), nc, quiet(t)); !errors.Is(err, eventlog.ErrMismatch) {
 				t.Errorf("Open: %v", err)
 			}
 		})
@@ -170,6 +175,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 }
 
 func TestOpen_WaitsForTheLog(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	type result struct {
 		log *eventlog.Log
@@ -179,7 +185,7 @@ func TestOpen_WaitsForTheLog(t *testing.T) {
 	nc := connect(t, srv)
 	ctx := waittest.Context(t)
 	go func() {
-		l, err := eventlog.Open(ctx, nc, quiet())
+		l, err := eventlog.Open(ctx, nc, quiet(t))
 		opened <- result{l, err}
 	}()
 	created := create(t, srv, eventlog.Settings{Partitions: 5})
@@ -194,25 +200,28 @@ func TestOpen_WaitsForTheLog(t *testing.T) {
 }
 
 func TestOpen_ContextEnds(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := eventlog.Open(ctx, nc, quiet()); !errors.Is(err, context.Canceled) {
+	if _, err := eventlog.Open(ctx, nc, quiet(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if err := eventlog.WaitForJetStream(ctx, nc, quiet()); !errors.Is(err, context.Canceled) {
+	if err := eventlog.WaitForJetStream(ctx, nc, quiet(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("WaitForJetStream: %v", err)
 	}
 }
 
 func TestCreate_DiskIsTooSmall(t *testing.T) {
-	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet())
+	t.Parallel()
+	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet(t))
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestCreator_ReplacesADeletedPartition(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	before, _ := l.State(0)
@@ -233,7 +242,7 @@ func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 
 func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
 	t.Helper()
-	again, err := eventlog.Open(waittest.Context(t), l.Conn(), quiet())
+	again, err := eventlog.Open(waittest.Context(t), l.Conn(), quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,6 +57,7 @@ func wantConsumers(t *testing.T, l *eventlog.Log, n int) {
 }
 
 func TestFeed_HeadersRideOnMessages(t *testing.T) {
+	t.Parallel()
 	whole, headers, feed := feeding(t)
 	publish(t, whole, "s", "t", 0)
 	f := follow(t, headers, 0, 0, headersOnly)
@@ -91,6 +92,7 @@ func TestFeed_HeadersRideOnMessages(t *testing.T) {
 // Whatever ends and begins again, each entry comes once, in order, or is missed because
 // it was deleted.
 func TestFeed_Property(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		whole, headers, feed := feeding(t)
 		host := follow(t, whole, 0, 0)

@@ -38,6 +38,7 @@ func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {
 }
 
 func TestBeginGeneration_OncePerServerStart(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	other := open(t, srv)
@@ -78,6 +79,7 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 }
 
 func TestResolve_EarlierGenerations(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	place := event.Place{Birth: look(t, l).Birth, Session: "s", Life: "i", Stream: "t"}
@@ -116,6 +118,7 @@ func TestResolve_EarlierGenerations(t *testing.T) {
 }
 
 func TestBeginGeneration_ListIsFull(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -154,6 +157,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 }
 
 func TestLook_InvalidGenerations(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
@@ -184,6 +188,7 @@ func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 }
 
 func TestBeginGeneration_WithoutServer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	stop(t, srv, l)

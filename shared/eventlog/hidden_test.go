@@ -13,6 +13,7 @@ import (
 // A message with a Status header and no data looks to nats.go like the server's own
 // word: its consumers throw it away, and never come behind it.
 func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	put := func(status, data string) {

@@ -35,6 +35,7 @@ func TestRequest_WithoutALifeIsBounded(t *testing.T) {
 
 // A connection that is lost before the log listens to it announces that to nobody.
 func TestLive_ConnectionLostBeforeListening(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := &Log{nc: srv.Connect()}
 	first := newLife()

@@ -12,6 +12,7 @@ import (
 // What was asked when the server went is never answered. Found by the property test
 // of e2e: a resume that waited for 5 s, and then told IDs of a time gone by.
 func TestRequest_ConnectionIsLost(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	var asking sync.WaitGroup

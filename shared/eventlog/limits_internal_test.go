@@ -13,6 +13,7 @@ import (
 // A janitor that stands still between reading a configuration and storing it undoes nothing that
 // the next one has written meanwhile.
 func TestChange_HeldUp(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	quiet := slog.New(slog.DiscardHandler)
 	l, err := Create(t.Context(), srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20}, quiet)

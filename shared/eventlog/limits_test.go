@@ -37,6 +37,7 @@ func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
 }
 
 func TestSetLimits_ReachEveryService(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 2, MaxAge: time.Minute, MaxEventsPerStream: 5, MaxBytes: 1 << 20})
 	other := open(t, srv)
@@ -91,6 +92,7 @@ func lookAt(t *testing.T, l *eventlog.Log, p int) eventlog.State {
 }
 
 func TestSetLimits_FixedSettings(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for name, change := range map[string]func(*eventlog.Settings){
 		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
@@ -109,6 +111,7 @@ func TestSetLimits_FixedSettings(t *testing.T) {
 
 // A janitor that has to store something before it may remove anything gets the room for it.
 func TestMakeRoom(t *testing.T) {
+	t.Parallel()
 	settings := one()
 	settings.MaxBytes = 64 << 10
 	l := create(t, natstest.Start(t), settings)
@@ -142,6 +145,7 @@ func TestMakeRoom(t *testing.T) {
 
 // Both read a partition's configuration, change it and write it back.
 func TestSetLimits_DuringBeginGeneration(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
 	to := l.Settings()
@@ -172,6 +176,7 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 }
 
 func TestLook_OtherPartitions(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	s, err := js.Stream(waittest.Context(t), "MCP_0")

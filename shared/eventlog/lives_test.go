@@ -25,11 +25,14 @@ import (
 // eachPair runs a test with two logs, as two processes open them, on one server and on three.
 func eachPair(t *testing.T, test func(t *testing.T, l, other *eventlog.Log)) {
 	t.Helper()
+	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
 		srv := natstest.Start(t)
 		test(t, create(t, srv, one()), open(t, srv))
 	})
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		c := natstest.StartCluster(t)
 		l := replicated(t, c)
 		test(t, l, openAt(t, c.URL()))
@@ -38,12 +41,12 @@ func eachPair(t *testing.T, test func(t *testing.T, l, other *eventlog.Log)) {
 
 func openAt(t *testing.T, url string) *eventlog.Log {
 	t.Helper()
-	nc, err := eventlog.Connect(url, t.Name(), quiet(), nats.ReconnectJitter(0, 0))
+	nc, err := eventlog.Connect(url, t.Name(), quiet(t), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	l, err := eventlog.Open(waittest.Context(t), nc, quiet())
+	l, err := eventlog.Open(waittest.Context(t), nc, quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,6 +234,7 @@ func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
 
 // Whoever began the end stopped right after the seal, or in the middle.
 func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	other := open(t, srv)
@@ -309,6 +313,7 @@ func TestOpenSession(t *testing.T) {
 }
 
 func TestSealed(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	before := time.Now().Add(-time.Minute)
 	last := mustPublish(t, l, of("s", "t", 0)).Sequence
@@ -328,6 +333,7 @@ func TestSealed(t *testing.T) {
 }
 
 func TestOpening_CannotBeRead(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	for i, data := range []string{"", "{", "{}", `{"life":"L"}`, `{"life":""}`, `[]`} {
@@ -345,6 +351,7 @@ func TestOpening_CannotBeRead(t *testing.T) {
 
 // A server that was started anew may have lost the births, so they are written again.
 func TestBirth_AgainInEachGeneration(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	eventlogtest.Begin(t, l)
@@ -364,6 +371,7 @@ func TestBirth_AgainInEachGeneration(t *testing.T) {
 
 // The same without a janitor, whose word is waited for in vain.
 func TestBirth_AgainWithoutAJanitor(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	mustPublish(t, l, of("s", "t", 0))
@@ -410,6 +418,7 @@ func TestBirth_OnceForConcurrentPublishers(t *testing.T) {
 // In a cluster, messages with one fence exclude each other: those that are refused are sent
 // again, and everybody makes progress.
 func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
+	t.Parallel()
 	const each, under = 200, 8
 	c := natstest.StartCluster(t)
 	logs := []*eventlog.Log{replicated(t, c), openAt(t, c.URL())}
@@ -690,12 +699,12 @@ func BenchmarkPublishFenced(b *testing.B) {
 	for name, life := range map[string]string{"life": "k3j9x2abqwer", "no life": ""} {
 		b.Run(name, func(b *testing.B) {
 			srv := natstest.Start(b)
-			nc, err := eventlog.Connect(srv.URL(), b.Name(), quiet())
+			nc, err := eventlog.Connect(srv.URL(), b.Name(), quiet(b))
 			if err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(nc.Close)
-			l, err := eventlog.Create(waittest.Context(b), nc, one(), quiet())
+			l, err := eventlog.Create(waittest.Context(b), nc, one(), quiet(b))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -736,6 +745,7 @@ func BenchmarkPublishFenced(b *testing.B) {
 // In a cluster, events of several publishers to one stream wait together for its fence, and are
 // stored in the order in which they were begun.
 func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	const n = 2000

@@ -3,9 +3,12 @@ package eventlog_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,9 +24,16 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
+func TestMain(m *testing.M) {
+	// Tests wait for elections and restarts of servers, and use little of a processor.
+	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
+}
 
-func quiet() *slog.Logger { return slog.New(&listener) }
+func quiet(t testing.TB) *slog.Logger {
+	t.Helper()
+	return slog.New(listener(t))
+}
 
 // slowness is a log that counts what only a slow machine makes a log say.
 type slowness struct {
@@ -32,7 +42,23 @@ type slowness struct {
 	interruptions atomic.Int64 // of tails to which nothing came, or no answer, for seconds
 }
 
-var listener = slowness{Handler: slog.DiscardHandler}
+// listeners are those of the tests, by name: tests run in parallel.
+var listeners = struct {
+	sync.Mutex
+	of map[string]*slowness
+}{of: map[string]*slowness{}}
+
+// listener returns what a test and its subtests log to.
+func listener(t testing.TB) *slowness {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	listeners.Lock()
+	defer listeners.Unlock()
+	if listeners.of[test] == nil {
+		listeners.of[test] = &slowness{Handler: slog.DiscardHandler}
+	}
+	return listeners.of[test]
+}
 
 func (*slowness) Enabled(context.Context, slog.Level) bool { return true }
 
@@ -65,7 +91,7 @@ func one() eventlog.Settings {
 func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	opts = append(opts, nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
-	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(), opts...)
+	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(t), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +101,7 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 
 func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(waittest.Context(t), connect(t, srv, opts...), settings, quiet())
+	l, err := eventlog.Create(waittest.Context(t), connect(t, srv, opts...), settings, quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +111,7 @@ func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts
 
 func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet())
+	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +167,7 @@ type follower struct {
 	last    uint64
 	through uint64
 	broken  string
+	slow    *slowness
 	earlier int64 // how many tails a slow machine had interrupted before
 
 	onEntry func(eventlog.Entry) // called without the lock
@@ -151,7 +178,8 @@ type follower struct {
 // going on after what it saw last.
 func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*follower, *eventlog.TailConfig)) *follower {
 	t.Helper()
-	f := &follower{changed: make(chan struct{}), last: after, earlier: listener.interruptions.Load()}
+	slow := listener(t)
+	f := &follower{changed: make(chan struct{}), last: after, slow: slow, earlier: slow.interruptions.Load()}
 	cfg := eventlog.TailConfig{
 		Start: func(_ context.Context, state eventlog.State) (uint64, error) {
 			defer f.note()()
@@ -190,7 +218,7 @@ func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*fol
 
 // again is how often the tail has begun again, though nothing has held it up.
 func (f *follower) again() int {
-	return len(f.starts) - 1 - int(listener.interruptions.Load()-f.earlier)
+	return len(f.starts) - 1 - int(f.slow.interruptions.Load()-f.earlier)
 }
 
 func (f *follower) note() func() {

@@ -41,6 +41,7 @@ func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string 
 }
 
 func TestMissing_Trims(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
@@ -98,6 +99,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 
 // The floor may pass a trim once it was looked up: so the look comes after.
 func TestMissing_FloorMovesMeanwhile(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 9 {
 		mustPublish(t, l, of("s", "a", n))
@@ -116,6 +118,7 @@ func TestMissing_FloorMovesMeanwhile(t *testing.T) {
 }
 
 func TestMissing_Floor(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	last := map[string]uint64{}
 	for n := range 4 {
@@ -161,6 +164,7 @@ func TestMissing_Floor(t *testing.T) {
 
 // A life that was opened above the floor has lost nothing to it.
 func TestMissing_LifeAboveTheFloor(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	mustPublish(t, l, of("before", "t", 0))
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
@@ -182,6 +186,7 @@ func TestMissing_LifeAboveTheFloor(t *testing.T) {
 
 // A changed opening lies above the floor, and its life may have begun below it.
 func TestMissing_ChangedOpening(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
 	must(t, err)
@@ -196,6 +201,7 @@ func TestMissing_ChangedOpening(t *testing.T) {
 }
 
 func TestEntry_TrimsAndCopies(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
 	e, err := l.At(waittest.Context(t), 0, at)

@@ -21,6 +21,7 @@ import (
 )
 
 func TestPublish_StoresTheEvent(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	e := eventlog.Event{
 		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
@@ -60,6 +61,7 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 }
 
 func TestPublish_KeyIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	put := func(session, stream, key string) eventlog.Ack {
 		t.Helper()
@@ -104,6 +106,7 @@ func TestMessageID_NoCollisions(t *testing.T) {
 }
 
 func TestPublish_TooLarge(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	server := int(srv.Connect().MaxPayload())
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // more than the server takes
@@ -128,6 +131,7 @@ func TestPublish_TooLarge(t *testing.T) {
 
 // The limit is one of the message: JetStream counts headers as well.
 func TestPublish_LargestWithAllHeaders(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{100, eventlog.DefaultSettings().MaxMessageBytes} {
 		l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: size})
 		e := eventlog.Event{
@@ -146,6 +150,7 @@ func TestPublish_LargestWithAllHeaders(t *testing.T) {
 
 // A log that was made when the stream had no room for headers goes on as it is.
 func TestPublish_NoRoomForHeaders(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	js := newJetStream(t, l)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
@@ -172,6 +177,7 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 }
 
 func TestPublish_Full(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	js := newJetStream(t, l)
@@ -190,6 +196,7 @@ func TestPublish_Full(t *testing.T) {
 }
 
 func TestPublish_WithoutServer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	eventlogtest.Begin(t, l)
@@ -224,11 +231,13 @@ func TestPublish_WithoutServer(t *testing.T) {
 // What is acknowledged is there, and what is said not to be stored is not, though
 // the server stops, or the connection is closed, in the middle.
 func TestPublish_ErrorsAfterAnInterruption(t *testing.T) {
+	t.Parallel()
 	for name, interrupt := range map[string]func(*natstest.Server, *eventlog.Log){
 		"server stopped":    func(srv *natstest.Server, _ *eventlog.Log) { srv.Stop(); srv.Start() },
 		"connection closed": func(_ *natstest.Server, l *eventlog.Log) { l.Conn().Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for range 3 {
 				srv := natstest.Start(t)
 				l := create(t, srv, one())

@@ -41,6 +41,7 @@ func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.En
 }
 
 func TestRead_Pages(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	want := map[string][]uint64{}
 	for n := range 300 {
@@ -76,6 +77,7 @@ func TestRead_Pages(t *testing.T) {
 }
 
 func TestRead_SessionWithoutControlEntries(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	publish(t, l, "s", "a", 1)
@@ -105,6 +107,7 @@ func TestRead_SessionWithoutControlEntries(t *testing.T) {
 }
 
 func TestRead_HeadersOnly(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 {
 		publish(t, l, "s", "t", n)
@@ -121,6 +124,7 @@ func TestRead_HeadersOnly(t *testing.T) {
 }
 
 func TestRead_RemovesItsConsumer(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 100 {
 		publish(t, l, "s", "t", n)
@@ -151,6 +155,7 @@ func TestRead_RemovesItsConsumer(t *testing.T) {
 }
 
 func TestRead_Nothing(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for name, q := range map[string]eventlog.Query{
 		"empty log":      {Session: "s", Stream: "t", UpTo: 100},
@@ -168,6 +173,7 @@ func TestRead_Nothing(t *testing.T) {
 
 // What is about to be sent can be removed at that moment, and then nothing comes.
 func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
@@ -204,6 +210,7 @@ func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 }
 
 func TestRead_WithoutServer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -215,6 +222,7 @@ func TestRead_WithoutServer(t *testing.T) {
 }
 
 func TestLookups(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 6 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
@@ -247,6 +255,7 @@ func TestLookups(t *testing.T) {
 }
 
 func TestDelete_Repeated(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 {
 		publish(t, l, "s", "t", n)

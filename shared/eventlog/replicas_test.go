@@ -14,6 +14,7 @@ import (
 // A log that was made on one server of a cluster gets replicas on the others, and gives
 // them up again, while events are stored and tailed. Nothing is lost or counted as missed.
 func TestSetLimits_ReplicasUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := clustered(t, c, 1)
 	f := follow(t, l, 0, 0)

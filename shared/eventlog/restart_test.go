@@ -19,6 +19,7 @@ import (
 // Whatever happens: every event that was acknowledged and not deleted is handled
 // once, in order, and every sequence is either handled or counted as missed.
 func TestTail_Restarts(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -88,6 +89,7 @@ func copyTree(t *testing.T, from, to string) {
 }
 
 func TestTail_PartitionIsRolledBack(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	eventlogtest.Begin(t, l)
@@ -134,6 +136,7 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 }
 
 func TestTail_PartitionIsRecreated(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 5 {
 		publish(t, l, "s", "t", n)
@@ -153,6 +156,7 @@ func TestTail_PartitionIsRecreated(t *testing.T) {
 }
 
 func TestTail_WithoutJanitor(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
@@ -168,6 +172,7 @@ func TestTail_WithoutJanitor(t *testing.T) {
 }
 
 func TestTail_RemovesItsConsumer(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	ctx, end := context.WithCancel(t.Context())

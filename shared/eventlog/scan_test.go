@@ -16,6 +16,7 @@ import (
 )
 
 func TestScan_AllInOrder(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	for n := range 600 {
@@ -64,6 +65,7 @@ func TestScan_AllInOrder(t *testing.T) {
 
 // While the handler waits, the server's messages wait too, and none is lost.
 func TestScan_SlowHandler(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 1300 {
 		publish(t, l, "s", "a", n)
@@ -86,6 +88,7 @@ func TestScan_SlowHandler(t *testing.T) {
 // M5: what is on its way to a reader that does not read is bounded in bytes, so that readers of
 // large events do not make the server end the connection for everybody.
 func TestScan_BoundedInBytes(t *testing.T) {
+	t.Parallel()
 	const n, size = 200, 400 << 10
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: size + 100})
@@ -96,7 +99,7 @@ func TestScan_BoundedInBytes(t *testing.T) {
 		}
 	}
 	nc := connect(t, srv)
-	reader, err := eventlog.Open(waittest.Context(t), nc, quiet())
+	reader, err := eventlog.Open(waittest.Context(t), nc, quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,7 @@ func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within ti
 
 // What is stored of a series is its beginning, though its connection is lost meanwhile.
 func TestSeries_OrderOverConnections(t *testing.T) {
+	t.Parallel()
 	const rounds, n = 20, 300
 	srv := natstest.Start(t)
 	var link natstest.Link
@@ -130,6 +131,7 @@ func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Ent
 // is told of its events is what the log has, also of those that it had before, and one
 // that the log does not take fails alone.
 func TestSeries_OrderInACluster(t *testing.T) {
+	t.Parallel()
 	const n, large = 1200, 700
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
@@ -206,6 +208,7 @@ func together(t *testing.T, l *eventlog.Log) (n int) {
 // While leaders change and servers go, what is stored of a series is its beginning, without
 // a hole and in order, with all that was acknowledged.
 func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
+	t.Parallel()
 	const rounds, n = 8, 3000
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -241,6 +244,7 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 
 // Who gives up while an event waits finds it not stored, then and later.
 func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	publish(t, l, "s", "t", 0)

@@ -20,6 +20,7 @@ import (
 )
 
 func TestServers_AllAnswer(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := clustered(t, c, 1)
 	look := func(known eventlog.Servers, all int) eventlog.Servers {
@@ -59,12 +60,13 @@ func TestServers_AllAnswer(t *testing.T) {
 }
 
 func TestServers_WithoutPermission(t *testing.T) {
+	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "nats.conf")
 	if err := os.WriteFile(conf, []byte(`jetstream {}, authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$SYS.>" } } } ] }`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	nc := natstest.StartConfig(t, conf).Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	l, err := eventlog.Create(waittest.Context(t), nc, one(), quiet())
+	l, err := eventlog.Create(waittest.Context(t), nc, one(), quiet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +117,7 @@ func startAll(c *natstest.Cluster) {
 // What was stored after a copy of all servers' files is lost with it, and its IDs name
 // nothing else.
 func TestClusterRestore_IDsAreNotReused(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	compares(t, l)
@@ -150,6 +153,7 @@ func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 
 // Who publishes the old way shows that the log takes events.
 func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
 	publish(t, l, "s", "t", 1)

@@ -18,6 +18,7 @@ import (
 )
 
 func TestTail_StoredAndNewEvents(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 10 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
@@ -45,6 +46,7 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 }
 
 func TestTail_CountsMissed(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 20 {
 		publish(t, l, "s", "t", n)
@@ -69,6 +71,7 @@ func TestTail_CountsMissed(t *testing.T) {
 // Everything behind what the client holds is removed while it is being handled:
 // nothing more comes that could say that the tail has caught up.
 func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	const n = 4000
 	js := newJetStream(t, l)
@@ -116,6 +119,7 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 // A look at the partition that was under way while events came in knows less than
 // the tail; that is no reason to begin again.
 func TestTail_LooksDoNotInterrupt(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	f := follow(t, l, 0, 0)
 	ctx, stop := context.WithCancel(t.Context())
@@ -145,6 +149,7 @@ func TestTail_LooksDoNotInterrupt(t *testing.T) {
 }
 
 func TestTail_HeadersOnly(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	sizes := []int{0, 1, 700, 12}
@@ -173,6 +178,7 @@ func TestTail_HeadersOnly(t *testing.T) {
 }
 
 func TestTail_InvalidEntries(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
 	js := newJetStream(t, l)
 	home := l.Partition("s")
@@ -226,6 +232,7 @@ func TestTail_InvalidEntries(t *testing.T) {
 }
 
 func TestTail_StartFails(t *testing.T) {
+	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	last := publish(t, l, "s", "t", 1)
 	attempts := 0
