@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // A service that starts while NATS restarts neither gives up nor waits for answers
 // that will never come. Found by the property test of e2e.
 func TestCreate_NATSRestarts(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := backend.Config{NATSURL: srv.URL()}
 	slow := 0
@@ -60,6 +61,7 @@ func TestCreate_NATSRestarts(t *testing.T) {
 }
 
 func TestMetrics_Connected(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
 		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
@@ -95,6 +97,7 @@ func TestMetrics_Connected(t *testing.T) {
 
 // A log whose replicas need more servers than the cluster has is waited for.
 func TestCreate_WaitsForEnoughServers(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -124,6 +127,7 @@ func TestConfig_InvalidSeed(t *testing.T) {
 }
 
 func TestConnect_InboxHasTheServiceName(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -76,6 +76,7 @@ func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
 }
 
 func TestFollow_ContentsThenChanges(t *testing.T) {
+	t.Parallel()
 	js := connect(t, natstest.Start(t))
 	kv := create(t, js)
 	must := func(err error) {
@@ -125,6 +126,7 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 }
 
 func TestFollow_ConnectionIsLost(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	js := connect(t, srv)
 	create(t, js)
@@ -146,6 +148,7 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 
 // The consumer lies on any server of a cluster, which may be behind the leader.
 func TestFollow_CompleteInACluster(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 )
 
 func TestOpen_ConcurrentCreators(t *testing.T) {
+	t.Parallel()
 	js := connect(t, natstest.Start(t))
 	var wg sync.WaitGroup
 	for history := uint8(1); history <= 8; history++ {
@@ -40,6 +41,7 @@ func TestOpen_ConcurrentCreators(t *testing.T) {
 }
 
 func TestOpen_CannotBeCreated(t *testing.T) {
+	t.Parallel()
 	js := connect(t, natstest.Start(t))
 	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}); err == nil {
 		t.Error("one server holds three replicas")
@@ -50,6 +52,7 @@ func TestOpen_CannotBeCreated(t *testing.T) {
 }
 
 func TestConflict_RefusedRevision(t *testing.T) {
+	t.Parallel()
 	kv := create(t, connect(t, natstest.Start(t)))
 	if _, err := kv.PutString(t.Context(), "k", "1"); err != nil {
 		t.Fatal(err)

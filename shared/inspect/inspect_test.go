@@ -48,6 +48,7 @@ func until(t *testing.T, nc *nats.Conn, q inspect.Question, known int, ok func([
 var long = strings.Repeat(`"\`, 64)
 
 func TestAsk_LargestAnswers(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	q := inspect.Question{About: inspect.Happenings, Sessions: slices.Repeat([]string{long}, inspect.MaxSessions), Limit: inspect.MaxItems}
@@ -69,6 +70,7 @@ func TestAsk_LargestAnswers(t *testing.T) {
 }
 
 func TestAsk_InvalidAnswer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	for _, data := range []string{"{", "{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`} {
@@ -86,6 +88,7 @@ func TestAsk_InvalidAnswer(t *testing.T) {
 }
 
 func TestAsk_InvalidAnswerBesideAValidOne(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(inspect.Question) inspect.Answer { return inspect.Answer{Edge: "e"} })
@@ -102,6 +105,7 @@ func TestAsk_InvalidAnswerBesideAValidOne(t *testing.T) {
 
 // An edge that is asked nonsense says nothing, and answers the next question.
 func TestServe_InvalidQuestion(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(inspect.Question) inspect.Answer { return inspect.Answer{Edge: "e"} })

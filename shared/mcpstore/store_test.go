@@ -19,6 +19,7 @@ import (
 )
 
 func TestAfter_EveryReplicaAndAfterRestarts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, end := w.process(Config{})
 	mustOpen(t, a, "s", "")
@@ -46,6 +47,7 @@ func TestAfter_EveryReplicaAndAfterRestarts(t *testing.T) {
 }
 
 func TestAfter_Trimmed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -69,6 +71,7 @@ func TestAfter_Trimmed(t *testing.T) {
 }
 
 func TestAppend_EverythingExpired(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -90,6 +93,7 @@ func TestAppend_EverythingExpired(t *testing.T) {
 }
 
 func TestAfter_UnknownSession(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	if got, err := after(t, s, "nobody", "req", -1); !errors.Is(err, ErrUnknownSession) {
@@ -102,6 +106,7 @@ func TestAfter_UnknownSession(t *testing.T) {
 }
 
 func TestOpen_InvalidNames(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, name := range [][2]string{{"a b", "x"}, {"*", "x"}, {"s", "ä"}, {"s", standalone}, {"s", "."}} {
@@ -120,6 +125,7 @@ func TestOpen_InvalidNames(t *testing.T) {
 }
 
 func TestSessionClosed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -151,6 +157,7 @@ func TestSessionClosed(t *testing.T) {
 }
 
 func TestAfter_Cleared(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, cleared := range []string{"req", ""} {
@@ -167,6 +174,7 @@ func TestAfter_Cleared(t *testing.T) {
 }
 
 func TestAfter_PartitionIsRecreated(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -203,6 +211,7 @@ func (s *Store) fail(t *testing.T, session, stream, data string) {
 }
 
 func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -237,6 +246,7 @@ func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
 func (s *Store) Conn() bool { return s.backend.Connected() == nil }
 
 func TestAppend_WaitsForNATS(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{Timeout: time.Minute})
 	mustOpen(t, a, "s", "req")
@@ -251,6 +261,7 @@ func TestAppend_WaitsForNATS(t *testing.T) {
 }
 
 func TestAppend_AnswerIsLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -286,6 +297,7 @@ func TestAppend_AnswerIsLost(t *testing.T) {
 }
 
 func TestAppend_TooLarge(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -303,6 +315,7 @@ func TestAppend_TooLarge(t *testing.T) {
 }
 
 func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -320,6 +333,7 @@ func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
 }
 
 func TestAppend_TwoWriters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -335,6 +349,7 @@ func TestAppend_TwoWriters(t *testing.T) {
 }
 
 func TestAppend_EventsOfOtherPublishers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "")
@@ -349,6 +364,7 @@ func TestAppend_EventsOfOtherPublishers(t *testing.T) {
 }
 
 func TestAppend_ForgottenStream(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{MaxStreams: 2})
 	const many = 10
@@ -366,6 +382,7 @@ func TestAppend_ForgottenStream(t *testing.T) {
 }
 
 func TestAppend_LastMessageEndsTheStream(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	const response = `{"jsonrpc":"2.0","id":1,"result":{}}`
@@ -384,6 +401,7 @@ func TestAppend_LastMessageEndsTheStream(t *testing.T) {
 }
 
 func TestStore_Concurrent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	stores := []*Store{w.store(Config{}), w.store(Config{})}
 	var all sync.WaitGroup
@@ -417,6 +435,7 @@ func TestStore_Concurrent(t *testing.T) {
 
 // What the floor has passed says nothing of streams that begin behind it.
 func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -430,6 +449,7 @@ func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 
 // Found by the property test.
 func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -445,6 +465,7 @@ func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
 
 // The index shows a life that has ended as the one that is open: an Append finds the right one.
 func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "req")
@@ -493,6 +514,7 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 
 // A store that has written to a stream before another one ended the session is refused by the log.
 func TestSessionClosed_AnotherStoreHasNotHeardOfIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")

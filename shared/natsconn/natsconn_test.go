@@ -19,6 +19,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 func TestContext_ConnectionIsLost(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	lost, doneLost := natsconn.While(t.Context(), nc)
@@ -50,6 +51,7 @@ func TestContext_ConnectionIsLost(t *testing.T) {
 }
 
 func TestServer_ClusteredWithoutConnection(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	nc := c.Servers[0].Connect()
 	known := natsconn.NewServer(nc)
@@ -114,6 +116,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 }
 
 func TestReader_Config(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	js, err := jetstream.New(srv.Connect())
 	if err != nil {
@@ -150,6 +153,7 @@ func TestReader_Config(t *testing.T) {
 }
 
 func TestReader_ConsumerIsDeleted(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	js, err := jetstream.New(srv.Connect())
 	if err != nil {

@@ -36,6 +36,7 @@ func ask(t *testing.T, nc *nats.Conn, q presence.Question, ok func([]presence.An
 }
 
 func TestAsk_EveryEdge(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	long := strings.Repeat(`"<`, 64)
@@ -62,6 +63,7 @@ func TestAsk_EveryEdge(t *testing.T) {
 
 // Whoever makes no sense may have somebody: that the others have nobody is no answer then.
 func TestAsk_InvalidAnswer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(presence.Question) presence.Answer { return presence.Answer{Edge: "other"} })

@@ -23,6 +23,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 func TestCall_ReachesTheBridge(t *testing.T) {
+	t.Parallel()
 	nc := natstest.Start(t).Connect()
 	for _, c := range []rpc.Call{
 		{Action: rpc.Open, Session: "s!", Owner: "me", Header: http.Header{"X-A": {"1", "zwei \u00fc"}}, Data: []byte("{ }\n")},
@@ -66,6 +67,7 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 
 // An answer to any other subject would be stored in the log, or ask another service.
 func TestCall_ReplyIsNoInbox(t *testing.T) {
+	t.Parallel()
 	nc := natstest.Start(t).Connect()
 	calls, err := nc.SubscribeSync(rpc.OpenSubject)
 	if err != nil {
@@ -90,6 +92,7 @@ func TestCall_ReplyIsNoInbox(t *testing.T) {
 }
 
 func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
+	t.Parallel()
 	nc := natstest.Start(t).Connect()
 	c := rpc.Call{Action: rpc.Post, Session: "s"}
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
@@ -107,6 +110,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 
 // What was never sent is not said to be unknown.
 func TestCall_TooLarge(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	large := rpc.Call{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}

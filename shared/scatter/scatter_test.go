@@ -58,6 +58,7 @@ func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
 }
 
 func TestAsk_AllListeners(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	if names, err := ask(t.Context(), nc, 1); err != nil || len(names) > 0 {
@@ -75,6 +76,7 @@ func TestAsk_AllListeners(t *testing.T) {
 }
 
 func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	end := listen(t, srv.Connect(), "")
@@ -92,6 +94,7 @@ func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
 
 // An answer to any other subject would be stored in the log, or ask another service.
 func TestServe_ReplyIsNoInbox(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
@@ -110,6 +113,7 @@ func TestServe_ReplyIsNoInbox(t *testing.T) {
 }
 
 func TestAsk_WithoutConnectionOrTime(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")

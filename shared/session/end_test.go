@@ -16,6 +16,7 @@ import (
 )
 
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	type step struct {
 		stream string
 		clear  bool
@@ -74,6 +75,7 @@ func TestEnd(t *testing.T) {
 }
 
 func TestEnd_UnknownSession(t *testing.T) {
+	t.Parallel()
 	r, l := create(t, connect(t, natstest.Start(t)))
 	for _, stream := range []string{"", "t"} {
 		if err := r.End(waittest.Context(t), "s", stream, true); !errors.Is(err, session.ErrNotFound) {
@@ -88,6 +90,7 @@ func TestEnd_UnknownSession(t *testing.T) {
 // A process stopped right after the seal. From then on the session is closed; its streams
 // take events until somebody finishes the end.
 func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
+	t.Parallel()
 	for _, opening := range []bool{true, false} {
 		for _, stream := range []string{"", "t"} {
 			t.Run(fmt.Sprintf("opening=%t/stream=%s", opening, stream), func(t *testing.T) {
@@ -118,6 +121,7 @@ func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 }
 
 func TestEnd_Concurrent(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	first, l := create(t, nc)
 	second, _ := open(t, nc)
@@ -149,6 +153,7 @@ func TestEnd_Concurrent(t *testing.T) {
 
 // A registry that lists sessions shows the end soon, also one that heard of it from the log.
 func TestEnd_IndexShowsIt(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)

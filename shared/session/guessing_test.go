@@ -13,6 +13,7 @@ import (
 // Whoever measures how long a 404 takes learns nothing: for another's session as much is asked,
 // and as much is received, as for nobody's, however large its metadata is.
 func TestAttackSessionGuessingByTime(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	metadata := []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)

@@ -20,6 +20,7 @@ import (
 
 // A bucket that somebody deletes under the running system is made anew, and written again.
 func TestIndex_Deleted(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	nc := connect(t, srv)
 	r, _ := create(t, nc)
@@ -44,6 +45,7 @@ func TestIndex_Deleted(t *testing.T) {
 
 // Without its index, a registry answers from the log and writes the index again.
 func TestIndex_Lost(t *testing.T) {
+	t.Parallel()
 	ask := map[string]func(context.Context, *session.Registry) (session.Record, error){
 		"Get":   func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
 		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Learn(ctx, "s") },
@@ -96,6 +98,7 @@ func TestIndex_Lost(t *testing.T) {
 // An index that is older or newer than the log is corrected by whoever asks. Until then what
 // it allows is refused by the fences, and what it denies is asked of the log.
 func TestIndex_OlderRecord(t *testing.T) {
+	t.Parallel()
 	other := session.New("s", "mallory", nil, time.Now())
 	tests := map[string]struct {
 		ended     bool
@@ -187,6 +190,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 // The log loses the seal and the ends in a roll-back, and the index does not: who asks has the
 // log get them again, since nothing was to be stored any more.
 func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	eventlogtest.Begin(t, l)

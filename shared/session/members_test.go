@@ -36,6 +36,7 @@ func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...s
 }
 
 func TestSetMembers(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	other, _ := open(t, connect(t, srv))
@@ -84,6 +85,7 @@ func TestSetMembers(t *testing.T) {
 
 // Whatever happens to the index, the members are those of the log.
 func TestSetMembers_IndexLostOrOlder(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, jetstream.JetStream, []byte) error{
 		"the bucket is deleted": func(t *testing.T, js jetstream.JetStream, _ []byte) error {
 			return js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket)
@@ -134,6 +136,7 @@ func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 
 // Of changes at the same time each is stored once, and the index has the last one.
 func TestSetMembers_AtTheSameTime(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	other, _ := open(t, connect(t, srv))
@@ -175,6 +178,7 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 
 // A change of members while the session ends leaves it ended.
 func TestSetMembers_WhileItEnds(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	for i := range 20 {
@@ -202,6 +206,7 @@ func TestSetMembers_WhileItEnds(t *testing.T) {
 
 // A session with members takes somebody else as many requests and bytes as one that is not there.
 func TestVisible_MembersAreNotGuessedByTime(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	members := make([]string, 100)

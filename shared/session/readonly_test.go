@@ -11,6 +11,7 @@ import (
 // A service whose NATS user may not write the bucket answers from the log all the same, and
 // corrects its own copy.
 func TestReadOnly_LeavesTheIndex(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	made := mustCreate(t, r, "s")

@@ -21,6 +21,7 @@ import (
 )
 
 func TestCreate_Once(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
@@ -52,6 +53,7 @@ func TestCreate_Once(t *testing.T) {
 
 // A name is taken while the log or the index has the session, open or ended.
 func TestCreate_NameIsTaken(t *testing.T) {
+	t.Parallel()
 	for _, ended := range []bool{false, true} {
 		for _, lost := range []string{"nothing", "index", "opening"} {
 			t.Run(fmt.Sprintf("ended=%t/lost=%s", ended, lost), func(t *testing.T) {
@@ -80,6 +82,7 @@ func TestCreate_NameIsTaken(t *testing.T) {
 }
 
 func TestRegister_Concurrent(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	first, _ := create(t, nc)
 	second, _ := open(t, nc)
@@ -117,6 +120,7 @@ func remove(t *testing.T, r *session.Registry, l *eventlog.Log, rec session.Reco
 }
 
 func TestRemove(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, l := create(t, nc)
 	other, _ := open(t, nc)
@@ -159,6 +163,7 @@ func TestRemove(t *testing.T) {
 // The copy holds what this process wrote as soon as it is written. The watch,
 // which shows older revisions after that, must not take it back.
 func TestSession_CopyNeverGoesBack(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	busy, _ := open(t, connect(t, srv))
@@ -201,6 +206,7 @@ func TestSession_CopyNeverGoesBack(t *testing.T) {
 }
 
 func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	create(t, nc)
 	js, err := jetstream.New(nc)
@@ -231,6 +237,7 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 }
 
 func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	l := newLog(t, nc, one())
 	ended, cancel := context.WithCancel(t.Context())
@@ -260,6 +267,7 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 }
 
 func TestSession_CopyFollowsARollback(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, l := create(t, connect(t, srv))
 	eventlogtest.Begin(t, l)
@@ -301,6 +309,7 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 }
 
 func TestGet_RecordCannotBeRead(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	good := mustCreate(t, r, "good")

@@ -72,6 +72,7 @@ func TestRetention_Bounds(t *testing.T) {
 }
 
 func TestRecord_Retention(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())

@@ -12,6 +12,7 @@ import (
 )
 
 func TestVisible(t *testing.T) {
+	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)

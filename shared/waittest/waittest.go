@@ -14,9 +14,12 @@ import (
 // several packages share a machine, on which any process may pause for seconds.
 const Timeout = time.Minute
 
-// interval is the time between two looks at a condition. Most conditions come from a server
-// on the same machine, which takes some milliseconds.
-const interval = 2 * time.Millisecond
+// The time between two looks at a condition grows from firstPause to longestPause: most
+// conditions come true within milliseconds, and a look may be a request to a server.
+const (
+	firstPause   = time.Millisecond
+	longestPause = 16 * time.Millisecond
+)
 
 // Context returns a context that ends with the test, or after Timeout.
 func Context(t testing.TB) context.Context {
@@ -73,10 +76,12 @@ func Receive[V any](t testing.TB, what string, from <-chan V) (value V) {
 }
 
 func poll(ok func() bool) bool {
-	for deadline := time.Now().Add(Timeout); !ok(); time.Sleep(interval) {
+	deadline := time.Now().Add(Timeout)
+	for pause := firstPause; !ok(); pause = min(2*pause, longestPause) {
 		if time.Now().After(deadline) {
 			return false
 		}
+		time.Sleep(pause)
 	}
 	return true
 }
