@@ -71,19 +71,17 @@ func TestAsk_LargestAnswers(t *testing.T) {
 
 func TestAsk_InvalidAnswer(t *testing.T) {
 	t.Parallel()
-	srv := natstest.Start(t)
-	nc := srv.Connect()
 	for _, data := range []string{"{", "{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`} {
-		sub, err := srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		until(t, nc, inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}, 1, func(_ []inspect.Answer, err error) bool {
-			return errors.Is(err, scatter.ErrUnknown)
+		t.Run(data, func(t *testing.T) {
+			t.Parallel() // each asks until its time is over
+			srv := natstest.Start(t)
+			if _, err := srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) }); err != nil {
+				t.Fatal(err)
+			}
+			until(t, srv.Connect(), inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}, 1, func(_ []inspect.Answer, err error) bool {
+				return errors.Is(err, scatter.ErrUnknown)
+			})
 		})
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -149,6 +149,7 @@ func TestAccess_Refusals(t *testing.T) {
 }
 
 func TestAccess_KeysCannotBeFetched(t *testing.T) {
+	t.Parallel()
 	closed, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +170,7 @@ func TestAccess_KeysCannotBeFetched(t *testing.T) {
 }
 
 func TestAccess_Off(t *testing.T) {
+	t.Parallel()
 	off, err := NewAccess(AccessConfig{}, daemon.NewEnv(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +198,7 @@ func TestAccess_Off(t *testing.T) {
 }
 
 func TestAccess_HostList(t *testing.T) {
+	t.Parallel()
 	a := access(t, nil)
 	if err := a.CheckListen("0.0.0.0:80", "--addr"); err != nil {
 		t.Error(err)

@@ -56,6 +56,7 @@ func standalone(cfg Config) *fiber.App {
 }
 
 func TestApp_RawPaths(t *testing.T) {
+	t.Parallel()
 	addr := serve(t, standalone(Config{}))
 	tests := []struct{ target, want string }{
 		{"/", "playground"},
@@ -133,6 +134,7 @@ func TestApp_RawPaths(t *testing.T) {
 }
 
 func TestApp_ParameterOutlivesItsRequest(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	var kept []string
 	Mount(app, Route{Method: "GET", Path: "/:name", Handler: func(c *fiber.Ctx) error {
@@ -151,6 +153,7 @@ func TestApp_ParameterOutlivesItsRequest(t *testing.T) {
 }
 
 func TestApp_MethodNotAllowed(t *testing.T) {
+	t.Parallel()
 	addr := serve(t, standalone(Config{}))
 	const events = "/v1/sessions/s/streams/t/events"
 	tests := []struct {
@@ -217,6 +220,7 @@ func TestMount_InvalidRoutes(t *testing.T) {
 }
 
 func TestApp_UnreadableRequests(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", MaxBodyBytes: 64, MaxHeaderBytes: 1024})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		all, err := StreamedBody(c).Limited(c.App().Config().BodyLimit)
@@ -269,6 +273,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 // What fasthttp takes in one way, and a proxy in front may take in another, is refused, and
 // nothing behind it on the connection is taken for a request.
 func TestAttackRequestHeadsThatAreReadInTwoWays(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	app.Use(HostCheck(nil))
 	for _, method := range []string{"GET", "POST"} {
@@ -315,6 +320,7 @@ func TestAttackRequestHeadsThatAreReadInTwoWays(t *testing.T) {
 // takes the first line break for the end of the line, the chunk has another beginning
 // (https://github.com/valyala/fasthttp/pull/1899).
 func TestAttackChunkExtensionsThatAreReadInTwoWays(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		all, err := StreamedBody(c).Limited(1 << 10)
@@ -356,6 +362,7 @@ func TestAttackChunkExtensionsThatAreReadInTwoWays(t *testing.T) {
 // none is taken for another media type than it says, not even that of a request that cannot be
 // read.
 func TestAttackAnswersLoadedAsScripts(t *testing.T) {
+	t.Parallel()
 	app := standalone(Config{})
 	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { panic("broken") }})
 	addr := serve(t, app)
@@ -373,6 +380,7 @@ func TestAttackAnswersLoadedAsScripts(t *testing.T) {
 }
 
 func TestHostCheck(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		allowed []string
 		target  string
@@ -403,6 +411,7 @@ func TestHostCheck(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			app := NewApp(Config{Service: "test"})
 			app.Use(HostCheck(tt.allowed))
 			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
@@ -419,6 +428,7 @@ func TestHostCheck(t *testing.T) {
 }
 
 func TestMetrics_BoundedLabels(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	app := standalone(Config{Metrics: registry})
 	Mount(app, Route{Method: "GET", Path: "/fail", Handler: func(*fiber.Ctx) error { return errors.New("broken") }})
@@ -462,6 +472,7 @@ func TestMetrics_BoundedLabels(t *testing.T) {
 
 // What is not valid UTF-8 would cost a trace's exporter all spans that it goes out with.
 func TestApp_LogsNamesOnly(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "GET", Path: "/v1/sessions/:session/streams/:stream", Handler: func(c *fiber.Ctx) error {
 		session, stream := Place(c)
@@ -483,6 +494,7 @@ func TestApp_LogsNamesOnly(t *testing.T) {
 
 // Such a request has no route.
 func TestApp_UnreadableRequestIsLogged(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	addr, stop := start(t, app, waittest.Timeout)

@@ -72,6 +72,7 @@ func TestClients_LastUntrustedAddress(t *testing.T) {
 
 // Over a real connection: without the flag nobody's word counts, with it the proxy's.
 func TestClients_TrustedProxiesOnly(t *testing.T) {
+	t.Parallel()
 	for want, some := range map[string][]*Clients{
 		"127.0.0.1":   {nil, newClients(t), newClients(t, "203.0.113.7", "198.51.100.1")},
 		"203.0.113.7": {newClients(t, "127.0.0.0/8"), newClients(t, "127.0.0.1")},
@@ -137,6 +138,7 @@ func FuzzForwardedAddress(f *testing.F) {
 
 // A service without clients' shares, such as a janitor, has nothing to say of proxies.
 func TestUnlistedProxy_NobodyCounts(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&log, nil))})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("there")})

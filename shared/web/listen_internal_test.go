@@ -78,6 +78,7 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 }
 
 func TestListen_AddressIsExclusive(t *testing.T) {
+	t.Parallel()
 	first, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +90,7 @@ func TestListen_AddressIsExclusive(t *testing.T) {
 }
 
 func TestListen_ServesEveryQueue(t *testing.T) {
+	t.Parallel()
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 // Whatever the service and its access control, pages of other origins change nothing.
 func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
+	t.Parallel()
 	off, err := NewAccess(AccessConfig{CORSOrigins: []string{app1}}, daemon.NewEnv(nil))
 	if err != nil {
 		t.Fatal(err)

@@ -48,6 +48,7 @@ func expectProblem(t *testing.T, r response, code Code) Problem {
 }
 
 func TestProblem_Codes(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "GET", Path: "/:code", Handler: func(c *fiber.Ctx) error {
 		code, err := Param(c, "code")
@@ -115,6 +116,7 @@ func TestProblem_FiberErrors(t *testing.T) {
 }
 
 func TestProblem_InternalErrors(t *testing.T) {
+	t.Parallel()
 	var logged bytes.Buffer
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewJSONHandler(&logged, nil))})
 	Mount(app,

@@ -183,6 +183,7 @@ func TestRefusals_CloseWhileAWindowEnds(t *testing.T) {
 }
 
 func TestRefusals_AreLoggedWhenTheApplicationStops(t *testing.T) {
+	t.Parallel()
 	var out logged
 	app := NewApp(Config{Service: "test", Log: out.logger()})
 	Mount(app, Route{Method: "GET", Path: "/sessions/:session", Handler: func(*fiber.Ctx) error {
@@ -223,6 +224,7 @@ func TestRefusals_AreLoggedWhenTheApplicationStops(t *testing.T) {
 }
 
 func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
+	t.Parallel()
 	var out logged
 	app := NewApp(Config{Service: "test", Log: out.logger()})
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")

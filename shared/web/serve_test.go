@@ -112,6 +112,7 @@ func do(t *testing.T, addr, method, target, headers string) response {
 }
 
 func TestServe_StopAnswersRunningRequests(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	entered, release := make(chan struct{}), make(chan struct{})
 	Mount(app,
@@ -153,6 +154,7 @@ func TestServe_StopAnswersRunningRequests(t *testing.T) {
 }
 
 func TestServe_GraceIsOver(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	Mount(app, Route{Method: "GET", Path: "/slow", Handler: func(c *fiber.Ctx) error {
@@ -176,6 +178,7 @@ func TestServe_GraceIsOver(t *testing.T) {
 }
 
 func TestServe_SilentConnections(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", ReadHeaderTimeout: time.Hour})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
@@ -217,6 +220,7 @@ func (c *watchedConn) SetReadDeadline(at time.Time) error {
 }
 
 func TestServe_ContextHasEnded(t *testing.T) {
+	t.Parallel()
 	for range 20 { // the race between start and stop has two outcomes
 		ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 		if err != nil {
@@ -231,6 +235,7 @@ func TestServe_ContextHasEnded(t *testing.T) {
 }
 
 func TestServe_HijackedConnections(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", WriteTimeout: time.Nanosecond})
 	entered, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	Mount(app, Route{Method: "GET", Path: "/stream", NoHead: true, Handler: func(c *fiber.Ctx) error {
@@ -273,6 +278,7 @@ func (l brokenListener) Close() error              { return nil }
 func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
 
 func TestListen_PortIsTaken(t *testing.T) {
+	t.Parallel()
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--edge-addr")
 	if err != nil {
 		t.Fatal(err)
@@ -285,6 +291,7 @@ func TestListen_PortIsTaken(t *testing.T) {
 }
 
 func TestServe_SlowRequest(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 500 * time.Millisecond, ReadBodyTimeout: 500 * time.Millisecond})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) }})
 	addr := serve(t, app)
@@ -308,6 +315,7 @@ func TestServe_SlowRequest(t *testing.T) {
 
 // The time is for a part of the body, however its bytes come.
 func TestServe_TricklingBody(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 6 * time.Second}}})
 	parts := make(chan error, 100)
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
@@ -346,6 +354,7 @@ func TestServe_TricklingBody(t *testing.T) {
 }
 
 func TestServe_IdleConnection(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test", IdleTimeout: 50 * time.Millisecond})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }})
 	c := dial(t, serve(t, app))
@@ -359,6 +368,7 @@ func TestServe_IdleConnection(t *testing.T) {
 // What is left of a body is not the next request, and a client that is still sending
 // must see the answer all the same.
 func TestServe_UnreadBody(t *testing.T) {
+	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		if _, err := StreamedBody(c).Read(make([]byte, 10)); err != nil {
