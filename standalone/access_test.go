@@ -11,6 +11,7 @@ import (
 )
 
 func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr"} {
 		want := "rejoin: " + flag + " 0.0.0.0:0 can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure"
@@ -36,6 +37,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 }
 
 func TestAccess_TokenOnEveryAddress(t *testing.T) {
+	t.Parallel()
 	cfg := authtest.Config(t)
 	r := start(t, filepath.Join(t.TempDir(), "data"), append(patientAcks, "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)...)
 	api := "http://" + r.addrs["--edge-addr"]

@@ -16,6 +16,7 @@ import (
 )
 
 func TestUpstream_HasABridge(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
 		if !strings.Contains(string(data), "initialize") {

@@ -13,6 +13,7 @@ import (
 // A running program's log is shown and changed through its NATS port, and the
 // program goes by it at once and after a restart.
 func TestLogCommand_RunningProgram(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, "--max-bytes=1000000000")
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)

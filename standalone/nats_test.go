@@ -22,6 +22,7 @@ func guarded(t *testing.T) []string {
 
 // With access control nobody else reaches the embedded server, unless it is told to listen.
 func TestNATS_NotAsked(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, append(guarded(t), "--nats-addr=")...)
 	if strings.Contains(r.log.String(), "nats listens") {
@@ -34,6 +35,7 @@ func TestNATS_NotAsked(t *testing.T) {
 }
 
 func TestNATS_AccessControl(t *testing.T) {
+	t.Parallel()
 	jwt := guarded(t)
 	data := filepath.Join(t.TempDir(), "data")
 	key := filepath.Join(data, keyFile)

@@ -65,6 +65,7 @@ func files(t *testing.T, folder string) string {
 }
 
 func TestRefusal_PortIsTaken(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data)
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
@@ -99,6 +100,7 @@ func TestRefusal_PortIsTaken(t *testing.T) {
 }
 
 func TestRefusal_UnusableDataFolder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	write := func(name, text string) {
@@ -153,6 +155,7 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 }
 
 func TestRefusal_DataFolderIsInUse(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, patientAcks...)
 	if got, want := refuses(t, data), data+" is in use by another rejoin; stop that one, or choose another folder with --data"; !strings.Contains(got, want) {
@@ -170,6 +173,7 @@ func TestRefusal_DataFolderIsInUse(t *testing.T) {
 }
 
 func TestRefusal_LogOfAnotherVersion(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	r := start(t, data, append(patientAcks, "--max-bytes=1000000000")...) // which fits into the server that changes the version
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)

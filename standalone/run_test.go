@@ -33,6 +33,7 @@ func parsed(t *testing.T, args ...string) Config {
 
 // Run leaves nothing behind, whenever it is told to stop.
 func TestRun_EndsCleanly(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	for name, told := range map[string]string{"at once": "", "while it starts": "nats listens", "when it is open": "edge open"} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestSessionsCommand_RunningProgram(t *testing.T) {
+	t.Parallel()
 	r := start(t, filepath.Join(t.TempDir(), "data"))
 	url := "--url=http://" + r.addrs["--edge-addr"]
 	rejoin := func(stdin string, args ...string) string {

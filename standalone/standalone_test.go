@@ -192,6 +192,7 @@ const (
 )
 
 func TestHosts_AllowedNames(t *testing.T) {
+	t.Parallel()
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--edge-hosts=rejoin.example", "--ingest-hosts=rejoin.example", "--janitor-hosts=rejoin.example")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
 		for host, allowed := range map[string]bool{"rejoin.example": true, "localhost": true, "127.0.0.1": true, "other.example": false} {
@@ -214,6 +215,7 @@ func TestHosts_AllowedNames(t *testing.T) {
 }
 
 func TestPublish_LargestMessage(t *testing.T) {
+	t.Parallel()
 	const largest = 31 << 20
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")
 	const head, tail = `{"jsonrpc":"2.0","method":"`, `"}`
@@ -262,6 +264,7 @@ func announce(t *testing.T, addr, path string, length int) (status int) {
 }
 
 func TestAddresses_WholeAPIAndEachService(t *testing.T) {
+	t.Parallel()
 	r := start(t, filepath.Join(t.TempDir(), "data"), patientAcks...)
 	url := func(flag string) string { return "http://" + r.addrs[flag] }
 	for i, flag := range []string{"--edge-addr", "--ingest-addr"} {

@@ -19,6 +19,7 @@ import (
 // A log that was made on one server of a cluster, and the buckets beside it, are on all
 // of them after the command, while events are stored.
 func TestReplicas_WhilePublishing(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	s := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, MaxEventsPerStream: -1, MaxEventsPerSession: -1, MaxBytesPerSession: -1}) // nothing is trimmed
 	js, err := jetstream.New(s.b.Conn)

@@ -166,6 +166,7 @@ compression              yes
 }
 
 func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
+	t.Parallel()
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	s.publish("s", 3)
 	two := int64(2)
@@ -191,6 +192,7 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 }
 
 func TestLimits_InterruptedChange(t *testing.T) {
+	t.Parallel()
 	s := begin(t, eventlog.Settings{Partitions: 3, MaxBytes: 3_000_000})
 	cutOff := func(limit int64) {
 		from := s.b.Log.Settings()
@@ -222,6 +224,7 @@ func TestLimits_InterruptedChange(t *testing.T) {
 }
 
 func TestErrors_OneSentence(t *testing.T) {
+	t.Parallel()
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	const help = "; see rejoin log --help"
 	s.want(2, "", errNothingAsked.Error()+help, "set", "--yes")
