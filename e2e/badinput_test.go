@@ -19,6 +19,7 @@ const jsonType = "application/json"
 // Every refusal is a problem document with a stable code, stores nothing, and
 // leaves the service as it was.
 func TestBadInput_StoresNothing(t *testing.T) {
+	t.Parallel()
 	p := startProc(t, "--max-message-bytes=4096")
 	events := streamPath("bad", "s")
 	good := numbered(1)

@@ -110,6 +110,7 @@ func (b *browser) listen(path string) {
 }
 
 func TestBrowser_ReconnectsWithoutLoss(t *testing.T) {
+	t.Parallel()
 	p := startProc(t, "--retry=100ms")
 	b := openBrowser(t)
 	b.onOrigin(p)

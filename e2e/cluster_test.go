@@ -26,6 +26,7 @@ var clusterKills = flag.Int("cluster-kills", 2, "how many NATS servers are kille
 // What a publisher was told to be stored is in the log once and in order, and comes to
 // each subscriber once, though one server of three after the other is killed.
 func TestGoClient_ClusterServersAreKilled(t *testing.T) {
+	t.Parallel()
 	const streams, partitions = 8, 4
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

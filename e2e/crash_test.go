@@ -16,6 +16,7 @@ import (
 )
 
 func TestKill_StreamLosesAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	const kills, perLife = 3, 150
 	p := startProc(t)
 	path := streamPath("crash", "s")
@@ -135,6 +136,7 @@ func sequenceOf(t testing.TB, id string) uint64 {
 }
 
 func TestResume_QuietStreamWhoseEventsExpired(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*proc){
 		"after a cut":        func(*proc) {},
 		"after a kill":       func(p *proc) { p.kill(); p.start() },
@@ -205,6 +207,7 @@ func TestResume_ExpiredCursorGetsOneGap(t *testing.T) {
 }
 
 func TestResume_BusyStreamBesideAQuietOne(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{
 		"in the window":    nil,
 		"below the window": {"--window-bytes=65536"},
@@ -265,6 +268,7 @@ func (p *proc) begun() {
 }
 
 func TestResume_LogRolledBackToACopy(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]int{"shorter than before": 3, "longer than before": 12} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

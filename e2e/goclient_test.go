@@ -14,6 +14,7 @@ import (
 // its order, whatever happens to ingest, the log and the edge meanwhile: all of them end
 // with the program here.
 func TestGoClient_ProgramIsKilled(t *testing.T) {
+	t.Parallel()
 	const streams, messages, kills = 3, 6000, 3
 	p := startProc(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout)

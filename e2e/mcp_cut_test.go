@@ -60,6 +60,7 @@ func (p *program) host() string { return strings.TrimPrefix(p.url, "http://") }
 // then its edge is killed, and it comes to another one. It gets everything once all the
 // same, and the server does not notice.
 func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
+	t.Parallel()
 	s := startMCP(t)
 	for name, start := range mcpClients {
 		t.Run(name, func(t *testing.T) {
@@ -101,6 +102,7 @@ func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 // back for the rest of a call: it is told no such thing, and its connections live on
 // beyond their age.
 func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
+	t.Parallel()
 	s := startMCP(t)
 	edge := s.edge(t, anyPort, "--max-connection-age=1s", "--heartbeat=50ms")
 	way := newRecorder(t, edge.url)
@@ -137,6 +139,7 @@ func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 // TypeScript v1 does not take an error for a response, and comes back for one. There is
 // none, and it is told so in the one way that it does not ask again after.
 func TestMCP_ClientResumesAFailedCall(t *testing.T) {
+	t.Parallel()
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
 	way := newRecorder(t, edge.url)
@@ -182,6 +185,7 @@ func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
 // A call whose bridge dies, and whose server cannot go on with it, ends with an error; the
 // session lives on at the next bridge of that name.
 func TestMCP_SessionOutlivesItsBridge(t *testing.T) {
+	t.Parallel()
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)

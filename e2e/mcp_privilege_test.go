@@ -45,6 +45,7 @@ func echoServer(t *testing.T) (url string) {
 
 // An MCP session over an edge and a bridge that is killed, and a NATS that is started anew.
 func TestPrivileges_EdgeAndBridge(t *testing.T) {
+	t.Parallel()
 	srv, upstream := startPrivileged(t), echoServer(t)
 	var programs []*program
 	run := func(user, says string, args ...string) *program {

@@ -13,6 +13,7 @@ import (
 
 // A server of others that speaks on its standard input and output, behind the bridge.
 func TestMCP_StdioServer(t *testing.T) {
+	t.Parallel()
 	packages := npm(t)
 	p := startProc(t, "--upstream-command="+packages.node()+" "+packages.path("@modelcontextprotocol", "server-everything", "dist", "index.js")+" stdio")
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)

@@ -11,6 +11,7 @@ import (
 // killed and comes back, and then the bridge loses NATS: no call is lost, and no message
 // comes twice.
 func TestMCP_EdgeOrNATSIsKilledDuringCalls(t *testing.T) {
+	t.Parallel()
 	const sessions, steps = 60, 50
 	s := startMCP(t)
 	edge, another := s.edge(t, anyPort), s.edge(t, anyPort)

@@ -27,6 +27,7 @@ var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in th
 // What a publisher was told to be stored is in the log once and in order, and comes to
 // each subscriber once, though NATS is killed under ingest, edge and janitor meanwhile.
 func TestGoClient_NATSIsKilled(t *testing.T) {
+	t.Parallel()
 	const streams, before, behind = 12, 3000, 3000
 	s := startServices(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage)

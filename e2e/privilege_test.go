@@ -237,6 +237,7 @@ var maySubscribe = map[string]string{
 }
 
 func TestPermissions_EachUser(t *testing.T) {
+	t.Parallel()
 	srv := startPrivileged(t)
 	for _, user := range slices.Concat(credentials.Services, credentials.Outside) {
 		t.Run(user, func(t *testing.T) {
@@ -283,6 +284,7 @@ func TestPermissions_EachUser(t *testing.T) {
 // A session from its first message to its end, over everything that the services do on
 // NATS, none of which NATS refuses.
 func TestPrivileges_Services(t *testing.T) {
+	t.Parallel()
 	srv := startPrivileged(t)
 	var programs []*program
 	run := func(user, says string, args ...string) *program {
@@ -411,6 +413,7 @@ func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 
 // What a user outside is for, it can do with its key alone; nothing of it is refused.
 func TestPrivileges_PublishersAndOperators(t *testing.T) {
+	t.Parallel()
 	srv := startPrivileged(t)
 	services := map[string]*program{}
 	for _, s := range []struct{ user, flag, says string }{ // the janitor makes the log

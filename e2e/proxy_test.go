@@ -19,6 +19,7 @@ import (
 
 // A documented proxy is run as docs/operations.md has it, on ports of its own.
 func TestDocument_ProxiesPassEventStreams(t *testing.T) {
+	t.Parallel()
 	for language, tt := range map[string]struct {
 		frame   string // %s is the documented text
 		program []string

@@ -68,6 +68,7 @@ func (c *privilegedCluster) exchange(files func(store, older string) error, olde
 // Of a cluster that is put back to an older copy as a whole, an ID of an event that is lost
 // names no other event, though one has its sequence: its holder is told.
 func TestClusterRestore_LostEventsAreAGap(t *testing.T) {
+	t.Parallel()
 	c := newPrivilegedCluster(t)
 	programs := []*program{
 		c.service("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=2", "--replicas=3", "--max-bytes=1073741824"),

@@ -15,6 +15,7 @@ import (
 
 // A log of an earlier layout is left as it is, and each service says what to do.
 func TestVersion_ServicesRefuseALogOfVersion1(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	js, err := jetstream.New(srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
 	if err != nil {

@@ -231,6 +231,7 @@ func (w *walled) contents() map[string]uint64 {
 }
 
 func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
+	t.Parallel()
 	w := startWalled(t)
 	w.listen(everything)
 	before := w.contents()
@@ -266,6 +267,7 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 // Who is outside has an account, out of which nothing gets but what it imports, and into
 // which nothing gets but answers.
 func TestImports_OnlyWhatIsExported(t *testing.T) {
+	t.Parallel()
 	w := startWalled(t)
 	w.listen(everything)
 	// The inboxes that users outside may listen on.
@@ -326,6 +328,7 @@ func TestImports_OnlyWhatIsExported(t *testing.T) {
 }
 
 func TestHeaders_ActWithTheirUsersPermissions(t *testing.T) {
+	t.Parallel()
 	w := startWalled(t)
 	w.listen(everything)
 	for _, user := range w.users {
@@ -375,6 +378,7 @@ func TestHeaders_ActWithTheirUsersPermissions(t *testing.T) {
 // can have it deliver to another service, which does nothing then. On the subjects of streams
 // only streams listen, for which it does not deliver.
 func TestConsumers_DeliveriesAreIgnored(t *testing.T) {
+	t.Parallel()
 	w := startWalled(t)
 	ofStream := func(subject string) bool {
 		return strings.HasPrefix(subject, "mcp.0.") || strings.HasPrefix(subject, "$KV.")
