@@ -8,7 +8,7 @@ import (
 // Code is the stable name of a kind of problem, for programs to act on.
 type Code string
 
-// The codes of all problems that a Rejoin service answers with.
+// The codes of all problems that a Rejoin service returns.
 const (
 	CodeInvalidRequest       Code = "invalid_request"
 	CodeInvalidJSON          Code = "invalid_json"
@@ -61,32 +61,32 @@ type Kind struct {
 var Codes = map[Code]Kind{
 	CodeInvalidRequest:       {Status: http.StatusBadRequest, Title: "The request is not valid HTTP."},
 	CodeInvalidJSON:          {Status: http.StatusBadRequest, Title: "The body is not valid JSON."},
-	CodeInvalidBody:          {Status: http.StatusBadRequest, Title: "The body is JSON, but not what this resource takes."},
+	CodeInvalidBody:          {Status: http.StatusBadRequest, Title: "The body is valid JSON, but not what this resource expects."},
 	CodeInvalidMessage:       {Status: http.StatusBadRequest, Title: "The message is not a JSON-RPC 2.0 message."},
 	CodeInvalidName:          {Status: http.StatusBadRequest, Title: "The name of a session or stream is not valid."},
 	CodeInvalidParameter:     {Status: http.StatusBadRequest, Title: "A query parameter is not valid."},
 	CodeInvalidHeader:        {Status: http.StatusBadRequest, Title: "A header is not valid."},
 	CodeReservedType:         {Status: http.StatusBadRequest, Title: "The event type is reserved."},
 	CodeTokenInURL:           {Status: http.StatusBadRequest, Title: "A token must not be in the URL."},
-	CodeUnauthorized:         {Status: http.StatusUnauthorized, Title: "A valid token is needed."},
+	CodeUnauthorized:         {Status: http.StatusUnauthorized, Title: "A valid token is required."},
 	CodeHostNotAllowed:       {Status: http.StatusForbidden, Title: "This server does not serve this host name."},
-	CodeOriginNotAllowed:     {Status: http.StatusForbidden, Title: "Pages of this origin may not do this."},
+	CodeOriginNotAllowed:     {Status: http.StatusForbidden, Title: "Requests from this origin are not allowed."},
 	CodeInsufficientScope:    {Status: http.StatusForbidden, Title: "The token does not allow this."},
-	CodeNotFound:             {Status: http.StatusNotFound, Title: "There is nothing here."},
-	CodeMethodNotAllowed:     {Status: http.StatusMethodNotAllowed, Title: "This resource does not have this method."},
-	CodeNotAcceptable:        {Status: http.StatusNotAcceptable, Title: "This resource does not have an acceptable form."},
+	CodeNotFound:             {Status: http.StatusNotFound, Title: "Not found."},
+	CodeMethodNotAllowed:     {Status: http.StatusMethodNotAllowed, Title: "This resource does not support this method."},
+	CodeNotAcceptable:        {Status: http.StatusNotAcceptable, Title: "No acceptable representation."},
 	CodeRequestTimeout:       {Status: http.StatusRequestTimeout, Title: "The request took too long to arrive."},
 	CodeSessionClosed:        {Status: http.StatusConflict, Title: "The session is closed."},
 	CodeStreamClosed:         {Status: http.StatusConflict, Title: "The stream is closed."},
-	CodeSessionExists:        {Status: http.StatusConflict, Title: "A session of this name exists already."},
+	CodeSessionExists:        {Status: http.StatusConflict, Title: "A session with this name already exists."},
 	CodeTooManyStreams:       {Status: http.StatusConflict, Title: "The session has too many open streams."},
 	CodeGap:                  {Status: http.StatusGone, Title: "Events after this cursor no longer exist."},
 	CodeBodyTooLarge:         {Status: http.StatusRequestEntityTooLarge, Title: "The body is too large."},
-	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The body has a media type that is not supported here."},
+	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The media type of the body is not supported."},
 	CodeHeadersTooLarge:      {Status: http.StatusRequestHeaderFieldsTooLarge, Title: "The headers are too large."},
-	CodeRateLimited:          {Status: http.StatusTooManyRequests, Title: "This comes too often.", RetryAfter: time.Second},
+	CodeRateLimited:          {Status: http.StatusTooManyRequests, Title: "Too many requests.", RetryAfter: time.Second},
 	CodeTooManySessions:      {Status: http.StatusTooManyRequests, Title: "There are too many sessions.", RetryAfter: 30 * time.Second},
-	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Something went wrong on the server."},
+	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Internal server error."},
 	CodeUnavailable:          {Status: http.StatusServiceUnavailable, Title: "The service cannot answer at the moment.", RetryAfter: 3 * time.Second},
 	CodePublishUnknown:       {Status: http.StatusServiceUnavailable, Title: "Whether the event was stored is unknown.", RetryAfter: time.Second},
 	CodeStorageFull:          {Status: http.StatusServiceUnavailable, Title: "The log has no space left.", RetryAfter: 30 * time.Second},

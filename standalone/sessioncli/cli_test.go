@@ -43,7 +43,7 @@ func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusNotFound)
-		answer = `{"type":"urn:rejoin:problem:not_found","title":"There is nothing here.","status":404,"code":"not_found","detail":"No such \u001b[2Jsession."}`
+		answer = `{"type":"urn:rejoin:problem:not_found","title":"Not found.","status":404,"code":"not_found","detail":"No such \u001b[2Jsession."}`
 	}
 	_, _ = io.WriteString(w, answer)
 }
