@@ -20,15 +20,15 @@ type Config struct {
 	daemon.Config
 
 	// Data is the folder that holds everything. Default: ./data.
-	Data string `default:"./data" help:"Folder that holds the log; made when it is missing." placeholder:"FOLDER"`
+	Data string `default:"./data" help:"Folder of the log; created if missing." placeholder:"FOLDER"`
 
 	// NATSAddr is where other programs reach the embedded NATS server. Default: 127.0.0.1:4222
 	// without access control. With it, nowhere; when an address is given, they need the key
 	// in the data folder.
-	NATSAddr string `name:"nats-addr" help:"Address of the embedded NATS server; port 0 takes any free one. With --auth=jwt only who has the key nats.nk in --data is let in (default: 127.0.0.1:4222, none with --auth=jwt)." placeholder:"HOST:PORT"`
+	NATSAddr string `name:"nats-addr" help:"Address of the embedded NATS server; port 0 selects a free port. With --auth=jwt, clients need the key nats.nk in --data (default: 127.0.0.1:4222, none with --auth=jwt)." placeholder:"HOST:PORT"`
 
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
-	MinFreeBytes int64 `default:"268435456" help:"Free space that the data folder's disk must have to start, in bytes." placeholder:"BYTES"`
+	MinFreeBytes int64 `default:"268435456" help:"Free disk space that the data folder needs at start, in bytes." placeholder:"BYTES"`
 
 	Edge     edge.Config             `embed:""`
 	Ingest   ingest.Config           `embed:""`
@@ -71,8 +71,8 @@ func (c Config) bridge() bridge.Config {
 func Options() []kong.Option {
 	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true", "nats-sync-interval": "10s"}
 	helps := map[string]string{
-		"max-bytes":          "Bytes that a new log may hold; -1 for any number (default: half of the disk's free space).",
-		"nats-sync-interval": "How often NATS syncs its files to disk, which the embedded server goes by; what is announced is deleted after twice as long.",
+		"max-bytes":          "Maximum size of a new log, in bytes; -1 for unlimited (default: half of the disk's free space).",
+		"nats-sync-interval": "How often the embedded NATS server syncs its files to disk; announced entries are deleted after twice as long.",
 	}
 	return []kong.Option{kong.PostBuild(func(k *kong.Kong) error {
 		for _, f := range k.Model.Flags {

@@ -60,7 +60,7 @@ func openFolder(path string, minFree int64) (*folder, error) {
 		return nil, refused(path, err)
 	}
 	if free < minFree {
-		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes asks for %s; free some, or choose another folder with --data",
+		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes requires %s; free some space, or choose another folder with --data",
 			path, megabytes(free), megabytes(minFree)), ErrNoSpace}
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o640)

@@ -175,7 +175,7 @@ func (l *serverLog) Warnf(format string, v ...any) {
 func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
 	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {
-		l.failed.set(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; see that its disk has free space, and start again", l.failed.folder), ErrNoSpace})
+		l.failed.set(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.failed.folder), ErrNoSpace})
 	}
 }
 

@@ -92,7 +92,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if settings.MaxBytes == 0 {
 		settings.MaxBytes = f.free / 2
 	} else if f.isNew() && settings.MaxBytes > f.room() {
-		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; give a smaller --max-bytes, or choose another folder with --data",
+		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
 			megabytes(settings.MaxBytes), f.path, megabytes(f.free)), ErrNoSpace}
 	}
 	// A port that is taken is found before anything is written.
@@ -237,7 +237,7 @@ func explain(f *folder, err error) error {
 	case errors.Is(err, eventlog.ErrMismatch):
 		return &sentence{fmt.Sprintf("%s: %v; --data chooses another folder", f.path, err), ErrVersion}
 	case errors.Is(err, eventlog.ErrFull):
-		return &sentence{fmt.Sprintf("%s has %s of free space, which is too little for the log; free some, or give a smaller --max-bytes", f.path, megabytes(f.free)), ErrNoSpace}
+		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, megabytes(f.free)), ErrNoSpace}
 	default:
 		return err
 	}

@@ -25,50 +25,50 @@ type Config struct {
 	// UpstreamCommand starts an MCP server that speaks stdio: a program and its
 	// arguments, quoted as in a shell. Each session has a process of its own. It goes
 	// without Upstream.
-	UpstreamCommand string `help:"Command of an MCP server that speaks stdio, with its arguments, quoted as in a shell; each session has a process of its own." placeholder:"COMMAND"`
+	UpstreamCommand string `help:"Command that starts an MCP server speaking stdio, with its arguments, quoted as in a shell; each session gets its own process." placeholder:"COMMAND"`
 
 	// UpstreamEnv are the names of the variables of the bridge's environment that a process
 	// of UpstreamCommand gets, besides PATH, HOME, LANG, LC_*, TZ and TMPDIR. Default: none.
-	UpstreamEnv []string `help:"Variables of the environment, besides PATH, HOME, LANG, LC_*, TZ and TMPDIR, that the process of --upstream-command gets." placeholder:"NAME"`
+	UpstreamEnv []string `help:"Environment variables passed to the process of --upstream-command, in addition to PATH, HOME, LANG, LC_*, TZ and TMPDIR." placeholder:"NAME"`
 
 	// UpstreamUser is the user that a process of UpstreamCommand runs as, by name or as
 	// UID, with :GID for a group that is not the user's own: in no other group, and with
 	// that user's home folder. The bridge must be root or have CAP_SETUID, CAP_SETGID and
 	// CAP_KILL. Default: the bridge's own user.
-	UpstreamUser string `help:"User that the process of --upstream-command runs as, by name or as UID[:GID]; the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL (default: the bridge's own)." placeholder:"USER"`
+	UpstreamUser string `help:"User that runs the process of --upstream-command, by name or as UID[:GID]; the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL (default: the bridge's own)." placeholder:"USER"`
 
 	// MaxProcesses is how many processes of UpstreamCommand may run at once; more
 	// sessions are answered 503. While more than three quarters of them run, who has more
 	// than a quarter gets no new one. Default: 100.
-	MaxProcesses int `default:"100" help:"Most processes of --upstream-command at once; while more than three quarters run, no client gets more than a quarter." placeholder:"N"`
+	MaxProcesses int `default:"100" help:"Maximum number of processes of --upstream-command; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
 	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
-	UpstreamHeader []string `sep:"none" help:"Header field of every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
+	UpstreamHeader []string `sep:"none" help:"Header field added to every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
 
 	// ForwardHeader are the names of the client's header fields that the upstream gets.
 	// Credentials cannot be among them, since edges pass none on.
-	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Client's header fields that the MCP server gets, besides credentials, which stay at the edge." placeholder:"NAME"`
+	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Header fields of the client that are forwarded to the MCP server; credentials are never forwarded." placeholder:"NAME"`
 
 	// BridgeName is what a bridge that is started anew recognizes its sessions by: it
 	// must be another one for each bridge. Default: the host's name.
-	BridgeName string `help:"Name by which a bridge that is started anew finds its sessions; another one for each bridge (default: the host's name)." placeholder:"NAME"`
+	BridgeName string `help:"Unique name of this bridge, by which it finds its sessions after a restart (default: the host's name)." placeholder:"NAME"`
 
 	// AcceptAfter is how long a client waits to hear that the upstream refuses its
 	// requests; what is refused later is an error in its stream. Default: 100 ms.
-	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to refuse a request with a status."`
+	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to reject a request with an HTTP status."`
 
 	// CallTimeout is how long a request may be without any message from the upstream
 	// before it is cancelled. 0 and -1: for ever. Default: 5 min.
-	CallTimeout Timeout `default:"5m" help:"Longest time without any message before a request is cancelled; 0 or -1 for any time." placeholder:"DURATION"`
+	CallTimeout Timeout `default:"5m" help:"Maximum time without any message before a request is cancelled; 0 or -1 for unlimited." placeholder:"DURATION"`
 
 	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
-	OpenTimeout time.Duration `default:"30s" help:"Longest time that initialize may take, and that the MCP server may be away in the middle of a request."`
+	OpenTimeout time.Duration `default:"30s" help:"Maximum duration of initialize, and of an outage of the MCP server during a request."`
 
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of those that are open, while they are
 	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
-	MaxCalls int `default:"4096" help:"Most requests that are open at once; while there are more than three quarters, no client gets more than a quarter." placeholder:"N"`
+	MaxCalls int `default:"4096" help:"Maximum number of open requests; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
 	// Sessions bound the sessions of all services.
 	Sessions session.LimitsConfig `kong:"-"`
@@ -88,7 +88,7 @@ func (t *Timeout) UnmarshalText(text []byte) error {
 	}
 	d, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no duration such as 5m, nor -1", text)
+		return fmt.Errorf("%q is not a duration (examples: 5m, 1h; 0 or -1 for unlimited)", text)
 	}
 	*t = Timeout(d)
 	return nil

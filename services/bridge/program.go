@@ -17,7 +17,7 @@ type ProgramConfig struct {
 	Sessions session.LimitsConfig `embed:""`
 
 	// AckTimeout is that of [Config].
-	AckTimeout time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream."`
+	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].

@@ -14,32 +14,32 @@ import (
 type Config struct {
 	// IngestAddr is the address that publishers reach, host:port; port 0 takes
 	// any free one. Default: 127.0.0.1:8081.
-	IngestAddr string `default:"127.0.0.1:8081" help:"Address for publishers; port 0 takes any free one." placeholder:"HOST:PORT"`
+	IngestAddr string `default:"127.0.0.1:8081" help:"Address for publishers; port 0 selects a free port." placeholder:"HOST:PORT"`
 
 	// IngestHosts are the names, besides those of the loopback interface, that a
 	// request's Host header may have, without port.
-	IngestHosts []string `help:"Host names, besides localhost, under which publishers may address ingest." placeholder:"HOST"`
+	IngestHosts []string `help:"Host names, in addition to localhost, that publishers may use for ingest." placeholder:"HOST"`
 
 	// AckTimeout bounds a publish, from the look at the session's state to
 	// JetStream's acknowledgement. Default: 2 s.
-	AckTimeout time.Duration `default:"2s" help:"Longest time that a publish waits for JetStream."`
+	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 
 	// MaxInFlight is how many publishes and closes may be under way at once; more are
 	// answered 503. Default: 4096.
-	MaxInFlight int `default:"4096" help:"Most publishes and closes under way at once." placeholder:"N"`
+	MaxInFlight int `default:"4096" help:"Maximum number of concurrent publishes and closes." placeholder:"N"`
 
 	// MaxPublishRate bounds the messages of a publisher over HTTP, which is a token's
 	// subject, or without access control a client address; MaxSessionPublishRate those
 	// of a session, over NATS as well. Both are messages a second at this ingest; those
 	// of ten seconds may come at once. A message over the limit is answered 429, a batch
 	// is slowed down. 0 and -1: no limit. Default: 0.
-	MaxPublishRate        int `default:"0" help:"Messages in a second that a token's subject may publish over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
-	MaxSessionPublishRate int `default:"0" help:"Messages in a second that may be published to a session at this ingest; those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+	MaxPublishRate        int `default:"0" help:"Messages per second from one token subject (without access control: from one client address; IPv6: one /64 network) over HTTP, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
+	MaxSessionPublishRate int `default:"0" help:"Messages per second to one session, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 
 	// MaxSessionRate bounds the new sessions and changes of members of a client over HTTP, by token or address as
 	// MaxPublishRate, in sessions a second at this ingest; those of ten seconds may come at
 	// once. One more is answered 429. 0 and -1: no limit. Default: 100.
-	MaxSessionRate int `default:"100" help:"New sessions and changes of members in a second that a token's subject may have over HTTP at this ingest, or without access control a client address (IPv6: one /64 network); those of ten seconds may come at once; 0 or -1 for any number." placeholder:"N"`
+	MaxSessionRate int `default:"100" help:"New sessions and changes of members per second from one token subject (without access control: from one client address; IPv6: one /64 network) over HTTP, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 
 	// Sessions bound the sessions of all services.
 	Sessions session.LimitsConfig `kong:"-"`

@@ -13,11 +13,11 @@ type Config struct {
 	// JanitorAddr is the address of the HTTP interface, host:port; port 0 takes
 	// any free one. Empty: no listener, which is for a program that serves
 	// [Service.Routes] itself. Default: 127.0.0.1:8082.
-	JanitorAddr string `default:"127.0.0.1:8082" help:"Address that serves what is retained; port 0 takes any free one." placeholder:"HOST:PORT"`
+	JanitorAddr string `default:"127.0.0.1:8082" help:"Address of the API on retained sessions; port 0 selects a free port." placeholder:"HOST:PORT"`
 
 	// JanitorHosts are the names, besides those of the loopback interface, that a
 	// request's Host header may have, without port.
-	JanitorHosts []string `help:"Host names, besides localhost, under which clients may address the janitor." placeholder:"HOST"`
+	JanitorHosts []string `help:"Host names, in addition to localhost, that clients may use for the janitor." placeholder:"HOST"`
 
 	// Interval is the time between two sweeps. Default: 5 s.
 	Interval time.Duration `default:"5s" help:"Time between two sweeps."`
@@ -25,12 +25,12 @@ type Config struct {
 	// Lease is how long the acting janitor may be gone until another one acts, at the
 	// latest after three times as long. It is renewed every third of it. An installation's
 	// first janitor decides. At least 1 s; 0: the default. Default: 5 s.
-	Lease time.Duration `default:"5s" help:"How long the acting janitor's lease is good without a renewal; a standby acts within three times as long."`
+	Lease time.Duration `default:"5s" help:"How long the active janitor's lease is valid without renewal; a standby takes over within three times as long."`
 
 	// SyncInterval is the sync_interval of the NATS servers: what they have stored for longer
 	// than twice that survives a loss of power. What the janitor announces it deletes after so
 	// long. Default: 2 min, which is the servers' default; 0 for servers that always sync.
-	SyncInterval time.Duration `name:"nats-sync-interval" default:"2m" help:"The sync_interval of the NATS servers; what is announced is deleted after twice as long."`
+	SyncInterval time.Duration `name:"nats-sync-interval" default:"2m" help:"The sync_interval of the NATS servers; announced entries are deleted after twice as long."`
 
 	// ClosedGrace is how long the events of a closed session are kept. Default: 5 min.
 	ClosedGrace time.Duration `default:"5m" help:"How long the events of a closed session are kept."`
@@ -38,28 +38,28 @@ type Config struct {
 	// TombstoneTTL is how long the name of a closed session is not given again, and a while
 	// longer: until the floor has passed its last entry in the log. It must not be shorter than
 	// ClosedGrace. Default: 24 h.
-	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session is not given again."`
+	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session cannot be reused."`
 
 	// IdleAfter is how long a session may have no events in the log, no subscribers and
 	// no requests until it is closed; -1 for ever. 0, which no flag gives, is the same.
 	// Default: 24 h.
-	IdleAfter Age `default:"24h" help:"How long a session may be without events in the log, subscribers and requests until it is closed; -1 for ever." placeholder:"DURATION"`
+	IdleAfter Age `default:"24h" help:"How long a session may have no events in the log, subscribers or requests before it is closed; -1 for unlimited." placeholder:"DURATION"`
 
 	// UnusedAfter is how long a session may be open that was never used: nothing was stored in
 	// it but its opening, and no edge knows of a subscriber or request since it was created.
 	// Sessions that were created before the acting janitor began, or while an edge ran that has
 	// gone, count as used, since nobody knows. -1 and 0: as long as any other. Default: 1 h.
-	UnusedAfter Age `default:"1h" help:"How long a session that was never used, with no event, subscriber or request since it was created, stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
+	UnusedAfter Age `default:"1h" help:"How long a session that was never used (no event, subscriber or request since its creation) stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
 
 	// IdleAfterOverride is how long the metadata of a session may ask to stay open so, and
 	// without use; -1 for ever. Default: 0, which is no longer than IdleAfter and UnusedAfter.
-	IdleAfterOverride Age `default:"0s" help:"How long a session may stay open without events, subscribers and requests when its metadata asks for it; -1 for ever, 0 for no longer than --idle-after and --unused-after." placeholder:"DURATION"`
+	IdleAfterOverride Age `default:"0s" help:"Maximum idleAfter that the metadata of a session may request; -1 for unlimited, 0 for no more than --idle-after and --unused-after." placeholder:"DURATION"`
 
 	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
 	// of a session may ask for; -1 any number. Default: 0, which is no more than the
 	// log's limits.
-	MaxEventsOverride int64 `default:"0" help:"Events of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"N"`
-	MaxBytesOverride  int64 `default:"0" help:"Bytes of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit." placeholder:"BYTES"`
+	MaxEventsOverride int64 `default:"0" help:"Maximum events that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"N"`
+	MaxBytesOverride  int64 `default:"0" help:"Maximum bytes that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"BYTES"`
 
 	// AdminPage serves the admin page at /admin.
 	AdminPage bool `name:"admin-page" help:"Serve the admin page at /admin." negatable:""`

@@ -14,21 +14,21 @@ type LogFlags struct {
 	// Partitions is the number of partitions. Default: 16.
 	Partitions int `help:"Partitions of a new log (default: 16)." placeholder:"N"`
 	// Replicas is the number of servers that hold each partition. Default: 1.
-	Replicas int `help:"Servers that hold each partition of a new log (default: 1)." placeholder:"N"`
+	Replicas int `help:"Servers that store each partition of a new log (default: 1)." placeholder:"N"`
 	// MaxAge is how long an event is retained; -1 for ever. Default: 1 h.
-	MaxAge Age `help:"How long a new log retains an event; -1 for ever (default: 1h)." placeholder:"DURATION"`
+	MaxAge Age `help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
 	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
-	MaxEventsPerStream int64 `help:"Events of one stream that a new log retains; -1 for all (default: 10000)." placeholder:"N"`
+	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
-	MaxBytes int64 `help:"Bytes that a new log may hold; -1 for any number (default: 8589934592)." placeholder:"BYTES"`
+	MaxBytes int64 `help:"Maximum size of a new log, in bytes; -1 for unlimited (default: 8589934592)." placeholder:"BYTES"`
 	// MaxMessageBytes is the largest event. Default: 1 MiB.
-	MaxMessageBytes int `help:"Largest message that a new log takes (default: 1048576)." placeholder:"BYTES"`
+	MaxMessageBytes int `help:"Maximum size of a message in a new log, in bytes (default: 1048576)." placeholder:"BYTES"`
 	// MaxEventsPerSession is how many events of one session are retained; -1 all. Default: 10,000.
-	MaxEventsPerSession int64 `help:"Events of one session that are retained in a new log; -1 for all (default: 10000)." placeholder:"N"`
+	MaxEventsPerSession int64 `help:"Events that a new log retains per session; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 10 MiB.
-	MaxBytesPerSession int64 `help:"Bytes of one session that are retained in a new log; -1 for any number (default: 10485760)." placeholder:"BYTES"`
+	MaxBytesPerSession int64 `help:"Bytes that a new log retains per session; -1 for unlimited (default: 10485760)." placeholder:"BYTES"`
 	// MaxStreamsPerSession is how many open streams of one session may hold events; -1 any number. Default: 100.
-	MaxStreamsPerSession int64 `help:"Open streams of one session in a new log; -1 for any number (default: 100)." placeholder:"N"`
+	MaxStreamsPerSession int64 `help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.
 	Compression *bool `negatable:"" help:"Compress the stored blocks of a new log (default: yes)."`
 }
@@ -44,7 +44,7 @@ func (a *Age) UnmarshalText(text []byte) error {
 	}
 	d, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no duration such as 90m, nor -1", text)
+		return fmt.Errorf("%q is not a duration (examples: 90m, 24h; -1 for unlimited)", text)
 	}
 	*a = Age(d)
 	return nil

@@ -34,16 +34,16 @@ type Config struct {
 	JWKSURL string `name:"jwt-jwks-url" help:"URL of the JWKS with the public keys of RS256, ES256 and EdDSA tokens." placeholder:"URL"`
 
 	// Audience is what the claim "aud" must hold. Required.
-	Audience string `name:"jwt-audience" help:"What the claim aud of a token must hold." placeholder:"NAME"`
+	Audience string `name:"jwt-audience" help:"Audience that the claim aud of a token must contain." placeholder:"NAME"`
 
 	// Issuer is what the claim "iss" must be. Empty: it is not looked at. A JWKS needs it:
 	// the set may hold keys of several issuers, and a session belongs to a subject, which
 	// another issuer may give to another user.
-	Issuer string `name:"jwt-issuer" help:"What the claim iss of a token must be; needed with --jwt-jwks-url." placeholder:"NAME"`
+	Issuer string `name:"jwt-issuer" help:"Issuer that the claim iss of a token must name; required with --jwt-jwks-url." placeholder:"NAME"`
 
 	// Insecure allows to listen where other machines reach it without access control,
 	// and to fetch keys over plain HTTP.
-	Insecure bool `name:"insecure" help:"Let other machines in although there is no access control, and fetch keys over plain HTTP."`
+	Insecure bool `name:"insecure" help:"Accept connections from other machines without access control, and fetch keys over plain HTTP."`
 }
 
 // On reports whether there is access control.

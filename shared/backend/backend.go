@@ -22,7 +22,7 @@ import (
 // Config says where NATS is.
 type Config struct {
 	// NATSURL is one URL of a NATS server, or several with commas between them.
-	NATSURL string `name:"nats-url" help:"URL of the NATS server; several with commas between them." default:"nats://127.0.0.1:4222" placeholder:"URL"`
+	NATSURL string `name:"nats-url" help:"URL of the NATS server; separate several with commas." default:"nats://127.0.0.1:4222" placeholder:"URL"`
 	// NATSCreds is a credentials file, and NATSNkey a file with the seed of an NKey; one
 	// of them, or none.
 	NATSCreds string `name:"nats-creds" help:"Credentials file for NATS." type:"path" placeholder:"FILE"`

@@ -24,16 +24,16 @@ type Config struct {
 	// AdminAddr is the address of the admin port, host:port. Empty: no admin
 	// port. Default: the Kong variable admin_addr, 127.0.0.1:9080 unless the
 	// program sets another with kong.Vars.
-	AdminAddr string `default:"${admin_addr}" help:"Address of the admin port: /livez, /readyz, /metrics. Empty switches it off." placeholder:"HOST:PORT"`
+	AdminAddr string `default:"${admin_addr}" help:"Address of the admin port: /livez, /readyz, /metrics. Empty disables it." placeholder:"HOST:PORT"`
 
 	// AdminHosts are the names that a request's Host header to the admin port may have,
 	// without port, besides addresses, names without a dot and the machine's own. Default:
 	// none.
-	AdminHosts []string `help:"Host names with a dot, besides the machine's own, under which the admin port may be addressed." placeholder:"HOST"`
+	AdminHosts []string `help:"Host names with a dot, in addition to the machine's own, that clients may use for the admin port." placeholder:"HOST"`
 
 	// LogLevel is the lowest level that is logged: debug, info, warn or
 	// error. Default: info.
-	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged: debug, info, warn or error."`
+	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"Lowest level to log: debug, info, warn or error."`
 
 	// LogFormat is text, json, or auto: text on a terminal, JSON otherwise.
 	// Default: auto.
@@ -41,23 +41,23 @@ type Config struct {
 
 	// LogBodies shows messages in the debug lines about publishing. Default: false, no
 	// line of the log has any part of a message.
-	LogBodies bool `help:"Show messages in the debug lines about publishing."`
+	LogBodies bool `help:"Include message bodies in debug log lines about publishing."`
 
 	// MemoryBudget is how many bytes clients may make the program hold, in requests, answers
 	// and reads of the log; -1 for any number. Default, and the meaning of zero:
 	// [quota.Memory].
-	MemoryBudget int64 `default:"0" help:"Bytes that clients may make the program hold; 0 for a quarter of GOMEMLIMIT or of the container's memory, 64 MiB without either; -1 for any number."`
+	MemoryBudget int64 `default:"0" help:"Maximum memory for data held on behalf of clients, in bytes; 0 for a quarter of GOMEMLIMIT or of the container's memory (64 MiB without either); -1 for unlimited."`
 
 	// StopTimeout bounds the time from the first signal to the end of the
 	// program. Default, and the meaning of zero: 30 s.
-	StopTimeout time.Duration `default:"30s" help:"Longest time that an orderly stop may take."`
+	StopTimeout time.Duration `default:"30s" help:"Maximum duration of an orderly stop."`
 
 	// Pprof serves /debug/pprof on the admin port. Default: false.
 	Pprof bool `help:"Serve /debug/pprof on the admin port."`
 
 	// Healthcheck asks the program of the same configuration that runs already whether it
 	// is ready, and exits with 0 or 1: for containers that hold nothing else to ask with.
-	Healthcheck bool `env:"-" hidden:"" help:"Ask the admin port whether the program that runs is ready, and exit with 0 or 1."`
+	Healthcheck bool `env:"-" hidden:"" help:"Check on the admin port whether the running program is ready; exit with 0 or 1."`
 
 	// Version is the --version flag; it has no environment variable.
 	Version kong.VersionFlag `env:"-" help:"Print the version and exit."`

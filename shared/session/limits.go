@@ -16,8 +16,8 @@ type LimitsConfig struct {
 	// quarter gets no new session; without access control a client address, as far as this
 	// service has opened sessions for it since its start. 0 and -1: no limit. Default: 30,000
 	// and 16 MiB.
-	MaxSessions      int64 `default:"30000" help:"Sessions that there may be, open or closed; once three quarters are taken, nobody gets more than a quarter; -1 for any number." placeholder:"N"`
-	MaxMetadataBytes int64 `default:"16777216" help:"Bytes that the metadata and members of all sessions may have together, shared like --max-sessions; -1 for any number." placeholder:"BYTES"`
+	MaxSessions      int64 `default:"30000" help:"Maximum number of sessions, open or closed; once three quarters are in use, no owner gets more than a quarter; -1 for unlimited." placeholder:"N"`
+	MaxMetadataBytes int64 `default:"16777216" help:"Maximum total size of the metadata and members of all sessions, in bytes, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

@@ -97,7 +97,7 @@ func larger[T ~int64](a, b T) bool { return b >= 0 && (a < 0 || a > b) }
 type StreamsOverride struct {
 	// MaxStreamsOverride is how many open streams a session's metadata may ask for; -1
 	// any number. Default: 0, which is no more than the log's limit.
-	MaxStreamsOverride int64 `default:"0" help:"Open streams of a session that its metadata may ask for, beyond the log's limit; -1 for any number, 0 for no more than that limit; the same at ingest and janitor." placeholder:"N"`
+	MaxStreamsOverride int64 `default:"0" help:"Maximum open streams that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit; use the same value for ingest and janitor." placeholder:"N"`
 }
 
 // Validate returns an error that names the flag when its value makes no sense.

@@ -25,7 +25,7 @@ type AccessConfig struct {
 	// something, with a cookie too: scheme, host, and the port if it is not the scheme's
 	// own. A service's own pages need no entry, except to change something with a cookie.
 	// Default: none.
-	CORSOrigins []string `name:"cors-origins" help:"Origins of the pages in browsers that may read answers and change something, such as https://app.example." placeholder:"ORIGIN"`
+	CORSOrigins []string `name:"cors-origins" help:"Origins of web pages that may read responses and make changes, such as https://app.example." placeholder:"ORIGIN"`
 }
 
 // Validate returns an error that says what to do about the first flag that makes no

@@ -22,15 +22,15 @@ type ClientsConfig struct {
 	// TrustedProxies are the addresses and networks (CIDR) of the proxies in front.
 	// Only what they say in X-Forwarded-For is believed. Default: none, and the header
 	// is ignored.
-	TrustedProxies []string `name:"trusted-proxies" help:"Addresses and networks (CIDR) of the proxies in front, whose X-Forwarded-For tells the client's address; from others it is ignored." placeholder:"CIDR"`
+	TrustedProxies []string `name:"trusted-proxies" help:"Addresses and networks (CIDR) of the proxies whose X-Forwarded-For is trusted for the client's address; from others it is ignored." placeholder:"CIDR"`
 
 	// HeaderTimeout bounds the time from a request's first byte to the end of its headers,
 	// and on a new connection from the connect. Default: 10 s.
-	HeaderTimeout time.Duration `name:"header-timeout" help:"Longest time that the headers of a request may take." default:"10s"`
+	HeaderTimeout time.Duration `name:"header-timeout" help:"Maximum time for the headers of a request to arrive." default:"10s"`
 
 	// BodyTimeout bounds the time from the end of the headers to the end of the body; in
 	// NDJSON that of each line. Default: 1 min.
-	BodyTimeout time.Duration `name:"body-timeout" help:"Longest time that the body of a request may take, or in NDJSON each line of it." default:"1m"`
+	BodyTimeout time.Duration `name:"body-timeout" help:"Maximum time for the body of a request to arrive; in NDJSON, for each line." default:"1m"`
 }
 
 // Validate returns an error about the first flag that makes no sense.

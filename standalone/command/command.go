@@ -30,22 +30,22 @@ const serveName = "serve"
 func commands() []command {
 	return []command{
 		{serveName, "Run everything in one process. Without a command, rejoin does this.", serve},
-		{"publish", "Publish messages from standard input, one on each line.", streamcli.PublishApp},
-		{"tail", "Print the events of a stream, or of a whole session, as they come.", streamcli.TailApp},
-		{"sessions", "List sessions, show one, create and close them.", sessioncli.App},
-		{"log", "Show what the log is set to and holds, and change its limits.", logcli.App},
-		{"token", "Make a token for development.", tokencli.App},
+		{"publish", "Publish messages from standard input, one per line.", streamcli.PublishApp},
+		{"tail", "Print the events of a stream, or of a whole session, as they arrive.", streamcli.TailApp},
+		{"sessions", "List, show, create and close sessions.", sessioncli.App},
+		{"log", "Show the log's settings and content, and change its limits.", logcli.App},
+		{"token", "Create a token for development.", tokencli.App},
 		{"completion", "Print a script that completes commands and flags in a shell.", completion},
 	}
 }
 
-const description = `Run everything in one process: publish, stream, and continue exactly.
+const description = `Run everything in one process: publish, stream, and resume exactly.
 
   rejoin
   rejoin serve --data=/var/lib/rejoin --max-age=24h
   rejoin serve --auth=jwt --jwt-secret-file=jwt.secret --jwt-audience=dev
 
-Everything is in the folder of --data, and goes on from there at the next start.`
+All data is in the folder of --data, and is used again at the next start.`
 
 func serve(args []string) daemon.App {
 	var cfg standalone.Config
@@ -83,7 +83,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // help is what rejoin --help prints.
 func help() string {
 	var b strings.Builder
-	b.WriteString("Usage: rejoin [<command>] [flags]\n\nResumable event streams: publish, stream, and continue exactly.\n\nCommands:\n")
+	b.WriteString("Usage: rejoin [<command>] [flags]\n\nResumable event streams: publish, stream, and resume exactly.\n\nCommands:\n")
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "  %-10s  %s\n", c.name, c.summary)
 	}
@@ -97,12 +97,12 @@ Examples:
   source <(rejoin completion bash)
 
 Exit codes:
-  0    it was done
-  1    it failed
+  0    success
+  1    failure
   2    a command, a flag, an argument or an environment variable is wrong
-  130  ended at once by a second Ctrl-C
+  130  stopped at once by a second Ctrl-C
 
-rejoin <command> --help shows a command's flags, and more examples.
+rejoin <command> --help shows the flags of a command, and more examples.
 `)
 	return b.String()
 }

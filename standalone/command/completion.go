@@ -21,12 +21,12 @@ type completionCLI struct {
 
 const completionDescription = `Print a script that completes commands and flags in a shell.
 
-In bash, for this shell, and for all that are started later:
+In bash, for this shell, and for all later ones:
 
   source <(rejoin completion bash)
   rejoin completion bash >~/.local/share/bash-completion/completions/rejoin
 
-In zsh, behind compinit, and in fish:
+In zsh, after compinit, and in fish:
 
   source <(rejoin completion zsh)
   rejoin completion fish >~/.config/fish/completions/rejoin.fish`

@@ -26,8 +26,8 @@ import (
 type CLI struct {
 	daemon.Config
 	Backend backend.Config `embed:""`
-	Show    ShowFlags      `cmd:"" help:"Show the log's settings, and what each of its partitions holds."`
-	Set     SetFlags       `cmd:"" help:"Change limits of the log, while everything runs."`
+	Show    ShowFlags      `cmd:"" help:"Show the log's settings, and the content of each partition."`
+	Set     SetFlags       `cmd:"" help:"Change limits of the log, without a restart."`
 }
 
 // Validate returns an error when what is to be set makes no sense for any log.
@@ -39,7 +39,7 @@ func (cli *CLI) Validate(kctx *kong.Context) error {
 	return err
 }
 
-const description = `Show what the log is set to and holds, and change its limits.
+const description = `Show the log's settings and content, and change its limits.
 
   rejoin log show
   rejoin log show --json --nats-url=nats://nats.example:4222
@@ -75,7 +75,7 @@ func open(ctx context.Context, cfg backend.Config) (*eventlog.Log, func(), error
 	quiet := slog.New(slog.DiscardHandler)
 	nc, err := cfg.Connect("rejoin log", quiet, nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or say where NATS is with --nats-url", withoutSecrets(cfg.NATSURL), err)
+		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or set the address of NATS with --nats-url", withoutSecrets(cfg.NATSURL), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()

@@ -52,7 +52,7 @@ func TestReplicas_WhilePublishing(t *testing.T) {
 			t.Errorf("%s has %d replicas, and %d servers beside its leader", name, info.Config.Replicas, len(info.Cluster.Replicas))
 		}
 	}
-	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--replicas=3")
+	s.want(0, "The log already has these settings.\n", "", "set", "--replicas=3")
 }
 
 // publishOnce stores event n, under its key until that is acknowledged, and returns 1; 0

@@ -108,7 +108,7 @@ func (s *system) publish(session string, n int) {
 }
 
 // swept is what follows when limits are smaller.
-const swept = "; the janitor's next sweep removes what is too much.\n"
+const swept = "; the janitor's next sweep deletes the excess.\n"
 
 // trimmed waits until the janitor has removed all but so many entries of a partition.
 func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
@@ -129,7 +129,7 @@ func TestLimits_ShowAndChange(t *testing.T) {
 	s.publish("s", 4)
 	s.want(0, "max-age: 1h30m → 2h\nmax-events-per-session: 10000 → no limit\nmax-streams-per-session: 100 → 200\nAll 2 partitions are set.\n", "",
 		"set", "--max-age=2h", "--max-events-per-session=-1", "--max-streams-per-session=200")
-	s.want(0, "The log has these settings; there is nothing to change.\n", "", "set", "--max-age=120m")
+	s.want(0, "The log already has these settings.\n", "", "set", "--max-age=120m")
 	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
 		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--max-streams-per-session=5", "--yes")
 	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
@@ -177,7 +177,7 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 		return out.String(), err
 	}
 	for answer, want := range map[string]error{"": errNotAsked, "\n": errNo, "n\n": errNo, "yesterday\n": errNo} {
-		if out, err := try(question{strings.NewReader(answer), true}); err != want || !strings.HasPrefix(out, "max-events-per-stream: 10000 → 2\nEvents that") { //nolint:errorlint // exactly this
+		if out, err := try(question{strings.NewReader(answer), true}); err != want || !strings.HasPrefix(out, "max-events-per-stream: 10000 → 2\nEvents beyond") { //nolint:errorlint // exactly this
 			t.Errorf("answered %q: %q, %v", answer, out, err)
 		}
 	}
@@ -206,11 +206,11 @@ func TestLimits_InterruptedChange(t *testing.T) {
 			return err == nil
 		})
 	}
-	const others = "1 of 3 partitions have other limits, since a change was cut off; they get these as well.\n"
+	const others = "1 of 3 partitions have other limits after an interrupted change; they get these as well.\n"
 	const three, six = "3000000 (2.9 MiB)", "6000000 (5.7 MiB)"
 	cutOff(6_000_000)
 	_, out, _ := run(t, "show", "--nats-url="+s.url)
-	if !strings.Contains(out, "max-bytes                "+three+"\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits: a change was cut off; rejoin log set brings it to its end.\n") {
+	if !strings.Contains(out, "max-bytes                "+three+"\n") || !strings.HasSuffix(out, "\n1 of 3 partitions have other limits after an interrupted change; rejoin log set completes it.\n") {
 		t.Errorf("it shows\n%s", out)
 	}
 	s.want(0, "max-bytes: "+three+" → "+six+"\n"+others+"All 3 partitions are set.\n", "", "set", "--max-bytes=6000000")
@@ -232,7 +232,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	s.want(2, "", "--max-age must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
 	s.want(2, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none"+help, "set", "--max-age=1ms")
 	s.want(2, "", "invalid log settings: a limit must be positive, or -1 for none"+help, "set", "--max-bytes-per-session=-2")
-	s.want(2, "", `--max-age: "soon" is no duration such as 90m, nor -1; see rejoin log --help`, "set", "--max-age=soon")
+	s.want(2, "", `--max-age: "soon" is not a duration (examples: 90m, 24h; -1 for unlimited); see rejoin log --help`, "set", "--max-age=soon")
 	for name, url := range map[string]string{"no server": "nats://user:secret@127.0.0.1:1", "no log": natstest.Start(t).URL()} {
 		code, _, stderr := run(t, "show", "--nats-url="+url)
 		if code != 1 || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "secret") {
@@ -248,7 +248,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	}
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
-	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers, which is what changes a log; start one, and repeat it to be sure that it is done", "set", "--max-age=2h")
+	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start a janitor, which applies the changes, and repeat the command to be sure that it is complete", "set", "--max-age=2h")
 }
 
 func TestErrors_ShowNoSecrets(t *testing.T) {

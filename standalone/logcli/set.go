@@ -17,19 +17,19 @@ import (
 // SetFlags are the flags of "rejoin log set": the limits of a log. The environment
 // does not count, where the flags for a new log have the same names.
 type SetFlags struct {
-	MaxAge               *janitor.Age `env:"-" help:"How long an event is retained; -1 for ever." placeholder:"DURATION"`
-	MaxEventsPerStream   *int64       `env:"-" help:"Events of one stream that are retained; -1 for all." placeholder:"N"`
-	MaxBytes             *int64       `env:"-" help:"Bytes that the whole log may hold; -1 for any number." placeholder:"BYTES"`
-	MaxEventsPerSession  *int64       `env:"-" help:"Events of one session that are retained; -1 for all." placeholder:"N"`
-	MaxBytesPerSession   *int64       `env:"-" help:"Bytes of one session that are retained; -1 for any number." placeholder:"BYTES"`
-	MaxStreamsPerSession *int64       `env:"-" help:"Open streams of one session; -1 for any number." placeholder:"N"`
-	Replicas             *int         `env:"-" help:"Servers of the cluster that hold each partition." placeholder:"N"`
-	Yes                  bool         `env:"-" short:"y" help:"Do not ask before events are removed."`
+	MaxAge               *janitor.Age `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
+	MaxEventsPerStream   *int64       `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
+	MaxBytes             *int64       `env:"-" help:"Maximum size of the whole log, in bytes; -1 for unlimited." placeholder:"BYTES"`
+	MaxEventsPerSession  *int64       `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
+	MaxBytesPerSession   *int64       `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
+	MaxStreamsPerSession *int64       `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
+	Replicas             *int         `env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
+	Yes                  bool         `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
 }
 
 // Help is what --help says besides.
 func (SetFlags) Help() string {
-	return `It says what will change, and asks before events are removed.
+	return `It prints the changes, and asks for confirmation before events are deleted.
 
   rejoin log set --max-age=2h
   rejoin log set --max-bytes=-1 --max-events-per-session=50000
@@ -38,8 +38,8 @@ func (SetFlags) Help() string {
 }
 
 var (
-	errNothingAsked = errors.New("nothing to set; give one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session, --max-streams-per-session and --replicas")
-	errNotAsked     = errors.New("nothing was changed: smaller limits remove events for good, and there is no terminal to ask on; give --yes to remove them")
+	errNothingAsked = errors.New("nothing to set; use at least one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session, --max-streams-per-session or --replicas")
+	errNotAsked     = errors.New("nothing was changed: smaller limits delete events permanently, and there is no terminal to ask on; use --yes to confirm")
 	errNo           = errors.New("nothing was changed")
 )
 
@@ -104,7 +104,7 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 		return err
 	}
 	if from == to && behind(to, all) == 0 {
-		_, err := fmt.Fprintln(out, "The log has these settings; there is nothing to change.")
+		_, err := fmt.Fprintln(out, "The log already has these settings.")
 		return err
 	}
 	if err := plan(out, from, to, all); err != nil {
@@ -112,7 +112,7 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	}
 	smaller := removes(from, to, all)
 	if smaller && !flags.Yes {
-		if err := q.ask(ctx, out, "Events that the smaller limits do not allow are removed for good. Go on? [y/N] "); err != nil {
+		if err := q.ask(ctx, out, "Events beyond the smaller limits will be deleted permanently. Continue? [y/N] "); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	}
 	next := "."
 	if smaller {
-		next = "; the janitor's next sweep removes what is too much."
+		next = "; the janitor's next sweep deletes the excess."
 	}
 	_, err = fmt.Fprintf(out, "All %d partitions are set%s\n", to.Partitions, next)
 	return err
@@ -138,13 +138,13 @@ func setOne(ctx context.Context, l *eventlog.Log, req logset.Request) error {
 
 // stopped says how far it went and what to do.
 func stopped(err error, done, of int) error {
-	far := "repeat it to be sure that it is done"
+	far := "repeat the command to be sure that it is complete"
 	if done > 0 {
-		far = fmt.Sprintf("%d of %d partitions are set, and the log's settings are as before: repeat it to do the rest", done, of)
+		far = fmt.Sprintf("%d of %d partitions are set, and the log's settings are unchanged: repeat the command to set the rest", done, of)
 	}
 	switch {
 	case errors.Is(err, logset.ErrNobody):
-		return fmt.Errorf("%w, which is what changes a log; start one, and %s", err, far)
+		return fmt.Errorf("%w; start a janitor, which applies the changes, and %s", err, far)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted; %s", far) // no wrapping: it is an error, unlike the end of a service
 	default:
@@ -161,7 +161,7 @@ func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error
 		}
 	}
 	if n := behind(from, all); n > 0 {
-		fmt.Fprintf(&b, "%d of %d partitions have other limits, since a change was cut off; they get these as well.\n", n, len(all))
+		fmt.Fprintf(&b, "%d of %d partitions have other limits after an interrupted change; they get these as well.\n", n, len(all))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

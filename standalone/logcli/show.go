@@ -21,7 +21,7 @@ type ShowFlags struct {
 
 // Help is what --help says besides.
 func (ShowFlags) Help() string {
-	return `A generation is one life of a partition: most have one.
+	return `A partition begins a new generation when its NATS server restarts.
 
   rejoin log show
   rejoin log show --json | jq .settings`
@@ -221,5 +221,5 @@ func behind(s eventlog.Settings, all []eventlog.State) (n int) {
 }
 
 func behindText(n, of int) string {
-	return fmt.Sprintf("%d of %d partitions have other limits: a change was cut off; rejoin log set brings it to its end.", n, of)
+	return fmt.Sprintf("%d of %d partitions have other limits after an interrupted change; rejoin log set completes it.", n, of)
 }

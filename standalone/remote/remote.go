@@ -14,10 +14,10 @@ import (
 // Flags say where a Rejoin is, and with which token it is asked.
 type Flags struct {
 	// URL is where Rejoin is. Default: http://127.0.0.1:8080.
-	URL string `name:"url" default:"http://127.0.0.1:8080" help:"Where Rejoin is." placeholder:"URL"`
+	URL string `name:"url" default:"http://127.0.0.1:8080" help:"URL of the Rejoin server." placeholder:"URL"`
 
 	// TokenFile is a file with a bearer token. Default: none is sent.
-	TokenFile string `type:"path" help:"File with a bearer token, read before every request, so that it can be renewed." placeholder:"FILE"`
+	TokenFile string `type:"path" help:"File with a bearer token; read before every request, so you can replace it." placeholder:"FILE"`
 }
 
 // Validate returns an error when the URL cannot be one.

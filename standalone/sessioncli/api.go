@@ -103,7 +103,7 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no answer (%w); start rejoin, or say where it is with --url", err)
+		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -120,14 +120,14 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 func refusal(status int, body []byte) error {
 	var problem struct{ Code, Title, Detail string }
 	if json.Unmarshal(body, &problem) != nil || problem.Code == "" {
-		return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
+		return fmt.Errorf("the server responded with %d %s", status, http.StatusText(status))
 	}
 	return fmt.Errorf("%s (%d %s)", plain(cmp.Or(problem.Detail, problem.Title)), status, plain(problem.Code))
 }
 
 func decode(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the answer is not Rejoin's: %w", err)
+		return fmt.Errorf("the response is not from Rejoin: %w", err)
 	}
 	return nil
 }

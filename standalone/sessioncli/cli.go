@@ -17,34 +17,34 @@ import (
 type CLI struct {
 	daemon.Config
 	remote.Flags
-	Show   ShowFlags   `cmd:"" default:"withargs" help:"List all sessions, or show one with its streams. The word may be left out."`
+	Show   ShowFlags   `cmd:"" default:"withargs" help:"List all sessions, or show one with its streams. This is the default command."`
 	Create CreateFlags `cmd:"" help:"Create a session, and print its name."`
-	Close  CloseFlags  `cmd:"" help:"Close a session or one of its streams for good."`
+	Close  CloseFlags  `cmd:"" help:"Close a session or one of its streams permanently."`
 }
 
 // ShowFlags are those of "rejoin sessions show".
 type ShowFlags struct {
-	Session remote.Session `arg:"" optional:"" help:"The session; without one, all are listed."`
-	State   string         `env:"-" enum:",open,closed" default:"" help:"List only sessions that are open, or closed." placeholder:"STATE"`
-	Sort    string         `env:"-" enum:",bytes,events,activity" default:"" help:"Order of the list: bytes, events or activity, the largest or latest first; by name without it." placeholder:"ORDER"`
-	JSON    bool           `name:"json" env:"-" help:"Print an object for each session, on a line of its own."`
+	Session remote.Session `arg:"" optional:"" help:"The session; without one, list all."`
+	State   string         `env:"-" enum:",open,closed" default:"" help:"List only open or only closed sessions." placeholder:"STATE"`
+	Sort    string         `env:"-" enum:",bytes,events,activity" default:"" help:"Order of the list: bytes, events or activity, the largest or latest first; by default by name." placeholder:"ORDER"`
+	JSON    bool           `name:"json" env:"-" help:"Print one JSON object per line for each session."`
 }
 
 // CreateFlags are those of "rejoin sessions create".
 type CreateFlags struct {
 	Session remote.Session `arg:"" optional:"" help:"The session's name; without one, the server chooses it."`
-	Owner   string         `env:"-" help:"Whose session it is; for a token whose owners hold that subject." placeholder:"SUBJECT"`
-	Members []string       `env:"-" help:"Who else may use it, as far as their tokens allow: subjects, a beginning and *, or * for all." placeholder:"SUBJECT"`
+	Owner   string         `env:"-" help:"Owner of the session; for a token whose owners include that subject." placeholder:"SUBJECT"`
+	Members []string       `env:"-" help:"Other users of the session, as far as their tokens permit: subjects, prefixes followed by *, or * for all." placeholder:"SUBJECT"`
 }
 
 // CloseFlags are those of "rejoin sessions close".
 type CloseFlags struct {
 	Session remote.Session `arg:"" help:"The session."`
-	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, the whole session is closed."`
-	Clear   bool           `env:"-" help:"Delete what is stored as well."`
+	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, close the whole session."`
+	Clear   bool           `env:"-" help:"Also delete the stored events."`
 }
 
-const description = `List sessions, show one, create and close them.
+const description = `List, show, create and close sessions.
 
   rejoin sessions
   rejoin sessions --sort=bytes | head
@@ -53,12 +53,12 @@ const description = `List sessions, show one, create and close them.
   rejoin sessions create demo
   rejoin sessions close demo main
 
-With access control, the list needs a token that grants admin. A session whose name is
-that of a command is shown with rejoin sessions show.`
+With access control, the list requires a token that grants admin. If a session has the
+name of a command, use rejoin sessions show.`
 
 // Help is what --help says besides.
 func (ShowFlags) Help() string {
-	return `Last activity is the newest event, or when the session was created or ended.
+	return `Last activity is the time of the newest event, or when the session was created or closed.
 
   rejoin sessions
   rejoin sessions demo
@@ -68,7 +68,7 @@ func (ShowFlags) Help() string {
 
 // Help is what --help says besides.
 func (CreateFlags) Help() string {
-	return `Sessions also come into being with their first message, except with access control.
+	return `Without access control, the first message also creates its session.
 
   rejoin sessions create demo
   session=$(rejoin sessions create)
@@ -77,7 +77,8 @@ func (CreateFlags) Help() string {
 
 // Help is what --help says besides.
 func (CloseFlags) Help() string {
-	return `Clients are told the end. A name is not given again for a day.
+	return `Connected clients receive a close event. The name cannot be reused for 24 h
+(--tombstone-ttl).
 
   rejoin sessions close demo
   rejoin sessions close demo main

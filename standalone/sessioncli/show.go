@@ -132,7 +132,7 @@ func printLines(out io.Writer, all ...json.RawMessage) error {
 	var b bytes.Buffer
 	for _, one := range all {
 		if err := json.Compact(&b, one); err != nil {
-			return fmt.Errorf("the answer is not Rejoin's: %w", err)
+			return fmt.Errorf("the response is not from Rejoin: %w", err)
 		}
 		b.WriteByte('\n')
 	}

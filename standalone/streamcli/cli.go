@@ -12,22 +12,22 @@ import (
 	"rejoin/shared/daemon"
 )
 
-const publishDescription = `Publish messages from standard input, one on each line.
+const publishDescription = `Publish messages from standard input, one per line.
 
   echo '{"jsonrpc":"2.0","method":"count"}' | rejoin publish demo main
   rejoin publish demo main --type=tick <messages.ndjson
 
-It goes on when connections break, and loses and repeats nothing: what got no answer is
-sent again under the same key.`
+It reconnects when a connection breaks, and sends unanswered messages again under the same
+key: none is lost or stored twice.`
 
-const tailDescription = `Print the events of a stream, or of a whole session, as they come.
+const tailDescription = `Print the events of a stream, or of a whole session, as they arrive.
 
   rejoin tail demo main
   rejoin tail demo --from=now
   rejoin tail demo main --json --from=main_e08tnxp_3
 
-It goes on when connections break, and misses and repeats nothing: it comes back with the
-last event ID.`
+It reconnects when a connection breaks and resumes after the last event ID: no event is
+lost or repeated.`
 
 // PublishApp is "rejoin publish" with the arguments that follow it.
 func PublishApp(args []string) daemon.App { return publishApp(args, os.Stdin, os.Stderr) }

@@ -63,7 +63,7 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 	if code != 1 || out != "" {
 		t.Errorf("code %d, output %q", code, out)
 	}
-	for _, want := range []string{"line 4: ", "line 5: ", "2 stored (1 of them before), 2 refused\n"} {
+	for _, want := range []string{"line 4: ", "line 5: ", "2 stored (1 duplicates), 2 rejected\n"} {
 		if !strings.Contains(status, want) {
 			t.Errorf("%q is not in %q", want, status)
 		}
@@ -71,7 +71,7 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 	if len(got) != 3 || !strings.HasPrefix(got[0], "/v1/sessions/s/streams/t/events ") || !strings.Contains(got[0], `"tick"`) {
 		t.Errorf("sent %q", got)
 	}
-	if code, _, status := run(t, message("a"), "publish", "s", "t", "--url="+url); code != 0 || status != "1 stored (0 of them before), 0 refused\n" {
+	if code, _, status := run(t, message("a"), "publish", "s", "t", "--url="+url); code != 0 || status != "1 stored (0 duplicates), 0 rejected\n" {
 		t.Errorf("code %d, %q", code, status)
 	}
 }
@@ -104,7 +104,7 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 	}))
 	defer s.Close()
 	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_tag_0")
-	if code != 0 || out != `{"jsonrpc":"2.0","method":"a<b"}`+"\n" || !strings.Contains(status, "maybe missing behind t_tag_1 (trimmed)") {
+	if code != 0 || out != `{"jsonrpc":"2.0","method":"a<b"}`+"\n" || !strings.Contains(status, "may be missing after t_tag_1 (trimmed)") {
 		t.Errorf("code %d, output %q, status %q", code, out, status)
 	}
 	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_tag_0" {

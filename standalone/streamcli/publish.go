@@ -56,7 +56,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	t := <-settled
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
-	_, _ = fmt.Fprintf(status, "%d stored (%d of them before), %d refused\n", t.stored, t.duplicates, t.refused)
+	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
 	switch {
 	case readErr != nil:
 		return readErr
@@ -65,7 +65,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	case closeErr != nil:
 		return closeErr
 	case t.refused > 0:
-		return fmt.Errorf("%d messages were refused", t.refused)
+		return fmt.Errorf("%d messages were rejected", t.refused)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func settle(ctx context.Context, queue <-chan pending, status io.Writer, progres
 		stored, err := p.result.Wait(ctx)
 		switch {
 		case ctx.Err() != nil:
-			t.err = fmt.Errorf("interrupted: what became of line %d and those behind it is not known", p.line)
+			t.err = fmt.Errorf("interrupted; line %d and later may not have been stored", p.line)
 		case err != nil:
 			t.refused++
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)

@@ -20,8 +20,8 @@ type TailCLI struct {
 
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
-	From    string         `env:"-" default:"start" help:"Where to begin: start, now, or behind an event ID." placeholder:"PLACE"`
-	JSON    bool           `name:"json" env:"-" help:"Print objects with id, stream, type, time and message, and gaps among them."`
+	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the event ID to resume after." placeholder:"PLACE"`
+	JSON    bool           `name:"json" env:"-" help:"Print JSON objects with id, stream, type, time and message, and gaps as objects too."`
 }
 
 // line is what --json prints of an event.
@@ -73,11 +73,11 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 			return err
 		}
 	case e.Kind == client.KindGap:
-		maybe := ""
+		verb := "are"
 		if !e.Gap.Certain {
-			maybe = "maybe "
+			verb = "may be"
 		}
-		_, err := fmt.Fprintf(status, "gap: events are %smissing behind %s (%s)\n", maybe, e.Gap.Requested, e.Gap.Reason)
+		_, err := fmt.Fprintf(status, "gap: events %s missing after %s (%s)\n", verb, e.Gap.Requested, e.Gap.Reason)
 		return err
 	case cli.JSON:
 		enc := json.NewEncoder(&b)

@@ -19,36 +19,36 @@ import (
 type CLI struct {
 	daemon.Config
 
-	SecretFile string `name:"jwt-secret-file" type:"path" required:"" help:"File with the shared secret, the same as the server's." placeholder:"FILE"`
+	SecretFile string `name:"jwt-secret-file" type:"path" required:"" help:"File with the shared secret of the server." placeholder:"FILE"`
 	Audience   string `name:"jwt-audience" required:"" help:"The token's audience, the same as the server's." placeholder:"NAME"`
 	Issuer     string `name:"jwt-issuer" help:"The token's issuer, the same as the server's." placeholder:"NAME"`
 
-	Subject   string         `env:"-" required:"" help:"Who the token is for: the owner of the sessions it creates." placeholder:"NAME"`
-	Publish   []auth.Pattern `env:"-" help:"Sessions it may create, publish to and close: a name, a beginning and *, or * for all." placeholder:"PATTERN"`
+	Subject   string         `env:"-" required:"" help:"Subject of the token: the owner of the sessions it creates." placeholder:"NAME"`
+	Publish   []auth.Pattern `env:"-" help:"Sessions it may create, publish to and close: a name, a prefix followed by *, or * for all." placeholder:"PATTERN"`
 	Subscribe []auth.Pattern `env:"-" help:"Sessions it may read." placeholder:"PATTERN"`
-	Owners    []auth.Pattern `env:"-" help:"Other subjects on whose sessions it may do the same: a subject, a beginning and *, or * for all."`
-	Admin     bool           `env:"-" help:"Let it see what is retained of all sessions."`
-	TTL       time.Duration  `name:"ttl" env:"-" default:"1h" help:"How long it is good."`
+	Owners    []auth.Pattern `env:"-" help:"Other subjects whose sessions it may use in the same way: a subject, a prefix followed by *, or * for all."`
+	Admin     bool           `env:"-" help:"Allow it to see the retained data of all sessions."`
+	TTL       time.Duration  `name:"ttl" env:"-" default:"1h" help:"How long the token is valid."`
 }
 
-const description = `Make a token for development, and print it.
+const description = `Create a token for development, and print it.
 
-A secret, and the server that takes its tokens:
+Create a secret, and start a server that accepts its tokens:
 
   head -c 32 /dev/urandom | base64 > jwt.secret
   export REJOIN_JWT_SECRET_FILE=jwt.secret REJOIN_JWT_AUDIENCE=dev
   rejoin --auth=jwt
 
-A token for all that alice may do, and what she does with it:
+Create a token with all permissions for alice, and use it:
 
   token=$(rejoin token --subject=alice --publish='*' --subscribe='*')
   curl -H "Authorization: Bearer $token" -X POST http://127.0.0.1:8080/v1/sessions
 
-One that only reads the sessions whose names begin with chat-, for five minutes:
+Create one that only reads sessions whose names begin with chat-, valid for five minutes:
 
   rejoin token --subject=alice --subscribe='chat-*' --ttl=5m
 
-One of a service that publishes to the sessions of all users:
+Create one for a service that publishes to the sessions of all users:
 
   rejoin token --subject=backend --publish='*' --owners='*'`
 
@@ -80,17 +80,17 @@ func (cli *CLI) Validate() error {
 	}{{"--publish", cli.Publish}, {"--subscribe", cli.Subscribe}} {
 		for _, p := range patterns.all {
 			if err := p.Check(); err != nil {
-				return fmt.Errorf("%s takes names of sessions, a beginning and *, or *: %w", patterns.flag, err)
+				return fmt.Errorf("%s takes session names, prefixes followed by *, or *: %w", patterns.flag, err)
 			}
 		}
 	}
 	for _, p := range cli.Owners {
 		if err := p.CheckSubject(); err != nil {
-			return fmt.Errorf("--owners takes subjects, a beginning and *, or *: %w", err)
+			return fmt.Errorf("--owners takes subjects, prefixes followed by *, or *: %w", err)
 		}
 	}
 	if len(cli.Publish) == 0 && len(cli.Subscribe) == 0 && !cli.Admin {
-		return errors.New("the token would allow nothing; give --publish, --subscribe or --admin")
+		return errors.New("the token would grant nothing; use --publish, --subscribe or --admin")
 	}
 	return nil
 }

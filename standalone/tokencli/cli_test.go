@@ -67,7 +67,7 @@ func TestToken_InvalidRequest(t *testing.T) {
 		"no secret":      {good[1:], 2, "--jwt-secret-file"},
 		"no audience":    {append(good[:1:1], good[2:]...), 2, "--jwt-audience"},
 		"no subject":     {append(good[:2:2], good[3:]...), 2, "--subject"},
-		"nothing":        {good[:3:3], 2, "would allow nothing"},
+		"nothing":        {good[:3:3], 2, "would grant nothing"},
 		"a short secret": {append(good[1:4:4], "--jwt-secret-file="+short), 1, "at least 32"},
 		"no such secret": {append(good[1:4:4], "--jwt-secret-file="+short+"er"), 1, "cannot be read"},
 		"a bad pattern":  {append(good[:4:4], "--subscribe=a b"), 2, "--subscribe takes"},
