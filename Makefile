@@ -53,7 +53,7 @@ build: ## Build static binaries of all programs into bin/.
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
-	go test -timeout 20m $(TESTFLAGS) work
+	go test -timeout 20m -parallel 8 $(TESTFLAGS) work
 
 # What documents and examples say is carried out by programs of others, and a cluster that is
 # started as a whole elects for ten seconds; `make test` does it.
@@ -62,7 +62,7 @@ NORACE := ^(TestExamples|TestDocument|TestREADME|TestConformance|TestRelease|Tes
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
 	@e2e/programs.sh gcc
-	go test -race -timeout 20m -skip '$(NORACE)' $(TESTFLAGS) work
+	go test -race -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: sim
 sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole system in virtual time, under faults.

@@ -21,6 +21,7 @@ func never(t *testing.T) func() {
 }
 
 func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
 	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -43,6 +44,7 @@ func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
 }
 
 func TestOneBridgeOfANameIsOpenAtATime(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
 	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {

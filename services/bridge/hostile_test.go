@@ -121,6 +121,7 @@ func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
 }
 
 func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.Header().Set(headerSession, "left-behind")

@@ -80,6 +80,7 @@ func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 }
 
 func TestTheStandaloneStreamGoesOnWithoutWhatIsMuchTooLarge(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	var first sync.Once
 	up.onGet(func(w *writing, r *http.Request) {

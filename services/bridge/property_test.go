@@ -88,6 +88,7 @@ func drawScript(rt *rapid.T, key string) *script {
 // TestTheLogHasExactlyWhatTheServerSent runs random scripts while NATS and the bridge are
 // started anew.
 func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	eventlogtest.Begin(t, s.b.Log)
 	p := &play{}

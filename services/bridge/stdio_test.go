@@ -182,6 +182,7 @@ func TestAProcessThatEndsTakesItsSessionAlong(t *testing.T) {
 }
 
 func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)

@@ -183,6 +183,7 @@ func TestACallThatNoBridgeKnowsEndsWhenAnEdgeAsks(t *testing.T) {
 }
 
 func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -214,6 +215,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 
 // The bridge's session has ended, and its name is in use again.
 func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)

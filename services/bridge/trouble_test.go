@@ -16,6 +16,7 @@ import (
 )
 
 func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	eventlogtest.Begin(t, s.b.Log)
 	const notes = 200
@@ -85,6 +86,7 @@ func TestAServerThatDiesInTheMiddleOfACallIsAnError(t *testing.T) {
 }
 
 func TestAStreamThatBreaksIsResumedWhereTheServerOffersThat(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
@@ -211,6 +213,7 @@ func TestACancelledRequestEndsWithoutAMessage(t *testing.T) {
 }
 
 func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })
@@ -238,6 +241,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 }
 
 func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
+	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	poll := func(w *writing) {
 		w.stream()

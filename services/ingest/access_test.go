@@ -37,6 +37,7 @@ func (in *instance) as(t *testing.T, token, method, path, body string) answer {
 }
 
 func TestOnlyTheOwnerWritesToASession(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
 	in, second, closer := s.start(t, cfg), s.start(t, cfg), s.start(t, cfg)
@@ -159,6 +160,7 @@ func TestIngestListensToOthersOnlyWithAccessControl(t *testing.T) {
 }
 
 func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
 	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {

@@ -14,6 +14,7 @@ import (
 
 // M10: one publisher's arrays on NATS held up all others at that ingest.
 func TestAttackArraysOnNATS(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxEventsPerStream: -1, MaxEventsPerSession: -1})
 	cfg := testConfig()
 	cfg.MaxInFlight = 4096

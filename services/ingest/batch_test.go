@@ -59,6 +59,7 @@ func (s *system) messages(t *testing.T) (all []string) {
 const batchPath = "/v1/sessions/s/streams/t/events"
 
 func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
+	t.Parallel()
 	const n = 3000
 	lines, want := pings(n)
 	for name, tt := range map[string]struct{ kind, body string }{
@@ -278,6 +279,7 @@ func TestEachResultIsToldInOrder(t *testing.T) {
 // A client that writes everything before it reads anything must not wait for itself:
 // the results are far more than the sockets hold.
 func TestAClientMayWriteEverythingBeforeItReads(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	const n = 40_000

@@ -297,6 +297,7 @@ func TestPublish_NameOfAnotherWhileCopyIsOld(t *testing.T) {
 
 // When a DELETE is answered, JetStream stores nothing of the session, whoever publishes it.
 func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: -1})
 	in, knew := s.start(t, testConfig()), s.start(t, testConfig())
 	const streams = 300 // more than are ended at a time
@@ -331,6 +332,7 @@ func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
 
 // While several publish and several close, no message is stored after the end.
 func TestClose_NoMessageAfterEnd(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	ingests := []*instance{s.start(t, testConfig()), s.start(t, testConfig())}
 	for round := range 6 {

@@ -55,6 +55,7 @@ func TestASessionGetsANameOrKeepsItsOwn(t *testing.T) {
 }
 
 func TestANameIsTakenWhileItsSessionIsOpenAndAfter(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 2})
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())
 	if a := in.create(t, `{"session":"s"}`); a.status != http.StatusCreated {

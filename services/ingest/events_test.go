@@ -100,6 +100,7 @@ func tagged(p event.Place, state eventlog.State) string {
 }
 
 func TestAKeyIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	eventlogtest.Begin(t, s.b.Log)
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())

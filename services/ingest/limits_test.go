@@ -33,6 +33,7 @@ func exhaust(t *testing.T, send func() answer) answer {
 }
 
 func TestAClientThatPublishesTooOftenIsToldWhenToComeBack(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
 	if err != nil {
@@ -123,6 +124,7 @@ func TestASessionHasARateOverHTTPAndOnNATS(t *testing.T) {
 
 // A batch over the rate is slowed down: all of it is stored, and then no token is left.
 func TestABatchOverTheRateIsSlowedDown(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	for session, change := range map[string]func(*ingest.Config){
 		"publisher": func(c *ingest.Config) { c.MaxPublishRate = 20 },

@@ -37,6 +37,7 @@ func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 func (in *instance) ready() bool { return in.env.Health.Readiness().Ready }
 
 func TestItGoesOnWhenNATSComesBack(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	eventlogtest.Begin(t, s.b.Log)
 	cfg := testConfig()
@@ -64,6 +65,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 }
 
 func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
@@ -79,6 +81,7 @@ func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 }
 
 func TestADuplicateOfAnUnknownPublish(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
@@ -92,6 +95,7 @@ func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 }
 
 func TestEveryMetricMoves(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
 	cfg.AckTimeout, cfg.MaxInFlight = pause, 1

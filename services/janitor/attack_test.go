@@ -63,6 +63,7 @@ func (r *running) actsAnew(t *testing.T, before *term) {
 // A server that has lost its newest events gives their sequences to others, before there
 // is a generation that says so when somebody publishes straight to it.
 func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, settings, idle(), deletesNothing)
@@ -124,6 +125,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 // A name may have been given again while the janitor was away, and its copy of the
 // registry still says that the session was closed long ago.
 func TestASessionIsNotRemovedForAnOldRecord(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	network := newNetwork(t, srv)
 	cfg := idle()
@@ -201,6 +203,7 @@ func TestADeleteEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
 // Somebody sets the janitor's clock: what goes after a while goes earlier or later, and nothing
 // else does.
 func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
+	t.Parallel()
 	cfg := idle()
 	cfg.ClosedGrace = time.Hour
 	var off atomic.Int64
@@ -238,6 +241,7 @@ func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 
 // A server that was started anew reads its blocks again, and one of them may be damaged.
 func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle())
@@ -277,6 +281,7 @@ func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
 // The index and an opening are lost, and somebody opens the session again: whoever still
 // publishes to the earlier life is refused from then on, and what it has goes.
 func TestALifeWhoseNameIsOpenedAgainIsEnded(t *testing.T) {
+	t.Parallel()
 	cfg := quick()
 	cfg.ClosedGrace = 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)

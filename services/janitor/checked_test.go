@@ -196,6 +196,7 @@ func (r *running) wantChecked(t *testing.T, leader string, damaged uint64) {
 // Each replica has files of its own. The damage of one that does not lead is known as soon as it
 // does.
 func TestChecked_DamagedReplicaLeads(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3, MaxBytes: 120_000}, idle()) // blocks of 32 KB
 	for range 80 {

@@ -27,6 +27,7 @@ func (r *running) everything(t *testing.T) {
 }
 
 func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		settings eventlog.Settings

@@ -100,6 +100,7 @@ func (r *running) loseIndex(t *testing.T) {
 // Without a maximum age and a limit of bytes no floor moves, and the name of a closed session is
 // free once the session is forgotten, also for an index that is built from the log.
 func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxBytes: -1}
 	r := begin(t, srv, settings, forgetful())
 	first, last := r.used(t, "s")

@@ -307,6 +307,7 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 }
 
 func TestUnusedSessionsAreClosed(t *testing.T) {
+	t.Parallel()
 	cfg := quick()
 	cfg.IdleAfter, cfg.UnusedAfter = Age(24*time.Hour), Age(time.Second)
 	began := time.Now().Add(-2 * clockSkew)
@@ -340,6 +341,7 @@ func TestUnusedSessionsAreClosed(t *testing.T) {
 }
 
 func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := quick()
 	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 300*time.Millisecond, 600*time.Millisecond

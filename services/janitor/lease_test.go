@@ -44,6 +44,7 @@ func short(cfg Config) Config {
 }
 
 func TestOneOfManyActsAndAnotherOneWhenItStops(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}
 	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
 	for len(all) > 0 {
@@ -86,6 +87,7 @@ func TestOneOfManyActsAndAnotherOneWhenItStops(t *testing.T) {
 // What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
 // ledger is the log's.
 func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
+	t.Parallel()
 	const keep, n = 300, 900
 	announce := func(t *testing.T, r *running) {
 		t.Helper()
@@ -150,6 +152,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 func deletesNothing(s *Service) { s.deleter.every, s.deleter.settled = time.Hour, 0 }
 
 func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
 	cfg := idle()
@@ -235,6 +238,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 }
 
 func TestTwoThatBothActDoNoHarm(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	cfg := idle()
 	first := begin(t, srv, settings, cfg)
@@ -290,6 +294,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 }
 
 func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	r.acts(t)
@@ -331,6 +336,7 @@ func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
 }
 
 func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T) {
+	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	r := beginAt(t, srv.URL(), settings, idle(), deletesNothing)
 	r.onlySweeps()

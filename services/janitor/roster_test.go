@@ -59,6 +59,7 @@ func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) event
 
 // Whoever is connected to which server, and whoever acts meanwhile.
 func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	settings := eventlog.Settings{Partitions: 2, Replicas: 3}
 	all := []*running{
@@ -86,6 +87,7 @@ func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t 
 }
 
 func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, Replicas: 3}, short(idle()))
 	before := r.sees(t, nil, "")
@@ -121,6 +123,7 @@ func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.
 // What was between two looks nobody knows when they are far apart, and what is the same
 // again and again is kept once.
 func TestATimeWithoutALookIsNoted(t *testing.T) {
+	t.Parallel()
 	c := natstest.StartCluster(t)
 	log := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log
 	var r *roster

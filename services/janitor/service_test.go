@@ -21,6 +21,7 @@ import (
 )
 
 func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		settings eventlog.Settings
@@ -68,6 +69,7 @@ func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
 }
 
 func TestAClearDeletesBeforeTheNextSweepAndOnlyWhatLiesBeforeIt(t *testing.T) {
+	t.Parallel()
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
@@ -101,6 +103,7 @@ func TestAStreamIsTrimmedToItsLimit(t *testing.T) {
 }
 
 func TestARestartedJanitorKnowsWhatTheOneBeforeDid(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{MaxEventsPerStream: 4, MaxEventsPerSession: 10, Partitions: 1}
 	r := begin(t, srv, settings, quick())
@@ -132,6 +135,7 @@ func TestARestartedJanitorKnowsWhatTheOneBeforeDid(t *testing.T) {
 }
 
 func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{MaxEventsPerSession: 5}, quick())
 	before := r.publish(t, "s", "a", 8)
@@ -175,6 +179,7 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 }
 
 func TestARecreatedPartitionGetsANewLedger(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5}, quick())
 	r.publish(t, "s", "a", 9)
@@ -203,6 +208,7 @@ func TestARecreatedPartitionGetsANewLedger(t *testing.T) {
 // An entry that belongs nowhere is left to the floor: a delete would leave a hole that nothing
 // explains.
 func TestAStrayEntryGoesWithTheFloor(t *testing.T) {
+	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
 	wrong := 1 - r.b.Log.Partition("s")
 	for _, subject := range []string{fmt.Sprintf("mcp.%d.s.=.a", wrong), "mcp.0.a=zz.=.b"} {
@@ -225,6 +231,7 @@ func TestAStrayEntryGoesWithTheFloor(t *testing.T) {
 }
 
 func TestRegistryDutiesAreDone(t *testing.T) {
+	t.Parallel()
 	cfg := quick()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: time.Second}, cfg, impatient)
@@ -300,6 +307,7 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 
 // A round may take seconds, and a publisher without a fence does not wait for its end.
 func TestATombstoneStaysWhenSomethingIsPublishedBehindIt(t *testing.T) {
+	t.Parallel()
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: time.Second}, cfg)

@@ -40,6 +40,7 @@ func perStream(n int64) func(*eventlog.Settings) {
 }
 
 func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerStream: 4}
 	cfg := idle()
@@ -88,6 +89,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 
 // A shorter age holds for what is there already.
 func TestAnotherAgeHoldsAtOnce(t *testing.T) {
+	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, quick())
 	all := r.publish(t, "s", "a", 5)
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = 300 * time.Millisecond })

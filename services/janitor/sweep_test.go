@@ -34,6 +34,7 @@ func TestASweepOnlyAnnouncesForThePartitionItPlannedFor(t *testing.T) {
 
 // What was announced and not deleted is in the log, and so are the holes that it explains.
 func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerSession: 300}
 	cfg := quick()

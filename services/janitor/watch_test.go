@@ -43,6 +43,7 @@ func seen[T any](t *testing.T, r *running, path string, ok func(T) bool) (got T)
 }
 
 func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	a := r.publish(t, "s", "a", 3)
@@ -93,6 +94,7 @@ func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
 }
 
 func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	r.publish(t, "s", "a", 2)
@@ -166,6 +168,7 @@ func TestATimelineEndsWithTheLastMarker(t *testing.T) {
 }
 
 func TestTheNewestEventsOfManyStreams(t *testing.T) {
+	t.Parallel()
 	l := newLedger()
 	const streams, events, limit = 100, 30, 7
 	fill(l, streams, events)
@@ -193,6 +196,7 @@ func TestTheNewestEventsOfManyStreams(t *testing.T) {
 }
 
 func TestGapsOfAllEdges(t *testing.T) {
+	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	if none := seen(t, r, "/v1/gaps", func(gapList) bool { return true }); !none.Since.IsZero() || none.Gaps == nil {

@@ -162,6 +162,7 @@ func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	change := guarded(t)
 	s, _ := f.startService(change)

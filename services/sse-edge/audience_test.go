@@ -51,6 +51,7 @@ func recounted(happenings []inspect.Happening) string {
 }
 
 func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.publish("a", 5)
 	f.publish("b", 1)
@@ -138,6 +139,7 @@ func (c *client) trimmed(t *testing.T) {
 }
 
 func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
 	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
@@ -156,6 +158,7 @@ func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
 
 // Calls that are answered are no news: an installation may make thousands in a second.
 func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
+	t.Parallel()
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()

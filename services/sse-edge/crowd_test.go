@@ -129,6 +129,7 @@ func crowded(c *Config) {
 // A thousand clients that do not read are no burden to one that does, and when they
 // read on they get everything, from the frame that was cut in the middle.
 func TestAThousandStalledClients(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(crowded)
 	const stalled, events = 1000, 120
@@ -161,6 +162,7 @@ func TestAThousandStalledClients(t *testing.T) {
 
 // Cursors in the window and below its floor, all at once.
 func TestTwoThousandReconnectAtOnce(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(func(c *Config) {
 		crowded(c)
@@ -206,6 +208,7 @@ func consumers(t *testing.T, f *fixture) int {
 // An edge that drains while events flow cuts nothing in the middle: every client goes
 // on at another edge behind what it has.
 func TestDrainUnderLoad(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	other := f.edge(crowded)
 	s, stop := f.startService(func(c *Config) {

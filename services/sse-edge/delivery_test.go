@@ -73,6 +73,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 // A client that does not read is seen while it does not, and what waits for it is not
 // counted as sent, nor twice.
 func TestABlockedClientIsCounted(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	s, _ := f.startService(crowded)
 	c, err := attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true)

@@ -139,6 +139,7 @@ func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
 
 // A page that shows little has read little, too: what is behind comes with the next one.
 func TestTheWorkOfAPageIsBounded(t *testing.T) {
+	t.Parallel()
 	for _, budget := range []int{4 << 10, 16 << 20} {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
@@ -252,6 +253,7 @@ func wanted(message []byte, methods []string, level string) bool {
 // With a filter, a client is told what it would be told without, but for what is hidden:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
 func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	edges := []string{f.edge(nil), f.edge(func(c *Config) { c.WindowBytes = 2 << 10 })}
 	run := 0

@@ -169,6 +169,7 @@ func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 
 // The window forgets that a session has ended, and the log knows.
 func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
+	t.Parallel()
 	for _, cleared := range []bool{false, true} {
 		f := newFixture(t)
 		if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
@@ -201,6 +202,7 @@ func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
 
 // The end of a session is kept for longer than its opening may be.
 func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
 		t.Fatal(err)

@@ -186,6 +186,7 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 
 // Without NATS there are no records, and nothing new either.
 func TestConnectionsGoOnWithoutRecords(t *testing.T) {
+	t.Parallel()
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
 	eventually(t, "the edge's copy has the session", func() bool {
@@ -262,6 +263,7 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 
 // NATS may lose the records with its disk.
 func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
+	t.Parallel()
 	u, one, two, young := newMovedMCP(t)
 	if err := one.attached.records.js.DeleteKeyValue(patient(t), rpc.AttachBucket); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
 func TestWhatIsNotSentIsRefused(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.bridge()
 	s, _ := f.mcpService(nil)

@@ -147,6 +147,7 @@ func TestTheWire(t *testing.T) {
 
 // Only who understands it is sent away when the connection is old.
 func TestAnOldConnectionIsSentAway(t *testing.T) {
+	t.Parallel()
 	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 7*time.Second, 100*time.Millisecond })
 	old := *u
 	old.version = "2025-06-18"

@@ -366,6 +366,7 @@ func TestCursorMovesOnAQuietStream(t *testing.T) {
 }
 
 func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
+	t.Parallel()
 	for _, flow := range []bool{false, true} {
 		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
 			f := newFixture(t)
@@ -394,6 +395,7 @@ func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 // What the log says of a removal decides between silence and a gap, and each gap is told
 // once.
 func TestEvidence(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		// Events of stream a are sequences 1 to 20; remove takes some, b follows.
@@ -582,6 +584,7 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 }
 
 func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	for name, limit := range map[string]func(*Config){
 		"in total":    func(c *Config) { c.MaxConnections = 1 },

@@ -207,6 +207,7 @@ func TestReader_Damage(t *testing.T) {
 // the partition since its server started: that is waited for, for as long as the patience
 // says.
 func TestReader_UncheckedGeneration(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.publish("b", 1)
 	f.publish("a", 10) // 2 to 11
@@ -231,6 +232,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 }
 
 func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
+	t.Parallel()
 	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
 		f := newFixture(t)
 		f.publish("a", 10)

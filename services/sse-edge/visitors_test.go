@@ -50,6 +50,7 @@ func TestAMillionVisitorsTakeBoundedMemoryAndNobodyIsForgottenForCertain(t *test
 }
 
 func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	url := s.url()

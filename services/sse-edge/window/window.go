@@ -616,17 +616,18 @@ func (w *Window) Detach(c *Chain) {
 	w.forget(c)
 }
 
-// Stats is what a window holds.
-type stats struct {
+// Stats says what a window holds and how far it goes.
+type Stats struct {
 	Events, Bytes int
 	Floor, End    uint64
 	Ready         bool
 }
 
-func (w *Window) Stats() stats {
+// Stats returns them as they are now.
+func (w *Window) Stats() Stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end, Ready: w.caughtUp}
+	return Stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end, Ready: w.caughtUp}
 }
 
 // OldestOf returns the sequence of a chain's oldest event, when the window holds
