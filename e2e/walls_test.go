@@ -89,7 +89,8 @@ func startWalled(t *testing.T) *walled {
 		args = append(args, "--nats-url="+w.URL(), "--nats-nkey="+w.seed(user))
 		return startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says, args...).url
 	}
-	run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=1")
+	// The victim in the bucket of the lease must outlive the test.
+	run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=1", "--lease=10m")
 	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
 	run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0")
 	run("bridge", "bridge is open", "--bridge-name=test", "--upstream="+echoServer(t))
