@@ -91,7 +91,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 		m.sweep(9)
 		m.catchUp()
 		if same = rapid.IntRange(0, 3).Draw(t, "headless") > 0; !same { // an earlier leader lacked some of the first
-			m.ledger.advance(min(log.first+some.Draw(t, "entries"), log.last))
+			m.ledger.advance(min(log.first+some.Draw(t, "entries"), log.last), 0)
 		}
 		read := lose(t, log, "lost by the server that the ledger has read")
 		if len(read) > 0 {

@@ -83,6 +83,17 @@ type keeper struct {
 	now   time.Time // by the ledger's clock
 	ttl   time.Duration
 	index func(session string) (session.Record, bool)
+	// leaving has the newest entry of each life that is announced and not deleted yet;
+	// [keeper.barrier] and [keeper.overdue] set it.
+	leaving map[*account]uint64
+}
+
+// leave notes what is announced and not deleted yet.
+func (k *keeper) leave() {
+	k.leaving = make(map[*account]uint64, len(k.pending))
+	for _, t := range k.pending {
+		k.leaving[t.life] = max(k.leaving[t.life], t.last())
+	}
 }
 
 // live reports whether an entry is the newest of its kind that says something that has to be
@@ -132,10 +143,11 @@ func (k keeper) lasts(a *account) bool {
 	return ok && rec.Life == a.life && rec.State == session.Open
 }
 
-// behind reports whether the opening of a life lies behind a sequence, or may.
+// behind reports whether the opening of a life lies after a sequence, or may: one that is
+// announced stays until it is deleted.
 func (k keeper) behind(a *account, seq uint64) bool {
 	o := k.openings[a.session]
-	return o != nil && (!o.known || o.life == a.life) && o.seq > seq
+	return o != nil && (!o.known || o.life == a.life) && o.seq > seq || k.leaving[a] > seq
 }
 
 // forgotten reports whether it is known that a life has ended for as long as its name is kept,
@@ -163,6 +175,7 @@ func (k keeper) barrier(upTo uint64, settled time.Duration, now time.Time) uint6
 	if k.through < k.stored {
 		return k.first
 	}
+	k.leave()
 	for _, c := range k.controls.list {
 		if c.seq >= upTo {
 			break
@@ -201,6 +214,7 @@ type copying struct {
 
 // overdue returns up to n live control entries before a sequence, the oldest first.
 func (k keeper) overdue(before uint64, n int) (all []copying) {
+	k.leave()
 	for _, c := range k.controls.list {
 		if c.seq >= before || len(all) == n {
 			break

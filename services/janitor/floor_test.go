@@ -174,7 +174,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 				l.learn("s", o.seq, test.life)
 			}
 			index := func(string) (session.Record, bool) { return test.index, test.index.Session != "" }
-			k := keeper{l, l.clock(m.now.Add(test.after)), ttl, index}
+			k := keeper{ledger: l, now: l.clock(m.now.Add(test.after)), ttl: ttl, index: index}
 			var got []uint64
 			for _, c := range k.overdue(m.last+1, 99) {
 				got = append(got, c.seq)
@@ -200,10 +200,10 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
 	l.learn("s", 1, "l1")
-	for _, c := range (keeper{l, m.now, 0, noIndex}).overdue(9, 9) {
+	for _, c := range (keeper{ledger: l, now: m.now, ttl: 0, index: noIndex}).overdue(9, 9) {
 		l.stored = m.rewrite(c) // 4, 5
 	}
-	k := keeper{l, m.now, 0, noIndex}
+	k := keeper{ledger: l, now: m.now, ttl: 0, index: noIndex}
 	if got := k.barrier(9, time.Minute, m.now); got != 1 {
 		t.Errorf("before the ledger has the copies the floor may go to %d", got)
 	}
@@ -220,6 +220,42 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	}
 	if got := k.overdue(9, 1); len(got) != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A standby that lags takes over after the floor has passed an opening. Until it has received
+// the opening's copy it cannot know that the births and ends of that life are needed.
+func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
+	m := newModel()
+	m.open("s") // 1
+	standby := newLedger()
+	standby.begin(m.state())
+	standby.reach(0, m.now)
+	m.publish("s", "a", false) // 2, 3
+	acting := rebuilt(m)
+	acting.learn("s", 1, "l1")
+	for _, c := range (keeper{ledger: acting, now: m.now, ttl: 0, index: noIndex}).overdue(2, 9) {
+		m.rewrite(c) // 4
+	}
+	m.publish("s", "a", false) // 5
+	m.purge(2)
+	for _, e := range m.entries[:2] {
+		standby.apply(e, m.now)
+	}
+	standby.looked(standby.through, m.state())
+	k := keeper{ledger: standby, now: m.now, ttl: 0, index: noIndex}
+	if got := k.barrier(5, 0, m.now); got != 2 {
+		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
+	}
+	for _, e := range m.entries[2:] {
+		standby.apply(e, m.now)
+	}
+	standby.learn("s", 4, "l1")
+	if got := k.barrier(5, 0, m.now); got != 2 {
+		t.Errorf("with the opening's copy the floor may go to %d, want 2, the birth", got)
+	}
+	if got := k.overdue(5, 9); len(got) != 2 || got[0].seq != 2 {
+		t.Errorf("%+v is to be copied, want the birth and the opening", got)
 	}
 }
 
@@ -430,7 +466,7 @@ func TestKeeper_Knows(t *testing.T) {
 			birth.Valid, birth.Sequence, birth.Time = true, 11, noon
 			l.apply(birth, noon)
 			a := l.account("s", "l")
-			k := keeper{l, noon, time.Hour, func(string) (session.Record, bool) { return session.Record{}, false }}
+			k := keeper{ledger: l, now: noon, ttl: time.Hour, index: func(string) (session.Record, bool) { return session.Record{}, false }}
 			if got := k.knows(a, a.stream("t")); got != test.want {
 				t.Errorf("it is known: %t", got)
 			}

@@ -164,7 +164,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	l := rebuilt(m)
 	forgettable := func() []announcement {
 		t.Helper()
-		return slices.Concat(keeper{l, m.now, 0, noIndex}.forgettable()...)
+		return slices.Concat(keeper{ledger: l, now: m.now, ttl: 0, index: noIndex}.forgettable()...)
 	}
 	announced := func(want ...uint64) {
 		t.Helper()
@@ -200,7 +200,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 		t.Error("the ledger has forgotten the end of a life whose opening is not deleted yet")
 	}
 	l.deleted([]uint64{1})
-	if k := (keeper{l, m.now, time.Hour, noIndex}); len(k.forgettable()) > 0 {
+	if k := (keeper{ledger: l, now: m.now, ttl: time.Hour, index: noIndex}); len(k.forgettable()) > 0 {
 		t.Error("the life is forgotten before its time")
 	}
 	announced(2, 4, 6, 7, 9, 8, 10)

@@ -346,7 +346,7 @@ func (r *running) wantCounts(t *testing.T) {
 				return err
 			}
 			p.with(func(l *ledger) {
-				l.advance(state.First)
+				l.advance(state.First, state.Last)
 				if n := l.entries(); !l.exact() || l.through != state.Last || n != state.Events {
 					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.number, state.Events, state.Last, l.exact(), n, l.through)
 				}

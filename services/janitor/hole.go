@@ -140,7 +140,7 @@ func (l *ledger) looked(asOf uint64, s eventlog.State) {
 	if !l.isOf(s) || s.Last < asOf {
 		return
 	}
-	l.advance(s.First)
+	l.advance(s.First, s.Last)
 	l.look = &look{asOf, s.Last}
 	l.settle()
 }

@@ -197,7 +197,7 @@ func TestLedger_SessionWasUsed(t *testing.T) {
 	opened("empty", 5, true)
 	opened("called", 6, true)
 	for _, floor := range []uint64{2, 5} {
-		l.advance(floor)
+		l.advance(floor, 0)
 		l.expireAll()
 		if !unused("empty") || unused("called") {
 			t.Errorf("with the floor at %d", floor)
@@ -283,7 +283,7 @@ func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 		t.Errorf("%s, %d", got, last)
 	}
 	l.accounts[unopened("s")].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
-	l.advance(4)
+	l.advance(4, 0)
 	l.expireAll()
 	if got := l.lastEvent(unopened("s")); !got.Equal(noon.Add(time.Hour)) {
 		t.Errorf("when it is forgotten: %s", got)

@@ -49,7 +49,7 @@ type ledger struct {
 
 	stretches stretches
 	copies    []copied
-	stored    uint64   // where the last entry lies that this janitor has stored
+	stored    uint64   // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
 	alarm     alarm    // the sweeper sets it
 	over      []string // the lives that it rang for
 	totals    totals
@@ -127,7 +127,7 @@ func (l *ledger) begin(s eventlog.State) uint64 {
 		l.created, l.birth, l.begunAt = s.Created, s.Birth, s.First
 	}
 	l.generations = s.Generations
-	l.advance(s.First)
+	l.advance(s.First, s.Last)
 	return l.through
 }
 
@@ -211,13 +211,15 @@ func (l *ledger) skip(through uint64) {
 	l.settle()
 }
 
-// advance notes the partition's first retained sequence. Streams are brought up to
-// it when they are looked at, and all of them by prune.
-func (l *ledger) advance(first uint64) {
+// advance notes the partition's first retained sequence, and the last one at that time.
+// Streams are brought up to it when they are looked at, and all of them by prune. The copies
+// of what the floor has passed lie at or before last: until the ledger has received them it
+// does not know what they keep alive.
+func (l *ledger) advance(first, last uint64) {
 	if first <= l.first {
 		return
 	}
-	l.first = first
+	l.first, l.stored = first, max(l.stored, last)
 	for c, ok := l.controls.popBefore(first); ok; c, ok = l.controls.popBefore(first) {
 		l.gone(c)
 	}

@@ -165,7 +165,7 @@ func TestLedger_Trim(t *testing.T) {
 	if n := l.entries(); n != 5 || l.toDelete() != 0 {
 		t.Errorf("the ledger knows %d entries, and %d are to be deleted", n, l.toDelete())
 	}
-	l.advance(4)
+	l.advance(4, 0)
 	if n := l.entries(); n != 4 {
 		t.Errorf("the ledger knows %d entries", n)
 	}
@@ -250,7 +250,7 @@ func TestLedger_ControlEntries(t *testing.T) {
 	}
 	for first, want := range map[uint64][3]int{7: {4, 1, 1}, 10: {1, 0, 1}, 11: {0, 0, 0}} {
 		l := rebuilt(m)
-		l.advance(first)
+		l.advance(first, 0)
 		if n := l.entries(); [3]int{int(n), len(l.accounts), len(l.openings)} != want { //nolint:gosec // small
 			t.Errorf("with a floor of %d there are %d entries, %d lives and %d openings, want %v", first, n, len(l.accounts), len(l.openings), want)
 		}
@@ -304,7 +304,7 @@ func TestLedger_GoesPastWhatTheTailWillNeverBring(t *testing.T) {
 	m.publish("s", "b", false)
 	m.purge(3)
 	l.apply(inFlight[0], m.now)
-	l.advance(3)
+	l.advance(3, 0)
 	l.apply(inFlight[1], m.now) // the floor has passed it
 	if s := l.accounts[unopened("s")].streams["a"]; s.removedBelow(0) != 2 {
 		t.Errorf("%+v", s)

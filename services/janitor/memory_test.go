@@ -97,7 +97,7 @@ func TestWhatIsGoneTakesNoMemory(t *testing.T) {
 		for _, l := range ledgers {
 			for first := uint64(0); l.totals.events > kept*streams; l.prunedAt = noon.Add(-pruneEvery) {
 				first += step
-				l.advance(first + 1)
+				l.advance(first+1, 0)
 				l.prune(noon)
 			}
 		}

@@ -99,7 +99,7 @@ func (l *ledger) intact(s eventlog.State) bool {
 	if !l.complete {
 		return known
 	}
-	l.advance(s.First)
+	l.advance(s.First, s.Last)
 	most := l.entries() + s.Last - max(l.through, s.First-1)
 	least := most - uint64(l.toDelete()) //nolint:gosec // not negative
 	return s.Events == most || known && s.Events < most && s.Events >= least
@@ -210,7 +210,7 @@ func (p *partition) follow(ctx context.Context) {
 func (p *partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
 	l.stretches.step = stepOf(p.log.Settings())
-	l.advance(state.First)
+	l.advance(state.First, state.Last)
 	l.hear(state, now)
 	l.prune(now)
 	if !p.acts() {

@@ -78,7 +78,7 @@ func (m *machine) handle() bool {
 
 // catchUp has the ledger follow the log to its end.
 func (m *machine) catchUp() {
-	m.ledger.advance(m.log.first)
+	m.ledger.advance(m.log.first, m.log.last)
 	for m.fetch() || m.handle() {
 	}
 	m.ledger.skip(m.log.last) // what was deleted there the tail does not tell
@@ -151,7 +151,7 @@ func (m *machine) askDeleted() {
 }
 
 func (m *machine) keeper() keeper {
-	return keeper{m.ledger, m.ledger.clock(m.now()), m.rules.tombstoneTTL, noIndex}
+	return keeper{ledger: m.ledger, now: m.ledger.clock(m.now()), ttl: m.rules.tombstoneTTL, index: noIndex}
 }
 
 // copy copies up to n control entries.
@@ -174,7 +174,7 @@ func (m *machine) move(t *rapid.T, used uint64) {
 	if !m.ledger.complete {
 		return
 	}
-	m.ledger.advance(m.log.first)
+	m.ledger.advance(m.log.first, m.log.last)
 	before, why := m.ledger.target(m.rules, used, m.now())
 	if before = m.keeper().barrier(before, m.rules.settled(), m.now()); before <= m.log.first {
 		return

@@ -59,7 +59,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *partition) error {
 }
 
 func (w *sweeper) keeper(l *ledger, r rules, now time.Time) keeper {
-	return keeper{l, l.clock(now), r.tombstoneTTL, w.sessions.Session}
+	return keeper{ledger: l, now: l.clock(now), ttl: r.tombstoneTTL, index: w.sessions.Session}
 }
 
 func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why string) error {
