@@ -83,7 +83,7 @@ func (s *Service) out(g *guest) bool {
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
-	life, known, _ := s.partition(name).window.LifeOf(name)
+	life, known := s.parts.of(name).knownLife(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
 	}

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/session"
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -34,7 +35,7 @@ func guarded(t *testing.T) func(*Config) {
 // create registers a session.
 func (f *fixture) create(name, owner string) {
 	f.t.Helper()
-	if _, err := f.b.Sessions.Create(patient(f.t), session.New(name, owner, nil, time.Now())); err != nil {
+	if _, err := f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, owner, nil, time.Now())); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -91,7 +92,7 @@ func TestOnlyTheOwnerReadsASession(t *testing.T) {
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
 	f.create("other", "carol")
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	narrow := authtest.Token(t, "alice", func(token *auth.Token) {
 		token.Subscribe, token.Publish, token.Admin = []auth.Pattern{"t", "s-*"}, []auth.Pattern{auth.All}, true
@@ -168,7 +169,7 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	s, _ := f.startService(change)
 	url := s.url()
 	f.create("s", "alice")
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	first := follow(t, url+streamPath, bearer(authtest.Of(t, "alice", "s"))...)
 	first.next("connect")
 	first.messages(1) // the edge has it
@@ -196,12 +197,12 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
 		t.Errorf("retry is %s", r)
 	}
-	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("expired")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("expired")) == 1 })
 	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
 
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	renewed := follow(t, url+streamPath+"?after="+place, bearer(authtest.Of(t, "alice", "s"))...)
 	if e := renewed.next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) {
 		t.Errorf("connect is %s", e.Data)
@@ -228,7 +229,7 @@ func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	resp := ask(t, http.MethodPost, url+"/v1/cookie", append(bearer(authtest.Of(t, "alice", "s")), "Origin", origin)...)
 	if status, body := resp.StatusCode, resp.body; status != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Header.Get("Access-Control-Allow-Credentials") != "true" {
 		t.Fatalf("%d %s %v", status, body, resp.Header)
@@ -253,7 +254,7 @@ func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
-	f.server.Stop()
+	f.Server.Stop()
 	resp := ask(t, http.MethodGet, url+streamPath, append(bearer(token), "Accept", "text/event-stream")...)
 	if status, body := resp.StatusCode, resp.body; status != http.StatusOK || !strings.HasPrefix(body, "retry: ") || resp.Header.Get("Cache-Control") != "no-store, no-transform" {
 		t.Errorf("%d %s %v", status, body, resp.Header)
@@ -277,7 +278,7 @@ func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
 		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
 		MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1,
 	}
-	if _, err := New(cfg, f.b, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--edge-addr [::]:0") {
+	if _, err := New(cfg, f.Backend, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--edge-addr [::]:0") {
 		t.Error(err)
 	}
 }
@@ -289,7 +290,7 @@ func TestASessionIsReadByWhoActsForItsOwner(t *testing.T) {
 	url := f.edge(guarded(t))
 	f.create("s", "user-1")
 	f.create("other", "admin")
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	service := func(subscribe auth.Pattern, owners ...auth.Pattern) string {
 		return authtest.Token(t, "service", func(token *auth.Token) {
 			token.Subscribe, token.Owners = []auth.Pattern{subscribe}, owners
@@ -320,7 +321,7 @@ func TestASessionIsReadByWhoActsForItsOwner(t *testing.T) {
 // setMembers replaces the members of a session, as ingest does.
 func (f *fixture) setMembers(name string, members ...string) {
 	f.t.Helper()
-	if _, err := f.b.Sessions.SetMembers(patient(f.t), name, members, func(session.Record) error { return nil }); err != nil {
+	if _, err := f.Backend.Sessions.SetMembers(waittest.Context(f.t), name, members, func(session.Record) error { return nil }); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -336,7 +337,7 @@ func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
 	})
 	url := s.url()
 	f.create("s", "alice")
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	absent := ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", bearer(bob)...)
 	notThere := func(when string) {
@@ -364,9 +365,9 @@ func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("revoked")) == 1 })
 	notThere("afterwards")
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	hers.messages(1)
 }
 
@@ -380,14 +381,14 @@ func TestAPollOfAMemberWhoIsTakenOutTellsNothing(t *testing.T) {
 	go func() {
 		answers <- ask(t, http.MethodGet, url+streamPath+"?wait=60", append(bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
 	}()
-	eventually(t, "it was let in", func() bool {
+	waittest.Until(t, "it was let in", func() bool {
 		s.admission.mu.Lock()
 		defer s.admission.mu.Unlock()
 		return s.admission.open == 1
 	})
 	f.setMembers("s")
-	eventually(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })
-	f.publish("a", 1)
+	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })
+	f.Publish("a", 1)
 	if got := <-answers; got.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}

@@ -14,13 +14,14 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // audience asks the edges until an answer is as it should be, and returns it.
 func (f *fixture) audience(q inspect.Question, what string, ok func(inspect.Answer) bool) (got inspect.Answer) {
 	f.t.Helper()
-	eventually(f.t, what, func() bool {
-		answers, err := inspect.Ask(f.t.Context(), f.b.Conn, q, 1, time.Second)
+	waittest.Until(f.t, what, func() bool {
+		answers, err := inspect.Ask(f.t.Context(), f.Backend.Conn, q, 1, time.Second)
 		if err != nil || len(answers) != 1 {
 			return false
 		}
@@ -53,9 +54,9 @@ func recounted(happenings []inspect.Happening) string {
 func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.publish("a", 5)
-	f.publish("b", 1)
-	f.trim("a", eventlog.Trimmed, 1, 2)
+	f.Publish("a", 5)
+	f.Publish("b", 1)
+	f.Trim("a", eventlog.Trimmed, 1, 2)
 	url := f.edge(nil)
 
 	one := subscribe(t, url+streamPath)
@@ -79,7 +80,7 @@ func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
 	back := subscribe(t, url+streamPath, "Last-Event-ID", strings.TrimSuffix(id, "5")+"1")
 	back.trimmed(t)
 	back.messages(3)
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	two.messages(1)
 	a = f.audience(connections, "all three have got the last event", func(a inspect.Answer) bool {
 		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c inspect.Connection) bool { return c.Cursor < 8 })

@@ -23,7 +23,7 @@ type backlog struct {
 	number  int
 	slots   chan struct{} // one for each read that goes on, shared by all partitions
 	budget  int           // bytes
-	metrics *metrics
+	metrics *partitionMetrics
 
 	mu      sync.Mutex
 	waiting []*logRead

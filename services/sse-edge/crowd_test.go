@@ -19,6 +19,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 )
 
 // spectator is one of a crowd of clients on bare sockets.
@@ -94,7 +95,7 @@ func (f *fixture) publishPadded(stream string, n, size int) {
 	f.t.Helper()
 	data := []byte(`{"jsonrpc":"2.0","method":"m","params":{"pad":"` + strings.Repeat("x", size) + `"}}`)
 	for range n {
-		if _, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}); err != nil {
+		if _, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -171,7 +172,7 @@ func TestTwoThousandReconnectAtOnce(t *testing.T) {
 	const streams, events, clients = 20, 60, 2000
 	for range events {
 		for n := range streams {
-			f.publish(fmt.Sprint(n), 1)
+			f.Publish(fmt.Sprint(n), 1)
 		}
 	}
 	path := func(i int) string { return fmt.Sprintf("/v1/sessions/s/streams/%d/events", i%streams) }
@@ -189,12 +190,12 @@ func TestTwoThousandReconnectAtOnce(t *testing.T) {
 		s.last = sequenceAt(cursors[i%streams])
 		return s.watch(events/2, streams)
 	})
-	eventually(t, "the reads have left no consumer behind", func() bool { return consumers(t, f) <= before })
+	waittest.Until(t, "the reads have left no consumer behind", func() bool { return consumers(t, f) <= before })
 }
 
 func consumers(t *testing.T, f *fixture) int {
 	t.Helper()
-	js, err := f.server.Connect().JetStream(nats.MaxWait(30 * time.Second))
+	js, err := f.Server.Connect().JetStream(nats.MaxWait(30 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		crowd[i], err = attend(t.Context(), url, streamPath, "", false)
 		return err
 	})
-	eventually(t, "all are there", func() bool { return testutil.ToFloat64(s.metrics.connections) == clients })
+	waittest.Until(t, "all are there", func() bool { return testutil.ToFloat64(s.metrics.connections) == clients })
 	published := make(chan struct{})
 	go func() {
 		defer close(published)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/waittest"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
@@ -29,14 +31,14 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 	url := s.url() + "/v1/sessions/s/streams/a/events"
 	waits := func() { // for the worker that has the stream; its second answer comes in a round of its own
 		t.Helper()
-		eventually(t, "the stream waits", func() bool {
+		waittest.Until(t, "the stream waits", func() bool {
 			_, open := s.connections(t.Context(), "s", 1)
 			return open == 1
 		})
 		s.connections(t.Context(), "s", 1)
 	}
-	f.publish("a", 3)
-	eventually(t, "the window has them", func() bool { return s.parts[0].window.Stats().Events == 3 })
+	f.Publish("a", 3)
+	waittest.Until(t, "the window has them", func() bool { return s.parts.of("s").stats().Events == 3 })
 	c := subscribe(t, url)
 	c.next("connect")
 	for range 3 {
@@ -44,27 +46,27 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 	}
 	waits()
 	for n := uint64(1); n <= 2; n++ {
-		f.publish("a", 1)
+		f.Publish("a", 1)
 		last := c.next("message")
-		eventually(t, "it is counted", func() bool { return histogramOf(t, s.metrics.delivery).GetSampleCount() == n })
+		waittest.Until(t, "it is counted", func() bool { return histogramOf(t, s.metrics.delivery).GetSampleCount() == n })
 		if n == 2 {
 			c.close()
-			eventually(t, "the client is gone", func() bool {
+			waittest.Until(t, "the client is gone", func() bool {
 				_, open := s.connections(t.Context(), "s", 1)
 				return open == 0
 			})
-			f.publish("a", 2)
-			eventually(t, "the window has these", func() bool { return s.parts[0].window.Stats().Events == 7 })
+			f.Publish("a", 2)
+			waittest.Until(t, "the window has these", func() bool { return s.parts.of("s").stats().Events == 7 })
 			again := subscribe(t, url, "Last-Event-ID", last.ID)
 			again.next("connect")
 			again.next("message")
 			again.next("message")
 			waits()
-			f.publish("a", 1)
+			f.Publish("a", 1)
 			again.next("message")
 		}
 	}
-	eventually(t, "only the live one is counted", func() bool { return histogramOf(t, s.metrics.delivery).GetSampleCount() >= 3 })
+	waittest.Until(t, "only the live one is counted", func() bool { return histogramOf(t, s.metrics.delivery).GetSampleCount() >= 3 })
 	if n := histogramOf(t, s.metrics.delivery).GetSampleCount(); n != 3 {
 		t.Errorf("%d deliveries are counted, want 3", n)
 	}
@@ -86,7 +88,7 @@ func TestABlockedClientIsCounted(t *testing.T) {
 	}
 	const events = 1500
 	f.publishPadded("a", events, 8<<10)
-	eventually(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.metrics.blocked) == 1 })
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.metrics.blocked) == 1 })
 	if sent := testutil.ToFloat64(s.metrics.sent); sent == 0 || sent >= events {
 		t.Errorf("%v of %d events are sent to a client that does not read", sent, events)
 	}
@@ -97,8 +99,8 @@ func TestABlockedClientIsCounted(t *testing.T) {
 	if err := c.watch(events, 1); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.metrics.blocked) == 0 })
-	eventually(t, "all are counted", func() bool { return testutil.ToFloat64(s.metrics.sent) >= events })
+	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.metrics.blocked) == 0 })
+	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.metrics.sent) >= events })
 	if sent := testutil.ToFloat64(s.metrics.sent); sent != events {
 		t.Errorf("%v events are sent, want %d", sent, events)
 	}
@@ -111,8 +113,8 @@ func TestABlockedClientIsCounted(t *testing.T) {
 func TestAnErrorSendsNoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
-	f.publish("a", 3)
-	eventually(t, "the window has them", func() bool { return s.parts[0].window.Stats().Events == 3 })
+	f.Publish("a", 3)
+	waittest.Until(t, "the window has them", func() bool { return s.parts.of("s").stats().Events == 3 })
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)

@@ -46,16 +46,6 @@ type happening struct {
 	certain bool
 }
 
-// arrival is how a client came. Its zero value is from the start.
-type arrival uint8
-
-const (
-	fromStart arrival = iota
-	fromNow
-	fromWindow
-	fromLog
-)
-
 var arrivals = [...]inspect.Came{inspect.FromStart, inspect.FromNow, inspect.FromWindow, inspect.FromLog}
 
 func newDiary() *diary {

@@ -19,6 +19,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 func TestAFilterShowsWhatItNames(t *testing.T) {
@@ -96,7 +97,7 @@ func distinct(n int) string {
 
 func (f *fixture) store(session, stream, message string) uint64 {
 	f.t.Helper()
-	ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Life: f.life(session), Stream: stream, Data: []byte(message)})
+	ack, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: stream, Data: []byte(message)})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
 	c.next("connect")
 	f.store("s", "a", hidden)
 	last := f.store("s", "a", hidden)
-	eventually(t, "the cursor is behind them", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+	waittest.Until(t, "the cursor is behind them", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
 	f.store("s", "a", shown)
 	if id := c.next("message").ID; sequenceOf(t, id) != last+1 {
 		t.Errorf("shown as %s", id)
@@ -144,7 +145,7 @@ func TestTheWorkOfAPageIsBounded(t *testing.T) {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
 		for range 2*sieveEvents + 10 {
-			w, err := f.b.Log.Begin(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
+			w, err := f.Backend.Log.Begin(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -260,7 +261,7 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		session := "p" + strconv.Itoa(run)
-		if _, err := f.b.Sessions.Register(patient(t), session, ""); err != nil {
+		if _, err := f.Backend.Sessions.Register(waittest.Context(t), session, ""); err != nil {
 			rt.Fatal(err)
 		}
 		var sequences []uint64
@@ -274,12 +275,12 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 			}
 			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
 			if n == cleared {
-				if err := f.b.Log.ClearStream(patient(t), session, f.life(session), "x"); err != nil {
+				if err := f.Backend.Log.ClearStream(waittest.Context(t), session, f.Life(session), "x"); err != nil {
 					rt.Fatal(err)
 				}
 			}
 		}
-		if err := f.b.Sessions.End(patient(t), session, "", false); err != nil {
+		if err := f.Backend.Sessions.End(waittest.Context(t), session, "", false); err != nil {
 			rt.Fatal(err)
 		}
 		edge := rapid.SampledFrom(edges).Draw(rt, "edge")

@@ -2,12 +2,9 @@ package edge
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
-
-	"rejoin/services/sse-edge/window"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -15,6 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // These tests repeat, one by one, what the property test of e2e found.
@@ -23,11 +21,11 @@ const flowPath = "/v1/sessions/s/events"
 
 func (f *fixture) mark(kind event.Kind, stream string) {
 	f.t.Helper()
-	js, err := jetstream.New(f.b.Conn)
+	js, err := jetstream.New(f.Backend.Conn)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if _, err := js.Publish(patient(f.t), event.Subject{Session: "s", Life: f.life("s"), Stream: stream, Kind: kind}.String(), nil); err != nil {
+	if _, err := js.Publish(waittest.Context(f.t), event.Subject{Session: "s", Life: f.Life("s"), Stream: stream, Kind: kind}.String(), nil); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -48,27 +46,27 @@ func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T
 	const removed = 395 // in the window, which holds the newest few of 400
 	s, _ := f.startService(func(c *Config) { c.WindowBytes = 4 << 10 })
 	url := s.url()
-	f.publish("a", 5)
+	f.Publish("a", 5)
 	after := cursorAt(t, url, streamPath, 5)
-	s.has(t, f.publish("a", 395)) // or it would show what is removed then
-	f.trim("a", eventlog.Trimmed, seq(1, removed)...)
+	s.has(t, f.Publish("a", 395)) // or it would show what is removed then
+	f.Trim("a", eventlog.Trimmed, seq(1, removed)...)
 	c := subscribe(t, url+streamPath+"?after="+after)
 	c.next("connect")
 	if g := c.gap(); sequenceOf(t, g.ResumesAt) != removed || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
 	c.messages(5)
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	c.messages(1) // and no second gap
 }
 
 func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 5)
-	f.publish("b", 5)
-	f.publish("c", 1)
-	f.trim("a", eventlog.Trimmed, seq(1, 5)...)
-	f.trim("", eventlog.Cleared, seq(6, 10)...)
+	f.Publish("a", 5)
+	f.Publish("b", 5)
+	f.Publish("c", 1)
+	f.Trim("a", eventlog.Trimmed, seq(1, 5)...)
+	f.Trim("", eventlog.Cleared, seq(6, 10)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	after := cursorAt(t, url, flowPath, 1)
 	c := subscribe(t, url+flowPath+"?after="+after)
@@ -89,18 +87,18 @@ func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
 func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	after := ""
-	eventually(t, "the events are in the window", func() bool {
+	waittest.Until(t, "the events are in the window", func() bool {
 		p := poll(t, url+flowPath)
 		after = cursorAt(t, url, flowPath, 1)
 		return len(p.Events) == 2
 	})
-	f.publish("b", 2)
+	f.Publish("b", 2)
 	f.mark(event.Clear, "a")
 	f.mark(event.Clear, "b")
-	f.publish("c", 1)
-	eventually(t, "the clears are in the window", func() bool {
+	f.Publish("c", 1)
+	waittest.Until(t, "the clears are in the window", func() bool {
 		p := poll(t, url+flowPath)
 		return len(p.Events) == 1 && p.Events[0].Stream == "c"
 	})
@@ -124,10 +122,10 @@ func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
 // they are sent, and the stream is open again.
 func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 3)
+	f.Publish("a", 3)
 	f.mark(event.End, "a")
-	f.publish("a", 2)
-	f.publish("b", 300)
+	f.Publish("a", 2)
+	f.Publish("b", 300)
 	small := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
 	large := f.edge(nil)
 	for _, url := range []string{small, large} {
@@ -149,11 +147,11 @@ func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 // The window forgets where a stream ended, and the log knows.
 func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 2)
-	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
+	f.Publish("a", 2)
+	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
 		t.Fatal(err)
 	}
-	f.publish("b", 300)
+	f.Publish("b", 300)
 	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10; c.MaxAge = 20 * time.Second })
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
@@ -172,15 +170,15 @@ func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} {
 		f := newFixture(t)
-		if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+		if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 			t.Fatal(err)
 		}
-		f.publish("a", 2)
-		if err := f.b.Sessions.End(patient(t), "s", "", cleared); err != nil {
+		f.Publish("a", 2)
+		if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", cleared); err != nil {
 			t.Fatal(err)
 		}
 		for range 300 {
-			if _, err := f.b.Log.Publish(patient(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
+			if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -204,25 +202,25 @@ func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
 func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
-	f.publish("a", 2)
-	if err := f.b.Sessions.End(patient(t), "s", "", false); err != nil {
+	f.Publish("a", 2)
+	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", false); err != nil {
 		t.Fatal(err)
 	}
-	end, err := f.b.Log.Last(patient(t), event.Subject{Session: "s", Life: f.life("s"), Kind: event.End})
+	end, err := f.Backend.Log.Last(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.purge(end)
+	f.Purge(end)
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
 		if p := poll(t, url+flowPath); !p.Closed || len(p.Events) > 0 {
 			t.Errorf("backfill %d: %+v", backfill, p)
 		}
 	}
-	f.purge(end + 1) // and then nobody knows of it
+	f.Purge(end + 1) // and then nobody knows of it
 	url := f.edge(nil)
 	if p := poll(t, url+flowPath); p.Closed {
 		t.Errorf("an unknown session: %+v", p)
@@ -243,15 +241,15 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+quietPath)
 	c.next("connect")
 	quiet.next("connect")
-	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
-	last := f.publish("a", 1)
+	last := f.Publish("a", 1)
 	old := c.messages(1)
-	eventually(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) >= last })
+	waittest.Until(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) >= last })
 	oldQuiet := quiet.next("cursor").ID
 	f.reuse("s")
-	s.has(t, f.publish("a", 1))
+	s.has(t, f.Publish("a", 1))
 	c.next("close")
 	quiet.next("close")
 	for path, after := range map[string]string{flowPath: old, quietPath: oldQuiet} {
@@ -264,44 +262,20 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	}
 }
 
-// The log may have an opening before the tail does. A client that waits for the session is
-// not told its end when another one comes meanwhile.
-func TestPartition_LogAheadOfTheTail(t *testing.T) {
-	f := newFixture(t)
-	p := &partition{log: f.b.Log, window: emptyWindow(1 << 20)}
-	attach := func() window.Attachment {
-		of, err := p.lifeOf(patient(t), "s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.window.Attach(window.Place{Session: "s", Life: of.name}, of.found, of.opened)
-	}
-	waiting := attach()
-	rec, err := f.b.Sessions.Register(patient(t), "s", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	attach()
-	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
-	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
-		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.Closed)
-	}
-}
-
 // reuse makes a session's name free, as the janitor does, and opens a session of the name.
 func (f *fixture) reuse(name string) {
 	f.t.Helper()
-	rec, err := f.b.Sessions.Get(patient(f.t), name)
+	rec, err := f.Backend.Sessions.Get(waittest.Context(f.t), name)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	opening, err := f.b.Log.Opening(patient(f.t), name)
+	opening, err := f.Backend.Log.Opening(waittest.Context(f.t), name)
 	if err == nil {
-		f.remove(opening.Sequence)
-		err = f.b.Sessions.Remove(patient(f.t), rec)
+		f.Remove(opening.Sequence)
+		err = f.Backend.Sessions.Remove(waittest.Context(f.t), rec)
 	}
 	if err == nil {
-		_, err = f.b.Sessions.Create(patient(f.t), session.New(name, "", nil, time.Now()))
+		_, err = f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, "", nil, time.Now()))
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -310,17 +284,17 @@ func (f *fixture) reuse(name string) {
 
 func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 2)
-	f.publish("c", 1)
-	f.publish("a", 1)
-	f.publish("b", 3)
-	f.trim("c", eventlog.Trimmed, 3) // so that the window has a hole
+	f.Publish("a", 2)
+	f.Publish("c", 1)
+	f.Publish("a", 1)
+	f.Publish("b", 3)
+	f.Trim("c", eventlog.Trimmed, 3) // so that the window has a hole
 	url := f.edge(nil)
 	after := cursorAt(t, url, flowPath, 3)
 	f.mark(event.Clear, "")
-	f.publish("a", 1)
-	f.trim("", eventlog.Cleared, 1, 2, 4, 5, 6, 7)
-	eventually(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
+	f.Publish("a", 1)
+	f.Trim("", eventlog.Cleared, 1, 2, 4, 5, 6, 7)
+	waittest.Until(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
 	c := subscribe(t, url+flowPath+"?after="+after)
 	c.next("connect")
 	if g := c.gap(); g.Reason != ReasonCleared || g.Stream != nil {
@@ -333,10 +307,10 @@ func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 // not of a stream whose events only a later page of the log holds.
 func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", stepEvents+100)
-	gone := f.publish("b", 5)
-	left := f.publish("b", 1)
-	f.trim("b", eventlog.Trimmed, seq(gone-4, gone)...)
+	f.Publish("a", stepEvents+100)
+	gone := f.Publish("b", 5)
+	left := f.Publish("b", 1)
+	f.Trim("b", eventlog.Trimmed, seq(gone-4, gone)...)
 	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
 	c.next("connect")
 	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
@@ -347,7 +321,7 @@ func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
 func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	c := subscribe(t, url+streamPath+"?after=rubbish")
 	if e := c.next("connect"); e.HasID {
 		t.Errorf("connect has the ID %s: a client that is cut now never hears of the gap", e.ID)
@@ -363,8 +337,8 @@ func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 // the first read, or it would say that a cursor was resumed which was not.
 func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 10)
-	f.trim("a", eventlog.Trimmed, seq(1, 5)...)
+	f.Publish("a", 10)
+	f.Trim("a", eventlog.Trimmed, seq(1, 5)...)
 	url := f.edge(nil)
 	for after, resumed := range map[uint64]bool{2: false, 5: true} {
 		c := subscribe(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, after))
@@ -381,7 +355,8 @@ func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 }
 
 func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
-	st := &stream{reader: &reader{tags: newTagger(event.Place{}), pending: []gap{{reason: ReasonCleared}}}}
+	st := &stream{reader: inMemory(emptyWindow(1<<10), placeOf("s", "a"), 1)}
+	st.reader.pending = []gap{{reason: ReasonCleared}}
 	if b := string(st.heartbeat()); b != ":\n\n" {
 		t.Errorf("the heartbeat is %q", b)
 	}
@@ -395,17 +370,17 @@ func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T)
 // receives the next session of the name, and a cursor of the first one belongs elsewhere.
 func TestReader_ForgottenSession(t *testing.T) {
 	f := newFixture(t)
-	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
-	last := f.publish("a", 3)
+	last := f.Publish("a", 3)
 	followed, _ := f.startService(nil)
 	old := cursorAt(t, followed.url(), streamPath, last)
-	first := f.life("s")
-	if err := f.b.Sessions.End(patient(t), "s", "", false); err != nil {
+	first := f.Life("s")
+	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", false); err != nil {
 		t.Fatal(err)
 	}
-	state, err := f.b.Log.Look(patient(t), 0)
+	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,21 +388,21 @@ func TestReader_ForgottenSession(t *testing.T) {
 	for sequence := last + 1; sequence <= state.Last; sequence++ {
 		controls = append(controls, sequence)
 	}
-	f.trim("", eventlog.Trimmed, seq(last-2, last)...)
-	rec, err := f.b.Sessions.Get(patient(t), "s")
+	f.Trim("", eventlog.Trimmed, seq(last-2, last)...)
+	rec, err := f.Backend.Sessions.Get(waittest.Context(t), "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Removed: controls, Forgotten: true}
-	ack, err := eventlogtest.Announce(patient(t), f.b.Log, forgotten)
+	ack, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, forgotten)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.remove(controls...)
-	if err := f.b.Sessions.Remove(patient(t), rec); err != nil {
+	f.Remove(controls...)
+	if err := f.Backend.Sessions.Remove(waittest.Context(t), rec); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the edge has followed", func() bool { return followed.parts[0].window.Stats().End >= ack.Sequence })
+	waittest.Until(t, "the edge has followed", func() bool { return followed.parts.of("s").stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims
 	edges := []*Service{followed, started}
@@ -436,11 +411,11 @@ func TestReader_ForgottenSession(t *testing.T) {
 		waiting[i] = subscribe(t, s.url()+streamPath)
 		waiting[i].next("connect")
 	}
-	if _, err := f.b.Sessions.Create(patient(t), session.New("s", "", nil, time.Now())); err != nil {
+	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is another life", func() bool { return f.life("s") != first })
-	f.publish("a", 2)
+	waittest.Until(t, "there is another life", func() bool { return f.Life("s") != first })
+	f.Publish("a", 2)
 	for i, s := range edges {
 		waiting[i].messages(2)
 		again := subscribe(t, s.url()+streamPath+"?after="+old)

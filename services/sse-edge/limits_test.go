@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -76,14 +77,14 @@ func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 			t.Fatalf("poll %d: %d", i, status)
 		}
 	}
-	eventually(t, "a stream is told to come back", func() bool {
+	waittest.Until(t, "a stream is told to come back", func() bool {
 		status, header, body := ask("text/event-stream", "203.0.113.1")
 		if status != http.StatusOK {
 			t.Fatalf("%d %s", status, body)
 		}
 		return strings.HasPrefix(body, "retry: ") && header.Get("Cache-Control") == "no-store, no-transform"
 	})
-	eventually(t, "a poll is told when to come back", func() bool {
+	waittest.Until(t, "a poll is told when to come back", func() bool {
 		status, header, body := ask("application/json", "203.0.113.1")
 		return status == http.StatusTooManyRequests && header.Get("Retry-After") == "1" && strings.Contains(body, `"code":"rate_limited"`)
 	})
@@ -93,7 +94,7 @@ func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 	if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues("address_rate")); n < 3 {
 		t.Errorf("%v refusals are counted", n)
 	}
-	eventually(t, "it is served again", func() bool {
+	waittest.Until(t, "it is served again", func() bool {
 		_, _, body := ask("text/event-stream", "203.0.113.1")
 		return body == "a stream"
 	})

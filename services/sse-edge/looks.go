@@ -75,7 +75,7 @@ func (l *looks) run() {
 			return
 		}
 		l.mu.Unlock()
-		ctx, cancel := context.WithTimeout(l.base, openTimeout)
+		ctx, cancel := context.WithTimeout(l.base, lookTimeout)
 		if now.state, now.err = l.log.Look(ctx, l.number); now.err == nil {
 			now.err = l.reach(ctx, now.state)
 		}
@@ -87,6 +87,9 @@ func (l *looks) run() {
 // reachEvery is how often a look asks whether the window has come to its end: it mostly
 // has, or lacks the events of some milliseconds.
 const reachEvery = 2 * time.Millisecond
+
+// lookTimeout bounds a look; its readers ask again after it.
+const lookTimeout = 10 * time.Second
 
 // reach waits until the window has come to the end of the log as a look has shown it.
 func (l *looks) reach(ctx context.Context, state eventlog.State) error {

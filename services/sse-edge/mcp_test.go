@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 const (
@@ -117,7 +118,7 @@ func TestWhatHasNoResponseIsAccepted(t *testing.T) {
 func TestTheStandaloneStream(t *testing.T) {
 	b, u := newMCP(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	b.say(u.session, rpc.Standalone, false, progress(1))
-	eventually(t, "the edge has it", func() bool {
+	waittest.Until(t, "the edge has it", func() bool {
 		return len(poll(t, u.url+"/v1/sessions/"+u.session+"/events").Events) == 1
 	})
 	c := u.get("")
@@ -150,7 +151,7 @@ func TestASessionEnds(t *testing.T) {
 	c.over()
 	call.fails(`"a"`)
 	call.over()
-	eventually(t, "the edge's copy says so too", func() bool {
+	waittest.Until(t, "the edge's copy says so too", func() bool {
 		rec, ok := s.sessions.Session(u.session)
 		return ok && rec.State != session.Open
 	})
@@ -256,7 +257,7 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 				again.close()
 			}
 			var call answered
-			eventually(t, "a call is refused", func() bool {
+			waittest.Until(t, "a call is refused", func() bool {
 				resp := u.post(toolCall)
 				if resp.StatusCode == http.StatusOK { // it took long enough for one more
 					_ = resp.Body.Close()

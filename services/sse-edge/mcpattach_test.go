@@ -9,6 +9,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // at returns the same client at another edge.
@@ -35,7 +36,7 @@ func (u *mcpUser) attach(s *Service, connections int) *client {
 // do not.
 func (s *Service) holds(t *testing.T, stream window.Place, connections int) {
 	t.Helper()
-	eventually(t, "the newest connection has its turn", func() bool {
+	waittest.Until(t, "the newest connection has its turn", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(stream)]
@@ -46,7 +47,7 @@ func (s *Service) holds(t *testing.T, stream window.Place, connections int) {
 // rests waits until no connection of an edge gets the messages.
 func (s *Service) rests(t *testing.T, name window.Place) {
 	t.Helper()
-	eventually(t, "another edge has the newest connection", func() bool {
+	waittest.Until(t, "another edge has the newest connection", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(name)]
@@ -57,7 +58,7 @@ func (s *Service) rests(t *testing.T, name window.Place) {
 // left waits until an edge has no connection of a stream any more.
 func (s *Service) left(t *testing.T, name window.Place) {
 	t.Helper()
-	eventually(t, "its connections have ended", func() bool {
+	waittest.Until(t, "its connections have ended", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		return s.attached.places[attachKey(name)] == nil
@@ -161,20 +162,20 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 	s := edges[0]
 	c := u.attach(s, 1)
 	key := attachKey(u.standalone())
-	eventually(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
+	waittest.Until(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
 	s.attached.records.beat(t.Context(), "other")
-	if _, _, err := s.attached.records.claim(patient(t), key, "other"); err != nil {
+	if _, _, err := s.attached.records.claim(waittest.Context(t), key, "other"); err != nil {
 		t.Fatal(err)
 	}
 	s.rests(t, u.standalone())
-	eventually(t, "the other edge was heard", func() bool {
+	waittest.Until(t, "the other edge was heard", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		return !s.attached.heard["other"].IsZero()
 	})
 	s.attached.tend(time.Now())
 	s.rests(t, u.standalone())
-	eventually(t, "the connection takes over", func() bool {
+	waittest.Until(t, "the connection takes over", func() bool {
 		s.attached.tend(time.Now().Add(time.Minute)) // again, if the place was handed over meanwhile
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
@@ -189,16 +190,16 @@ func TestConnectionsGoOnWithoutRecords(t *testing.T) {
 	t.Parallel()
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
-	eventually(t, "the edge's copy has the session", func() bool {
+	waittest.Until(t, "the edge's copy has the session", func() bool {
 		_, ok := s.sessions.Session(u.session)
 		return ok
 	})
-	b.f.server.Stop()
+	b.f.Server.Stop()
 	c := u.attach(s, 1)
-	b.f.server.Start()
-	eventually(t, "NATS is back", s.nc.IsConnected)
-	eventually(t, "events come", func() bool {
-		_, err := b.f.b.Log.Publish(t.Context(), eventlog.Event{Session: u.session, Life: b.f.life(u.session), Stream: rpc.Standalone, Data: []byte(progress(1))})
+	b.f.Server.Start()
+	waittest.Until(t, "NATS is back", s.nc.IsConnected)
+	waittest.Until(t, "events come", func() bool {
+		_, err := b.f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: u.session, Life: b.f.Life(u.session), Stream: rpc.Standalone, Data: []byte(progress(1))})
 		return err == nil
 	})
 	c.says(progress(1))
@@ -211,7 +212,7 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 	one, two := edges[0], edges[1]
 	u.attach(one, 1)
 	at := u.standalone()
-	eventually(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
+	waittest.Until(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
 	claimed := two.attached.claim(at)
 	one.rests(t, at)
 	two.attached.miss(attachKey(at), claimed)
@@ -227,7 +228,7 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 	before.close()
 	two.left(t, u.standalone())
 	two.attached.release(key, "")
-	r, _, err := one.attached.records.read(patient(t), key)
+	r, _, err := one.attached.records.read(waittest.Context(t), key)
 	if err != nil || r.Edge != two.attached.edge || r.Released {
 		t.Errorf("the record is %+v, %v", r, err)
 	}
@@ -240,14 +241,14 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	_, revision, err := two.records.read(patient(t), key)
+	_, revision, err := two.records.read(waittest.Context(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	one.mu.Lock()
 	over := make(chan struct{})
 	go func() { defer close(over); one.takeOver(key, revision, "") }()
-	eventually(t, "the record is the other edge's", func() bool {
+	waittest.Until(t, "the record is the other edge's", func() bool {
 		r, now, err := two.records.read(t.Context(), key)
 		one.places[key].revision = now + 1
 		return err == nil && r.Edge == one.edge
@@ -265,11 +266,11 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
 	t.Parallel()
 	u, one, two, young := newMovedMCP(t)
-	if err := one.attached.records.js.DeleteKeyValue(patient(t), rpc.AttachBucket); err != nil {
+	if err := one.attached.records.js.DeleteKeyValue(waittest.Context(t), rpc.AttachBucket); err != nil {
 		t.Fatal(err)
 	}
 	key := attachKey(u.standalone())
-	eventually(t, "the record is there again", func() bool {
+	waittest.Until(t, "the record is there again", func() bool {
 		two.attached.tend(time.Now())
 		r, _, err := one.attached.records.read(t.Context(), key)
 		return err == nil && r.Edge == two.attached.edge
@@ -285,7 +286,7 @@ func TestARecordThatIsWrittenTooLateIsReleased(t *testing.T) {
 	two.attached.forget()
 	young.close()
 	two.left(t, u.standalone())
-	_, revision, err := two.attached.records.read(patient(t), key)
+	_, revision, err := two.attached.records.read(waittest.Context(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,9 +43,9 @@ func (f *fixture) bridge() *bridge {
 }
 
 func (b *bridge) listen(subject string) {
-	sub, err := b.f.b.Conn.QueueSubscribe(subject, rpc.Queue, b.take)
+	sub, err := b.f.Backend.Conn.QueueSubscribe(subject, rpc.Queue, b.take)
 	if err == nil {
-		err = b.f.b.Conn.Flush()
+		err = b.f.Backend.Conn.Flush()
 	}
 	if err != nil {
 		b.f.t.Error(err)
@@ -63,7 +63,7 @@ func (b *bridge) leave() {
 	for _, sub := range b.subs {
 		_ = sub.Unsubscribe()
 	}
-	_ = b.f.b.Conn.Flush() // fails on a connection that is closed; who asks on another one must find nobody
+	_ = b.f.Backend.Conn.Flush() // fails on a connection that is closed; who asks on another one must find nobody
 	b.subs = nil
 }
 
@@ -99,7 +99,7 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 			return b.check(call)
 		}
 	case rpc.End:
-		if err := b.f.b.Sessions.End(ctx, call.Session, "", false); err != nil {
+		if err := b.f.Backend.Sessions.End(ctx, call.Session, "", false); err != nil {
 			b.f.t.Error(err)
 		}
 		return rpc.Answer{Status: http.StatusNoContent}
@@ -109,7 +109,7 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 
 // make makes a session.
 func (b *bridge) make(ctx context.Context, call rpc.Call) rpc.Answer {
-	if _, err := b.f.b.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
+	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
 		b.f.t.Error(err)
 	}
 	b.listen(rpc.Subject(call.Session))
@@ -134,8 +134,8 @@ func (b *bridge) sent(action rpc.Action) (calls []rpc.Call) {
 // say publishes messages on a stream; the last one may be its last.
 func (b *bridge) say(sessionName, stream string, final bool, messages ...string) {
 	for i, m := range messages {
-		_, err := b.f.b.Log.Publish(context.Background(), eventlog.Event{
-			Life: b.f.life(sessionName), Sole: true,
+		_, err := b.f.Backend.Log.Publish(context.Background(), eventlog.Event{
+			Life: b.f.Life(sessionName), Sole: true,
 			Session: sessionName, Stream: stream, Data: []byte(m), Final: final && i == len(messages)-1,
 		})
 		if err != nil {

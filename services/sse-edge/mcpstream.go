@@ -228,13 +228,10 @@ func (w *worker) takeTurn(st *stream, where string) {
 	w.advance(st)
 }
 
-// moveTo moves the cursor to where another reader of the same place stood.
-func (r *reader) moveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
-
 // endQuiet ends a quiet stream that has nothing to wait for but its turn.
 func (w *worker) endQuiet(st *stream) {
 	r := st.reader
-	if st.mcp.served && (r.part.window.Ended(r.Chain) || r.end != 0) {
+	if st.mcp.served && r.hasEnd() {
 		w.last(st, nil)
 		w.end(st, "ended")
 	}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
@@ -14,14 +16,14 @@ func TestWhatIsNotSentIsRefused(t *testing.T) {
 	s, _ := f.mcpService(nil)
 	u := join(t, s.url(), "2025-11-25")
 	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
-	large := head + strings.Repeat("x", f.b.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
+	large := head + strings.Repeat("x", f.Backend.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
 	if a := u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))); a.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("with more headers than NATS takes: %d %s", a.StatusCode, a.body)
 	}
-	f.server.Stop()
-	eventually(t, "NATS is away", func() bool { return !s.nc.IsConnected() })
+	f.Server.Stop()
+	waittest.Until(t, "NATS is away", func() bool { return !s.nc.IsConnected() })
 	if a := u.read(u.post(toolCall)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 		t.Errorf("without NATS: %d %s", a.StatusCode, a.body)
 	}
-	f.server.Start()
+	f.Server.Start()
 }

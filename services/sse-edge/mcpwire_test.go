@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // plainWire replaces what is new each time.
@@ -129,7 +130,7 @@ func TestTheWire(t *testing.T) {
 		answer := make(chan string, 1)
 		go func() { answer <- rawly(t, url, tt.request) }()
 		// An answer that is there at once has a length, and the connection goes on behind it.
-		eventually(t, "the stream is open", func() bool { return testutil.ToFloat64(edge.metrics.opened) > opened })
+		waittest.Until(t, "the stream is open", func() bool { return testutil.ToFloat64(edge.metrics.opened) > opened })
 		if strings.HasPrefix(tt.request, "POST") {
 			calls := b.sent(rpc.Post)
 			b.say(u.session, calls[len(calls)-1].Stream, true, progress(1), result(`"a"`))
@@ -191,7 +192,7 @@ func TestADrainLosesNoCall(t *testing.T) {
 	c.primed()
 	list := make(chan *client, 1)
 	go func() { list <- u.follow(u.post(toolList)) }() // waits for its JSON
-	eventually(t, "both are at work", func() bool { return len(b.sent(rpc.Post)) == 2 })
+	waittest.Until(t, "both are at work", func() bool { return len(b.sent(rpc.Post)) == 2 })
 	stop()
 	last := c.primed()
 	c.over()
@@ -222,8 +223,8 @@ func TestAGapEndsACall(t *testing.T) {
 	last := c.says(progress(1), progress(2))
 	stop()
 	removed := sequenceOf(t, last)
-	f.announceOf(u.session, stream, eventlog.Trimmed, seq(sequenceOf(t, first)+1, removed)...)
-	f.remove(seq(sequenceOf(t, first)+1, removed)...)
+	f.AnnounceOf(u.session, stream, eventlog.Trimmed, seq(sequenceOf(t, first)+1, removed)...)
+	f.Remove(seq(sequenceOf(t, first)+1, removed)...)
 	b.say(u.session, stream, true, result(`"a"`))
 	c = u.at(f.mcpEdge(nil)).get(first)
 	c.primed()

@@ -17,21 +17,15 @@ type metrics struct {
 	sentBytes     prometheus.Counter
 	blockedWrites prometheus.Counter
 	delivery      *delivery
-	received      prometheus.Counter
 	pages         prometheus.Counter
 	resumes       *prometheus.CounterVec
 	gaps          *prometheus.CounterVec
-	logReads      prometheus.Counter
-	logScans      prometheus.Counter
-	missed        prometheus.Counter
-	skipped       *prometheus.CounterVec
-	rollbacks     prometheus.Counter
 	posts         *prometheus.CounterVec
 	abandoned     prometheus.Counter
 	mcp           prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*partition) *metrics {
+func newMetrics(reg prometheus.Registerer, maxConnections int) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
 	}
@@ -52,7 +46,6 @@ func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*p
 		blocked:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
 		blockedWrites: counter("blocked_writes_total", "Writes to event streams that found the client's socket full."),
 		delivery:      newDelivery(),
-		received:      counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
 		opened:        counter("connections_opened_total", "Event streams that were opened."),
 		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
 			"ended", "gone", "age", "expired", "revoked", "drain", "slow", "failed"),
@@ -64,31 +57,13 @@ func newMetrics(reg prometheus.Registerer, maxConnections int, parts func() []*p
 		resumes:   vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
 		gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
 			string(ReasonUnknown), string(ReasonExpired), string(ReasonTrimmed), string(ReasonCleared), string(ReasonRolledBack), string(ReasonDamaged)),
-		logReads: counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
-		logScans: counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
-		missed:   counter("tail_missed_total", "Sequences that were removed before a tail received them."),
-		skipped: vec("events_skipped_total", "Entries of the log that are not shown, by reason", "reason",
-			"subject", "json", "opening"),
-		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
 		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
 			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
 		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),
 		mcp:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
-	gauge := func(name, help string, value func(*partition) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
-			total := 0.0
-			for _, p := range parts() {
-				total += value(p)
-			}
-			return total
-		})
-	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
 	limit.Set(float64(maxConnections))
-	reg.MustRegister(m.connections, limit, m.blocked, m.blockedWrites, m.delivery, m.received, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.logReads, m.logScans, m.missed, m.skipped, m.rollbacks, m.posts, m.abandoned, m.mcp,
-		gauge("window_events", "Events that the windows hold.", func(p *partition) float64 { return float64(p.window.Stats().Events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(p *partition) float64 { return float64(p.window.Stats().Bytes) }),
-		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*partition).lag))
+	reg.MustRegister(m.connections, limit, m.blocked, m.blockedWrites, m.delivery, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.posts, m.abandoned, m.mcp)
 	return m
 }

@@ -7,12 +7,13 @@ import (
 	"io"
 	"net/http/httputil"
 	"testing"
+	"time"
 
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 
 	"pgregory.net/rapid"
-
-	"rejoin/shared/event"
 )
 
 // What a socket took and the rest that is cut together are whole blocks, and the
@@ -25,7 +26,7 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		for n := uint64(1); n <= count; n++ {
 			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
-		r := readerAt(w, at, 0)
+		r := inMemory(w, at, 0)
 		v := w.Read(&r.Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
 		s := step{items: v.Items, ended: rapid.Bool().Draw(t, "ended")}
 		s.found(v.Items)
@@ -34,7 +35,6 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		if rapid.Bool().Draw(t, "gap") {
 			s.gaps = []gap{{reason: ReasonExpired, stream: "a"}}
 		}
-		r.tags = newTagger(event.Place{Session: "s"})
 		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
 		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: head, chunked: rapid.Bool().Draw(t, "chunked")}
@@ -81,4 +81,40 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 			t.Fatalf("the cursor is %d, want %d", r.Cursor, want)
 		}
 	})
+}
+
+// emptyWindow is a window that has caught up with an empty partition.
+func emptyWindow(budget int) *window.Window {
+	w := window.New(budget, func(string) {})
+	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Through(0, 0)
+	return w
+}
+
+func messageAt(sequence uint64, at window.Place, data string) eventlog.Entry {
+	return eventlog.Entry{
+		Subject: event.Subject{Session: at.Session, Life: at.Life, Stream: at.Stream}, Valid: true,
+		Sequence: sequence, Time: time.Unix(0, int64(sequence)), Type: "message", Data: []byte(data), //nolint:gosec // small
+	}
+}
+
+func TestFramesAreJoinedOnlyWithinASegment(t *testing.T) {
+	w := emptyWindow(16 << 10) // segments of 1 KiB
+	at := placeOf("s", "a")
+	for n := uint64(1); n <= 60; n++ {
+		w.Append(messageAt(n, at, fmt.Sprintf(`{"n":%d}`, n)), 0)
+	}
+	v := w.Read(&inMemory(w, at, 0).Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
+	var want []byte
+	for i := range v.Items {
+		want = append(want, v.Items[i].Frame...)
+	}
+	var o outbox
+	o.frames(v.Items)
+	if got := bytes.Join(o.buffers, nil); !bytes.Equal(got, want) {
+		t.Errorf("the joined frames are not the frames:\n%s\n%s", got, want)
+	}
+	if len(o.buffers) < 2 || len(o.buffers) > 10 {
+		t.Errorf("%d frames make %d buffers", len(v.Items), len(o.buffers))
+	}
 }

@@ -76,7 +76,7 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 		s.told(r, step, 0, by) // of its events the client gets none
 		return nil, goneProblem(step.gaps[0])
 	}
-	size := step.size()
+	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
@@ -86,14 +86,14 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 		one := merged(step.gaps)
 		g = &gapData{Reason: one.reason, Certain: one.certain, Stream: orNull(one.stream), Requested: one.requested, ResumesAt: r.id(r.resumesAt(step))}
 	}
-	return r.appendPage(make([]byte, 0, size), step, g), nil
+	return appendPage(make([]byte, 0, size), r, step, g), nil
 }
 
 // pageOverhead is about what an answer has of an event besides its frame.
 const pageOverhead = 200
 
-// size is about what the answer to a poll takes.
-func (s step) size() int {
+// pageSize is about what the answer to a poll takes.
+func pageSize(s step) int {
 	n := pageOverhead
 	for i := range s.items {
 		n += len(s.items[i].Frame) + pageOverhead
@@ -104,7 +104,7 @@ func (s step) size() int {
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
 // poll goes on; gap, which is what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
-func (r *reader) appendPage(b []byte, step step, g *gapData) []byte {
+func appendPage(b []byte, r *reader, step step, g *gapData) []byte {
 	b = append(b, `{"events":[`...)
 	for i := range step.items {
 		if i > 0 {

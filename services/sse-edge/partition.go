@@ -28,7 +28,7 @@ type partition struct {
 	turns    chan struct{}                  // one for each backfill that goes on, shared by all partitions
 	turn     bool                           // the tail has one
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
-	metrics  *metrics
+	metrics  *partitionMetrics
 	traced   bool // there are traces
 	// jumped asks for a look: the tail has begun, or has missed something. jumpLook is the
 	// newest of these looks.
@@ -91,6 +91,22 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 	if missed > 0 {
 		p.askForLook()
 	}
+}
+
+// stats returns what the window holds, and how far it goes.
+func (p *partition) stats() window.Stats { return p.window.Stats() }
+
+// knownLife returns the newest life of a session that the window knows of.
+func (p *partition) knownLife(session string) (life string, ok bool) {
+	life, ok, _ = p.window.LifeOf(session)
+	return life, ok
+}
+
+// waits reports whether readers wait for the janitor to check the partition for damage.
+func (p *partition) waits() bool {
+	p.patience.mu.Lock()
+	defer p.patience.mu.Unlock()
+	return p.patience.generation != ""
 }
 
 // life is the newest life of a session's name, and how that is known.

@@ -155,19 +155,18 @@ func (r *reader) next(ctx context.Context) (step, error) {
 
 // quick is next for the usual case, in which it takes no more than a look at the
 // window; otherwise it says no and has changed nothing.
-func (r *reader) quick() (s step, ok bool) {
+func (r *reader) quick(memory []window.Item) (s step, _ []window.Item, ok bool) {
 	if r.fresh || len(r.pending) > 0 {
-		return step{}, false
+		return step{}, memory, false
 	}
-	v := r.part.window.Read(&r.Subscriber, r.limit, r.items)
-	r.items = v.Items
+	v := r.part.window.Read(&r.Subscriber, r.limit, memory)
 	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) {
-		return step{}, false
+		return step{}, v.Items, false
 	}
 	r.retag(v)
 	r.take(v, &s)
 	r.conclude(v, &s)
-	return s, true
+	return s, v.Items, true
 }
 
 // unproved reports whether the window may lack events behind the cursor.
@@ -339,4 +338,24 @@ func (r *reader) resumesAt(s step) uint64 {
 		return s.first - 1
 	}
 	return r.Cursor
+}
+
+// moveTo moves the cursor to where another reader of the same place stood.
+func (r *reader) moveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
+
+// hasEnd reports whether the stream has an end, wherever the cursor is.
+func (r *reader) hasEnd() bool { return r.part.window.Ended(r.Chain) || r.end != 0 }
+
+// subscribe has changes of the stream wake a listener.
+func (r *reader) subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }
+
+// unsubscribe ends that.
+func (r *reader) unsubscribe(l window.Listener) { r.part.window.Unsubscribe(r.Chain, l) }
+
+// release drops the memory of the last step.
+func (r *reader) release() { r.items = nil }
+
+// inMemory returns a reader of a window alone, whose partition has no log.
+func inMemory(w *window.Window, at window.Place, cursor uint64) *reader {
+	return &reader{part: &partition{window: w}, place: at, Subscriber: window.Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, tags: newTagger(event.Place{})}
 }

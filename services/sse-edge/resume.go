@@ -53,6 +53,11 @@ func (p *partition) tryOpen(ctx context.Context, at window.Place, from start, li
 		r.close()
 		return nil, err
 	}
+	if from.after != "" {
+		if r.came = fromWindow; r.Cursor+1 < p.window.Stats().Floor {
+			r.came = fromLog
+		}
+	}
 	return r, nil
 }
 

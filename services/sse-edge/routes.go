@@ -151,7 +151,7 @@ const openTimeout = 10 * time.Second
 func (s *Service) open(req request, limit window.Limits) (*reader, error) {
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	r, err := s.partition(req.at.Session).open(ctx, req.at, req.start, limit)
+	r, err := s.parts.of(req.at.Session).open(ctx, req.at, req.start, limit)
 	if err != nil {
 		if passing(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
@@ -160,8 +160,8 @@ func (s *Service) open(req request, limit window.Limits) (*reader, error) {
 	}
 	if req.start.after != "" {
 		from := "window"
-		if r.came = fromWindow; r.Cursor+1 < r.part.window.Stats().Floor {
-			from, r.came = "log", fromLog
+		if r.came == fromLog {
+			from = "log"
 		}
 		s.metrics.resumes.WithLabelValues(from).Inc()
 	}

@@ -5,7 +5,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
@@ -131,7 +128,7 @@ type Service struct {
 	health   *daemon.Health
 	app      *fiber.App
 	ln       net.Listener
-	parts    []*partition
+	parts    *partitions
 	workers  []*worker
 	next     atomic.Uint64 // counts the streams, to share them out
 	numbers  atomic.Uint64 // of those that have begun
@@ -175,36 +172,15 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
-	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections, func() []*partition { return s.parts })
-	reads := make(chan struct{}, cfg.LogReads)
-	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
-	n := b.Log.Settings().Partitions
-	for number := range n {
-		win := window.New(max(cfg.WindowBytes/n, 1), func(reason string) { s.metrics.skipped.WithLabelValues(reason).Inc() })
-		p := &partition{
-			number: number, log: b.Log, logger: env.Log, metrics: s.metrics, traced: env.Traces.On(), window: win,
-			looks:    looks{base: s.base, log: b.Log, number: number, window: win},
-			patience: patience{limit: cfg.LedgerPatience},
-			backlog: backlog{
-				base: s.base, log: b.Log, number: number, slots: reads, metrics: s.metrics,
-				budget: max(cfg.WindowBytes/64, minScanBudget),
-			},
-			jumped:   make(chan struct{}, 1),
-			backfill: cfg.WindowBytes / n * 8 / 10,
-			turns:    turns,
-		}
-		switch {
-		case cfg.WindowBackfill > 0:
-			p.backfill = min(p.backfill, cfg.WindowBackfill/n)
-		case cfg.WindowBackfill < 0:
-			p.backfill = 0
-		}
-		s.parts = append(s.parts, p)
-	}
+	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections)
+	s.parts = newPartitions(partitionsConfig{
+		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
+		WindowBytes: cfg.WindowBytes, Backfill: cfg.WindowBackfill, LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
+	})
 	for range runtime.GOMAXPROCS(0) {
 		s.workers = append(s.workers, newWorker(s))
 	}
-	env.Health.Add("windows", s.ready)
+	env.Health.Add("windows", s.parts.ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
@@ -224,28 +200,13 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 // Addr is where the edge listens.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }
 
-// ready returns an error until every partition has caught up once. It stays nil
-// when NATS goes away: what is in the windows is worth serving.
-func (s *Service) ready() error {
-	for _, p := range s.parts {
-		if !p.window.Stats().Ready {
-			return fmt.Errorf("partition %d has not caught up", p.number)
-		}
-	}
-	return nil
-}
-
 // Run serves until ctx ends, then drains: no new streams, the open ones closed
 // spread over Config.Drain, each told when to come back.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.end()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
-	for _, p := range s.parts {
-		tails.Go(func() { _ = p.run(tailCtx) }) // its only error is the context's
-		tails.Go(func() { p.watch(tailCtx) })
-		tails.Go(func() { p.lookAfterJumps(tailCtx) })
-	}
+	tails.Go(func() { s.parts.run(tailCtx) })
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
@@ -283,10 +244,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Wait()
 	s.attached.work.Wait() // nothing begins any more
 	s.end()
-	for _, p := range s.parts {
-		p.backlog.work.Wait()
-		p.looks.work.Wait()
-	}
+	s.parts.wait()
 	return err
 }
 
@@ -304,5 +262,3 @@ func (s *Service) drainStreams(within time.Duration) {
 func (s *Service) nextWorker() *worker {
 	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }
-
-func (s *Service) partition(session string) *partition { return s.parts[s.log.Partition(session)] }

@@ -14,108 +14,27 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/eventlog/eventlogtest"
-	"rejoin/shared/natstest"
 	"rejoin/shared/sse"
+	"rejoin/shared/waittest"
 )
 
 // fixture is a log of one partition, and edges on it. The test is the janitor.
 type fixture struct {
-	t      *testing.T
-	server *natstest.Server
-	b      *backend.Backend
-	tune   func(*Service) // before it runs; nil for nothing
+	*edgetest.Log
+	t    *testing.T
+	tune func(*Service) // before it runs; nil for nothing
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, server: natstest.Start(t)}
-	log := daemon.NewEnv(nil).Log
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: f.server.URL()}, "test", eventlog.Settings{Partitions: 1}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	f.b = b
-	return f
-}
-
-// remove deletes entries without a word: that is damage.
-func (f *fixture) remove(sequences ...uint64) {
-	f.t.Helper()
-	for _, sequence := range sequences {
-		if err := f.b.Log.Delete(patient(f.t), 0, sequence); err != nil {
-			f.t.Fatal(err)
-		}
-	}
-}
-
-// announce announces that entries of session s are deleted, of a stream or of the life.
-func (f *fixture) announce(stream string, reason eventlog.Reason, sequences ...uint64) {
-	f.t.Helper()
-	f.announceOf("s", stream, reason, sequences...)
-}
-
-func (f *fixture) announceOf(session, stream string, reason eventlog.Reason, sequences ...uint64) {
-	f.t.Helper()
-	_, err := eventlogtest.Announce(patient(f.t), f.b.Log, eventlog.Trim{
-		Session: session, Life: f.life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Removed: sequences,
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// trim announces that entries are deleted, and deletes them.
-func (f *fixture) trim(stream string, reason eventlog.Reason, sequences ...uint64) {
-	f.t.Helper()
-	f.announce(stream, reason, sequences...)
-	f.remove(sequences...)
-}
-
-// purge moves the floor.
-func (f *fixture) purge(before uint64) {
-	f.t.Helper()
-	if err := f.b.Log.Purge(patient(f.t), 0, before); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// rewrite writes the birth of a stream of session s again.
-func (f *fixture) rewrite(stream string, c eventlog.Copy) {
-	f.t.Helper()
-	if _, err := f.b.Log.Rewrite(patient(f.t), event.Subject{Session: "s", Life: f.life("s"), Stream: stream, Kind: event.Birth}, 0, &c); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// restart restarts the server and begins a generation, which nobody has checked.
-func (f *fixture) restart() {
-	f.t.Helper()
-	f.server.Stop()
-	f.server.Start()
-	eventually(f.t, "a generation has begun", func() bool {
-		begun, err := f.b.Log.BeginGeneration(patient(f.t), 0)
-		return err == nil && begun
-	})
-}
-
-// check notes that the partition was read, and up to where entries are missing.
-func (f *fixture) check(damaged uint64) {
-	f.t.Helper()
-	state, err := f.b.Log.Look(patient(f.t), 0)
-	if err == nil {
-		err = f.b.Log.SetChecked(patient(f.t), 0, state, damaged)
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	return &fixture{Log: edgetest.NewLog(t), t: t}
 }
 
 // edge starts an edge and returns its URL.
@@ -137,7 +56,7 @@ func (s *Service) url() string { return "http://" + s.Addr().String() }
 func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Open(patient(f.t), backend.Config{NATSURL: f.server.URL()}, "edge", env.Log)
+	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -166,54 +85,14 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 		b.Close()
 	})
 	f.t.Cleanup(stop)
-	eventually(f.t, "the edge is ready", func() bool { return s.ready() == nil })
+	waittest.Until(f.t, "the edge is ready", func() bool { return s.parts.ready() == nil })
 	return s, stop
-}
-
-// eventually waits for a condition, with a deadline.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // has waits until the window of an edge has come to a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
-	eventually(t, "the window has it", func() bool { return s.parts[0].window.Stats().End >= sequence })
-}
-
-// patient returns a context for what must succeed: without a deadline NATS has a few
-// seconds for it.
-func patient(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func (f *fixture) publish(stream string, n int) uint64 {
-	f.t.Helper()
-	var last uint64
-	for range n {
-		ack, err := f.b.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Life: f.life("s"), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		last = ack.Sequence
-	}
-	return last
-}
-
-// life returns the life of a session that was opened; empty without an opening.
-func (f *fixture) life(name string) string {
-	rec, _ := f.b.Sessions.Session(name)
-	return rec.Life
+	waittest.Until(t, "the window has it", func() bool { return s.parts.of("s").stats().End >= sequence })
 }
 
 // placeOf is a stream of a session that nobody has opened.
@@ -336,12 +215,12 @@ const streamPath = "/v1/sessions/s/streams/a/events"
 func TestReplayThenTailThenResume(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 3)
+	f.Publish("a", 3)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	third := c.messages(3)
-	f.publish("b", 2)
-	f.publish("a", 2)
+	f.Publish("b", 2)
+	f.Publish("a", 2)
 	c.messages(2)
 	c.close()
 	again := subscribe(t, url+streamPath+"?after="+third)
@@ -357,12 +236,12 @@ func TestReplayThenTailThenResume(t *testing.T) {
 func TestCursorMovesOnAQuietStream(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	c.messages(1)
-	last := f.publish("b", 5)
-	eventually(t, "the cursor is at the end", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+	last := f.Publish("b", 5)
+	waittest.Until(t, "the cursor is at the end", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
 }
 
 func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
@@ -377,10 +256,10 @@ func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 			}
 			c := subscribe(t, url+path)
 			c.next("connect")
-			f.publish("a", 10)
+			f.Publish("a", 10)
 			tenth := c.messages(10)
 			c.close()
-			last := f.publish("a", 2500)
+			last := f.Publish("a", 2500)
 			c = subscribe(t, url+path+"?after="+tenth)
 			c.next("connect")
 			for n := uint64(11); n <= last; n++ {
@@ -407,41 +286,41 @@ func TestEvidence(t *testing.T) {
 		{name: "nothing", remove: func(*fixture) {}, after: 10, want: seq(11, 20)},
 		{
 			name: "trim", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
-			remove: func(f *fixture) { f.trim("a", eventlog.Trimmed, seq(1, 15)...) },
+			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 15)...) },
 		},
 		{
 			name: "two trims", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) {
-				f.trim("a", eventlog.Expired, seq(1, 12)...)
-				f.trim("a", eventlog.Trimmed, seq(13, 15)...)
+				f.Trim("a", eventlog.Expired, seq(1, 12)...)
+				f.Trim("a", eventlog.Trimmed, seq(13, 15)...)
 			},
 		},
 		{
 			name: "trim before the cursor", after: 10, want: seq(11, 20),
-			remove: func(f *fixture) { f.trim("a", eventlog.Trimmed, seq(1, 10)...) },
+			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 10)...) },
 		},
 		{
 			name: "trim of the life", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonCleared},
-			remove: func(f *fixture) { f.trim("", eventlog.Cleared, seq(1, 12)...) },
+			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 12)...) },
 		},
 		{
 			name: "trim of the life before the cursor", after: 10, want: seq(11, 20),
-			remove: func(f *fixture) { f.trim("", eventlog.Cleared, seq(1, 10)...) },
+			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 10)...) },
 		},
 		{
 			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired},
-			remove: func(f *fixture) { f.purge(13) },
+			remove: func(f *fixture) { f.Purge(13) },
 		},
 		{
 			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired, Certain: true},
 			remove: func(f *fixture) {
-				f.rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
-				f.purge(13)
+				f.Rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
+				f.Purge(13)
 			},
 		},
 		{
 			name: "floor at the cursor", after: 10, want: seq(11, 20),
-			remove: func(f *fixture) { f.purge(11) },
+			remove: func(f *fixture) { f.Purge(11) },
 		},
 	}
 	// The same answers are due from the log, when the cursor is below the floor, and
@@ -451,14 +330,14 @@ func TestEvidence(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/backfill_%d", tt.name, backfill), func(t *testing.T) {
 				f := newFixture(t)
 				first, stop := f.startEdge(nil)
-				f.publish("a", 20)
+				f.Publish("a", 20)
 				c := subscribe(t, first+streamPath)
 				c.next("connect")
 				id := c.messages(int(tt.after)) //nolint:gosec // small
 				c.close()
 				stop()
 				tt.remove(f)
-				f.publish("b", 1)
+				f.Publish("b", 1)
 				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = backfill })+streamPath+"?after="+id)
 				c.next("connect")
 				if tt.gap != nil {
@@ -475,7 +354,7 @@ func TestEvidence(t *testing.T) {
 						t.Fatalf("got %s, want sequence %d", e.ID, n)
 					}
 				}
-				f.publish("a", 1)
+				f.Publish("a", 1)
 				c.messages(1)
 			})
 		}
@@ -492,7 +371,7 @@ func seq(from, to uint64) (all []uint64) {
 func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
 	foreign := c.next("connect").ID
 	for _, id := range []string{"rubbish", foreign, "a_0000000_1"} {
@@ -509,7 +388,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	var c *client
 	for _, sequence := range []uint64{3, math.MaxInt64, math.MaxUint64 - 1, math.MaxUint64} {
 		id := cursorAt(t, url, streamPath, sequence)
@@ -519,21 +398,21 @@ func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 			t.Errorf("%d: gap is %+v", sequence, g)
 		}
 	}
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	c.messages(1)
 }
 
 func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
-	f.publish("a", 2)
+	f.Publish("a", 2)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	id := c.messages(2)
-	if err := f.b.Sessions.End(patient(t), "s", "a", false); err != nil {
+	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "a", false); err != nil {
 		t.Fatal(err)
 	}
 	closed := c.next("close")
@@ -557,14 +436,14 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	f.publish("a", 3)
+	f.Publish("a", 3)
 	c := subscribe(t, url+streamPath)
 	c.next("connect")
 	first := c.messages(1)
 	c.close()
 	f.mark(event.Clear, "a")
-	f.publish("a", 1)
-	eventually(t, "the edge has seen the clear", func() bool {
+	f.Publish("a", 1)
+	waittest.Until(t, "the edge has seen the clear", func() bool {
 		events := poll(t, url+streamPath).Events
 		return len(events) == 1 && sequenceOf(t, events[0].ID) == 5
 	})
@@ -601,7 +480,7 @@ func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
 				t.Errorf("status %d, body %q, %v", refused.resp.StatusCode, body, err)
 			}
 			c.close()
-			eventually(t, "there is room again", func() bool {
+			waittest.Until(t, "there is room again", func() bool {
 				c := subscribe(t, url+streamPath)
 				defer c.close()
 				_, err := c.dec.Next()
@@ -730,8 +609,8 @@ func TestPagesAndLongPoll(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	get := func(query string) page { return poll(t, url+streamPath+query) }
-	f.publish("a", 5)
-	eventually(t, "the edge has all", func() bool { return len(get("").Events) == 5 })
+	f.Publish("a", 5)
+	waittest.Until(t, "the edge has all", func() bool { return len(get("").Events) == 5 })
 	first := get("?limit=3")
 	if len(first.Events) != 3 || first.Cursor != first.Events[2].ID || first.Gap != nil || first.Closed {
 		t.Fatalf("%+v", first)
@@ -745,7 +624,7 @@ func TestPagesAndLongPoll(t *testing.T) {
 	}
 	polled := make(chan page, 1)
 	go func() { polled <- get("?wait=30&after=" + second.Cursor) }()
-	f.publish("a", 1)
+	f.Publish("a", 1)
 	if p := <-polled; len(p.Events) != 1 {
 		t.Fatalf("%+v", p)
 	}
@@ -756,7 +635,7 @@ func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
-	if _, err := f.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {
+	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {
 		t.Fatal(err)
 	}
 	got := poll(t, url+"/v1/sessions/s/events?wait=30").Events

@@ -226,7 +226,7 @@ func (st *stream) open(from beginning) (err error) {
 // first reads what follows the client's cursor.
 func (st *stream) first(ctx context.Context, from beginning) (step, error) {
 	read := func() (step, error) {
-		if found, ok := st.reader.quick(); ok {
+		if found, _, ok := st.reader.quick(nil); ok {
 			return found, nil
 		}
 		return st.reader.next(ctx)

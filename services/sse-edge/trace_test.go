@@ -39,8 +39,7 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "01"), 0)
 	w.Append(sampled(2, at, "00"), 0)
-	r := readerAt(w, at, 0)
-	r.part = &partition{number: 3}
+	r := inMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	by := asked{ctx: t.Context(), begun: time.Now()}
 	s.told(r, step{items: v.Items}, 0, by)
@@ -65,8 +64,7 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "01"), 0)
-	r := readerAt(w, at, 0)
-	r.part = &partition{}
+	r := inMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	s.told(r, step{items: v.Items}, 1, asked{ctx: t.Context(), begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
@@ -78,7 +76,7 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 func BenchmarkTold(b *testing.B) {
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "00"), 0)
-	r := readerAt(w, at, 0)
+	r := inMemory(w, at, 0)
 	st := step{items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
 	for name, s := range map[string]*Service{"off": {metrics: noMetrics()}, "unsampled": on} {

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // missed returns the page behind a sequence on a path, with the reason of its gap.
@@ -43,12 +43,12 @@ const otherPath = "/v1/sessions/s/streams/b/events"
 // The oldest event of the log is of another stream, so the floor is below all cursors.
 func TestReader_TrimInsideTheWindow(t *testing.T) {
 	f := newFixture(t)
-	f.publish("b", 1)
-	f.publish("a", 10) // 2 to 11
-	f.publish("b", 1)
+	f.Publish("b", 1)
+	f.Publish("a", 10) // 2 to 11
+	f.Publish("b", 1)
 	before, _ := f.startService(nil)
 	before.has(t, 12)
-	f.trim("a", eventlog.Trimmed, seq(2, 6)...)
+	f.Trim("a", eventlog.Trimmed, seq(2, 6)...)
 	after := f.edge(nil)
 	receives(t, after, streamPath, 3, "trimmed", 7)
 	receives(t, after, streamPath, 6, "", 7)
@@ -61,10 +61,10 @@ func TestReader_TrimInsideTheWindow(t *testing.T) {
 
 func TestReader_TrimOfTheLifeInsideTheWindow(t *testing.T) {
 	f := newFixture(t)
-	f.publish("b", 1)
-	f.publish("a", 5) // 2 to 6
-	f.publish("b", 5)
-	f.trim("", eventlog.Cleared, seq(2, 6)...)
+	f.Publish("b", 1)
+	f.Publish("a", 5) // 2 to 6
+	f.Publish("b", 5)
+	f.Trim("", eventlog.Cleared, seq(2, 6)...)
 	url := f.edge(nil)
 	for _, path := range []string{otherPath, flowPath} {
 		receives(t, url, path, 3, "cleared?", 7)
@@ -75,9 +75,9 @@ func TestReader_TrimOfTheLifeInsideTheWindow(t *testing.T) {
 // The announcement is the removal: what it takes is not sent, though it is still there.
 func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 10)
-	f.publish("b", 5)
-	f.announce("a", eventlog.Cleared, seq(1, 6)...)
+	f.Publish("a", 10)
+	f.Publish("b", 5)
+	f.Announce("a", eventlog.Cleared, seq(1, 6)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	receives(t, url, streamPath, 3, "cleared", 7)
 	receives(t, url, flowPath, 3, "cleared", 7)
@@ -96,11 +96,11 @@ func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 // its birth says so.
 func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 5)
-	f.publish("b", 15)
-	f.rewrite("a", eventlog.Copy{Last: 5, Through: 20})
-	f.purge(15)
-	f.publish("a", 1)
+	f.Publish("a", 5)
+	f.Publish("b", 15)
+	f.Rewrite("a", eventlog.Copy{Last: 5, Through: 20})
+	f.Purge(15)
+	f.Publish("a", 1)
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
 		receives(t, url, streamPath, 5, "", 22)
@@ -110,59 +110,18 @@ func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	}
 }
 
-// A trim that is stored while a reader pages through the log comes to its chain, and the
-// floor may pass its cursor.
-func TestReader_RemovedBetweenTwoPages(t *testing.T) {
-	for name, remove := range map[string]func(*fixture){
-		"trim":  func(f *fixture) { f.trim("a", eventlog.Expired, seq(2, 16)...) },
-		"floor": func(f *fixture) { f.purge(17) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			s, _ := f.startService(func(c *Config) { c.WindowBackfill = -1 })
-			f.publish("b", 1) // which keeps the floor where it is
-			s.has(t, f.publish("a", 30))
-			p := s.partition("s")
-			r, err := p.open(patient(t), placeOf("s", "a"), start{}, window.Limits{Events: 5, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.close()
-			page := func() (found step) {
-				v := p.window.Read(&r.Subscriber, r.limit, nil)
-				v.Inside, v.Floor = false, 25
-				if err := r.below(patient(t), v, &found); err != nil {
-					t.Fatal(err)
-				}
-				r.fresh = false
-				return found
-			}
-			for range 2 {
-				if found := page(); len(found.items) != 5 || len(found.gaps) > 0 {
-					t.Fatalf("%d events, gaps %v", len(found.items), found.gaps)
-				}
-			}
-			remove(f)
-			found := page()
-			if len(found.gaps) != 1 || found.gaps[0].reason != ReasonExpired || len(found.items) == 0 || found.first != 17 {
-				t.Errorf("gaps %v, first %d", found.gaps, found.first)
-			}
-		})
-	}
-}
-
 // The floor may have passed what a window holds by the time somebody looks: nothing is missing
 // behind the last event that the tail missed.
 func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 6)
-	f.publish("b", 1)
-	f.publish("a", 4) // 8 to 11
-	f.trim("b", eventlog.Trimmed, 7)
+	f.Publish("a", 6)
+	f.Publish("b", 1)
+	f.Publish("a", 4) // 8 to 11
+	f.Trim("b", eventlog.Trimmed, 7)
 	s, _ := f.startService(nil)
-	p := s.partition("s")
-	eventually(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
-	f.purge(10)
+	p := s.parts.of("s")
+	waittest.Until(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
+	f.Purge(10)
 	p.jumpLook.Store(nil)
 	receives(t, s.url(), streamPath, 3, "expired?", 8)
 	receives(t, s.url(), streamPath, 8, "", 9)
@@ -171,18 +130,18 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 // A view that is older than the look after a jump may lack trims.
 func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f := newFixture(t)
-	f.publish("a", 5)
-	f.trim("a", eventlog.Trimmed, 3)
+	f.Publish("a", 5)
+	f.Trim("a", eventlog.Trimmed, 3)
 	s, _ := f.startService(nil)
-	p := s.partition("s")
-	r, err := p.open(patient(t), placeOf("s", "a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	p := s.parts.of("s")
+	r, err := p.open(waittest.Context(t), placeOf("s", "a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.close()
 	v := p.window.Read(&r.Subscriber, r.limit, nil)
 	v.End--
-	if err := r.prove(patient(t), v, &step{}); !errors.Is(err, errAgain) {
+	if err := r.prove(waittest.Context(t), v, &step{}); !errors.Is(err, errAgain) {
 		t.Errorf("a view of %d is enough: %v", v.End, err)
 	}
 }
@@ -190,11 +149,11 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 // What is missing without an announcement is damage, of whichever stream.
 func TestReader_Damage(t *testing.T) {
 	f := newFixture(t)
-	f.publish("b", 1)
-	f.publish("a", 5) // 2 to 6
-	f.publish("b", 1)
-	f.remove(4)
-	f.check(4)
+	f.Publish("b", 1)
+	f.Publish("a", 5) // 2 to 6
+	f.Publish("b", 1)
+	f.Remove(4)
+	f.Check(4)
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
 		receives(t, url, streamPath, 2, "damaged?", 3)
@@ -209,10 +168,10 @@ func TestReader_Damage(t *testing.T) {
 func TestReader_UncheckedGeneration(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.publish("b", 1)
-	f.publish("a", 10) // 2 to 11
-	f.trim("b", eventlog.Trimmed, 1)
-	f.restart()
+	f.Publish("b", 1)
+	f.Publish("a", 10) // 2 to 11
+	f.Trim("b", eventlog.Trimmed, 1)
+	f.Restart()
 	for _, backfill := range []int{0, -1} {
 		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = backfill, 50*time.Millisecond })
 		id := cursorAt(t, impatient, streamPath, 4)
@@ -226,7 +185,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 			t.Errorf("gap is %+v", g)
 		}
 		c.messages(7)
-		f.publish("a", 1)
+		f.Publish("a", 1)
 		c.messages(1) // and no second gap
 	}
 }
@@ -235,22 +194,17 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
 		f := newFixture(t)
-		f.publish("a", 10)
-		f.restart()
+		f.Publish("a", 10)
+		f.Restart()
 		s, _ := f.startService(func(c *Config) { c.WindowBackfill, c.LedgerPatience = -1, time.Hour })
 		// A page of any cursor waits, so the cursor's ID is made by hand.
-		state, _ := f.b.Log.State(0)
+		state, _ := f.Backend.Log.State(0)
 		tags := newTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
 		id := event.ID{Stream: "a", Tag: tags.tag("a"), Sequence: 4}.String()
 		got := make(chan page, 1)
 		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
-		waits := &s.parts[0].patience
-		eventually(t, "it waits", func() bool {
-			waits.mu.Lock()
-			defer waits.mu.Unlock()
-			return waits.generation != ""
-		})
-		f.check(damaged)
+		waittest.Until(t, "it waits", s.parts.of("s").waits)
+		f.Check(damaged)
 		p := <-got
 		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {
 			t.Errorf("damaged up to %d: %+v", damaged, p)
@@ -258,52 +212,16 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 	}
 }
 
-// Two absences of a janitor are two, but all readers together wait for one only once.
-func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
-	p := &patience{limit: time.Hour}
-	first := eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
-	second := first
-	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
-	if p.over(first) {
-		t.Error("nobody waits")
-	}
-	p.since = p.since.Add(-2 * time.Hour)
-	if !p.over(first) {
-		t.Error("another reader waits for as long")
-	}
-	if p.over(second) {
-		t.Error("nobody waits for the next generation")
-	}
-	p.since = p.since.Add(-2 * time.Hour)
-	if second.Leader = "nats-2@later"; p.over(second) {
-		t.Error("nobody waits for the next leader")
-	}
-}
-
-// What was read of the log is judged by a window that has come to where the log was then.
-func TestLooks_WaitForTheWindow(t *testing.T) {
-	f := newFixture(t)
-	s, _ := f.startService(nil)
-	p := s.partition("s")
-	for range 20 {
-		last := f.publish("a", 1)
-		state, err := p.looks.after(patient(t), p.window.Holes())
-		if err != nil || state.Last < last || p.window.Stats().End < state.Last {
-			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.window.Stats().End, err)
-		}
-	}
-}
-
 // A janitor writes what is to outlive its place in the log again: nothing begins or ends then.
 func TestReader_CopiesChangeNothing(t *testing.T) {
 	f := newFixture(t)
-	if _, err := f.b.Sessions.Register(patient(t), "s", ""); err != nil {
+	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	f.publish("a", 1)
-	last := f.publish("b", 1)
-	if err := f.b.Sessions.End(patient(t), "s", "b", false); err != nil {
+	f.Publish("a", 1)
+	last := f.Publish("b", 1)
+	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "b", false); err != nil {
 		t.Fatal(err)
 	}
 	c, flow := subscribe(t, s.url()+streamPath), subscribe(t, s.url()+flowPath)
@@ -311,23 +229,23 @@ func TestReader_CopiesChangeNothing(t *testing.T) {
 	flow.next("connect")
 	c.messages(1)
 	flow.messages(2)
-	opening, err := f.b.Log.Opening(patient(t), "s")
+	opening, err := f.Backend.Log.Opening(waittest.Context(t), "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, of := range []event.Subject{{Kind: event.Open}, {Kind: event.End, Stream: "b"}} {
 		of.Session = "s"
 		if of.Kind == event.End {
-			of.Life = f.life("s")
+			of.Life = f.Life("s")
 		}
-		ack, err := f.b.Log.Rewrite(patient(t), of, opening.Sequence, nil)
+		ack, err := f.Backend.Log.Rewrite(waittest.Context(t), of, opening.Sequence, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		last = ack.Sequence
 	}
-	eventually(t, "the cursor is behind the copies", func() bool { return sequenceOf(t, c.next("cursor").ID) >= last })
-	f.publish("a", 1)
+	waittest.Until(t, "the cursor is behind the copies", func() bool { return sequenceOf(t, c.next("cursor").ID) >= last })
+	f.Publish("a", 1)
 	c.messages(1)
 	flow.messages(1)
 	if p := poll(t, s.url()+otherPath+"?after="+cursorAt(t, s.url(), otherPath, last)); !p.Closed || len(p.Events) > 0 {

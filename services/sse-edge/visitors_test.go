@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/shared/presence"
+	"rejoin/shared/waittest"
 )
 
 func TestVisitorsRememberTheLastRequest(t *testing.T) {
@@ -55,10 +56,10 @@ func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
 	s, _ := f.startService(nil)
 	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {
-		if _, err := f.b.Sessions.Register(patient(t), name, ""); err != nil {
+		if _, err := f.Backend.Sessions.Register(waittest.Context(t), name, ""); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
+		waittest.Until(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
 	}
 	c := subscribe(t, url+"/v1/sessions/connected/events")
 	poll(t, url+"/v1/sessions/polled/events")
@@ -66,8 +67,8 @@ func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
 	q := presence.Question{Sessions: []presence.Session{{Name: "connected", Within: -10}, {Name: "polled", Within: 60}, {Name: "polled", Within: -10}, {Name: "alone", Within: 60}, {Name: "stranger", Within: 60}}}
 	want := func(present ...int) {
 		t.Helper()
-		eventually(t, fmt.Sprint("an answer of ", present), func() bool {
-			answers, err := presence.Ask(t.Context(), f.b.Conn, q, 100*time.Millisecond)
+		waittest.Until(t, fmt.Sprint("an answer of ", present), func() bool {
+			answers, err := presence.Ask(t.Context(), f.Backend.Conn, q, 100*time.Millisecond)
 			if err != nil || len(answers) != 1 {
 				return false
 			}

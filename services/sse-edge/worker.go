@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
-	"rejoin/shared/event"
 )
 
 // worker moves the cursors of a share of the event streams, in one goroutine.
@@ -197,7 +195,7 @@ func (w *worker) begin(st *stream) {
 	if sub == nil {
 		sub = &subscription{worker: w, chain: c}
 		w.subs[c] = sub
-		st.reader.part.window.Subscribe(c, sub)
+		st.reader.subscribe(sub)
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
@@ -252,16 +250,15 @@ func (w *worker) advance(st *stream) {
 		st.again = true
 		return
 	case w.shared.serves(st):
-		w.shared.move(st.reader)
-		w.serve(st, w.shared.step)
+		w.shared.read.move(st.reader)
+		w.serve(st, w.shared.read.step)
 		return
 	}
 	r := st.reader
 	w.forget()
 	from := r.Cursor
-	r.items = w.items
-	s, ok := r.quick()
-	w.items, r.items = r.items, nil
+	s, items, ok := r.quick(w.items)
+	w.items = items
 	switch {
 	case !ok:
 		w.read(st)
@@ -293,7 +290,7 @@ func (w *worker) tell(st *stream, s step) {
 	w.out.fill(st, s)
 	w.deliver(st, s)
 	w.out.clear()
-	st.reader.items = nil
+	st.reader.release()
 }
 
 // forget lets go of what the last read found and what was made of it.
@@ -431,7 +428,7 @@ func (w *worker) end(st *stream, reason string) {
 	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
 	if sub.streams = sub.streams[:last]; last == 0 {
 		delete(w.subs, sub.chain)
-		st.reader.part.window.Unsubscribe(sub.chain, sub)
+		st.reader.unsubscribe(sub)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -581,27 +578,19 @@ func (t timers) wait(now time.Time) time.Duration {
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
-	step      step
-	sub       *subscription // nil: there is none
-	from      uint64
-	through   uint64
-	last      uint64
-	rollbacks int
-	envelope  bool
-	filter    string
-	mcp       bool
-	chunked   bool
-	tags      event.Place
+	read     sharedRead
+	sub      *subscription // nil: there is none
+	envelope bool
+	filter   string
+	mcp      bool
+	chunked  bool
 }
 
 func (s *shared) keep(st *stream, from uint64, found step) {
-	r := st.reader
-	*s = shared{
-		step: found, sub: st.sub, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks,
-		envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name(), tags: r.tags.place,
-	}
-	if len(r.Dropped) > 0 {
-		s.sub = nil // what it left out is this reader's own business
+	*s = shared{envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name()}
+	var ok bool
+	if s.read, ok = st.reader.share(from, found); ok {
+		s.sub = st.sub
 	}
 }
 
@@ -609,11 +598,6 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 // make a reader of its own see something else wakes the chain, and so has queued
 // the subscription.
 func (s *shared) serves(st *stream) bool {
-	r := st.reader
-	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && r.Cursor == s.from &&
-		!r.fresh && len(r.pending) == 0 && len(r.Dropped) == 0 && r.Rollbacks == s.rollbacks &&
-		(r.Cursor+1 >= s.step.proved || r.provenTo+1 >= s.step.proved) &&
-		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter && r.tags.place == s.tags
+	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.fits(st.reader) &&
+		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter
 }
-
-func (s *shared) move(r *reader) { r.Cursor, r.Last = s.through, s.last }

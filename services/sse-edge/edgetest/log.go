@@ -1,0 +1,126 @@
+// Package edgetest has a log for tests of the edge's packages, in which the test is the janitor.
+package edgetest
+
+import (
+	"testing"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// Log is a log of one partition, on a server of its own. Its methods fail the test.
+type Log struct {
+	Server  *natstest.Server
+	Backend *backend.Backend
+	t       *testing.T
+}
+
+// NewLog creates a log, until the test ends.
+func NewLog(t *testing.T) *Log {
+	t.Helper()
+	server := natstest.Start(t)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: server.URL()}, "test", eventlog.Settings{Partitions: 1}, daemon.NewEnv(nil).Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return &Log{server, b, t}
+}
+
+// Remove deletes entries without announcing that: damage.
+func (l *Log) Remove(sequences ...uint64) {
+	l.t.Helper()
+	for _, sequence := range sequences {
+		if err := l.Backend.Log.Delete(waittest.Context(l.t), 0, sequence); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// Announce announces that entries of session s are deleted, of a stream or of the life.
+func (l *Log) Announce(stream string, reason eventlog.Reason, sequences ...uint64) {
+	l.t.Helper()
+	l.AnnounceOf("s", stream, reason, sequences...)
+}
+
+// AnnounceOf announces that entries of a session are deleted.
+func (l *Log) AnnounceOf(session, stream string, reason eventlog.Reason, sequences ...uint64) {
+	l.t.Helper()
+	_, err := eventlogtest.Announce(waittest.Context(l.t), l.Backend.Log, eventlog.Trim{
+		Session: session, Life: l.Life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Removed: sequences,
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Trim announces that entries are deleted, and deletes them.
+func (l *Log) Trim(stream string, reason eventlog.Reason, sequences ...uint64) {
+	l.t.Helper()
+	l.Announce(stream, reason, sequences...)
+	l.Remove(sequences...)
+}
+
+// Purge moves the floor.
+func (l *Log) Purge(before uint64) {
+	l.t.Helper()
+	if err := l.Backend.Log.Purge(waittest.Context(l.t), 0, before); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Rewrite writes the birth of a stream of session s again.
+func (l *Log) Rewrite(stream string, c eventlog.Copy) {
+	l.t.Helper()
+	if _, err := l.Backend.Log.Rewrite(waittest.Context(l.t), event.Subject{Session: "s", Life: l.Life("s"), Stream: stream, Kind: event.Birth}, 0, &c); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Restart restarts the server and begins a generation, which nobody has checked.
+func (l *Log) Restart() {
+	l.t.Helper()
+	l.Server.Stop()
+	l.Server.Start()
+	waittest.Until(l.t, "a generation has begun", func() bool {
+		begun, err := l.Backend.Log.BeginGeneration(waittest.Context(l.t), 0)
+		return err == nil && begun
+	})
+}
+
+// Check notes that the partition was read, and up to where entries are missing.
+func (l *Log) Check(damaged uint64) {
+	l.t.Helper()
+	state, err := l.Backend.Log.Look(waittest.Context(l.t), 0)
+	if err == nil {
+		err = l.Backend.Log.SetChecked(waittest.Context(l.t), 0, state, damaged)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Publish publishes n events to a stream of session s, and returns the last sequence.
+func (l *Log) Publish(stream string, n int) uint64 {
+	l.t.Helper()
+	var last uint64
+	for range n {
+		ack, err := l.Backend.Log.Publish(l.t.Context(), eventlog.Event{Session: "s", Life: l.Life("s"), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		last = ack.Sequence
+	}
+	return last
+}
+
+// Life returns the life of a session that was opened; empty without an opening.
+func (l *Log) Life(name string) string {
+	rec, _ := l.Backend.Sessions.Session(name)
+	return rec.Life
+}

@@ -1,0 +1,104 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/eventlog"
+)
+
+// partitionsConfig configures the partitions of an edge.
+type partitionsConfig struct {
+	// Base ends reads of the log that several readers share.
+	Base    context.Context //nolint:containedctx // of the edge
+	Log     *eventlog.Log
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+	// Traced says that there are traces.
+	Traced bool
+	// WindowBytes bounds the memory of all windows together.
+	WindowBytes int
+	// Backfill is how many bytes of the newest events the windows read when they begin;
+	// 0 means as much as fits, -1 none.
+	Backfill int
+	// LogReads is how many reads below the windows go on at a time.
+	LogReads int
+	// Patience is how long a reader waits for the janitor to check a partition for damage.
+	Patience time.Duration
+}
+
+// partitions are all partitions of the log, each with its window.
+type partitions struct {
+	log *eventlog.Log
+	all []*partition
+}
+
+// newPartitions returns the partitions of a log. They are empty until Run.
+func newPartitions(cfg partitionsConfig) *partitions {
+	n := cfg.Log.Settings().Partitions
+	ps := &partitions{log: cfg.Log, all: make([]*partition, n)}
+	m := newPartitionMetrics(cfg.Metrics, func() []*partition { return ps.all })
+	skip := func(reason string) { m.skipped.WithLabelValues(reason).Inc() }
+	backfill := cfg.WindowBytes / n * 8 / 10
+	switch {
+	case cfg.Backfill > 0:
+		backfill = min(backfill, cfg.Backfill/n)
+	case cfg.Backfill < 0:
+		backfill = 0
+	}
+	reads := make(chan struct{}, cfg.LogReads)
+	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
+	for number := range ps.all {
+		w := window.New(max(cfg.WindowBytes/n, 1), skip)
+		ps.all[number] = &partition{
+			number: number, log: cfg.Log, logger: cfg.Logger, metrics: m, traced: cfg.Traced, window: w,
+			looks:    looks{base: cfg.Base, log: cfg.Log, number: number, window: w},
+			patience: patience{limit: cfg.Patience},
+			backlog: backlog{
+				base: cfg.Base, log: cfg.Log, number: number, slots: reads, metrics: m,
+				budget: max(cfg.WindowBytes/64, minScanBudget),
+			},
+			jumped: make(chan struct{}, 1), backfill: backfill, turns: turns,
+		}
+	}
+	return ps
+}
+
+// of returns the partition of a session.
+func (ps *partitions) of(session string) *partition { return ps.all[ps.log.Partition(session)] }
+
+// ready returns an error while a partition has not caught up with the log since the start.
+func (ps *partitions) ready() error {
+	for _, p := range ps.all {
+		if !p.window.Stats().Ready {
+			return fmt.Errorf("partition %d has not caught up", p.number)
+		}
+	}
+	return nil
+}
+
+// run follows the log until the context is done.
+func (ps *partitions) run(ctx context.Context) {
+	var tails sync.WaitGroup
+	for _, p := range ps.all {
+		tails.Go(func() { _ = p.run(ctx) }) // its only error is the context's
+		tails.Go(func() { p.watch(ctx) })
+		tails.Go(func() { p.lookAfterJumps(ctx) })
+	}
+	tails.Wait()
+}
+
+// wait returns when no read goes on, after the base context is done.
+func (ps *partitions) wait() {
+	for _, p := range ps.all {
+		p.backlog.work.Wait()
+		p.looks.work.Wait()
+	}
+}

@@ -1,0 +1,245 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
+)
+
+// followLog runs the partitions of a log until the test ends.
+func followLog(t *testing.T, f *edgetest.Log, backfill int) *partitions {
+	t.Helper()
+	env := daemon.NewEnv(nil)
+	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	ps := newPartitions(partitionsConfig{
+		Base: ctx, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, LogReads: 2, Patience: time.Minute,
+	})
+	var run sync.WaitGroup
+	run.Go(func() { ps.run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		run.Wait()
+		ps.wait()
+	})
+	waittest.Until(t, "the windows are ready", func() bool { return ps.ready() == nil })
+	return ps
+}
+
+// caughtUp is a window that has caught up with an empty partition.
+func caughtUp(budget int) *window.Window {
+	w := window.New(budget, func(string) {})
+	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Through(0, 0)
+	return w
+}
+
+func streamOf(stream string) window.Place { return window.Place{Session: "s", Stream: stream} }
+
+// After a roll-back the log is of the new life at once, and the window when its tail
+// has begun anew. What is read of both in between must not be taken for one.
+func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
+	f := edgetest.NewLog(t)
+	s := followLog(t, f, 0)
+	last := f.Publish("a", 5)
+	p, at := s.of("s"), streamOf("a")
+	waittest.Until(t, "the window has it", func() bool { return p.stats().End >= last })
+	r, err := p.open(waittest.Context(t), at, start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+
+	t.Run("in a read of the log", func(t *testing.T) {
+		v := p.window.Read(&r.Subscriber, r.limit, nil)
+		v.Inside, v.Floor = false, 4
+		var s step
+		if err := r.below(waittest.Context(t), v, &s); err != nil || len(s.items) != 3 {
+			t.Fatalf("below: %v, %d events", err, len(s.items))
+		}
+		v.Generation = "an earlier one"
+		if err := r.below(waittest.Context(t), v, &s); !errors.Is(err, errBehind) {
+			t.Errorf("below: %v, want that the window is behind", err)
+		}
+	})
+
+	t.Run("in a resume ahead of the window", func(t *testing.T) {
+		a := p.window.Attach(at, false, 0)
+		defer p.window.Detach(a.Chain)
+		a.Gens, a.End = append(a.Gens[:len(a.Gens):len(a.Gens)], event.Generation{ID: "lost", Start: 3}), 3
+		of := r.tagPlace()
+		of.Generation = "lost"
+		id := event.ID{Stream: "a", Tag: of.Tag(), Sequence: 5}
+		if err := r.resume(waittest.Context(t), id.String(), a); !errors.Is(err, errBehind) {
+			t.Errorf("resume: %v, want that the window is behind", err)
+		}
+	})
+}
+
+// A trim that is stored while a reader pages through the log comes to its chain, and the
+// floor may pass its cursor.
+func TestReader_RemovedBetweenTwoPages(t *testing.T) {
+	for name, remove := range map[string]func(*edgetest.Log){
+		"trim":  func(f *edgetest.Log) { f.Trim("a", eventlog.Expired, seq(2, 16)...) },
+		"floor": func(f *edgetest.Log) { f.Purge(17) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLog(t)
+			s := followLog(t, f, -1)
+			f.Publish("b", 1) // which keeps the floor where it is
+			last := f.Publish("a", 30)
+			waittest.Until(t, "the window has it", func() bool { return s.of("s").stats().End >= last })
+			p := s.of("s")
+			r, err := p.open(waittest.Context(t), streamOf("a"), start{}, window.Limits{Events: 5, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			page := func() (found step) {
+				v := p.window.Read(&r.Subscriber, r.limit, nil)
+				v.Inside, v.Floor = false, 25
+				if err := r.below(waittest.Context(t), v, &found); err != nil {
+					t.Fatal(err)
+				}
+				r.fresh = false
+				return found
+			}
+			for range 2 {
+				if found := page(); len(found.items) != 5 || len(found.gaps) > 0 {
+					t.Fatalf("%d events, gaps %v", len(found.items), found.gaps)
+				}
+			}
+			remove(f)
+			found := page()
+			if len(found.gaps) != 1 || found.gaps[0].reason != ReasonExpired || len(found.items) == 0 || found.first != 17 {
+				t.Errorf("gaps %v, first %d", found.gaps, found.first)
+			}
+		})
+	}
+}
+
+// Two absences of a janitor are two, but all readers together wait for one only once.
+func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
+	p := &patience{limit: time.Hour}
+	first := eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
+	second := first
+	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
+	if p.over(first) {
+		t.Error("nobody waits")
+	}
+	p.since = p.since.Add(-2 * time.Hour)
+	if !p.over(first) {
+		t.Error("another reader waits for as long")
+	}
+	if p.over(second) {
+		t.Error("nobody waits for the next generation")
+	}
+	p.since = p.since.Add(-2 * time.Hour)
+	if second.Leader = "nats-2@later"; p.over(second) {
+		t.Error("nobody waits for the next leader")
+	}
+}
+
+// What was read of the log is judged by a window that has come to where the log was then.
+func TestLooks_WaitForTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	s := followLog(t, f, 0)
+	p := s.of("s")
+	for range 20 {
+		last := f.Publish("a", 1)
+		state, err := p.looks.after(waittest.Context(t), p.window.Holes())
+		if err != nil || state.Last < last || p.stats().End < state.Last {
+			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.stats().End, err)
+		}
+	}
+}
+
+// The log may have an opening before the tail does. A client that waits for the session is
+// not told its end when another one comes meanwhile.
+func TestPartition_LogAheadOfTheTail(t *testing.T) {
+	f := edgetest.NewLog(t)
+	p := &partition{log: f.Backend.Log, window: caughtUp(1 << 20)}
+	attach := func() window.Attachment {
+		of, err := p.lifeOf(waittest.Context(t), "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.window.Attach(window.Place{Session: "s", Life: of.name}, of.found, of.opened)
+	}
+	waiting := attach()
+	rec, err := f.Backend.Sessions.Register(waittest.Context(t), "s", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	attach()
+	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
+	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
+		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.Closed)
+	}
+}
+
+// Another edge was faster, and what it showed was lost before this one has seen it.
+func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
+	w := caughtUp(1 << 20)
+	w.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a"}, Valid: true, Sequence: 1, Time: time.Unix(0, 1), Type: "message", Data: []byte("1")}, 0)
+	ahead, level := inMemory(w, streamOf("a"), 5), inMemory(w, streamOf("a"), 1)
+	fresh := inMemory(w, streamOf("a"), 5) // its client has seen nothing that could be lost
+	fresh.fresh = true
+	w.GoOn(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
+	for r, told := range map[*reader]bool{ahead: true, level: false, fresh: false} {
+		v := w.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
+		var s step
+		if v.Rollbacks > r.Rollbacks {
+			r.rolledBack(v, &s)
+		}
+		if len(s.gaps) > 0 != told || told && r.Cursor != 2 {
+			t.Errorf("a reader is told %v and stands at %d", s.gaps, r.Cursor)
+		}
+	}
+}
+
+func TestBackfillsTakeTurns(t *testing.T) {
+	turns := make(chan struct{}, 1)
+	first := &partition{window: caughtUp(1 << 10), turns: turns}
+	second := &partition{number: 1, window: caughtUp(1 << 10), turns: turns}
+	begin := func(p *partition) error {
+		_, err := p.start(t.Context(), eventlog.State{Birth: "b"})
+		return err
+	}
+	if err := begin(first); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := second.start(ended, eventlog.State{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a second one began before the first had ended: %v", err)
+	}
+	// An attempt that begins anew has lost its turn, and needs none.
+	if err := begin(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(second); err != nil {
+		t.Fatal(err)
+	}
+	second.endTurn()
+	second.endTurn()
+	if len(turns) != 0 {
+		t.Errorf("%d turns are still taken", len(turns))
+	}
+}
