@@ -127,8 +127,8 @@ func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	got := make(chan page, 1)
-	cursor := poll(t, url+streamPath).Cursor
-	go func() { got <- poll(t, url+streamPath+"?method=shown&wait=60&after="+cursor) }()
+	after := poll(t, url+streamPath).Cursor
+	go func() { got <- poll(t, url+streamPath+"?method=shown&wait=60&after="+after) }()
 	for range 20 {
 		f.store("s", "a", hidden)
 	}

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/backend"
@@ -96,7 +99,9 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 // floor may pass its cursor.
 func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 	for name, remove := range map[string]func(*edgetest.Log){
-		"trim":  func(f *edgetest.Log) { f.Trim("a", eventlog.Expired, seq(2, 16)...) },
+		"trim": func(f *edgetest.Log) {
+			f.Trim("a", eventlog.Expired, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+		},
 		"floor": func(f *edgetest.Log) { f.Purge(17) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,5 +246,61 @@ func TestBackfillsTakeTurns(t *testing.T) {
 	second.endTurn()
 	if len(turns) != 0 {
 		t.Errorf("%d turns are still taken", len(turns))
+	}
+}
+
+// A view that is older than the look after a jump may lack trims.
+func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	f.Trim("a", eventlog.Trimmed, 3)
+	p := followLog(t, f, 0).of("s")
+	r, err := p.open(waittest.Context(t), streamOf("a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	v := p.window.Read(&r.Subscriber, r.limit, nil)
+	v.End--
+	if err := r.prove(waittest.Context(t), v, &step{}); !errors.Is(err, errAgain) {
+		t.Errorf("a view of %d is enough: %v", v.End, err)
+	}
+}
+
+// A series that appears with its first event hides that event from every rate.
+func TestMetrics_ReasonsAreThereFromTheStart(t *testing.T) {
+	if n := testutil.CollectAndCount(newPartitionMetrics(prometheus.NewRegistry(), func() []*partition { return nil }).skipped); n != 3 {
+		t.Errorf("%d series, want 3", n)
+	}
+}
+
+// The floor may have passed what a window holds by the time somebody looks: nothing is missing
+// behind the last event that the tail missed.
+func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 6)
+	f.Publish("b", 1)
+	f.Publish("a", 4) // 8 to 11
+	f.Trim("b", eventlog.Trimmed, 7)
+	p := followLog(t, f, 0).of("s")
+	waittest.Until(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
+	f.Purge(10)
+	p.jumpLook.Store(nil)
+	state, _ := p.log.State(0)
+	tags := newTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+	for after, want := range map[uint64][]gap{3: {{reason: ReasonExpired, stream: "a"}}, 8: nil} {
+		id := event.ID{Stream: "a", Tag: tags.tag("a"), Sequence: after}.String()
+		r, err := p.open(waittest.Context(t), streamOf("a"), start{after: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := r.next(waittest.Context(t))
+		r.close()
+		for i := range want {
+			want[i].requested = id
+		}
+		if err != nil || !slices.Equal(found.gaps, want) || found.first != max(after+1, 8) {
+			t.Errorf("after %d: %v, gaps %+v, want %+v; first %d", after, err, found.gaps, want, found.first)
+		}
 	}
 }

@@ -32,18 +32,18 @@ func (s *Service) pollFiltered(ctx context.Context, r *reader, req request) (ste
 	defer timer.Stop()
 	v := &sieve{filter: req.filter, limit: req.limit}
 	for {
-		cursor, tags := r.Cursor, r.tags
+		at, tags := r.Cursor, r.tags
 		found, err := r.next(ctx)
 		if err != nil {
 			if v.looked > 0 { // this much is good, and the rest comes with the next page
-				r.Cursor, r.tags = cursor, tags
+				r.Cursor, r.tags = at, tags
 				return v.page, nil
 			}
 			return step{}, err
 		}
 		if len(found.gaps) > 0 && len(v.page.items) > 0 {
 			// A gap stands before a page's events. The next page finds it again from here.
-			r.Cursor, r.tags = cursor, tags
+			r.Cursor, r.tags = at, tags
 			return v.page, nil
 		}
 		if v.take(r, found) {

@@ -1,11 +1,8 @@
 package edge
 
 import (
-	"errors"
 	"testing"
 	"time"
-
-	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -107,42 +104,6 @@ func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 		receives(t, url, streamPath, 4, "expired", 22)
 		receives(t, url, otherPath, 10, "expired?", 15)
 		receives(t, url, flowPath, 10, "expired?", 15)
-	}
-}
-
-// The floor may have passed what a window holds by the time somebody looks: nothing is missing
-// behind the last event that the tail missed.
-func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
-	f := newFixture(t)
-	f.Publish("a", 6)
-	f.Publish("b", 1)
-	f.Publish("a", 4) // 8 to 11
-	f.Trim("b", eventlog.Trimmed, 7)
-	s, _ := f.startService(nil)
-	p := s.parts.of("s")
-	waittest.Until(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
-	f.Purge(10)
-	p.jumpLook.Store(nil)
-	receives(t, s.url(), streamPath, 3, "expired?", 8)
-	receives(t, s.url(), streamPath, 8, "", 9)
-}
-
-// A view that is older than the look after a jump may lack trims.
-func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
-	f := newFixture(t)
-	f.Publish("a", 5)
-	f.Trim("a", eventlog.Trimmed, 3)
-	s, _ := f.startService(nil)
-	p := s.parts.of("s")
-	r, err := p.open(waittest.Context(t), placeOf("s", "a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.close()
-	v := p.window.Read(&r.Subscriber, r.limit, nil)
-	v.End--
-	if err := r.prove(waittest.Context(t), v, &step{}); !errors.Is(err, errAgain) {
-		t.Errorf("a view of %d is enough: %v", v.End, err)
 	}
 }
 
