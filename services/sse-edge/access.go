@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -40,7 +42,7 @@ func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life str
 	switch {
 	case errors.Is(err, session.ErrNotFound):
 		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
-	case err != nil && passing(err):
+	case err != nil && cursor.Transient(err):
 		return "", web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 	default:
 		return rec.Life, err
@@ -83,7 +85,7 @@ func (s *Service) out(g *guest) bool {
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
-	life, known := s.parts.of(name).knownLife(name)
+	life, known := s.parts.Of(name).Life(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
 	}
@@ -125,8 +127,8 @@ type expiringData struct {
 // place to go on from.
 func (st *stream) expiring() []byte {
 	id := ""
-	if len(st.reader.pending) == 0 {
-		id = st.reader.id(st.reader.Cursor)
+	if len(st.reader.Pending) == 0 {
+		id = st.reader.ID(st.reader.Cursor)
 	}
 	return appendJSON(nil, id, "expiring", expiringData{st.expires.UTC()})
 }

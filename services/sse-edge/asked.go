@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/web"
@@ -33,11 +35,11 @@ func (s *Service) letIn(c *fiber.Ctx, session string) (asked, error) {
 
 // told notes that a client was sent the gaps of a step and the first n of its items. More
 // than there are is all of them; see [outbox.cut].
-func (s *Service) told(r *reader, st step, n int, by asked) {
-	n = min(n, len(st.items))
+func (s *Service) told(r *cursor.Reader, st cursor.Step, n int, by asked) {
+	n = min(n, len(st.Items))
 	s.metrics.sent.Add(float64(n))
-	for _, g := range st.gaps {
-		s.metrics.gaps.WithLabelValues(string(g.reason)).Inc()
+	for _, g := range st.Gaps {
+		s.metrics.gaps.WithLabelValues(string(g.Reason)).Inc()
 		s.diary.noteGap(r, st, g, by)
 		s.logGap(r, g, by)
 	}
@@ -45,7 +47,7 @@ func (s *Service) told(r *reader, st step, n int, by asked) {
 		return
 	}
 	for i := range n {
-		if it := &st.items[i]; it.Trail != nil {
+		if it := &st.Items[i]; it.Trail != nil {
 			s.deliver(r, it, by)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/shared/inspect"
 )
 
@@ -61,8 +63,8 @@ func (w *worker) find(q inquiry) {
 func (st *stream) shown() inspect.Connection {
 	t := &st.traffic
 	c := inspect.Connection{
-		Number: st.asked.number, Stream: st.reader.place.Stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
-		Came: arrivals[st.reader.came], State: inspect.Live, Events: t.events,
+		Number: st.asked.number, Stream: st.reader.Place.Stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
+		Came: arrivals[st.reader.Came], State: inspect.Live, Events: t.events,
 	}
 	if st.asked.address.IsValid() {
 		c.Address = st.asked.address.String()
@@ -101,7 +103,7 @@ func (st *stream) protocol() inspect.Protocol {
 // usual reports whether a stream answers the POST that made it: its coming is no news,
 // and neither is its end in order.
 func (st *stream) usual() bool {
-	return st.mcp != nil && len(st.mcp.call) > 0 && st.reader.came == fromNow
+	return st.mcp != nil && len(st.mcp.call) > 0 && st.reader.Came == cursor.FromNow
 }
 
 // noteComing writes down that a stream begins.
@@ -110,7 +112,7 @@ func (st *stream) noteComing() {
 		return
 	}
 	h := st.happening(inspect.Connected)
-	if h.cursor = st.traffic.stood; h.came == fromWindow || h.came == fromLog {
+	if h.cursor = st.traffic.stood; h.came == cursor.FromWindow || h.came == cursor.FromLog {
 		h.what = inspect.Resumed
 	}
 	st.service.diary.note(h)
@@ -127,7 +129,7 @@ func (st *stream) noteEnd() {
 }
 
 func (st *stream) happening(what inspect.What) happening {
-	return happening{what: what, where: st.reader.place, address: st.asked.address, number: st.asked.number, came: st.reader.came}
+	return happening{what: what, where: st.reader.Place, address: st.asked.address, number: st.asked.number, came: st.reader.Came}
 }
 
 // audience returns how the edge answers the janitor until ctx ends.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/event"
@@ -134,7 +136,7 @@ end a gone at 8, sent 1`
 func (c *client) trimmed(t *testing.T) {
 	t.Helper()
 	c.next("connect")
-	if g := c.gap(); g.Reason != ReasonTrimmed {
+	if g := c.gap(); g.Reason != cursor.ReasonTrimmed {
 		t.Fatalf("%+v", g)
 	}
 }
@@ -218,9 +220,9 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 // asked for nothing.
 func TestAGapSaysWhoseItIs(t *testing.T) {
 	d := newDiary()
-	r := &reader{place: placeOf("s", ""), Subscriber: window.Subscriber{Cursor: 9}}
-	for _, g := range []gap{{reason: ReasonExpired, stream: "a", requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {reason: ReasonUnknown, certain: true, requested: "<b>"}} {
-		d.noteGap(r, step{gaps: []gap{g}, first: 9}, g, asked{number: 3})
+	r := &cursor.Reader{Place: placeOf("s", ""), Subscriber: window.Subscriber{Cursor: 9}}
+	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}} {
+		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, asked{number: 3})
 	}
 	newest, _, _ := d.of("s", 5)
 	if got := recounted(newest); got != "gap a expired false, asked for 7, on from 8\ngap * unknown true, asked for 0, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {

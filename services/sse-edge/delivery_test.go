@@ -38,7 +38,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 		s.connections(t.Context(), "s", 1)
 	}
 	f.Publish("a", 3)
-	waittest.Until(t, "the window has them", func() bool { return s.parts.of("s").stats().Events == 3 })
+	waittest.Until(t, "the window has them", func() bool { return s.parts.Of("s").Stats().Events == 3 })
 	c := subscribe(t, url)
 	c.next("connect")
 	for range 3 {
@@ -56,7 +56,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 				return open == 0
 			})
 			f.Publish("a", 2)
-			waittest.Until(t, "the window has these", func() bool { return s.parts.of("s").stats().Events == 7 })
+			waittest.Until(t, "the window has these", func() bool { return s.parts.Of("s").Stats().Events == 7 })
 			again := subscribe(t, url, "Last-Event-ID", last.ID)
 			again.next("connect")
 			again.next("message")
@@ -114,7 +114,7 @@ func TestAnErrorSendsNoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	f.Publish("a", 3)
-	waittest.Until(t, "the window has them", func() bool { return s.parts.of("s").stats().Events == 3 })
+	waittest.Until(t, "the window has them", func() bool { return s.parts.Of("s").Stats().Events == 3 })
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)

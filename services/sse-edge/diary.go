@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/event"
@@ -42,7 +44,7 @@ type happening struct {
 	// count is, of a gap, the sequence that was asked for, and of an end, how many events
 	// were sent.
 	count   uint64
-	came    arrival
+	came    cursor.Arrival
 	certain bool
 }
 
@@ -65,11 +67,11 @@ func (d *diary) note(h happening) {
 }
 
 // noteGap writes down a gap of a step, of which a reader's client was told.
-func (d *diary) noteGap(r *reader, s step, g gap, by asked) {
-	requested, _ := event.ParseID(g.requested) // 0 for what cannot be read
+func (d *diary) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by asked) {
+	requested, _ := event.ParseID(g.Requested) // 0 for what cannot be read
 	d.note(happening{
-		what: inspect.Gapped, where: window.Place{Session: r.place.Session, Life: r.place.Life, Stream: g.stream}, address: by.address, number: by.number,
-		reason: string(g.reason), certain: g.certain, count: requested.Sequence, cursor: r.resumesAt(s),
+		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.address, number: by.number,
+		reason: string(g.Reason), certain: g.Certain, count: requested.Sequence, cursor: r.ResumesAt(s),
 	})
 }
 

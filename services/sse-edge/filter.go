@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -84,9 +86,9 @@ func (f *filter) name() string {
 }
 
 // show leaves in a step what the filter shows.
-func (f *filter) show(s *step) {
+func (f *filter) show(s *cursor.Step) {
 	if f != nil {
-		s.items = slices.DeleteFunc(s.items, func(it window.Item) bool { return !f.shows(it.Frame) })
+		s.Items = slices.DeleteFunc(s.Items, func(it window.Item) bool { return !f.shows(it.Frame) })
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"pgregory.net/rapid"
@@ -192,7 +194,7 @@ func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
 		t.Errorf("the first page is %s at %s", first, first.Cursor)
 	}
 	second := poll(t, url+flowPath+"?method=shown&after="+first.Cursor)
-	if g := second.Gap; g == nil || g.Reason != ReasonCleared || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != cleared ||
+	if g := second.Gap; g == nil || g.Reason != cursor.ReasonCleared || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != cleared ||
 		len(second.Events) != 1 || sequenceOf(t, second.Events[0].ID) != last-100 {
 		t.Errorf("the second page is %s", second)
 	}
@@ -357,7 +359,7 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 		query := u.Query()
 		query.Set("after", p.Cursor)
 		p = poll(t, before+"?"+query.Encode())
-		if p.Gap != nil && p.Gap.Reason != ReasonCleared || len(p.Events) > limit {
+		if p.Gap != nil && p.Gap.Reason != cursor.ReasonCleared || len(p.Events) > limit {
 			rt.Fatalf("behind the first page there is %s", p)
 		}
 		all.Events, all.Cursor, all.Closed = append(all.Events, p.Events...), p.Cursor, p.Closed

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -14,9 +16,9 @@ import (
 
 // appendObject appends an event as an object of JSON, as pages and flows show it. The
 // message is as it was published, byte for byte.
-func appendObject(b []byte, it *window.Item, tags tagger) []byte {
+func appendObject(b []byte, it *window.Item, tags cursor.Tagger) []byte {
 	typ, message := window.FrameParts(it.Frame)
-	b = appendString(append(b, `{"id":`...), event.ID{Stream: it.Stream, Tag: tags.tag(it.Stream), Sequence: it.Sequence}.String())
+	b = appendString(append(b, `{"id":`...), event.ID{Stream: it.Stream, Tag: tags.Tag(it.Stream), Sequence: it.Sequence}.String())
 	b = appendString(append(b, `,"stream":`...), it.Stream)
 	b = appendString(append(b, `,"type":`...), typ)
 	b = time.Unix(0, it.Time).UTC().AppendFormat(append(b, `,"time":"`...), time.RFC3339Nano)
@@ -50,11 +52,11 @@ type closeData struct {
 
 // gapData is the data of a gap event, and the gap of a page.
 type gapData struct {
-	Reason    Reason  `json:"reason"`
-	Certain   bool    `json:"certain"`
-	Stream    *string `json:"stream"`
-	Requested string  `json:"requested"`
-	ResumesAt string  `json:"resumesAt"`
+	Reason    cursor.Reason `json:"reason"`
+	Certain   bool          `json:"certain"`
+	Stream    *string       `json:"stream"`
+	Requested string        `json:"requested"`
+	ResumesAt string        `json:"resumesAt"`
 }
 
 // appendJSON appends a block whose data is v, which always can be marshalled.

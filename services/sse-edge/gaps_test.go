@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -107,7 +109,7 @@ func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
 	told := map[string]bool{}
 	for range 2 {
 		g := c.gap()
-		if g.Reason != ReasonCleared || g.Stream == nil {
+		if g.Reason != cursor.ReasonCleared || g.Stream == nil {
 			t.Fatalf("gap is %+v", g)
 		}
 		told[*g.Stream] = true
@@ -253,7 +255,7 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	c.next("close")
 	quiet.next("close")
 	for path, after := range map[string]string{flowPath: old, quietPath: oldQuiet} {
-		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != ReasonUnknown {
+		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != cursor.ReasonUnknown {
 			t.Errorf("%s: the gap of an ID of the life before is %+v", path, g)
 		}
 	}
@@ -297,7 +299,7 @@ func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 	waittest.Until(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
 	c := subscribe(t, url+flowPath+"?after="+after)
 	c.next("connect")
-	if g := c.gap(); g.Reason != ReasonCleared || g.Stream != nil {
+	if g := c.gap(); g.Reason != cursor.ReasonCleared || g.Stream != nil {
 		t.Errorf("gap is %+v", g)
 	}
 	c.messages(1)
@@ -355,12 +357,12 @@ func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 }
 
 func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
-	st := &stream{reader: inMemory(emptyWindow(1<<10), placeOf("s", "a"), 1)}
-	st.reader.pending = []gap{{reason: ReasonCleared}}
+	st := &stream{reader: cursor.InMemory(emptyWindow(1<<10), placeOf("s", "a"), 1)}
+	st.reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
 	if b := string(st.heartbeat()); b != ":\n\n" {
 		t.Errorf("the heartbeat is %q", b)
 	}
-	st.reader.pending = nil
+	st.reader.Pending = nil
 	if b := string(st.heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
 	}
@@ -402,7 +404,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	if err := f.Backend.Sessions.Remove(waittest.Context(t), rec); err != nil {
 		t.Fatal(err)
 	}
-	waittest.Until(t, "the edge has followed", func() bool { return followed.parts.of("s").stats().End >= ack.Sequence })
+	waittest.Until(t, "the edge has followed", func() bool { return followed.parts.Of("s").Stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims
 	edges := []*Service{followed, started}
@@ -420,7 +422,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 		waiting[i].messages(2)
 		again := subscribe(t, s.url()+streamPath+"?after="+old)
 		again.next("connect")
-		if g := again.gap(); g.Reason != ReasonUnknown {
+		if g := again.gap(); g.Reason != cursor.ReasonUnknown {
 			t.Errorf("a cursor of the forgotten session: %+v", g)
 		}
 		again.messages(2)

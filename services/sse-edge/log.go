@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 )
 
@@ -13,9 +15,9 @@ func (s *Service) comesBack(ctx context.Context, at window.Place, why error) {
 }
 
 // logGap writes a debug line about a gap that a client was told of.
-func (s *Service) logGap(r *reader, g gap, by asked) {
-	s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.place.Session, "stream", g.stream,
-		"reason", string(g.reason), "certain", g.certain, "requested", g.requested)
+func (s *Service) logGap(r *cursor.Reader, g cursor.Gap, by asked) {
+	s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.Place.Session, "stream", g.Stream,
+		"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
 }
 
 // connected writes a debug line about a stream that begins; cursor is where.
@@ -28,13 +30,13 @@ func (st *stream) connected(from beginning) {
 	if from.resumes {
 		message = "a subscriber resumes"
 	}
-	s.logger.DebugContext(st.asked.ctx, message, "session", r.place.Session, "stream", r.place.Stream, "cursor", from.position) //nolint:sloglint // one of two constants
+	s.logger.DebugContext(st.asked.ctx, message, "session", r.Place.Session, "stream", r.Place.Stream, "cursor", from.position) //nolint:sloglint // one of two constants
 }
 
 // disconnected writes a debug line about a stream that has ended.
 func (st *stream) disconnected() {
 	s, r := st.service, st.reader
 	if s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
-		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.place.Session, "stream", r.place.Stream, "cursor", r.Cursor, "reason", st.reason)
+		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.Place.Session, "stream", r.Place.Stream, "cursor", r.Cursor, "reason", st.reason)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/auth"
@@ -144,7 +146,7 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && rec.State != session.Open:
 		return rec, errNoSession
-	case err != nil && passing(err):
+	case err != nil && cursor.Transient(err):
 		return rec, web.Wrap(err, web.CodeUnavailable, "The session registry cannot be reached at the moment.")
 	default:
 		return rec, err

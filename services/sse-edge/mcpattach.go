@@ -95,7 +95,7 @@ func attachKey(at window.Place) string {
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
 func (a *attachments) join(st *stream) {
-	key := attachKey(st.reader.place)
+	key := attachKey(st.reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -154,7 +154,7 @@ func (a *attachments) claim(at window.Place) claim {
 
 // leave lets go of a connection that has ended, at a place in its stream.
 func (a *attachments) leave(st *stream, where string) {
-	key := attachKey(st.reader.place)
+	key := attachKey(st.reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/shared/rpc"
 )
 
@@ -33,7 +35,7 @@ func (w *worker) check(st *stream, now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: st.reader.place.Session, Stream: st.reader.place.Stream}
+	call := rpc.Call{Action: rpc.Check, Session: st.reader.Place.Session, Stream: st.reader.Place.Stream}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.base, takenTimeout)
@@ -57,6 +59,6 @@ func (w *worker) unheard(st *stream, now time.Time) {
 	default:
 		w.service.metrics.abandoned.Inc()
 		st.mcp.lost = true
-		w.tell(st, step{ended: true})
+		w.tell(st, cursor.Step{Ended: true})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -29,19 +31,19 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || id.Stream == "") {
-		s.metrics.gaps.WithLabelValues(string(ReasonUnknown)).Inc()
+		s.metrics.gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
 	if err != nil {
 		return err
 	}
-	req := request{at: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, start: start{now: true}}
+	req := request{at: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, start: cursor.Start{Now: true}}
 	if last != "" {
-		req.at.Stream, req.start = id.Stream, start{after: last}
+		req.at.Stream, req.start = id.Stream, cursor.Start{After: last}
 	}
 	form := newForm(who, req.at.Stream)
-	form.behind, form.served = req.start.now, false
+	form.behind, form.served = req.start.Now, false
 	st, err := s.mcpBegin(c, who, req, form)
 	if err != nil {
 		return err
@@ -65,9 +67,9 @@ func (s *Service) isOver(req request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer r.close()
+	defer r.Close()
 	step, err := s.poll(s.base, r, 0)
-	return err == nil && step.ended && len(step.items)+len(step.gaps) == 0, err
+	return err == nil && step.Ended && len(step.Items)+len(step.Gaps) == 0, err
 }
 
 // mcpLater has a client that listens come back if an error is trouble that will pass.

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -45,7 +47,7 @@ func parseLegacyID(text string) (name, id string, ok bool) {
 // legacyGet opens the event stream of a new session, or resumes one.
 func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 	form := &mcpForm{legacy: true, served: true}
-	req := request{at: window.Place{Session: uuid.NewString()}, start: start{now: true}}
+	req := request{at: window.Place{Session: uuid.NewString()}, start: cursor.Start{Now: true}}
 	if last := c.Get(headerLastID); last != "" {
 		name, id, ok := parseLegacyID(strings.Clone(last))
 		if !ok {
@@ -55,7 +57,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		if err != nil {
 			return err
 		}
-		req.at.Session, req.at.Life, req.start, form.served = name, rec.Life, start{after: id}, false
+		req.at.Session, req.at.Life, req.start, form.served = name, rec.Life, cursor.Start{After: id}, false
 	} else if !who.grants.MaySubscribe(req.at.Session) {
 		return s.cfg.Access.Insufficient(c)
 	}
@@ -72,8 +74,8 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 // endpoint is the first block: where to post. Its ID lets a client come back that is cut
 // off before the first message.
 func (st *stream) endpoint(position uint64) []byte {
-	name := st.reader.place.Session
-	return sse.AppendEvent(nil, legacyID(name, st.reader.id(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+	name := st.reader.Place.Session
+	return sse.AppendEvent(nil, legacyID(name, st.reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }
 
 // legacyPost takes a message. What is said to it comes on the event stream.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -173,7 +175,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	req := request{at: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, start: start{now: true, fresh: true}}
+	req := request{at: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
 	st, err := s.mcpBegin(c, who, req, newForm(who, call.Stream))
 	if err != nil {
 		return postRefused, err
@@ -201,11 +203,11 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {
-	case plain && len(st.step.gaps) == 0 && len(st.step.items) > 0 && isResponse(messageOf(st.step.items[0])):
+	case plain && len(st.step.Gaps) == 0 && len(st.step.Items) > 0 && isResponse(messageOf(st.step.Items[0])):
 		s.told(st.reader, st.step, 1, st.asked)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-		return postJSON, c.Send(messageOf(st.step.items[0]))
-	case st.step.ended:
+		return postJSON, c.Send(messageOf(st.step.Items[0]))
+	case st.step.Ended:
 		return postStream, s.whole(c, st)
 	}
 	handedOver = true
@@ -267,11 +269,11 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 
 // whole answers with all of a stream that has ended already. The connection goes on.
 func (s *Service) whole(c *fiber.Ctx, st *stream) error {
-	body := st.opening(st.reader.resumesAt(st.step))
+	body := st.opening(st.reader.ResumesAt(st.step))
 	step := st.settle(st.step)
-	s.told(st.reader, step, len(step.items), st.asked)
-	for i := range step.items {
-		body = append(body, step.items[i].Frame...)
+	s.told(st.reader, step, len(step.Items), st.asked)
+	for i := range step.Items {
+		body = append(body, step.Items[i].Frame...)
 	}
 	body = append(body, st.closing(step)...)
 	eventStream(&c.Response().Header)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -71,7 +73,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
 	st.chunked = c.Request().Header.IsHTTP11()
 	st.head = responseHead(c, st.chunked)
-	from := beginning{position: st.reader.resumesAt(st.step), read: true}
+	from := beginning{position: st.reader.ResumesAt(st.step), read: true}
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
 	return nil
@@ -79,7 +81,7 @@ func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
 
 // drop lets go of what a stream holds that is not handed over.
 func (st *stream) drop() {
-	st.reader.close()
+	st.reader.Close()
 	st.service.admission.leave(st.asked.visit)
 }
 
@@ -97,7 +99,7 @@ func (st *stream) opening(position uint64) []byte {
 // prime appends a place and an empty event. The ID is another one each time: a client
 // that comes back with the one that it came with before takes that for no progress.
 func (st *stream) prime(b []byte, position uint64) []byte {
-	return appendPrime(b, st.reader.id(position))
+	return appendPrime(b, st.reader.ID(position))
 }
 
 func appendPrime(b []byte, id string) []byte {
@@ -108,7 +110,7 @@ func appendPrime(b []byte, id string) []byte {
 // farewell is the last block of a stream that goes on elsewhere.
 func (st *stream) farewell() []byte {
 	s := st.service
-	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet.Load() || len(st.reader.pending) > 0 {
+	if st.mcp == nil || !st.mcp.primed || st.away || st.quiet.Load() || len(st.reader.Pending) > 0 {
 		return s.farewell()
 	}
 	return st.prime(sse.AppendRetry(nil, jitter(s.cfg.Retry)), st.reader.Cursor)
@@ -116,56 +118,56 @@ func (st *stream) farewell() []byte {
 
 // settle makes a gap in the stream of a call its end: what belongs to the call was lost,
 // perhaps its response. Of other streams' gaps a client of MCP cannot be told.
-func (st *stream) settle(s step) step {
-	if st.mcp != nil && len(st.mcp.call) > 0 && len(s.gaps) > 0 {
-		s.items, s.more, s.ended = nil, false, true
+func (st *stream) settle(s cursor.Step) cursor.Step {
+	if st.mcp != nil && len(st.mcp.call) > 0 && len(s.Gaps) > 0 {
+		s.Items, s.More, s.Ended = nil, false, true
 	}
 	return s
 }
 
 // unanswered returns an error for each request of a call that ends without a response. A
 // gap that is not certain is none: the log may say more to a client that comes again.
-func (st *stream) unanswered(s step) []byte {
-	last := len(s.items) - 1
-	if last >= 0 && isResponse(messageOf(s.items[last])) || last < 0 && st.mcp.answered && len(s.gaps) == 0 && !st.mcp.lost {
+func (st *stream) unanswered(s cursor.Step) []byte {
+	last := len(s.Items) - 1
+	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && st.mcp.answered && len(s.Gaps) == 0 && !st.mcp.lost {
 		return nil
 	}
 	why := "The request has ended without a response."
 	switch {
 	case st.mcp.lost:
 		why = "The MCP server cannot be reached."
-	case len(s.gaps) > 0 && st.mcp.primed && !s.gaps[0].certain:
-		if id, err := event.ParseID(s.gaps[0].requested); err == nil {
+	case len(s.Gaps) > 0 && st.mcp.primed && !s.Gaps[0].Certain:
+		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
 			return appendPrime(sse.AppendRetry(nil, jitter(st.service.cfg.Retry)), id.String())
 		}
-		why = whyGap(s.gaps[0])
-	case len(s.gaps) > 0:
-		why = whyGap(s.gaps[0])
+		why = whyGap(s.Gaps[0])
+	case len(s.Gaps) > 0:
+		why = whyGap(s.Gaps[0])
 	}
 	return appendErrors(nil, st.mcp.call, why)
 }
 
 // told notes how much of a step the client of a call has got; see [outbox.cut].
-func (m *mcpForm) told(s step, told int) {
-	if last := min(told, len(s.items)) - 1; m != nil && len(m.call) > 0 && last >= 0 {
-		m.answered = isResponse(messageOf(s.items[last]))
+func (m *mcpForm) told(s cursor.Step, told int) {
+	if last := min(told, len(s.Items)) - 1; m != nil && len(m.call) > 0 && last >= 0 {
+		m.answered = isResponse(messageOf(s.Items[last]))
 	}
 }
 
 // lost returns what is told of gaps in the flow of a session: an error for each request
 // whose response may be missing.
-func (st *stream) lost(s step) (b []byte) {
+func (st *stream) lost(s cursor.Step) (b []byte) {
 	if !st.mcp.legacy {
 		return nil
 	}
-	for _, g := range s.gaps {
-		ids, _ := rpc.RequestIDs(g.stream)
+	for _, g := range s.Gaps {
+		ids, _ := rpc.RequestIDs(g.Stream)
 		b = appendErrors(b, ids, whyGap(g))
 	}
 	return b
 }
 
-func whyGap(g gap) string { return "The answer cannot be continued: " + string(g.reason) + "." }
+func whyGap(g cursor.Gap) string { return "The answer cannot be continued: " + string(g.Reason) + "." }
 
 func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 	for _, id := range ids {
@@ -176,10 +178,10 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 
 // where is the event ID of where a stream stands, for another connection to go on.
 func (st *stream) where() string {
-	if st.quiet.Load() || st.reader.fresh {
+	if st.quiet.Load() || st.reader.Fresh {
 		return ""
 	}
-	return st.reader.id(st.reader.Cursor)
+	return st.reader.ID(st.reader.Cursor)
 }
 
 // tellRested tells who waits for it where the stream stands.
@@ -219,8 +221,8 @@ func (w *worker) takeTurn(st *stream, where string) {
 	}
 	r := st.reader
 	id, err := event.ParseID(where)
-	if err == nil && r.id(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.Cursor) {
-		r.moveTo(id.Sequence)
+	if err == nil && r.ID(id.Sequence) == where && (st.mcp.behind || st.mcp.served && id.Sequence > r.Cursor) {
+		r.MoveTo(id.Sequence)
 		st.mcp.answered = true
 	}
 	st.mcp.behind, st.mcp.served = false, true
@@ -231,7 +233,7 @@ func (w *worker) takeTurn(st *stream, where string) {
 // endQuiet ends a quiet stream that has nothing to wait for but its turn.
 func (w *worker) endQuiet(st *stream) {
 	r := st.reader
-	if st.mcp.served && r.hasEnd() {
+	if st.mcp.served && r.HasEnd() {
 		w.last(st, nil)
 		w.end(st, "ended")
 	}

@@ -3,6 +3,8 @@ package edge
 import (
 	"strings"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -56,7 +58,7 @@ func newMetrics(reg prometheus.Registerer, maxConnections int) *metrics {
 		pages:     counter("pages_total", "Pages answered to polls."),
 		resumes:   vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
 		gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
-			string(ReasonUnknown), string(ReasonExpired), string(ReasonTrimmed), string(ReasonCleared), string(ReasonRolledBack), string(ReasonDamaged)),
+			string(cursor.ReasonUnknown), string(cursor.ReasonExpired), string(cursor.ReasonTrimmed), string(cursor.ReasonCleared), string(cursor.ReasonRolledBack), string(cursor.ReasonDamaged)),
 		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
 			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
 		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),

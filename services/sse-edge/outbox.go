@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"rejoin/shared/event"
@@ -76,23 +78,23 @@ func (o *outbox) end() {
 }
 
 // fill makes a step of a stream the content.
-func (o *outbox) fill(st *stream, s step) {
+func (o *outbox) fill(st *stream, s cursor.Step) {
 	o.clear()
 	o.chunked = st.chunked
 	o.add(st.head)
 	st.head = nil
-	if len(s.gaps) > 0 {
+	if len(s.Gaps) > 0 {
 		o.block(st.gaps(s))
 	}
 	o.ends = append(o.ends, o.size)
 	if st.rewritten() {
-		for i := range s.items {
-			o.rewrite(st, &s.items[i])
+		for i := range s.Items {
+			o.rewrite(st, &s.Items[i])
 		}
 	} else {
-		o.frames(s.items)
+		o.frames(s.Items)
 	}
-	if s.ended {
+	if s.Ended {
 		o.block(st.closing(s))
 		o.end()
 	}
@@ -119,16 +121,16 @@ func (o *outbox) frames(items []window.Item) {
 
 // rewrite adds an event as a flow, or a stream with envelopes, shows it.
 func (o *outbox) rewrite(st *stream, it *window.Item) {
-	id := st.reader.id(it.Sequence)
+	id := st.reader.ID(it.Sequence)
 	from := len(o.made)
 	if st.envelope {
-		o.object = appendObject(o.object[:0], it, st.reader.tags)
+		o.object = appendObject(o.object[:0], it, st.reader.Tags)
 		o.made = sse.AppendEvent(o.made, id, "", o.object)
 	} else {
 		typ, data := window.FrameParts(it.Frame)
 		switch {
 		case st.mcp != nil:
-			id = legacyID(st.reader.place.Session, id)
+			id = legacyID(st.reader.Place.Session, id)
 		case typ == event.DefaultType:
 			typ = ""
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -26,14 +28,14 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		for n := uint64(1); n <= count; n++ {
 			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
-		r := inMemory(w, at, 0)
+		r := cursor.InMemory(w, at, 0)
 		v := w.Read(&r.Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
-		s := step{items: v.Items, ended: rapid.Bool().Draw(t, "ended")}
-		s.found(v.Items)
+		s := cursor.Step{Items: v.Items, Ended: rapid.Bool().Draw(t, "ended")}
+		s.Found(v.Items)
 		methods := rapid.SliceOfN(rapid.SampledFrom([]string{"m0", "m1", "m2"}), 1, 3).Draw(t, "methods")
 		(&filter{methods: methods}).show(&s)
 		if rapid.Bool().Draw(t, "gap") {
-			s.gaps = []gap{{reason: ReasonExpired, stream: "a"}}
+			s.Gaps = []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a"}}
 		}
 		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
@@ -56,26 +58,26 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		sent := all[:n+len(rest)]
 		if st.chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
 			_, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(sent[len(head):])))
-			ended := s.ended && len(sent) == len(all)
+			ended := s.Ended && len(sent) == len(all)
 			if ended != (err == nil) || err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Fatalf("%q: %v", sent, err)
 			}
 		}
-		if told > len(s.items) && len(sent) != len(all) {
+		if told > len(s.Items) && len(sent) != len(all) {
 			t.Fatalf("everything was told, and %q is sent of %q", sent, all)
 		}
-		if got := bytes.Count(sent, []byte(`"n":`)); got != min(told, len(s.items)) {
+		if got := bytes.Count(sent, []byte(`"n":`)); got != min(told, len(s.Items)) {
 			t.Fatalf("%d events are sent and %d told: %q", got, told, sent)
 		}
-		r.goBack(s, told)
+		r.GoBack(s, told)
 		want := r.Cursor
 		switch {
-		case told > len(s.items):
+		case told > len(s.Items):
 			want = 3*count + 1
 		case told > 0:
-			want = s.items[told-1].Sequence
-		case len(s.items) > 0:
-			want = s.items[0].Sequence - 1
+			want = s.Items[told-1].Sequence
+		case len(s.Items) > 0:
+			want = s.Items[0].Sequence - 1
 		}
 		if r.Cursor != want {
 			t.Fatalf("the cursor is %d, want %d", r.Cursor, want)
@@ -104,7 +106,7 @@ func TestFramesAreJoinedOnlyWithinASegment(t *testing.T) {
 	for n := uint64(1); n <= 60; n++ {
 		w.Append(messageAt(n, at, fmt.Sprintf(`{"n":%d}`, n)), 0)
 	}
-	v := w.Read(&inMemory(w, at, 0).Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
+	v := w.Read(&cursor.InMemory(w, at, 0).Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
 	var want []byte
 	for i := range v.Items {
 		want = append(want, v.Items[i].Frame...)

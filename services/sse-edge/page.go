@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -51,20 +53,20 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 	if err != nil {
 		return nil, err
 	}
-	defer r.close()
+	defer r.Close()
 	if !req.expires.IsZero() {
 		req.wait = min(req.wait, max(time.Until(req.expires), 0))
 	}
 	ctx, stop := s.listening(c.Context().Conn())
 	defer stop()
-	var step step
+	var step cursor.Step
 	if req.filter == nil {
 		step, err = s.poll(ctx, r, req.wait)
 	} else {
 		step, err = s.pollFiltered(ctx, r, req)
 	}
 	if err != nil {
-		if passing(err) {
+		if cursor.Transient(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 		}
 		return nil, err
@@ -72,19 +74,19 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 	if s.out(req.guest) { // while it waited
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
-	if len(step.gaps) > 0 && req.onGapError {
+	if len(step.Gaps) > 0 && req.onGapError {
 		s.told(r, step, 0, by) // of its events the client gets none
-		return nil, goneProblem(step.gaps[0])
+		return nil, goneProblem(step.Gaps[0])
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
-	s.told(r, step, len(step.items), by)
+	s.told(r, step, len(step.Items), by)
 	var g *gapData
-	if len(step.gaps) > 0 {
-		one := merged(step.gaps)
-		g = &gapData{Reason: one.reason, Certain: one.certain, Stream: orNull(one.stream), Requested: one.requested, ResumesAt: r.id(r.resumesAt(step))}
+	if len(step.Gaps) > 0 {
+		one := merged(step.Gaps)
+		g = &gapData{Reason: one.Reason, Certain: one.Certain, Stream: orNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
 	}
 	return appendPage(make([]byte, 0, size), r, step, g), nil
 }
@@ -93,10 +95,10 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 const pageOverhead = 200
 
 // pageSize is about what the answer to a poll takes.
-func pageSize(s step) int {
+func pageSize(s cursor.Step) int {
 	n := pageOverhead
-	for i := range s.items {
-		n += len(s.items[i].Frame) + pageOverhead
+	for i := range s.Items {
+		n += len(s.Items[i].Frame) + pageOverhead
 	}
 	return n
 }
@@ -104,27 +106,27 @@ func pageSize(s step) int {
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
 // poll goes on; gap, which is what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
-func appendPage(b []byte, r *reader, step step, g *gapData) []byte {
+func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *gapData) []byte {
 	b = append(b, `{"events":[`...)
-	for i := range step.items {
+	for i := range step.Items {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendObject(b, &step.items[i], r.tags)
+		b = appendObject(b, &step.Items[i], r.Tags)
 	}
-	b = appendString(append(b, `],"cursor":`...), r.id(r.Cursor))
+	b = appendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
 	b = append(append(b, `,"gap":`...), marshal(g)...)
-	b = strconv.AppendBool(append(b, `,"closed":`...), step.ended)
+	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
 	return append(b, '}')
 }
 
 // merged returns the one gap that a page tells of: the first one, about the whole
 // session when there are others of other streams.
-func merged(gaps []gap) gap {
+func merged(gaps []cursor.Gap) cursor.Gap {
 	g := gaps[0]
 	for _, other := range gaps[1:] {
-		if other.stream != g.stream {
-			g.stream = ""
+		if other.Stream != g.Stream {
+			g.Stream = ""
 		}
 	}
 	return g
@@ -160,18 +162,18 @@ func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 }
 
 // poll reads until there is something to tell, wait is over, or ctx ends.
-func (s *Service) poll(ctx context.Context, r *reader, wait time.Duration) (step, error) {
+func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration) (cursor.Step, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+openTimeout)
 	defer cancel()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		step, err := r.next(ctx)
-		if err != nil || !step.empty() || wait == 0 {
+		step, err := r.Next(ctx)
+		if err != nil || !step.Empty() || wait == 0 {
 			return step, err
 		}
 		select {
-		case <-r.wait(step):
+		case <-r.Wait(step):
 		case <-timer.C:
 			return step, nil
 		case <-s.drain:
@@ -183,6 +185,6 @@ func (s *Service) poll(ctx context.Context, r *reader, wait time.Duration) (step
 }
 
 // goneProblem is the answer to a client that asked for an error instead of a gap.
-func goneProblem(g gap) error {
-	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.reason)+".")
+func goneProblem(g cursor.Gap) error {
+	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
 }

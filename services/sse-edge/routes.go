@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -44,7 +46,7 @@ func (s *Service) Routes() []web.Route {
 // request is what a subscriber asks for.
 type request struct {
 	at    window.Place
-	start start
+	start cursor.Start
 	// envelope wraps each message in an object that names its stream.
 	envelope bool
 	// filter says which events are shown; nil: all.
@@ -107,13 +109,13 @@ func parse(c *fiber.Ctx) (request, error) {
 	}
 	// Last-Event-ID wins over after: a browser that reconnects sends the newer place
 	// in the header, with the URL that it was opened with.
-	if req.start.after, _, err = web.Query(c, "after"); err != nil {
+	if req.start.After, _, err = web.Query(c, "after"); err != nil {
 		return request{}, err
 	}
 	if id := c.Get("Last-Event-ID"); id != "" {
-		req.start.after = strings.Clone(id)
+		req.start.After = strings.Clone(id)
 	}
-	if req.start.now, err = web.Choice(c, "from", "now", "start", false); err != nil {
+	if req.start.Now, err = web.Choice(c, "from", "now", "start", false); err != nil {
 		return request{}, err
 	}
 	if req.onGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {
@@ -148,19 +150,19 @@ func name(c *fiber.Ctx, param string, check func(string) error) (string, error) 
 const openTimeout = 10 * time.Second
 
 // open returns the reader of a request, or a problem.
-func (s *Service) open(req request, limit window.Limits) (*reader, error) {
+func (s *Service) open(req request, limit window.Limits) (*cursor.Reader, error) {
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	r, err := s.parts.of(req.at.Session).open(ctx, req.at, req.start, limit)
+	r, err := s.parts.Of(req.at.Session).Open(ctx, req.at, req.start, limit)
 	if err != nil {
-		if passing(err) {
+		if cursor.Transient(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 		}
 		return nil, err
 	}
-	if req.start.after != "" {
+	if req.start.After != "" {
 		from := "window"
-		if r.came == fromLog {
+		if r.Came == cursor.FromLog {
 			from = "log"
 		}
 		s.metrics.resumes.WithLabelValues(from).Inc()

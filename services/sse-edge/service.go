@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
 
@@ -128,7 +130,7 @@ type Service struct {
 	health   *daemon.Health
 	app      *fiber.App
 	ln       net.Listener
-	parts    *partitions
+	parts    *cursor.Partitions
 	workers  []*worker
 	next     atomic.Uint64 // counts the streams, to share them out
 	numbers  atomic.Uint64 // of those that have begun
@@ -173,14 +175,14 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
 	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections)
-	s.parts = newPartitions(partitionsConfig{
+	s.parts = cursor.New(cursor.Config{
 		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
 		WindowBytes: cfg.WindowBytes, Backfill: cfg.WindowBackfill, LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
 	})
 	for range runtime.GOMAXPROCS(0) {
 		s.workers = append(s.workers, newWorker(s))
 	}
-	env.Health.Add("windows", s.parts.ready)
+	env.Health.Add("windows", s.parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
@@ -206,7 +208,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.end()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
-	tails.Go(func() { s.parts.run(tailCtx) })
+	tails.Go(func() { s.parts.Run(tailCtx) })
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
@@ -244,7 +246,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Wait()
 	s.attached.work.Wait() // nothing begins any more
 	s.end()
-	s.parts.wait()
+	s.parts.Wait()
 	return err
 }
 

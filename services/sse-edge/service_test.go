@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 
@@ -85,14 +87,14 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 		b.Close()
 	})
 	f.t.Cleanup(stop)
-	waittest.Until(f.t, "the edge is ready", func() bool { return s.parts.ready() == nil })
+	waittest.Until(f.t, "the edge is ready", func() bool { return s.parts.Ready() == nil })
 	return s, stop
 }
 
 // has waits until the window of an edge has come to a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
-	waittest.Until(t, "the window has it", func() bool { return s.parts.of("s").stats().End >= sequence })
+	waittest.Until(t, "the window has it", func() bool { return s.parts.Of("s").Stats().End >= sequence })
 }
 
 // placeOf is a stream of a session that nobody has opened.
@@ -285,11 +287,11 @@ func TestEvidence(t *testing.T) {
 	}{
 		{name: "nothing", remove: func(*fixture) {}, after: 10, want: seq(11, 20)},
 		{
-			name: "trim", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+			name: "trim", after: 10, want: seq(16, 20), gap: &gapData{Reason: cursor.ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 15)...) },
 		},
 		{
-			name: "two trims", after: 10, want: seq(16, 20), gap: &gapData{Reason: ReasonTrimmed, Certain: true},
+			name: "two trims", after: 10, want: seq(16, 20), gap: &gapData{Reason: cursor.ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) {
 				f.Trim("a", eventlog.Expired, seq(1, 12)...)
 				f.Trim("a", eventlog.Trimmed, seq(13, 15)...)
@@ -300,7 +302,7 @@ func TestEvidence(t *testing.T) {
 			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 10)...) },
 		},
 		{
-			name: "trim of the life", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonCleared},
+			name: "trim of the life", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonCleared},
 			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 12)...) },
 		},
 		{
@@ -308,11 +310,11 @@ func TestEvidence(t *testing.T) {
 			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 10)...) },
 		},
 		{
-			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired},
+			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonExpired},
 			remove: func(f *fixture) { f.Purge(13) },
 		},
 		{
-			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: ReasonExpired, Certain: true},
+			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonExpired, Certain: true},
 			remove: func(f *fixture) {
 				f.Rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
 				f.Purge(13)
@@ -377,7 +379,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 	for _, id := range []string{"rubbish", foreign, "a_0000000_1"} {
 		c := subscribe(t, url+streamPath+"?after="+id)
 		c.next("connect")
-		if g := c.gap(); g.Reason != ReasonUnknown || !g.Certain || g.Requested != id {
+		if g := c.gap(); g.Reason != cursor.ReasonUnknown || !g.Certain || g.Requested != id {
 			t.Errorf("%s: gap is %+v", id, g)
 		}
 		c.messages(2)
@@ -394,7 +396,7 @@ func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 		id := cursorAt(t, url, streamPath, sequence)
 		c = subscribe(t, url+streamPath+"?after="+id)
 		c.next("connect")
-		if g := c.gap(); g.Reason != ReasonRolledBack || g.Requested != id || sequenceOf(t, g.ResumesAt) != 2 {
+		if g := c.gap(); g.Reason != cursor.ReasonRolledBack || g.Requested != id || sequenceOf(t, g.ResumesAt) != 2 {
 			t.Errorf("%d: gap is %+v", sequence, g)
 		}
 	}
@@ -449,7 +451,7 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 	})
 	c = subscribe(t, url+streamPath+"?after="+first)
 	c.next("connect")
-	if g := c.gap(); g.Reason != ReasonCleared || !g.Certain {
+	if g := c.gap(); g.Reason != cursor.ReasonCleared || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
 	if id := c.messages(1); sequenceOf(t, id) != 5 {

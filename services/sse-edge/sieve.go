@@ -3,6 +3,8 @@ package edge
 import (
 	"context"
 	"time"
+
+	"rejoin/services/sse-edge/cursor"
 )
 
 // sieve makes one page of what a filter shows out of several reads.
@@ -10,7 +12,7 @@ type sieve struct {
 	filter *filter
 	limit  int // events on the page
 
-	page     step
+	page     cursor.Step
 	bytes    int // of the frames on the page
 	looked   int // events that were read, shown or not
 	lookedAt int // their bytes
@@ -25,38 +27,38 @@ const (
 
 // pollFiltered is poll for a client with a filter: it reads until the page is full, or
 // there is nothing more, and nothing is to be waited for either.
-func (s *Service) pollFiltered(ctx context.Context, r *reader, req request) (step, error) {
+func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req request) (cursor.Step, error) {
 	ctx, cancel := context.WithTimeout(ctx, req.wait+openTimeout)
 	defer cancel()
 	timer := time.NewTimer(req.wait)
 	defer timer.Stop()
 	v := &sieve{filter: req.filter, limit: req.limit}
 	for {
-		at, tags := r.Cursor, r.tags
-		found, err := r.next(ctx)
+		at, tags := r.Cursor, r.Tags
+		found, err := r.Next(ctx)
 		if err != nil {
 			if v.looked > 0 { // this much is good, and the rest comes with the next page
-				r.Cursor, r.tags = at, tags
+				r.Cursor, r.Tags = at, tags
 				return v.page, nil
 			}
-			return step{}, err
+			return cursor.Step{}, err
 		}
-		if len(found.gaps) > 0 && len(v.page.items) > 0 {
+		if len(found.Gaps) > 0 && len(v.page.Items) > 0 {
 			// A gap stands before a page's events. The next page finds it again from here.
-			r.Cursor, r.tags = at, tags
+			r.Cursor, r.Tags = at, tags
 			return v.page, nil
 		}
 		if v.take(r, found) {
 			return v.page, nil
 		}
-		if !found.empty() {
+		if !found.Empty() {
 			continue
 		}
-		if len(v.page.items) > 0 {
+		if len(v.page.Items) > 0 {
 			return v.page, nil
 		}
 		select {
-		case <-r.wait(found):
+		case <-r.Wait(found):
 		case <-timer.C:
 			return v.page, nil
 		case <-s.drain:
@@ -68,23 +70,23 @@ func (s *Service) pollFiltered(ctx context.Context, r *reader, req request) (ste
 }
 
 // take adds what the filter shows of a read, and reports whether the page is done.
-func (v *sieve) take(r *reader, found step) (done bool) {
-	if len(found.gaps) > 0 {
-		v.page.gaps, v.page.first = found.gaps, found.first
+func (v *sieve) take(r *cursor.Reader, found cursor.Step) (done bool) {
+	if len(found.Gaps) > 0 {
+		v.page.Gaps, v.page.First = found.Gaps, found.First
 	}
-	for i := range found.items {
-		it := &found.items[i]
-		if len(v.page.items) == v.limit || len(v.page.items) > 0 && v.bytes+len(it.Frame) > pageBytes {
-			r.goBack(found, i)
+	for i := range found.Items {
+		it := &found.Items[i]
+		if len(v.page.Items) == v.limit || len(v.page.Items) > 0 && v.bytes+len(it.Frame) > pageBytes {
+			r.GoBack(found, i)
 			return true
 		}
 		v.looked++
 		v.lookedAt += len(it.Frame)
 		if v.filter.shows(it.Frame) {
-			v.page.items = append(v.page.items, *it)
+			v.page.Items = append(v.page.Items, *it)
 			v.bytes += len(it.Frame)
 		}
 	}
-	v.page.ended = found.ended
-	return found.ended || len(found.gaps) > 0 || len(v.page.items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
+	v.page.Ended = found.Ended
+	return found.Ended || len(found.Gaps) > 0 || len(v.page.Items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
 }

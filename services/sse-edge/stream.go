@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
@@ -51,22 +53,22 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	}
 	defer func() {
 		if !handedOver {
-			r.close()
+			r.Close()
 		}
 	}()
-	if r.finished() {
+	if r.Finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
 	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires, guest: req.guest}
-	from := beginning{fresh: r.fresh, resumes: req.start.after != "", position: r.Cursor, read: req.onGapError}
+	from := beginning{fresh: r.Fresh, resumes: req.start.After != "", position: r.Cursor, read: req.onGapError}
 	if req.onGapError {
 		if st.step, err = s.poll(s.base, r, 0); err != nil {
 			s.comesBack(by.ctx, req.at, err)
 			return s.later(c, "unavailable")
 		}
-		if len(st.step.gaps) > 0 {
+		if len(st.step.Gaps) > 0 {
 			s.told(r, st.step, 0, by)
-			return goneProblem(st.step.gaps[0])
+			return goneProblem(st.step.Gaps[0])
 		}
 	}
 	st.head = responseHead(c, st.chunked)
@@ -86,7 +88,7 @@ func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
 // belong to the goroutine that it is away in.
 type stream struct {
 	service  *Service
-	reader   *reader
+	reader   *cursor.Reader
 	asked    asked
 	conn     net.Conn
 	raw      syscall.RawConn // of conn
@@ -103,7 +105,7 @@ type stream struct {
 	again    bool               // its chain has changed meanwhile
 	waits    bool               // its cursor was at the window's end when it was last looked at, and all was written
 	cancel   context.CancelFunc // of the read
-	step     step               // what the read found
+	step     cursor.Step        // what the read found
 	err      error              // of the read or write
 	ended    bool               // what is being flushed is the last block
 	over     bool               // the worker is done with it
@@ -170,7 +172,7 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 	s.admission.inside.Add(1) // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
-			s.comesBack(st.asked.ctx, st.reader.place, err)
+			s.comesBack(st.asked.ctx, st.reader.Place, err)
 			s.metrics.refused.WithLabelValues("unavailable").Inc()
 			var out outbox
 			out.only(st, st.farewell(), true)
@@ -178,7 +180,7 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 			_ = st.conn.Close()
 			st.reason = "failed"
 			if st.mcp != nil && st.quiet.Load() {
-				s.attached.miss(attachKey(st.reader.place), st.mcp.claim)
+				s.attached.miss(attachKey(st.reader.Place), st.mcp.claim)
 			}
 			w.finish(st)
 			s.admission.inside.Done()
@@ -209,7 +211,7 @@ func (st *stream) open(from beginning) (err error) {
 		}
 	}
 	if from.fresh {
-		from.position = r.resumesAt(st.step)
+		from.position = r.ResumesAt(st.step)
 	}
 	st.traffic.stood = from.position
 	st.connected(from)
@@ -224,12 +226,12 @@ func (st *stream) open(from beginning) (err error) {
 }
 
 // first reads what follows the client's cursor.
-func (st *stream) first(ctx context.Context, from beginning) (step, error) {
-	read := func() (step, error) {
-		if found, _, ok := st.reader.quick(nil); ok {
+func (st *stream) first(ctx context.Context, from beginning) (cursor.Step, error) {
+	read := func() (cursor.Step, error) {
+		if found, _, ok := st.reader.Quick(nil); ok {
 			return found, nil
 		}
-		return st.reader.next(ctx)
+		return st.reader.Next(ctx)
 	}
 	if !from.resumes {
 		return read()
@@ -283,18 +285,18 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
 // ends before would swallow the gap.
 func (st *stream) connect(ctx context.Context, from beginning) []byte {
 	s, r := st.service, st.reader
-	exists, oldest := r.about(ctx)
+	exists, oldest := r.About(ctx)
 	retained := -1.0
 	if age := s.log.Settings().MaxAge; age > 0 {
 		retained = age.Seconds()
 	}
-	gap := len(r.pending)+len(st.step.gaps) > 0
+	gap := len(r.Pending)+len(st.step.Gaps) > 0
 	id := ""
 	if !gap {
-		id = r.id(from.position)
+		id = r.ID(from.position)
 	}
 	return appendJSON(sse.AppendRetry(st.head, s.cfg.Retry), id, "connect", connectData{
-		Session: r.place.Session, Stream: orNull(r.place.Stream), Exists: exists,
+		Session: r.Place.Session, Stream: orNull(r.Place.Stream), Exists: exists,
 		Resumed: from.resumes && !gap, Oldest: oldest, RetainedFor: retained,
 	})
 }
@@ -302,38 +304,38 @@ func (st *stream) connect(ctx context.Context, from beginning) []byte {
 // heartbeat moves the client's cursor, but never over a gap that it has not been
 // told of yet.
 func (st *stream) heartbeat() []byte {
-	if st.mcp != nil || len(st.reader.pending) > 0 {
+	if st.mcp != nil || len(st.reader.Pending) > 0 {
 		return []byte(":\n\n")
 	}
-	return sse.AppendEvent(nil, st.reader.id(st.reader.Cursor), "cursor", []byte("{}"))
+	return sse.AppendEvent(nil, st.reader.ID(st.reader.Cursor), "cursor", []byte("{}"))
 }
 
 // closing is the last block of a stream or session that has ended with a step.
-func (st *stream) closing(s step) []byte {
+func (st *stream) closing(s cursor.Step) []byte {
 	if st.mcp != nil {
 		return st.unanswered(s)
 	}
 	r := st.reader
-	return appendJSON(nil, r.id(r.Cursor), "close", closeData{Status: "closed", Session: r.place.Session, Stream: orNull(r.place.Stream)})
+	return appendJSON(nil, r.ID(r.Cursor), "close", closeData{Status: "closed", Session: r.Place.Session, Stream: orNull(r.Place.Stream)})
 }
 
 // gaps returns the blocks of a step's gaps. All but the last carry the cursor that
 // the client came with, so that none is lost if the connection ends between them.
-func (st *stream) gaps(s step) []byte {
+func (st *stream) gaps(s cursor.Step) []byte {
 	if st.mcp != nil {
 		return st.lost(s)
 	}
 	var b []byte
-	resumesAt := st.reader.id(st.reader.resumesAt(s))
-	for i, g := range s.gaps {
+	resumesAt := st.reader.ID(st.reader.ResumesAt(s))
+	for i, g := range s.Gaps {
 		id := resumesAt
-		if i < len(s.gaps)-1 {
+		if i < len(s.Gaps)-1 {
 			id = ""
 		}
-		b = appendJSON(b, id, "gap", gapData{Reason: g.reason, Certain: g.certain, Stream: orNull(g.stream), Requested: g.requested, ResumesAt: resumesAt})
+		b = appendJSON(b, id, "gap", gapData{Reason: g.Reason, Certain: g.Certain, Stream: orNull(g.Stream), Requested: g.Requested, ResumesAt: resumesAt})
 	}
 	return b
 }
 
 // rewritten reports whether the client gets other bytes than the window's frames.
-func (st *stream) rewritten() bool { return st.envelope || st.reader.place.Stream == "" }
+func (st *stream) rewritten() bool { return st.envelope || st.reader.Place.Stream == "" }

@@ -3,6 +3,8 @@ package edge
 import (
 	"context"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	"go.opentelemetry.io/otel/trace"
@@ -17,7 +19,7 @@ const maxDeliveries = 16
 
 // deliver makes a span of the delivery of a sampled event: a child of the publish, with a
 // link to the request.
-func (s *Service) deliver(r *reader, it *window.Item, by asked) {
+func (s *Service) deliver(r *cursor.Reader, it *window.Item, by asked) {
 	number := it.Trail.Deliveries.Add(1)
 	if number > maxDeliveries {
 		return
@@ -32,27 +34,27 @@ func (s *Service) deliver(r *reader, it *window.Item, by asked) {
 	}
 	_, span := s.traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.NameDeliver, trace.SpanKindConsumer, opts...)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Deliver(r.subject(event.Message, it.Stream))...)
+		span.SetAttributes(tracing.Deliver(r.Subject(event.Message, it.Stream))...)
 		span.SetAttributes(tracing.KeyDelivery.Int64(number), tracing.KeySubscribers.Int(it.Trail.Subscribers), tracing.KeySource.String(it.Source()))
 	}
 	span.End()
 }
 
 // resumed reads what a client that came back has missed, in a span of its own.
-func (s *Service) resumed(r *reader, by asked, read func() (step, error)) (step, error) {
+func (s *Service) resumed(r *cursor.Reader, by asked, read func() (cursor.Step, error)) (cursor.Step, error) {
 	_, span := s.traces.Start(by.ctx, tracing.NameResume, trace.SpanKindInternal)
 	defer span.End()
 	found, err := read()
 	if !span.IsRecording() {
 		return found, err
 	}
-	span.SetAttributes(tracing.Resume(r.subject(event.Message, r.place.Stream))...)
-	span.SetAttributes(tracing.KeyEvents.Int(len(found.items)))
-	if len(found.items) > 0 {
-		span.SetAttributes(tracing.KeySource.String(found.items[0].Source()))
+	span.SetAttributes(tracing.Resume(r.Subject(event.Message, r.Place.Stream))...)
+	span.SetAttributes(tracing.KeyEvents.Int(len(found.Items)))
+	if len(found.Items) > 0 {
+		span.SetAttributes(tracing.KeySource.String(found.Items[0].Source()))
 	}
-	if len(found.gaps) > 0 {
-		span.SetAttributes(tracing.KeyGap.String(string(found.gaps[0].reason)))
+	if len(found.Gaps) > 0 {
+		span.SetAttributes(tracing.KeyGap.String(string(found.Gaps[0].Reason)))
 	}
 	if err != nil {
 		tracing.Fail(span)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -39,15 +41,15 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "01"), 0)
 	w.Append(sampled(2, at, "00"), 0)
-	r := inMemory(w, at, 0)
+	r := cursor.InMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	by := asked{ctx: t.Context(), begun: time.Now()}
-	s.told(r, step{items: v.Items}, 0, by)
+	s.told(r, cursor.Step{Items: v.Items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("%d spans of what was not sent", n)
 	}
 	for range 2 * maxDeliveries {
-		s.told(r, step{items: v.Items}, 3, by) // two, and the end of the stream
+		s.told(r, cursor.Step{Items: v.Items}, 3, by) // two, and the end of the stream
 	}
 	all := spans.GetSpans()
 	if len(all) != maxDeliveries {
@@ -64,9 +66,9 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "01"), 0)
-	r := inMemory(w, at, 0)
+	r := cursor.InMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
-	s.told(r, step{items: v.Items}, 1, asked{ctx: t.Context(), begun: time.Now()})
+	s.told(r, cursor.Step{Items: v.Items}, 1, asked{ctx: t.Context(), begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
 	}
@@ -76,8 +78,8 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 func BenchmarkTold(b *testing.B) {
 	w, at := emptyWindow(1<<20), placeOf("s", "t")
 	w.Append(sampled(1, at, "00"), 0)
-	r := inMemory(w, at, 0)
-	st := step{items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
+	r := cursor.InMemory(w, at, 0)
+	st := cursor.Step{Items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
 	for name, s := range map[string]*Service{"off": {metrics: noMetrics()}, "unsampled": on} {
 		b.Run(name, func(b *testing.B) {

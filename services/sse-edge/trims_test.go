@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
@@ -142,7 +144,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 			c.messages(7) // the tail saw all of it
 			continue
 		}
-		if g := c.gap(); g.Reason != ReasonDamaged || g.Certain || g.Requested != id {
+		if g := c.gap(); g.Reason != cursor.ReasonDamaged || g.Certain || g.Requested != id {
 			t.Errorf("gap is %+v", g)
 		}
 		c.messages(7)
@@ -153,18 +155,18 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 
 func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 	t.Parallel()
-	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
+	for damaged, gap := range map[uint64]cursor.Reason{0: "", 5: cursor.ReasonDamaged} {
 		f := newFixture(t)
 		f.Publish("a", 10)
 		f.Restart()
 		s, _ := f.startService(func(c *Config) { c.WindowBackfill, c.LedgerPatience = -1, time.Hour })
 		// A page of any cursor waits, so the cursor's ID is made by hand.
 		state, _ := f.Backend.Log.State(0)
-		tags := newTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
-		id := event.ID{Stream: "a", Tag: tags.tag("a"), Sequence: 4}.String()
+		tags := cursor.NewTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: 4}.String()
 		got := make(chan page, 1)
 		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
-		waittest.Until(t, "it waits", s.parts.of("s").waits)
+		waittest.Until(t, "it waits", s.parts.Of("s").AwaitsCheck)
 		f.Check(damaged)
 		p := <-got
 		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {

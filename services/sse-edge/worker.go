@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+
 	"rejoin/services/sse-edge/window"
 )
 
@@ -195,7 +197,7 @@ func (w *worker) begin(st *stream) {
 	if sub == nil {
 		sub = &subscription{worker: w, chain: c}
 		w.subs[c] = sub
-		st.reader.subscribe(sub)
+		st.reader.Subscribe(sub)
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
@@ -230,7 +232,7 @@ func (w *worker) begin(st *stream) {
 		w.service.attached.join(st)
 	}
 	first := st.step
-	st.step = step{}
+	st.step = cursor.Step{}
 	w.tell(st, first)
 	if w.service.base.Err() != nil {
 		w.end(st, "drain")
@@ -250,19 +252,19 @@ func (w *worker) advance(st *stream) {
 		st.again = true
 		return
 	case w.shared.serves(st):
-		w.shared.read.move(st.reader)
-		w.serve(st, w.shared.read.step)
+		w.shared.read.Move(st.reader)
+		w.serve(st, w.shared.read.Step)
 		return
 	}
 	r := st.reader
 	w.forget()
 	from := r.Cursor
-	s, items, ok := r.quick(w.items)
+	s, items, ok := r.Quick(w.items)
 	w.items = items
 	switch {
 	case !ok:
 		w.read(st)
-	case s.empty() && !s.more:
+	case s.Empty() && !s.More:
 		st.waits = true
 	default:
 		st.filter.show(&s)
@@ -274,23 +276,23 @@ func (w *worker) advance(st *stream) {
 
 // serve delivers what a look at the window found, and takes the time if the stream was
 // waiting for it.
-func (w *worker) serve(st *stream, s step) {
+func (w *worker) serve(st *stream, s cursor.Step) {
 	whole := w.deliver(st, s)
-	if whole && st.waits && len(s.items) > 0 {
-		w.times.delivered(s.items[0].Time)
+	if whole && st.waits && len(s.Items) > 0 {
+		w.times.delivered(s.Items[0].Time)
 	}
-	st.waits = whole && !s.more
+	st.waits = whole && !s.More
 }
 
 // tell sends a step that is a stream's own.
-func (w *worker) tell(st *stream, s step) {
+func (w *worker) tell(st *stream, s cursor.Step) {
 	s = st.settle(s)
 	w.forget()
 	st.filter.show(&s)
 	w.out.fill(st, s)
 	w.deliver(st, s)
 	w.out.clear()
-	st.reader.release()
+	st.reader.Release()
 }
 
 // forget lets go of what the last read found and what was made of it.
@@ -304,7 +306,7 @@ func (w *worker) forget() {
 // deliver writes the outbox, which holds a step, and reports whether all of it was
 // written. A socket that is full gets the rest of the frame that was begun from a
 // goroutine, and the cursor goes back behind it: a slow client holds no more than that.
-func (w *worker) deliver(st *stream, s step) (whole bool) {
+func (w *worker) deliver(st *stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
 		n, err = w.writeNow(st)
@@ -317,15 +319,15 @@ func (w *worker) deliver(st *stream, s step) (whole bool) {
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.rewritten())
 		w.wrote(st, s, told)
-		st.reader.goBack(s, told)
-		st.ended = s.ended && told > len(s.items)
+		st.reader.GoBack(s, told)
+		st.ended = s.Ended && told > len(s.Items)
 		w.flush(st, rest)
 		return false
 	}
-	w.wrote(st, s, len(s.items))
-	if s.ended {
+	w.wrote(st, s, len(s.Items))
+	if s.Ended {
 		w.end(st, "ended")
-	} else if s.more {
+	} else if s.More {
 		w.more = append(w.more, st)
 	}
 	return true
@@ -340,8 +342,8 @@ func (w *worker) writeNow(st *stream) (int, error) {
 }
 
 // wrote notes how much of a step was written; see [outbox.cut].
-func (w *worker) wrote(st *stream, s step, told int) {
-	st.traffic.wrote(min(told, len(s.items)), w.now)
+func (w *worker) wrote(st *stream, s cursor.Step, told int) {
+	st.traffic.wrote(min(told, len(s.Items)), w.now)
 	st.mcp.told(s, told)
 	w.service.told(st.reader, s, told, st.asked)
 }
@@ -350,7 +352,7 @@ func (w *worker) wrote(st *stream, s step, told int) {
 func (w *worker) write(st *stream, block []byte) {
 	w.forget()
 	w.out.only(st, block, false)
-	w.deliver(st, step{})
+	w.deliver(st, cursor.Step{})
 }
 
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
@@ -360,7 +362,7 @@ func (w *worker) read(st *stream) {
 	st.away, st.waits, st.cancel, st.traffic.stood = true, false, cancel, st.reader.Cursor
 	go func() {
 		defer cancel()
-		st.step, st.err = st.reader.next(ctx)
+		st.step, st.err = st.reader.Next(ctx)
 		w.post(st, newsBack)
 	}()
 }
@@ -385,12 +387,12 @@ func (w *worker) flush(st *stream, rest net.Buffers) {
 // back goes on with a stream that had to wait.
 func (w *worker) back(st *stream) {
 	s, err, flushed := st.step, st.err, st.flushing
-	st.step, st.err, st.away, st.flushing, st.cancel = step{}, nil, false, false, nil
+	st.step, st.err, st.away, st.flushing, st.cancel = cursor.Step{}, nil, false, false, nil
 	again := st.again
 	st.again = false
 	switch {
 	case st.over:
-		st.reader.goBack(s, 0) // nobody was sent what was read
+		st.reader.GoBack(s, 0) // nobody was sent what was read
 		w.finish(st)
 	case flushed && err != nil:
 		w.end(st, reasonToEnd(err))
@@ -401,11 +403,11 @@ func (w *worker) back(st *stream) {
 	case err != nil:
 		st.tellRested()
 		w.service.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
-			"session", st.reader.place.Session, "stream", st.reader.place.Stream, "error", err)
+			"session", st.reader.Place.Session, "stream", st.reader.Place.Stream, "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
-		again = again || !s.empty()
+		again = again || !s.Empty()
 		w.tell(st, s)
 		st.tellRested()
 		if again {
@@ -428,7 +430,7 @@ func (w *worker) end(st *stream, reason string) {
 	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
 	if sub.streams = sub.streams[:last]; last == 0 {
 		delete(w.subs, sub.chain)
-		st.reader.unsubscribe(sub)
+		st.reader.Unsubscribe(sub)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -441,7 +443,7 @@ func (w *worker) end(st *stream, reason string) {
 // finish lets go of what a stream held. Nobody uses it any more.
 func (w *worker) finish(st *stream) {
 	st.disconnected()
-	st.reader.close()
+	st.reader.Close()
 	w.service.metrics.connections.Dec()
 	if st.mcp != nil {
 		w.service.metrics.mcp.Dec()
@@ -578,7 +580,7 @@ func (t timers) wait(now time.Time) time.Duration {
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
-	read     sharedRead
+	read     cursor.Shared
 	sub      *subscription // nil: there is none
 	envelope bool
 	filter   string
@@ -586,10 +588,10 @@ type shared struct {
 	chunked  bool
 }
 
-func (s *shared) keep(st *stream, from uint64, found step) {
+func (s *shared) keep(st *stream, from uint64, found cursor.Step) {
 	*s = shared{envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name()}
 	var ok bool
-	if s.read, ok = st.reader.share(from, found); ok {
+	if s.read, ok = st.reader.Share(from, found); ok {
 		s.sub = st.sub
 	}
 }
@@ -598,6 +600,6 @@ func (s *shared) keep(st *stream, from uint64, found step) {
 // make a reader of its own see something else wakes the chain, and so has queued
 // the subscription.
 func (s *shared) serves(st *stream) bool {
-	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.fits(st.reader) &&
+	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.reader) &&
 		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter
 }

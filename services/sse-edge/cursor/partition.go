@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// partition is one partition at the edge: its window, and the tail that fills it.
-type partition struct {
+// Partition is one partition at the edge: its window, and the tail that fills it.
+type Partition struct {
 	number   int
 	log      *eventlog.Log
 	window   *window.Window
@@ -28,7 +28,7 @@ type partition struct {
 	turns    chan struct{}                  // one for each backfill that goes on, shared by all partitions
 	turn     bool                           // the tail has one
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
-	metrics  *partitionMetrics
+	metrics  *metrics
 	traced   bool // there are traces
 	// jumped asks for a look: the tail has begun, or has missed something. jumpLook is the
 	// newest of these looks.
@@ -36,8 +36,8 @@ type partition struct {
 	jumpLook atomic.Pointer[jumpLook]
 }
 
-// run tails the partition into the window until ctx ends.
-func (p *partition) run(ctx context.Context) error {
+// Run tails the partition into the window until ctx ends.
+func (p *Partition) run(ctx context.Context) error {
 	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
 		Start:  p.start,
 		Handle: p.handle,
@@ -50,7 +50,7 @@ func (p *partition) run(ctx context.Context) error {
 }
 
 // watch lets frames carry a generation that was begun while the tail went on.
-func (p *partition) watch(ctx context.Context) {
+func (p *Partition) watch(ctx context.Context) {
 	for {
 		state, changed := p.log.State(p.number)
 		tailed := p.tailed.Load()
@@ -64,7 +64,7 @@ func (p *partition) watch(ctx context.Context) {
 }
 
 // lag returns by how many sequences the window is behind the log, as last seen.
-func (p *partition) lag() float64 {
+func (p *Partition) lag() float64 {
 	state, _ := p.log.State(p.number)
 	if end := p.window.Stats().End; state.Last > end {
 		return float64(state.Last - end)
@@ -72,7 +72,7 @@ func (p *partition) lag() float64 {
 	return 0
 }
 
-func (p *partition) handle(e eventlog.Entry, missed uint64) {
+func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	p.metrics.received.Inc()
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
@@ -93,17 +93,17 @@ func (p *partition) handle(e eventlog.Entry, missed uint64) {
 	}
 }
 
-// stats returns what the window holds, and how far it goes.
-func (p *partition) stats() window.Stats { return p.window.Stats() }
+// Stats returns what the window holds, and how far it goes.
+func (p *Partition) Stats() window.Stats { return p.window.Stats() }
 
-// knownLife returns the newest life of a session that the window knows of.
-func (p *partition) knownLife(session string) (life string, ok bool) {
+// Life returns the newest life of a session that the window knows of.
+func (p *Partition) Life(session string) (life string, ok bool) {
 	life, ok, _ = p.window.LifeOf(session)
 	return life, ok
 }
 
-// waits reports whether readers wait for the janitor to check the partition for damage.
-func (p *partition) waits() bool {
+// AwaitsCheck reports whether readers wait for the janitor to check the partition for damage.
+func (p *Partition) AwaitsCheck() bool {
 	p.patience.mu.Lock()
 	defer p.patience.mu.Unlock()
 	return p.patience.generation != ""
@@ -118,7 +118,7 @@ type life struct {
 
 // lifeOf returns the newest life of a session: from the window, or else from the log. A
 // session of which the log holds nothing has no life. Errors are those of the log.
-func (p *partition) lifeOf(ctx context.Context, name string) (life, error) {
+func (p *Partition) lifeOf(ctx context.Context, name string) (life, error) {
 	known, ok, whole := p.window.LifeOf(name)
 	if ok {
 		return life{name: known}, nil
@@ -130,7 +130,7 @@ func (p *partition) lifeOf(ctx context.Context, name string) (life, error) {
 }
 
 // lookUpLife asks the log.
-func (p *partition) lookUpLife(ctx context.Context, name string) (life, error) {
+func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	o, err := p.log.Opening(ctx, name)
 	if err == nil {
 		return life{o.Life, true, o.Sequence}, nil
@@ -149,7 +149,7 @@ func (p *partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	}
 }
 
-func (p *partition) askForLook() {
+func (p *Partition) askForLook() {
 	select {
 	case p.jumped <- struct{}{}:
 	default: // the one that is asked for already will do
@@ -158,7 +158,7 @@ func (p *partition) askForLook() {
 
 // lookAfterJumps looks at the partition as soon as a window has holes, until ctx ends:
 // the earlier it looks, the less has been removed since that the window still holds.
-func (p *partition) lookAfterJumps(ctx context.Context) {
+func (p *Partition) lookAfterJumps(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,9 +175,9 @@ func (p *partition) lookAfterJumps(ctx context.Context) {
 	}
 }
 
-// start says where the tail begins: with a backfill the first time, and later on
+// Start says where the tail begins: with a backfill the first time, and later on
 // behind the window's end, if the log still is what the window shows.
-func (p *partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
+func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
 	p.endTurn() // of an attempt that was interrupted
 	after, floor := p.backfillFrom(state)
 	before := p.tailed.Load()
@@ -212,7 +212,7 @@ const turnPatience = 30 * time.Second
 
 // takeTurn waits until few enough partitions are being read. A server that has to
 // read them all at once needs more memory, and a quarter more time.
-func (p *partition) takeTurn(ctx context.Context) error {
+func (p *Partition) takeTurn(ctx context.Context) error {
 	timer := time.NewTimer(turnPatience)
 	defer timer.Stop()
 	select {
@@ -225,7 +225,7 @@ func (p *partition) takeTurn(ctx context.Context) error {
 	return nil
 }
 
-func (p *partition) endTurn() {
+func (p *Partition) endTurn() {
 	if p.turn {
 		p.turn = false
 		<-p.turns
@@ -238,7 +238,7 @@ const compareEntries = 8
 // compare tells whether the log, of which the window has seen another state before,
 // goes on behind the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
-func (p *partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
+func (p *Partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
 	if !state.Created.Equal(before.Created) || state.Birth != before.Birth {
 		return 0, false, nil
 	}
@@ -266,7 +266,7 @@ func (p *partition) compare(ctx context.Context, before, state eventlog.State, e
 
 // backfillFrom returns the sequence to begin after so that what follows fits into
 // the window, and the window's floor.
-func (p *partition) backfillFrom(state eventlog.State) (after, floor uint64) {
+func (p *Partition) backfillFrom(state eventlog.State) (after, floor uint64) {
 	if state.Events == 0 {
 		return state.Last, 1
 	}

@@ -1,19 +1,19 @@
-package edge
+package cursor
 
 import "github.com/prometheus/client_golang/prometheus"
 
 // metrics count what the partitions of an edge do.
-type partitionMetrics struct {
+type metrics struct {
 	received, missed, rollbacks, logReads, logScans prometheus.Counter
 	skipped                                         *prometheus.CounterVec
 }
 
-// newPartitionMetrics registers them. It asks parts at each scrape.
-func newPartitionMetrics(reg prometheus.Registerer, parts func() []*partition) *partitionMetrics {
+// newMetrics registers them. It asks parts at each scrape.
+func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
 	}
-	m := &partitionMetrics{
+	m := &metrics{
 		received:  counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
 		missed:    counter("tail_missed_total", "Sequences that were removed before a tail received them."),
 		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
@@ -27,7 +27,7 @@ func newPartitionMetrics(reg prometheus.Registerer, parts func() []*partition) *
 	for _, reason := range []string{"subject", "json", "opening"} { // there from the start, or a rate misses the first
 		m.skipped.WithLabelValues(reason)
 	}
-	gauge := func(name, help string, value func(*partition) float64) prometheus.Collector {
+	gauge := func(name, help string, value func(*Partition) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
 			total := 0.0
 			for _, p := range parts() {
@@ -37,8 +37,8 @@ func newPartitionMetrics(reg prometheus.Registerer, parts func() []*partition) *
 		})
 	}
 	reg.MustRegister(m.received, m.missed, m.rollbacks, m.logReads, m.logScans, m.skipped,
-		gauge("window_events", "Events that the windows hold.", func(p *partition) float64 { return float64(p.window.Stats().Events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(p *partition) float64 { return float64(p.window.Stats().Bytes) }),
-		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*partition).lag))
+		gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) }),
+		gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) }),
+		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag))
 	return m
 }

@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 )
 
 // below reads a page for a cursor that lies below the window's floor, out of the log.
-func (r *reader) below(ctx context.Context, v window.View, s *step) error {
-	page, err := r.part.backlog.read(ctx, r.place, r.Cursor, v.Floor-1, r.limit)
+func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
+	page, err := r.part.backlog.read(ctx, r.Place, r.Cursor, v.Floor-1, r.limit)
 	if err != nil {
 		return err
 	}
@@ -23,10 +23,10 @@ func (r *reader) below(ctx context.Context, v window.View, s *step) error {
 	if _, err := r.loseDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
-	s.found(items)
+	s.Found(items)
 	r.Cursor = max(r.Cursor, page.Through)
 	r.retagBeyond(v)
-	if len(s.items) == 0 {
+	if len(s.Items) == 0 {
 		return errAgain // a gap ends just before the event that follows it, however far that is
 	}
 	return nil
@@ -34,13 +34,13 @@ func (r *reader) below(ctx context.Context, v window.View, s *step) error {
 
 // findEnd looks in the log whether a place ended of which the window has nothing: at its
 // end, at a final event, or with its life.
-func (r *reader) findEnd(ctx context.Context) error {
+func (r *Reader) findEnd(ctx context.Context) error {
 	var newest, end uint64
 	for _, kind := range []event.Kind{event.Message, event.End} {
-		if kind == event.Message && r.place.Stream == "" {
+		if kind == event.Message && r.Place.Stream == "" {
 			continue
 		}
-		at, err := r.newest(ctx, r.subject(kind, r.place.Stream))
+		at, err := r.newest(ctx, r.Subject(kind, r.Place.Stream))
 		if err != nil {
 			return err
 		}
@@ -56,8 +56,8 @@ func (r *reader) findEnd(ctx context.Context) error {
 		}
 		return err
 	}
-	if end == 0 && r.place.Stream != "" {
-		at, err := r.newest(ctx, r.subject(event.End, ""))
+	if end == 0 && r.Place.Stream != "" {
+		at, err := r.newest(ctx, r.Subject(event.End, ""))
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (r *reader) findEnd(ctx context.Context) error {
 }
 
 // newest returns the sequence of the newest entry of a subject, 0 when there is none.
-func (r *reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
+func (r *Reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
 	at, err := r.part.log.Last(ctx, s)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return 0, nil
@@ -78,9 +78,9 @@ func (r *reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
 
 // clearedAt returns the sequence of the newest =clear marker of a stream, or of
 // the session when stream is empty, and 0 when there is none.
-func (r *reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
+func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
 	return once(r.cleared, stream, func() (uint64, error) {
-		return r.part.log.Last(ctx, r.subject(event.Clear, stream))
+		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
 	})
 }
 
@@ -98,7 +98,7 @@ func once(known map[string]uint64, stream string, look func() (uint64, error)) (
 }
 
 // itemsOf frames the messages of a page as the window would have.
-func (r *reader) itemsOf(page eventlog.Page) []window.Item {
+func (r *Reader) itemsOf(page eventlog.Page) []window.Item {
 	items := r.items[:0]
 	for _, e := range page.Entries {
 		if !validMessage(e.Data) {
@@ -107,7 +107,7 @@ func (r *reader) itemsOf(page eventlog.Page) []window.Item {
 		if e.Sequence > r.end {
 			r.end = 0 // the log decides: what ended goes on
 		}
-		if e.Final && r.place.Stream != "" {
+		if e.Final && r.Place.Stream != "" {
 			r.end = e.Sequence
 		}
 		items = append(items, r.itemOf(e))
@@ -116,8 +116,8 @@ func (r *reader) itemsOf(page eventlog.Page) []window.Item {
 	return items
 }
 
-func (r *reader) itemOf(e eventlog.Entry) window.Item {
-	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.tags.tag(e.Subject.Stream))
+func (r *Reader) itemOf(e eventlog.Entry) window.Item {
+	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.Tags.Tag(e.Subject.Stream))
 	it := window.Item{
 		Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UnixNano(),
 		Frame: window.AppendFrame(nil, prefix, e.Sequence, e.Type, e.Data), Segment: window.OfLog,

@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// reader is a subscriber's cursor: where it is, and what it has found out about
+// Reader is a subscriber's cursor: where it is, and what it has found out about
 // the way there. It is used by one goroutine.
 //
 // Replay and tail are the same: next returns what follows the cursor, out of the
@@ -22,18 +22,18 @@ import (
 // no longer exists. Nothing is sent twice, because the cursor only moves over what
 // was returned; nothing is left out without a word, because everything returned
 // was proved complete, or is told as a gap.
-type reader struct {
-	part  *partition
-	place window.Place
+type Reader struct {
+	part  *Partition
+	Place window.Place
 	// bound says that the reader was let in to this life of the session, and no other.
 	bound bool
 	window.Subscriber
 	limit window.Limits
 
-	// fresh means that the client has no cursor: what is gone before the first
+	// Fresh means that the client has no cursor: what is gone before the first
 	// event that is still there is nothing that it missed.
-	fresh bool
-	came  arrival // how the client came
+	Fresh bool
+	Came  Arrival // how the client came
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing behind the cursor.
 	provenTo uint64
@@ -57,46 +57,47 @@ type reader struct {
 	given   string
 	givenAt uint64
 
-	tags    tagger
-	pending []gap // found before the first read
+	Tags    Tagger
+	Pending []Gap // found before the first read
 	items   []window.Item
 }
 
-// step is what one call of next found.
-type step struct {
-	gaps  []gap
-	items []window.Item
-	// first is the sequence of the first item that was found, shown to the client or not; 0
+// Step is what one call of next found.
+type Step struct {
+	Gaps  []Gap
+	Items []window.Item
+	// First is the sequence of the first item that was found, shown to the client or not; 0
 	// when there was none.
-	first uint64
+	First uint64
 	// version is the chain's when the window was read, to wait for the next one.
 	version uint64
 	// proved is the window's proved floor when it was read.
 	proved uint64
 	// more: the window holds more than one step may carry.
-	more bool
+	More bool
 	// ended: there is nothing more to come, ever.
-	ended bool
+	Ended bool
 }
 
 // add adds gaps. A second one of the same stream is the first one's continuation.
-func (s *step) add(gaps ...gap) {
+func (s *Step) add(gaps ...Gap) {
 	for _, g := range gaps {
-		if !slices.ContainsFunc(s.gaps, func(there gap) bool { return there.stream == g.stream }) {
-			s.gaps = append(s.gaps, g)
+		if !slices.ContainsFunc(s.Gaps, func(there Gap) bool { return there.Stream == g.Stream }) {
+			s.Gaps = append(s.Gaps, g)
 		}
 	}
 }
 
-// found enters what was read.
-func (s *step) found(items []window.Item) {
-	s.items = items
+// Found enters what was read.
+func (s *Step) Found(items []window.Item) {
+	s.Items = items
 	if len(items) > 0 {
-		s.first = items[0].Sequence
+		s.First = items[0].Sequence
 	}
 }
 
-func (s step) empty() bool { return len(s.gaps) == 0 && len(s.items) == 0 && !s.ended }
+// Empty reports whether the step has neither events nor gaps nor an end.
+func (s Step) Empty() bool { return len(s.Gaps) == 0 && len(s.Items) == 0 && !s.Ended }
 
 // errBehind is returned when the log is in another generation than the window, which
 // has yet to find out whether it was rolled back: the two must not be read as one.
@@ -126,42 +127,42 @@ func catchesUp(ctx context.Context, begun time.Time, err error) bool {
 // errAgain is returned within next when the cursor was moved and has to be read anew.
 var errAgain = errors.New("read again")
 
-// next returns what follows the cursor and moves the cursor behind it. An empty
+// Next returns what follows the cursor and moves the cursor behind it. An empty
 // step means that there is nothing now; the cursor is then at the window's end as
 // it was before, and never behind where it was. Errors are those of the log.
-func (r *reader) next(ctx context.Context) (step, error) {
-	s := step{gaps: r.pending}
-	r.pending = nil
+func (r *Reader) Next(ctx context.Context) (Step, error) {
+	s := Step{Gaps: r.Pending}
+	r.Pending = nil
 	begun := time.Now()
 	for {
 		v := r.part.window.Read(&r.Subscriber, r.limit, r.items)
 		r.items = v.Items
 		err := r.step(ctx, v, &s)
-		if err == nil && s.more && s.empty() {
+		if err == nil && s.More && s.Empty() {
 			err = errAgain // all that was read is gone, and there is more
 		}
 		if errors.Is(err, errAgain) || catchesUp(ctx, begun, err) {
 			continue
 		}
 		if err != nil {
-			r.pending = s.gaps // to be told at the next attempt
-			return step{}, err
+			r.Pending = s.Gaps // to be told at the next attempt
+			return Step{}, err
 		}
-		r.fresh = false // from here on the client has a place of its own
+		r.Fresh = false // from here on the client has a place of its own
 		r.conclude(v, &s)
 		return s, nil
 	}
 }
 
-// quick is next for the usual case, in which it takes no more than a look at the
+// Quick is next for the usual case, in which it takes no more than a look at the
 // window; otherwise it says no and has changed nothing.
-func (r *reader) quick(memory []window.Item) (s step, _ []window.Item, ok bool) {
-	if r.fresh || len(r.pending) > 0 {
-		return step{}, memory, false
+func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) {
+	if r.Fresh || len(r.Pending) > 0 {
+		return Step{}, memory, false
 	}
 	v := r.part.window.Read(&r.Subscriber, r.limit, memory)
 	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) {
-		return step{}, v.Items, false
+		return Step{}, v.Items, false
 	}
 	r.retag(v)
 	r.take(v, &s)
@@ -170,13 +171,13 @@ func (r *reader) quick(memory []window.Item) (s step, _ []window.Item, ok bool) 
 }
 
 // unproved reports whether the window may lack events behind the cursor.
-func (r *reader) unproved(v window.View) bool {
+func (r *Reader) unproved(v window.View) bool {
 	return r.Cursor+1 < v.Proved && r.provenTo+1 < v.Proved
 }
 
 // take takes what a view holds and moves the cursor behind it.
-func (r *reader) take(v window.View, s *step) {
-	s.found(r.keep(v.Items))
+func (r *Reader) take(v window.View, s *Step) {
+	s.Found(r.keep(v.Items))
 	r.retagBeyond(v)
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: what ended goes on
@@ -185,16 +186,16 @@ func (r *reader) take(v window.View, s *step) {
 	if len(r.Dropped) > 0 {
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
-	s.more, s.proved = v.More, v.Proved
-	s.ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More
+	s.More, s.proved = v.More, v.Proved
+	s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More
 }
 
-func (r *reader) conclude(v window.View, s *step) {
+func (r *Reader) conclude(v window.View, s *Step) {
 	s.version = v.Version
-	s.ended = s.ended || len(s.items) == 0 && r.ended()
+	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 }
 
-func (r *reader) step(ctx context.Context, v window.View, s *step) error {
+func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	if v.Rollbacks > r.Rollbacks {
 		r.rolledBack(v, s)
 		return errAgain
@@ -216,10 +217,10 @@ func (r *reader) step(ctx context.Context, v window.View, s *step) error {
 }
 
 // rolledBack tells a client that it has seen events which the log has lost.
-func (r *reader) rolledBack(v window.View, s *step) {
+func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.Cursor > v.Common {
-		if !r.fresh {
-			s.add(r.gap(ReasonRolledBack, true, r.place.Stream))
+		if !r.Fresh {
+			s.add(r.gap(ReasonRolledBack, true, r.Place.Stream))
 		}
 		r.Cursor = v.Common
 	}
@@ -241,8 +242,8 @@ func behind(log eventlog.State, birth, generation string) error {
 // drop notes that a stream's events up to a sequence are gone, or all streams' when stream is
 // empty, and reports whether it moved the cursor: that of a flow stays for what is one
 // stream's, since other streams' events lie there.
-func (r *reader) drop(stream string, upTo uint64) (moved bool) {
-	if stream == "" || r.place.Stream != "" {
+func (r *Reader) drop(stream string, upTo uint64) (moved bool) {
+	if stream == "" || r.Place.Stream != "" {
 		r.Cursor = max(r.Cursor, upTo)
 		return true
 	}
@@ -254,75 +255,76 @@ func (r *reader) drop(stream string, upTo uint64) (moved bool) {
 }
 
 // keep returns the items that are not gone.
-func (r *reader) keep(items []window.Item) []window.Item {
+func (r *Reader) keep(items []window.Item) []window.Item {
 	if len(r.Dropped) == 0 && (len(items) == 0 || items[0].Sequence > r.Cursor) {
 		return items
 	}
 	return slices.DeleteFunc(items, func(it window.Item) bool { return it.Sequence <= r.DroppedTo(it.Stream) })
 }
 
-// goBack moves the cursor behind what a client was told of a step; see [outbox.cut].
-func (r *reader) goBack(s step, told int) {
+// GoBack moves the cursor behind what a client was told of a step; see [outbox.cut].
+func (r *Reader) GoBack(s Step, told int) {
 	switch {
-	case told > len(s.items):
+	case told > len(s.Items):
 	case told > 0:
-		r.Cursor, r.Last = s.items[told-1].Sequence, s.items[told-1].Number
-	case len(s.items) > 0:
-		r.Cursor = s.items[0].Sequence - 1
+		r.Cursor, r.Last = s.Items[told-1].Sequence, s.Items[told-1].Number
+	case len(s.Items) > 0:
+		r.Cursor = s.Items[0].Sequence - 1
 	}
 }
 
-// ended reports whether the place was found to have ended at or before the cursor, where
+// Ended reports whether the place was found to have ended at or before the cursor, where
 // the window does not show it any more.
-func (r *reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
+func (r *Reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
 
-func (r *reader) gap(reason Reason, certain bool, stream string) gap {
-	g := gap{reason: reason, certain: certain, stream: stream, requested: r.given}
+func (r *Reader) gap(reason Reason, certain bool, stream string) Gap {
+	g := Gap{Reason: reason, Certain: certain, Stream: stream, Requested: r.given}
 	if r.given == "" || r.Cursor != r.givenAt {
-		g.requested = r.id(r.Cursor)
+		g.Requested = r.ID(r.Cursor)
 	}
 	return g
 }
 
-// id returns the text of a position as an event ID of the reader's place.
-func (r *reader) id(sequence uint64) string {
-	return event.ID{Stream: r.place.Stream, Tag: r.tags.tag(r.place.Stream), Sequence: sequence}.String()
+// ID returns the text of a position as an event ID of the reader's place.
+func (r *Reader) ID(sequence uint64) string {
+	return event.ID{Stream: r.Place.Stream, Tag: r.Tags.Tag(r.Place.Stream), Sequence: sequence}.String()
 }
 
 // retag makes IDs in the newest generation, and of the session's life once it has one.
-func (r *reader) retag(v window.View) {
-	p := r.tags.place
+func (r *Reader) retag(v window.View) {
+	p := r.Tags.place
 	p.Generation, p.Birth, p.Life = v.Generation, v.Birth, v.Life
-	r.place.Life = v.Life
-	if p != r.tags.place {
-		r.tags = newTagger(p)
+	r.Place.Life = v.Life
+	if p != r.Tags.place {
+		r.Tags = NewTagger(p)
 	}
 }
 
 // retagBeyond makes IDs in the newest generation of the log when the log itself has
 // moved the cursor over the end of what the view shows: a generation that the
 // window has not heard of may have begun before there.
-func (r *reader) retagBeyond(v window.View) {
+func (r *Reader) retagBeyond(v window.View) {
 	if r.Cursor > v.End {
 		state, _ := r.part.log.State(r.part.number)
-		r.retag(window.View{Birth: state.Birth, Generation: state.Generation().ID, Life: r.place.Life})
+		r.retag(window.View{Birth: state.Birth, Generation: state.Generation().ID, Life: r.Place.Life})
 	}
 }
 
-func (r *reader) subject(kind event.Kind, stream string) event.Subject {
-	return event.Subject{Partition: r.part.number, Session: r.place.Session, Life: r.place.Life, Stream: stream, Kind: kind}
+// Subject returns the subject of an entry in the life that the reader follows.
+func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
+	return event.Subject{Partition: r.part.number, Session: r.Place.Session, Life: r.Place.Life, Stream: stream, Kind: kind}
 }
 
-// wait returns a channel that is closed when there may be something to read.
-func (r *reader) wait(s step) <-chan struct{} { return r.part.window.Wait(&r.Subscriber, s.version) }
+// Wait returns a channel that is closed when there may be something to read.
+func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.Subscriber, s.version) }
 
-// close lets go of the window.
-func (r *reader) close() { r.part.window.Detach(r.Chain) }
+// Close lets go of the window.
+func (r *Reader) Close() { r.part.window.Detach(r.Chain) }
 
-// finished reports, without a look at the log, that a client with a cursor has
+// Finished reports, without a look at the log, that a client with a cursor has
 // everything of a place that has ended.
-func (r *reader) finished() bool {
-	if r.fresh || len(r.pending) > 0 {
+func (r *Reader) Finished() bool {
+	if r.Fresh || len(r.Pending) > 0 {
 		return false
 	}
 	v := r.part.window.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
@@ -332,30 +334,30 @@ func (r *reader) finished() bool {
 	return r.ended() || v.Closed != 0 && v.Through >= v.Closed
 }
 
-// resumesAt returns the position just before the first event that follows a gap.
-func (r *reader) resumesAt(s step) uint64 {
-	if s.first > 0 {
-		return s.first - 1
+// ResumesAt returns the position just before the first event that follows a gap.
+func (r *Reader) ResumesAt(s Step) uint64 {
+	if s.First > 0 {
+		return s.First - 1
 	}
 	return r.Cursor
 }
 
-// moveTo moves the cursor to where another reader of the same place stood.
-func (r *reader) moveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
+// MoveTo moves the cursor to where another reader of the same place stood.
+func (r *Reader) MoveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
 
-// hasEnd reports whether the stream has an end, wherever the cursor is.
-func (r *reader) hasEnd() bool { return r.part.window.Ended(r.Chain) || r.end != 0 }
+// HasEnd reports whether the stream has an end, wherever the cursor is.
+func (r *Reader) HasEnd() bool { return r.part.window.Ended(r.Chain) || r.end != 0 }
 
-// subscribe has changes of the stream wake a listener.
-func (r *reader) subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }
+// Subscribe has changes of the stream wake a listener.
+func (r *Reader) Subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }
 
-// unsubscribe ends that.
-func (r *reader) unsubscribe(l window.Listener) { r.part.window.Unsubscribe(r.Chain, l) }
+// Unsubscribe ends that.
+func (r *Reader) Unsubscribe(l window.Listener) { r.part.window.Unsubscribe(r.Chain, l) }
 
-// release drops the memory of the last step.
-func (r *reader) release() { r.items = nil }
+// Release drops the memory of the last step.
+func (r *Reader) Release() { r.items = nil }
 
-// inMemory returns a reader of a window alone, whose partition has no log.
-func inMemory(w *window.Window, at window.Place, cursor uint64) *reader {
-	return &reader{part: &partition{window: w}, place: at, Subscriber: window.Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, tags: newTagger(event.Place{})}
+// InMemory returns a reader of a window alone, whose partition has no log.
+func InMemory(w *window.Window, at window.Place, cursor uint64) *Reader {
+	return &Reader{part: &Partition{window: w}, Place: at, Subscriber: window.Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
 }

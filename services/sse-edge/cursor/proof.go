@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -31,8 +31,8 @@ type jumpLook struct {
 
 // afterJump returns a look at the partition's leader that followed the newest jump that v
 // shows. What the tail missed there was announced before it, so a view of the window that
-// has come to the look's end has all of it. Errors are those of [looks.after].
-func (p *partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
+// has come to the look's end has all of it. Errors are those of [looks.After].
+func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
 	if b := p.jumpLook.Load(); b != nil && b.proved == v.Proved && b.rollbacks == v.Rollbacks {
 		return b.state, nil
 	}
@@ -49,7 +49,7 @@ func (p *partition) afterJump(ctx context.Context, v window.View) (eventlog.Stat
 
 // prove finds out whether events are missing behind a cursor that lies in the window, but
 // below a jump of the tail. The error errAgain says that the view is to be read anew.
-func (r *reader) prove(ctx context.Context, v window.View, s *step) error {
+func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	state, err := r.part.afterJump(ctx, v)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (r *reader) prove(ctx context.Context, v window.View, s *step) error {
 	first := min(state.First, v.Proved)
 	switch {
 	case r.Cursor+1 >= first:
-	case r.fresh:
+	case r.Fresh:
 		r.Cursor = first - 1
 		return errAgain
 	default:
@@ -82,7 +82,7 @@ func (r *reader) prove(ctx context.Context, v window.View, s *step) error {
 
 // loseBelow drops what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
-func (r *reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *step) error {
+func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	// The answer of an earlier page is still good when no trim was stored since and the
 	// floor has not passed the cursor.
 	if r.asked > 0 {
@@ -105,9 +105,9 @@ func (r *reader) loseBelow(ctx context.Context, v window.View, page eventlog.Pag
 // loseRemoved asks the log what was removed behind the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
-func (r *reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *step) (_ eventlog.State, moved bool, _ error) {
+func (r *Reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
-	all, state, err := r.part.log.Missing(ctx, look, r.place.Session, r.place.Life, r.place.Stream, r.Cursor, held)
+	all, state, err := r.part.log.Missing(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
 		return eventlog.State{}, false, err
 	}
@@ -120,8 +120,8 @@ func (r *reader) loseRemoved(ctx context.Context, v window.View, held uint64, s 
 
 // loseCleared drops the events of a page that a =clear marker took, before the janitor
 // announces that.
-func (r *reader) loseCleared(ctx context.Context, v window.View, page eventlog.Page, s *step) error {
-	if r.cleared == nil || r.place.Stream == "" {
+func (r *Reader) loseCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}
 	for _, e := range page.Entries {
@@ -133,8 +133,8 @@ func (r *reader) loseCleared(ctx context.Context, v window.View, page eventlog.P
 			if err != nil {
 				return err
 			}
-			if r.place.Stream != "" { // its chain knows of those that came since
-				stream, at = r.place.Stream, max(at, v.ClearedAt)
+			if r.Place.Stream != "" { // its chain knows of those that came since
+				stream, at = r.Place.Stream, max(at, v.ClearedAt)
 			}
 			if e.Sequence < at {
 				r.lose(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
@@ -146,13 +146,13 @@ func (r *reader) loseCleared(ctx context.Context, v window.View, page eventlog.P
 
 // lose drops what is gone, and tells that to a client that may have seen what came before.
 // It reports whether the cursor was moved.
-func (r *reader) lose(s *step, losses ...window.Loss) (moved bool) {
+func (r *Reader) lose(s *Step, losses ...window.Loss) (moved bool) {
 	slices.SortStableFunc(losses, func(a, b window.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
 	for _, l := range losses {
 		if l.UpTo <= r.DroppedTo(l.Stream) {
 			continue
 		}
-		if !r.fresh {
+		if !r.Fresh {
 			s.add(r.gap(reasonOf(l.Reason), l.Certain, l.Stream))
 		}
 		moved = r.drop(l.Stream, l.UpTo) || moved
@@ -163,8 +163,8 @@ func (r *reader) lose(s *step, losses ...window.Loss) (moved bool) {
 // loseDamaged tells, once, of entries behind the cursor that are missing without an
 // explanation, or may be when no janitor has read the partition since its server started, or came to lead it.
 // It reports whether that is sure, or was told not to be.
-func (r *reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *step) (sure bool, _ error) {
-	if r.fresh && len(items) == 0 {
+func (r *Reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {
+	if r.Fresh && len(items) == 0 {
 		return true, nil
 	}
 	checked, err := r.checked(ctx, v)
@@ -175,32 +175,32 @@ func (r *reader) loseDamaged(ctx context.Context, v window.View, items []window.
 	switch {
 	case checked || r.doubted:
 		return true, nil
-	case r.fresh:
+	case r.Fresh:
 		return false, nil
 	}
 	r.doubted = true
-	s.add(r.gap(ReasonDamaged, false, r.place.Stream))
+	s.add(r.gap(ReasonDamaged, false, r.Place.Stream))
 	return true, nil
 }
 
 // damage returns a gap, once, for a cursor before entries that are missing without an
 // explanation: they may have been of any stream.
-func (r *reader) damage(items []window.Item) []gap {
+func (r *Reader) damage(items []window.Item) []Gap {
 	state, _ := r.part.log.State(r.part.number) // a look at the leader has followed the read
 	from := r.Cursor
-	if r.fresh {
+	if r.Fresh {
 		from = items[0].Sequence
 	}
 	if from >= state.Damaged || r.toldDamage >= state.Damaged {
 		return nil
 	}
 	r.toldDamage = state.Damaged
-	return []gap{r.gap(ReasonDamaged, false, r.place.Stream)}
+	return []Gap{r.gap(ReasonDamaged, false, r.Place.Stream)}
 }
 
 // checked reports whether a janitor has read the partition since its server started, and
 // waits for that as long as the patience allows.
-func (r *reader) checked(ctx context.Context, v window.View) (bool, error) {
+func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 	p := r.part
 	if r.doubted {
 		return false, nil

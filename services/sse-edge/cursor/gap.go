@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import "rejoin/shared/eventlog"
 
@@ -35,12 +35,12 @@ func reasonOf(r eventlog.Reason) Reason {
 	}
 }
 
-// gap is what a reader found missing.
-type gap struct {
-	reason  Reason
-	certain bool
-	// stream is whose events are missing; empty for a whole session's flow.
-	stream string
-	// requested is the cursor that the missing events should have followed, as text.
-	requested string
+// Gap is what a reader found missing.
+type Gap struct {
+	Reason  Reason
+	Certain bool
+	// Stream is whose events are missing; empty for a whole session's flow.
+	Stream string
+	// Requested is the cursor that the missing events should have followed, as text.
+	Requested string
 }

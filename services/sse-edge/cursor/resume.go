@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -15,19 +15,19 @@ import (
 // errNotReady is returned while a partition has not been tailed yet.
 var errNotReady = errors.New("the partition is not ready")
 
-// start says where a subscriber begins.
-type start struct {
-	// after is the client's event ID; empty when it has none.
-	after string
-	// now, without an ID, leaves out what is retained.
-	now bool
-	// fresh says that nothing was ever published to the stream: its name is new.
-	fresh bool
+// Start says where a subscriber begins.
+type Start struct {
+	// After is the client's event ID; empty when it has none.
+	After string
+	// Now, without an ID, leaves out what is retained.
+	Now bool
+	// Fresh says that nothing was ever published to the stream: its name is new.
+	Fresh bool
 }
 
-// open returns a reader at a subscriber's place, to be closed by the caller.
+// Open returns a reader at a subscriber's place, to be closed by the caller.
 // Errors are errNotReady and those of the log and the registry, all of which pass.
-func (p *partition) open(ctx context.Context, at window.Place, from start, limit window.Limits) (*reader, error) {
+func (p *Partition) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	for begun := time.Now(); ; {
 		r, err := p.tryOpen(ctx, at, from, limit)
 		if !catchesUp(ctx, begun, err) {
@@ -36,7 +36,7 @@ func (p *partition) open(ctx context.Context, at window.Place, from start, limit
 	}
 }
 
-func (p *partition) tryOpen(ctx context.Context, at window.Place, from start, limit window.Limits) (*reader, error) {
+func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	if !p.window.Stats().Ready {
 		return nil, errNotReady
 	}
@@ -47,49 +47,49 @@ func (p *partition) tryOpen(ctx context.Context, at window.Place, from start, li
 			return nil, err
 		}
 	}
-	r := &reader{part: p, place: at, bound: at.Life != "", limit: limit}
+	r := &Reader{part: p, Place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
 	if err := r.start(ctx, from, a); err != nil {
-		r.close()
+		r.Close()
 		return nil, err
 	}
-	if from.after != "" {
-		if r.came = fromWindow; r.Cursor+1 < p.window.Stats().Floor {
-			r.came = fromLog
+	if from.After != "" {
+		if r.Came = FromWindow; r.Cursor+1 < p.window.Stats().Floor {
+			r.Came = FromLog
 		}
 	}
 	return r, nil
 }
 
 // attach holds the chain of the reader's place in a life.
-func (r *reader) attach(of life) window.Attachment {
-	r.place.Life = of.name
-	a := r.part.window.Attach(r.place, of.found, of.opened)
-	r.place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
-	r.tags = newTagger(event.Place{Birth: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.place.Session, Life: a.Life})
+func (r *Reader) attach(of life) window.Attachment {
+	r.Place.Life = of.name
+	a := r.part.window.Attach(r.Place, of.found, of.opened)
+	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
+	r.Tags = NewTagger(event.Place{Birth: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
 	return a
 }
 
-// start puts the cursor where a subscriber begins.
-func (r *reader) start(ctx context.Context, from start, a window.Attachment) error {
+// Start puts the cursor where a subscriber begins.
+func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) error {
 	switch {
-	case from.after != "":
-		if err := r.resume(ctx, from.after, a); err != nil {
+	case from.After != "":
+		if err := r.resume(ctx, from.After, a); err != nil {
 			return err
 		}
-	case from.now:
-		r.Cursor, r.provenTo, r.came = a.End, a.End, fromNow
+	case from.Now:
+		r.Cursor, r.provenTo, r.Came = a.End, a.End, FromNow
 	default:
-		r.fresh = true
+		r.Fresh = true
 	}
-	if a.Unknown && !from.fresh {
+	if a.Unknown && !from.Fresh {
 		return r.findEnd(ctx)
 	}
 	return nil
 }
 
 // resume finds the place that an event ID points at, or a gap.
-func (r *reader) resume(ctx context.Context, text string, a window.Attachment) error {
+func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {
 		r.begin(ReasonUnknown, text)
@@ -111,16 +111,16 @@ func (r *reader) resume(ctx context.Context, text string, a window.Attachment) e
 		return nil
 	case lost && common == 0:
 		r.begin(ReasonRolledBack, text)
-		r.pending[0].certain = verdict == event.RolledBack
+		r.Pending[0].Certain = verdict == event.RolledBack
 		return nil
 	case lost:
-		r.pending = []gap{{reason: ReasonRolledBack, certain: verdict == event.RolledBack, stream: r.place.Stream, requested: text}}
+		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: verdict == event.RolledBack, Stream: r.Place.Stream, Requested: text}}
 		r.Cursor = common
 		return nil
 	}
 	r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
 	if id.Sequence > last {
-		r.pending = []gap{{reason: ReasonRolledBack, certain: true, stream: r.place.Stream, requested: text}}
+		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: true, Stream: r.Place.Stream, Requested: text}}
 		r.Cursor = last
 	}
 	return nil
@@ -128,7 +128,7 @@ func (r *reader) resume(ctx context.Context, text string, a window.Attachment) e
 
 // resolveAgain asks the log itself. It also returns the partition's last sequence, at least
 // the window's end.
-func (r *reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
+func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
 	state, err := r.part.log.Look(ctx, r.part.number)
 	if err != nil {
 		return event.Unknown, 0, 0, err
@@ -137,12 +137,12 @@ func (r *reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound {
-		of, err := r.part.lookUpLife(ctx, r.place.Session)
+		of, err := r.part.lookUpLife(ctx, r.Place.Session)
 		if err != nil {
 			return event.Unknown, 0, 0, err
 		}
-		if of.name != r.place.Life {
-			r.close()
+		if of.name != r.Place.Life {
+			r.Close()
 			r.attach(of)
 		}
 	}
@@ -150,30 +150,30 @@ func (r *reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 	p.Birth = state.Birth
 	verdict, common := event.Resolve(id, p, state.Generations)
 	if verdict == event.Good {
-		r.tags = newTagger(p)
+		r.Tags = NewTagger(p)
 	}
 	return verdict, common, max(state.Last, a.End), nil
 }
 
-func (r *reader) tagPlace() event.Place {
-	p := r.tags.place
-	p.Stream = r.place.Stream
+func (r *Reader) tagPlace() event.Place {
+	p := r.Tags.place
+	p.Stream = r.Place.Stream
 	return p
 }
 
 // begin starts at the oldest retained event, behind a gap.
-func (r *reader) begin(reason Reason, requested string) {
-	r.fresh, r.Cursor = true, 0
-	r.pending = []gap{{reason: reason, certain: true, stream: r.place.Stream, requested: requested}}
+func (r *Reader) begin(reason Reason, requested string) {
+	r.Fresh, r.Cursor = true, 0
+	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
-// about is what the first event on a connection tells.
-func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
+// About is what the first event on a connection tells.
+func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
 	switch {
-	case whole || r.place.Stream == "":
+	case whole || r.Place.Stream == "":
 	default:
-		first, err := r.part.log.First(ctx, r.subject(event.Message, r.place.Stream), 1)
+		first, err := r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
 		if err == nil {
 			sequence = first
 		} else if !errors.Is(err, eventlog.ErrNotFound) {
@@ -181,17 +181,17 @@ func (r *reader) about(ctx context.Context) (exists bool, oldest *string) {
 		}
 	}
 	if sequence != 0 {
-		id := r.id(sequence)
+		id := r.ID(sequence)
 		oldest = &id
 	}
-	if r.place.Stream == "" {
-		return r.place.Life != "" || sequence != 0, oldest
+	if r.Place.Stream == "" {
+		return r.Place.Life != "" || sequence != 0, oldest
 	}
 	return sequence != 0, oldest
 }
 
-// passing reports whether an error is trouble that will pass.
-func passing(err error) bool {
+// Transient reports whether an error is trouble that will pass.
+func Transient(err error) bool {
 	return errors.Is(err, errNotReady) || errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrNotFound) ||
 		errors.Is(err, session.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

@@ -1,4 +1,8 @@
-package edge
+// Package cursor reads streams of the log for clients. A [Reader] has a cursor, and returns what
+// follows it in steps: from the window, or from the log where the cursor lies below it. Each
+// step is complete, or says with a [Gap] what is missing. A [Partition] follows its part of the
+// log and fills the window.
+package cursor
 
 import (
 	"context"
@@ -14,8 +18,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// partitionsConfig configures the partitions of an edge.
-type partitionsConfig struct {
+// Config configures the partitions of an edge.
+type Config struct {
 	// Base ends reads of the log that several readers share.
 	Base    context.Context //nolint:containedctx // of the edge
 	Log     *eventlog.Log
@@ -34,17 +38,17 @@ type partitionsConfig struct {
 	Patience time.Duration
 }
 
-// partitions are all partitions of the log, each with its window.
-type partitions struct {
+// Partitions are all partitions of the log, each with its window.
+type Partitions struct {
 	log *eventlog.Log
-	all []*partition
+	all []*Partition
 }
 
-// newPartitions returns the partitions of a log. They are empty until Run.
-func newPartitions(cfg partitionsConfig) *partitions {
+// New returns the partitions of a log. They are empty until Run.
+func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
-	ps := &partitions{log: cfg.Log, all: make([]*partition, n)}
-	m := newPartitionMetrics(cfg.Metrics, func() []*partition { return ps.all })
+	ps := &Partitions{log: cfg.Log, all: make([]*Partition, n)}
+	m := newMetrics(cfg.Metrics, func() []*Partition { return ps.all })
 	skip := func(reason string) { m.skipped.WithLabelValues(reason).Inc() }
 	backfill := cfg.WindowBytes / n * 8 / 10
 	switch {
@@ -57,7 +61,7 @@ func newPartitions(cfg partitionsConfig) *partitions {
 	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
 	for number := range ps.all {
 		w := window.New(max(cfg.WindowBytes/n, 1), skip)
-		ps.all[number] = &partition{
+		ps.all[number] = &Partition{
 			number: number, log: cfg.Log, logger: cfg.Logger, metrics: m, traced: cfg.Traced, window: w,
 			looks:    looks{base: cfg.Base, log: cfg.Log, number: number, window: w},
 			patience: patience{limit: cfg.Patience},
@@ -71,11 +75,11 @@ func newPartitions(cfg partitionsConfig) *partitions {
 	return ps
 }
 
-// of returns the partition of a session.
-func (ps *partitions) of(session string) *partition { return ps.all[ps.log.Partition(session)] }
+// Of returns the partition of a session.
+func (ps *Partitions) Of(session string) *Partition { return ps.all[ps.log.Partition(session)] }
 
-// ready returns an error while a partition has not caught up with the log since the start.
-func (ps *partitions) ready() error {
+// Ready returns an error while a partition has not caught up with the log since the start.
+func (ps *Partitions) Ready() error {
 	for _, p := range ps.all {
 		if !p.window.Stats().Ready {
 			return fmt.Errorf("partition %d has not caught up", p.number)
@@ -84,8 +88,8 @@ func (ps *partitions) ready() error {
 	return nil
 }
 
-// run follows the log until the context is done.
-func (ps *partitions) run(ctx context.Context) {
+// Run follows the log until the context is done.
+func (ps *Partitions) Run(ctx context.Context) {
 	var tails sync.WaitGroup
 	for _, p := range ps.all {
 		tails.Go(func() { _ = p.run(ctx) }) // its only error is the context's
@@ -95,8 +99,8 @@ func (ps *partitions) run(ctx context.Context) {
 	tails.Wait()
 }
 
-// wait returns when no read goes on, after the base context is done.
-func (ps *partitions) wait() {
+// Wait returns when no read goes on, after the base context is done.
+func (ps *Partitions) Wait() {
 	for _, p := range ps.all {
 		p.backlog.work.Wait()
 		p.looks.work.Wait()

@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -23,7 +23,7 @@ type backlog struct {
 	number  int
 	slots   chan struct{} // one for each read that goes on, shared by all partitions
 	budget  int           // bytes
-	metrics *partitionMetrics
+	metrics *metrics
 
 	mu      sync.Mutex
 	waiting []*logRead
@@ -268,7 +268,7 @@ func (s *logScan) pause() {
 	}
 }
 
-// arrival returns a channel that is closed when the next reader comes.
+// Arrival returns a channel that is closed when the next reader comes.
 func (b *backlog) arrival() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 )
 
 // followLog runs the partitions of a log until the test ends.
-func followLog(t *testing.T, f *edgetest.Log, backfill int) *partitions {
+func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
 	t.Helper()
 	env := daemon.NewEnv(nil)
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
@@ -31,17 +31,17 @@ func followLog(t *testing.T, f *edgetest.Log, backfill int) *partitions {
 	}
 	t.Cleanup(b.Close)
 	ctx, cancel := context.WithCancel(t.Context())
-	ps := newPartitions(partitionsConfig{
+	ps := New(Config{
 		Base: ctx, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, LogReads: 2, Patience: time.Minute,
 	})
 	var run sync.WaitGroup
-	run.Go(func() { ps.run(ctx) })
+	run.Go(func() { ps.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		run.Wait()
-		ps.wait()
+		ps.Wait()
 	})
-	waittest.Until(t, "the windows are ready", func() bool { return ps.ready() == nil })
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
 	return ps
 }
 
@@ -61,20 +61,20 @@ func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
 	last := f.Publish("a", 5)
-	p, at := s.of("s"), streamOf("a")
-	waittest.Until(t, "the window has it", func() bool { return p.stats().End >= last })
-	r, err := p.open(waittest.Context(t), at, start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	p, at := s.Of("s"), streamOf("a")
+	waittest.Until(t, "the window has it", func() bool { return p.Stats().End >= last })
+	r, err := p.Open(waittest.Context(t), at, Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.close()
+	defer r.Close()
 
 	t.Run("in a read of the log", func(t *testing.T) {
 		v := p.window.Read(&r.Subscriber, r.limit, nil)
 		v.Inside, v.Floor = false, 4
-		var s step
-		if err := r.below(waittest.Context(t), v, &s); err != nil || len(s.items) != 3 {
-			t.Fatalf("below: %v, %d events", err, len(s.items))
+		var s Step
+		if err := r.below(waittest.Context(t), v, &s); err != nil || len(s.Items) != 3 {
+			t.Fatalf("below: %v, %d events", err, len(s.Items))
 		}
 		v.Generation = "an earlier one"
 		if err := r.below(waittest.Context(t), v, &s); !errors.Is(err, errBehind) {
@@ -109,31 +109,31 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			s := followLog(t, f, -1)
 			f.Publish("b", 1) // which keeps the floor where it is
 			last := f.Publish("a", 30)
-			waittest.Until(t, "the window has it", func() bool { return s.of("s").stats().End >= last })
-			p := s.of("s")
-			r, err := p.open(waittest.Context(t), streamOf("a"), start{}, window.Limits{Events: 5, Bytes: 1 << 20})
+			waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
+			p := s.Of("s")
+			r, err := p.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.close()
-			page := func() (found step) {
+			defer r.Close()
+			page := func() (found Step) {
 				v := p.window.Read(&r.Subscriber, r.limit, nil)
 				v.Inside, v.Floor = false, 25
 				if err := r.below(waittest.Context(t), v, &found); err != nil {
 					t.Fatal(err)
 				}
-				r.fresh = false
+				r.Fresh = false
 				return found
 			}
 			for range 2 {
-				if found := page(); len(found.items) != 5 || len(found.gaps) > 0 {
-					t.Fatalf("%d events, gaps %v", len(found.items), found.gaps)
+				if found := page(); len(found.Items) != 5 || len(found.Gaps) > 0 {
+					t.Fatalf("%d events, gaps %v", len(found.Items), found.Gaps)
 				}
 			}
 			remove(f)
 			found := page()
-			if len(found.gaps) != 1 || found.gaps[0].reason != ReasonExpired || len(found.items) == 0 || found.first != 17 {
-				t.Errorf("gaps %v, first %d", found.gaps, found.first)
+			if len(found.Gaps) != 1 || found.Gaps[0].Reason != ReasonExpired || len(found.Items) == 0 || found.First != 17 {
+				t.Errorf("gaps %v, first %d", found.Gaps, found.First)
 			}
 		})
 	}
@@ -165,12 +165,12 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 func TestLooks_WaitForTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
-	p := s.of("s")
+	p := s.Of("s")
 	for range 20 {
 		last := f.Publish("a", 1)
 		state, err := p.looks.after(waittest.Context(t), p.window.Holes())
-		if err != nil || state.Last < last || p.stats().End < state.Last {
-			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.stats().End, err)
+		if err != nil || state.Last < last || p.Stats().End < state.Last {
+			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.Stats().End, err)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
-	p := &partition{log: f.Backend.Log, window: caughtUp(1 << 20)}
+	p := &Partition{log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
 		of, err := p.lifeOf(waittest.Context(t), "s")
 		if err != nil {
@@ -203,27 +203,27 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
 	w := caughtUp(1 << 20)
 	w.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a"}, Valid: true, Sequence: 1, Time: time.Unix(0, 1), Type: "message", Data: []byte("1")}, 0)
-	ahead, level := inMemory(w, streamOf("a"), 5), inMemory(w, streamOf("a"), 1)
-	fresh := inMemory(w, streamOf("a"), 5) // its client has seen nothing that could be lost
-	fresh.fresh = true
+	ahead, level := InMemory(w, streamOf("a"), 5), InMemory(w, streamOf("a"), 1)
+	fresh := InMemory(w, streamOf("a"), 5) // its client has seen nothing that could be lost
+	fresh.Fresh = true
 	w.GoOn(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
-	for r, told := range map[*reader]bool{ahead: true, level: false, fresh: false} {
+	for r, told := range map[*Reader]bool{ahead: true, level: false, fresh: false} {
 		v := w.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
-		var s step
+		var s Step
 		if v.Rollbacks > r.Rollbacks {
 			r.rolledBack(v, &s)
 		}
-		if len(s.gaps) > 0 != told || told && r.Cursor != 2 {
-			t.Errorf("a reader is told %v and stands at %d", s.gaps, r.Cursor)
+		if len(s.Gaps) > 0 != told || told && r.Cursor != 2 {
+			t.Errorf("a reader is told %v and stands at %d", s.Gaps, r.Cursor)
 		}
 	}
 }
 
 func TestBackfillsTakeTurns(t *testing.T) {
 	turns := make(chan struct{}, 1)
-	first := &partition{window: caughtUp(1 << 10), turns: turns}
-	second := &partition{number: 1, window: caughtUp(1 << 10), turns: turns}
-	begin := func(p *partition) error {
+	first := &Partition{window: caughtUp(1 << 10), turns: turns}
+	second := &Partition{number: 1, window: caughtUp(1 << 10), turns: turns}
+	begin := func(p *Partition) error {
 		_, err := p.start(t.Context(), eventlog.State{Birth: "b"})
 		return err
 	}
@@ -254,22 +254,22 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
 	f.Trim("a", eventlog.Trimmed, 3)
-	p := followLog(t, f, 0).of("s")
-	r, err := p.open(waittest.Context(t), streamOf("a"), start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	p := followLog(t, f, 0).Of("s")
+	r, err := p.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.close()
+	defer r.Close()
 	v := p.window.Read(&r.Subscriber, r.limit, nil)
 	v.End--
-	if err := r.prove(waittest.Context(t), v, &step{}); !errors.Is(err, errAgain) {
+	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errAgain) {
 		t.Errorf("a view of %d is enough: %v", v.End, err)
 	}
 }
 
 // A series that appears with its first event hides that event from every rate.
 func TestMetrics_ReasonsAreThereFromTheStart(t *testing.T) {
-	if n := testutil.CollectAndCount(newPartitionMetrics(prometheus.NewRegistry(), func() []*partition { return nil }).skipped); n != 3 {
+	if n := testutil.CollectAndCount(newMetrics(prometheus.NewRegistry(), func() []*Partition { return nil }).skipped); n != 3 {
 		t.Errorf("%d series, want 3", n)
 	}
 }
@@ -282,25 +282,25 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f.Publish("b", 1)
 	f.Publish("a", 4) // 8 to 11
 	f.Trim("b", eventlog.Trimmed, 7)
-	p := followLog(t, f, 0).of("s")
+	p := followLog(t, f, 0).Of("s")
 	waittest.Until(t, "the edge has looked", func() bool { return p.jumpLook.Load() != nil })
 	f.Purge(10)
 	p.jumpLook.Store(nil)
 	state, _ := p.log.State(0)
-	tags := newTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
-	for after, want := range map[uint64][]gap{3: {{reason: ReasonExpired, stream: "a"}}, 8: nil} {
-		id := event.ID{Stream: "a", Tag: tags.tag("a"), Sequence: after}.String()
-		r, err := p.open(waittest.Context(t), streamOf("a"), start{after: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+	tags := NewTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
+		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
+		r, err := p.Open(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := r.next(waittest.Context(t))
-		r.close()
+		found, err := r.Next(waittest.Context(t))
+		r.Close()
 		for i := range want {
-			want[i].requested = id
+			want[i].Requested = id
 		}
-		if err != nil || !slices.Equal(found.gaps, want) || found.first != max(after+1, 8) {
-			t.Errorf("after %d: %v, gaps %+v, want %+v; first %d", after, err, found.gaps, want, found.first)
+		if err != nil || !slices.Equal(found.Gaps, want) || found.First != max(after+1, 8) {
+			t.Errorf("after %d: %v, gaps %+v, want %+v; first %d", after, err, found.Gaps, want, found.First)
 		}
 	}
 }

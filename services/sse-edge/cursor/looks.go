@@ -1,4 +1,4 @@
-package edge
+package cursor
 
 import (
 	"context"
@@ -35,7 +35,7 @@ type look struct {
 	done  chan struct{} // closed when state and err are there
 }
 
-// after returns the result of a look that begins after the call. Errors are those of the
+// After returns the result of a look that begins after the call. Errors are those of the
 // log; errBehind says that the window is not of the log's generation.
 func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error) {
 	k := l.join()
@@ -64,7 +64,7 @@ func (l *looks) join() *look {
 	return l.next
 }
 
-// run looks for as long as somebody waits.
+// Run looks for as long as somebody waits.
 func (l *looks) run() {
 	for {
 		l.mu.Lock()

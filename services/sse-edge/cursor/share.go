@@ -1,0 +1,28 @@
+package cursor
+
+import "rejoin/shared/event"
+
+// Shared is a quick read of one reader, for others whose cursors are where it began.
+type Shared struct {
+	Step      Step
+	from      uint64
+	through   uint64
+	last      uint64
+	rollbacks int
+	tags      event.Place
+}
+
+// Share returns what a quick read from a cursor has found, unless the reader left something
+// out that others have to get.
+func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
+	return Shared{Step: found, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks, tags: r.Tags.place}, len(r.Dropped) == 0
+}
+
+// Fits reports whether a quick read of another reader would find the same.
+func (q *Shared) Fits(r *Reader) bool {
+	return r.Cursor == q.from && !r.Fresh && len(r.Pending) == 0 && len(r.Dropped) == 0 && r.Rollbacks == q.rollbacks &&
+		(r.Cursor+1 >= q.Step.proved || r.provenTo+1 >= q.Step.proved) && r.Tags.place == q.tags
+}
+
+// Move moves the cursor of a reader that was served by the read.
+func (q *Shared) Move(r *Reader) { r.Cursor, r.Last = q.through, q.last }
