@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
+	"rejoin/shared/inspect"
 	"rejoin/shared/session"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
@@ -382,9 +383,8 @@ func TestAPollOfAMemberWhoIsTakenOutTellsNothing(t *testing.T) {
 		answers <- ask(t, http.MethodGet, url+streamPath+"?wait=60", append(bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
 	}()
 	waittest.Until(t, "it was let in", func() bool {
-		s.admission.mu.Lock()
-		defer s.admission.mu.Unlock()
-		return s.admission.open == 1
+		all, _ := s.admitted.Clients(inspect.Question{})
+		return all == 1
 	})
 	f.setMembers("s")
 	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"rejoin/services/sse-edge/admission"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"github.com/gofiber/fiber/v2"
@@ -13,7 +15,7 @@ import (
 
 // asked is a client's request for events, as admission, the diary, traces and the log see it.
 type asked struct {
-	visit
+	admission.Visit
 	number uint64          // of the connection that it became; 0 for none
 	ctx    context.Context //nolint:containedctx // has the request's span, and does not end
 	begun  time.Time
@@ -25,8 +27,8 @@ var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment
 // letIn admits a request for events of a session. Whoever is let in has to leave
 // admission. The error is errNoRoom.
 func (s *Service) letIn(c *fiber.Ctx, session string) (asked, error) {
-	by := asked{visit: visit{session, s.clientAddress(c), s.cfg.Clients.Client(c)}, ctx: c.UserContext(), begun: time.Now()}
-	if refused := s.admission.enter(by.visit); refused != "" {
+	by := asked{Visit: admission.Visit{Session: session, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, ctx: c.UserContext(), begun: time.Now()}
+	if refused := s.admitted.Enter(by.Visit); refused != "" {
 		s.metrics.refused.WithLabelValues(refused).Inc()
 		return by, errNoRoom
 	}

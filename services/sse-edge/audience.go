@@ -66,8 +66,8 @@ func (st *stream) shown() inspect.Connection {
 		Number: st.asked.number, Stream: st.reader.Place.Stream, Protocol: st.protocol(), Since: time.UnixMilli(t.opened).UTC(),
 		Came: arrivals[st.reader.Came], State: inspect.Live, Events: t.events,
 	}
-	if st.asked.address.IsValid() {
-		c.Address = st.asked.address.String()
+	if st.asked.Address.IsValid() {
+		c.Address = st.asked.Address.String()
 	}
 	if t.sentAt > 0 {
 		c.Sent = time.UnixMilli(t.sentAt).UTC()
@@ -129,7 +129,7 @@ func (st *stream) noteEnd() {
 }
 
 func (st *stream) happening(what inspect.What) happening {
-	return happening{what: what, where: st.reader.Place, address: st.asked.address, number: st.asked.number, came: st.reader.Came}
+	return happening{what: what, where: st.reader.Place, address: st.asked.Address, number: st.asked.number, came: st.reader.Came}
 }
 
 // audience returns how the edge answers the janitor until ctx ends.
@@ -138,7 +138,7 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 	host, _ := os.Hostname() // or none is told
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
-		a.Clients, a.Of = s.admission.clients(q)
+		a.Clients, a.Of = s.admitted.Clients(q)
 		limit := cmp.Or(q.Limit, inspect.MaxItems)
 		switch q.About {
 		case inspect.Clients:
@@ -170,18 +170,4 @@ func (s *Service) connections(ctx context.Context, session string, limit int) (n
 	}
 	slices.SortFunc(newest, func(a, b inspect.Connection) int { return cmp.Compare(b.Number, a.Number) })
 	return newest[:min(limit, len(newest))], total
-}
-
-// clients returns how many clients there are, of the question's session if it names one,
-// and how many each of its sessions has.
-func (a *admission) clients(q inspect.Question) (all int, of []int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if all = a.open; q.Session != "" {
-		all = a.sessions[q.Session]
-	}
-	for _, name := range q.Sessions {
-		of = append(of, a.sessions[name])
-	}
-	return all, of
 }

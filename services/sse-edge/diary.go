@@ -70,7 +70,7 @@ func (d *diary) note(h happening) {
 func (d *diary) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by asked) {
 	requested, _ := event.ParseID(g.Requested) // 0 for what cannot be read
 	d.note(happening{
-		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.address, number: by.number,
+		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.Address, number: by.number,
 		reason: string(g.Reason), certain: g.Certain, count: requested.Sequence, cursor: r.ResumesAt(s),
 	})
 }

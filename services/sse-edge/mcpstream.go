@@ -63,7 +63,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	st := &stream{service: s, asked: by, expires: who.grants.Expires, guest: s.guestOf(who.grants, req.at), mcp: form}
 	st.quiet.Store(!form.served)
 	if st.reader, err = s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes}); err != nil {
-		s.admission.leave(by.visit)
+		s.admitted.Leave(by.Visit)
 		return nil, err
 	}
 	return st, nil
@@ -82,7 +82,7 @@ func (s *Service) handOver(c *fiber.Ctx, st *stream) error {
 // drop lets go of what a stream holds that is not handed over.
 func (st *stream) drop() {
 	st.reader.Close()
-	st.service.admission.leave(st.asked.visit)
+	st.service.admitted.Leave(st.asked.Visit)
 }
 
 // opening is the first block: a place to come back to, before there is any event.

@@ -30,7 +30,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 	held := s.memory.Part(s.cfg.Clients.Client(c))
 	over := func() {
 		held.Release()
-		s.admission.leave(by.visit)
+		s.admitted.Leave(by.Visit)
 	}
 	body, err := s.readPage(c, req, by, held)
 	if err != nil {

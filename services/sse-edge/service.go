@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/admission"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"github.com/gofiber/fiber/v2"
@@ -147,7 +149,7 @@ type Service struct {
 	checks   chan struct{} // holds a token for each check that goes on
 	// checkEvery and unheardFor are the constants, or a test's.
 	checkEvery, unheardFor time.Duration
-	admission              *admission
+	admitted               *admission.Admission
 	connects               *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
 
@@ -162,7 +164,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
 		drain: make(chan struct{}), nc: b.Conn, diary: newDiary(), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
-	s.admission = newAdmission(cfg, func(name string) bool {
+	s.admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
 		_, ok := b.Sessions.Session(name)
 		return ok
 	})
@@ -210,7 +212,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var tails sync.WaitGroup
 	tails.Go(func() { s.parts.Run(tailCtx) })
 	tails.Go(func() {
-		if err := presence.Serve(tailCtx, s.nc, s.admission.answerer()); err != nil {
+		if err := presence.Serve(tailCtx, s.nc, s.admitted.Answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
@@ -252,13 +254,13 @@ func (s *Service) Run(ctx context.Context) error {
 
 // drainStreams closes all event streams within a time and waits for them.
 func (s *Service) drainStreams(within time.Duration) {
-	s.admission.close()
+	s.admitted.Close()
 	close(s.drain)
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off behind it.
 	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
 	defer cut.Stop()
-	s.admission.inside.Wait()
+	s.admitted.Wait()
 }
 
 func (s *Service) nextWorker() *worker {

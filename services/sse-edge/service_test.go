@@ -8,7 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/presence"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -513,80 +514,6 @@ func TestFullEdgeAnswersPollsWith503(t *testing.T) {
 	}
 }
 
-func TestAdmission(t *testing.T) {
-	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	a := newAdmission(Config{MaxConnections: 4, MaxSessionConnections: 2, MaxAddressConnections: 3}, func(string) bool { return true })
-	for i, step := range []struct {
-		visit   visit
-		refused string
-	}{
-		{visit{session: "s", address: one}, ""},
-		{visit{session: "s", address: one}, ""},
-		{visit{session: "s", address: two}, "session_limit"},
-		{visit{session: "t", address: one}, ""},
-		{visit{session: "t", address: one}, "address_limit"},
-		{visit{session: "u", address: two}, ""},
-		{visit{session: "v", address: two}, "limit"},
-	} {
-		if refused := a.enter(step.visit); refused != step.refused {
-			t.Errorf("step %d: %q, want %q", i, refused, step.refused)
-		}
-	}
-	for _, v := range []visit{{session: "s", address: one}, {session: "s", address: one}, {session: "t", address: one}, {session: "u", address: two}} {
-		a.leave(v)
-	}
-	if a.open != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
-		t.Errorf("all have left, and %d, %v, %v are counted", a.open, a.sessions, a.addresses)
-	}
-	a.close()
-	if refused := a.enter(visit{session: "s", address: one}); refused != "drain" {
-		t.Errorf("refused with %q after the close", refused)
-	}
-	a.inside.Wait()
-}
-
-// One client leaves the last quarter of all places to others, and one who has all networks of
-// an IPv6 /48 has four times as many as one of them.
-func TestAdmission_Shares(t *testing.T) {
-	newcomers := func(string) bool { return true }
-	a := newAdmission(Config{MaxConnections: 8, MaxSessionConnections: 100, MaxAddressConnections: 100}, newcomers)
-	address := netip.MustParseAddr("192.0.2.1")
-	for i, want := range []string{"", "", "", "", "", "", "share_limit"} {
-		if refused := a.enter(visit{"s", address, "mallory"}); refused != want {
-			t.Errorf("%d: %q, want %q", i, refused, want)
-		}
-	}
-	for i, want := range []string{"", "", "limit"} {
-		if refused := a.enter(visit{"s", address, "alice"}); refused != want {
-			t.Errorf("%d of another: %q, want %q", i, refused, want)
-		}
-	}
-
-	a = newAdmission(Config{MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 2}, newcomers)
-	var inside []visit
-	for i := range 5 {
-		for range 2 {
-			v := visit{session: "s", address: netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::", i))}
-			refused := a.enter(v)
-			if want := i >= 4; (refused == "address_limit") != want {
-				t.Errorf("network %d: %q", i, refused)
-			}
-			if refused == "" {
-				inside = append(inside, v)
-			}
-		}
-	}
-	if refused := a.enter(visit{session: "s", address: netip.MustParseAddr("2001:db8:2::")}); refused != "" {
-		t.Errorf("another network: %q", refused)
-	}
-	for _, v := range inside {
-		a.leave(v)
-	}
-	if len(a.networks) != 1 || len(a.addresses) != 1 || a.places.Used() != 1 {
-		t.Errorf("%v, %v, %d are left", a.networks, a.addresses, a.places.Used())
-	}
-}
-
 func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
 	f := newFixture(t)
 	url, stop := f.startEdge(func(c *Config) { c.Drain = 50 * time.Millisecond })
@@ -650,4 +577,40 @@ func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
 	if data := c.next("message").Data; json.Unmarshal(data, &o) != nil || string(o.Message) != message || o.ID != got[0].ID || !o.Time.Equal(got[0].Time) {
 		t.Errorf("the flow has %s", data)
 	}
+}
+
+func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	for _, name := range []string{"connected", "polled", "alone"} {
+		if _, err := f.Backend.Sessions.Register(waittest.Context(t), name, ""); err != nil {
+			t.Fatal(err)
+		}
+		waittest.Until(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
+	}
+	c := subscribe(t, url+"/v1/sessions/connected/events")
+	poll(t, url+"/v1/sessions/polled/events")
+	poll(t, url+"/v1/sessions/stranger/events")
+	q := presence.Question{Sessions: []presence.Session{{Name: "connected", Within: -10}, {Name: "polled", Within: 60}, {Name: "polled", Within: -10}, {Name: "alone", Within: 60}, {Name: "stranger", Within: 60}}}
+	want := func(present ...int) {
+		t.Helper()
+		waittest.Until(t, fmt.Sprint("an answer of ", present), func() bool {
+			answers, err := presence.Ask(t.Context(), f.Backend.Conn, q, 100*time.Millisecond)
+			if err != nil || len(answers) != 1 {
+				return false
+			}
+			var got []int
+			for _, p := range answers[0].Present {
+				got = append(got, p.Session)
+			}
+			return slices.Equal(got, present)
+		})
+	}
+	want(0, 1)
+	c.close()
+	want(1)
+	q.Sessions[0].Within = 60
+	want(0, 1)
 }

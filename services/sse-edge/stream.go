@@ -40,7 +40,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			s.admission.leave(by.visit)
+			s.admitted.Leave(by.Visit)
 		}
 	}()
 	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
@@ -169,7 +169,7 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 		s.metrics.mcp.Inc()
 	}
 	w := s.nextWorker()
-	s.admission.inside.Add(1) // before anything can end the stream
+	s.admitted.Hold() // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
 			s.comesBack(st.asked.ctx, st.reader.Place, err)
@@ -183,12 +183,12 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 				s.attached.miss(attachKey(st.reader.Place), st.mcp.claim)
 			}
 			w.finish(st)
-			s.admission.inside.Done()
+			s.admitted.Release()
 			return
 		}
 		w.post(st, newsBegun)
 		go func() { // with a small stack
-			defer s.admission.inside.Done()
+			defer s.admitted.Release()
 			waitUntilGone(st.conn)
 			w.post(st, newsGone)
 		}()

@@ -452,7 +452,7 @@ func (w *worker) finish(st *stream) {
 	}
 	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
 	st.noteEnd()
-	w.service.admission.leave(st.asked.visit)
+	w.service.admitted.Leave(st.asked.Visit)
 }
 
 func (w *worker) endAll() {

@@ -1,9 +1,10 @@
-package edge
+package admission
 
 import (
 	"crypto/rand"
 	"time"
 
+	"rejoin/shared/inspect"
 	"rejoin/shared/presence"
 )
 
@@ -46,9 +47,9 @@ func (v *visitors) last(session string) int64 {
 	return v.forgotten
 }
 
-// answerer returns how the edge answers the janitor: what it has connections for, and
+// Answerer returns how the edge answers the janitor: what it has connections for, and
 // what it was asked for since it began.
-func (a *admission) answerer() func(presence.Question) presence.Answer {
+func (a *Admission) Answerer() func(presence.Question) presence.Answer {
 	id := rand.Text()
 	return func(q presence.Question) presence.Answer {
 		a.mu.Lock()
@@ -65,4 +66,18 @@ func (a *admission) answerer() func(presence.Question) presence.Answer {
 		}
 		return answer
 	}
+}
+
+// Clients returns how many clients there are, of the question's session if it names one,
+// and how many each of its sessions has.
+func (a *Admission) Clients(q inspect.Question) (all int, of []int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all = a.open; q.Session != "" {
+		all = a.sessions[q.Session]
+	}
+	for _, name := range q.Sessions {
+		of = append(of, a.sessions[name])
+	}
+	return all, of
 }

@@ -1,0 +1,132 @@
+// Package admission counts the connections of an edge, refuses those above its limits, and
+// remembers which sessions were used, for the janitor.
+package admission
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"rejoin/shared/quota"
+)
+
+// Admission counts the event streams that are open and the polls that wait, and turns
+// away those that are one too many. It is safe for concurrent use.
+type Admission struct {
+	perSession, perAddress int         // the largest numbers
+	places                 *quota.Pool // of which each client has a share
+	// registered says whether there is such a session: strangers are not remembered, so
+	// that made-up names do not make it forget.
+	registered func(session string) bool
+
+	// inside has one for each that is open, and may be waited for after close.
+	inside sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	open      int
+	sessions  map[string]int
+	addresses map[netip.Addr]int
+	networks  map[netip.Addr]int // the /48 of IPv6 addresses
+	visitors  visitors
+}
+
+// Visit is one event stream or poll, as admission counts it.
+type Visit struct {
+	Session string
+	Address netip.Addr
+	Client  string // whose share it is of; empty for nobody's in particular
+}
+
+// network returns the /48 network of an IPv6 address, which may have four times as many as one
+// of its 65,536 networks /64; false for others.
+func (v Visit) network() (netip.Addr, bool) {
+	if !v.Address.Is6() {
+		return netip.Addr{}, false
+	}
+	p, err := v.Address.Prefix(48)
+	return p.Addr(), err == nil
+}
+
+// New returns an admission for so many connections in total, for each session and for each address
+// (IPv6: a /64 network, and four times as many for a /48). It calls registered under no lock.
+func New(connections, perSession, perAddress int, registered func(session string) bool) *Admission {
+	return &Admission{
+		places: quota.NewPool(int64(connections)), perSession: perSession, perAddress: perAddress,
+		registered: registered,
+		sessions:   map[string]int{}, addresses: map[netip.Addr]int{}, networks: map[netip.Addr]int{}, visitors: newVisitors(),
+	}
+}
+
+// Enter counts a visit, or returns why it is not let in: the metric's reason.
+func (a *Admission) Enter(v Visit) (refused string) {
+	registered := a.registered(v.Session)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if registered {
+		a.visitors.note(v.Session, time.Now()) // who is refused comes back
+	}
+	network, six := v.network()
+	switch {
+	case a.closed:
+		return "drain"
+	case int64(a.open) >= a.places.Capacity():
+		return "limit"
+	case a.sessions[v.Session] >= a.perSession:
+		return "session_limit"
+	case a.addresses[v.Address] >= a.perAddress:
+		return "address_limit"
+	case six && a.networks[network] >= 4*a.perAddress:
+		return "address_limit"
+	case !a.places.Take(v.Client, 1):
+		return "share_limit"
+	}
+	if six {
+		a.networks[network]++
+	}
+	a.inside.Add(1) // under the lock: never when close was called before
+	a.open++
+	a.sessions[v.Session]++
+	a.addresses[v.Address]++
+	return ""
+}
+
+// Leave ends a visit that was let in.
+func (a *Admission) Leave(v Visit) {
+	registered := a.registered(v.Session)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if registered {
+		a.visitors.note(v.Session, time.Now())
+	}
+	a.open--
+	a.places.Give(v.Client, 1)
+	if network, six := v.network(); six {
+		if a.networks[network]--; a.networks[network] == 0 {
+			delete(a.networks, network)
+		}
+	}
+	if a.sessions[v.Session]--; a.sessions[v.Session] == 0 {
+		delete(a.sessions, v.Session)
+	}
+	if a.addresses[v.Address]--; a.addresses[v.Address] == 0 {
+		delete(a.addresses, v.Address)
+	}
+	a.inside.Done()
+}
+
+// Close lets nobody in any more.
+func (a *Admission) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+}
+
+// Hold has wait return only after a release. It may be called for a connection that is open.
+func (a *Admission) Hold() { a.inside.Add(1) }
+
+// Release ends a hold.
+func (a *Admission) Release() { a.inside.Done() }
+
+// Wait returns when nothing is open or held, after close.
+func (a *Admission) Wait() { a.inside.Wait() }
