@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"time"
 
 	"rejoin/services/sse-edge/cursor"
 
@@ -14,14 +13,6 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
-)
-
-const (
-	// expiryWarning is how long before its end a client is told that its token expires.
-	expiryWarning = time.Minute
-
-	// warnAgain is how long a stream that is away when it should be told is left alone.
-	warnAgain = 100 * time.Millisecond
 )
 
 // admit returns an error unless a request may read a session: what the token does not
@@ -81,6 +72,14 @@ func (s *Service) out(g *guest) bool {
 	return ok && rec.Life == g.life && !usedBy(g.grants)(rec)
 }
 
+// revoked asks whether a stream's client is still let in; nil: always.
+func (s *Service) revoked(g *guest) func() bool {
+	if g == nil {
+		return nil
+	}
+	return func() bool { return s.out(g) }
+}
+
 // visibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
@@ -102,7 +101,7 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	session, stream := web.Place(c)
-	s.comesBack(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
+	s.streams.reconnects(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 
@@ -113,22 +112,6 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 	if form(c.Get(fiber.HeaderAccept)) == formStream {
 		return s.later(c, reason)
 	}
-	s.metrics.refused.WithLabelValues(reason).Inc()
+	s.streams.refused(reason)
 	return web.New(web.CodeRateLimited, "This address connects too often.")
-}
-
-// expiringData is the data of the event that tells that a token is about to expire.
-type expiringData struct {
-	// ExpiresAt is when the stream ends, RFC 3339 in UTC.
-	ExpiresAt time.Time `json:"expiresAt"`
-}
-
-// expiring tells a client to renew its token, and, unless a gap is still to be told, the
-// place to go on from.
-func (st *stream) expiring() []byte {
-	id := ""
-	if len(st.reader.Pending) == 0 {
-		id = st.reader.ID(st.reader.Cursor)
-	}
-	return appendJSON(nil, id, "expiring", expiringData{st.expires.UTC()})
 }

@@ -198,7 +198,7 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
 		t.Errorf("retry is %s", r)
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("expired")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.metrics.closed.WithLabelValues("expired")) == 1 })
 	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
@@ -209,21 +209,6 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 		t.Errorf("connect is %s", e.Data)
 	}
 	renewed.messages(1)
-}
-
-func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
-	now := time.Now()
-	st := &stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
-	if due := st.due(); !due.Equal(st.warnAt) {
-		t.Errorf("due at %s", due)
-	}
-	st.warnAt = time.Time{}
-	if due := st.due(); !due.Equal(st.endAt) {
-		t.Errorf("due at %s", due)
-	}
-	if expiryWarning != time.Minute {
-		t.Errorf("warned %s before", expiryWarning)
-	}
 }
 
 func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
@@ -366,7 +351,7 @@ func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.metrics.closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.metrics.closed.WithLabelValues("revoked")) == 1 })
 	notThere("afterwards")
 	f.Publish("a", 1)
 	hers.messages(1)

@@ -1,13 +1,8 @@
 package edge
 
 import (
-	"math/rand/v2"
-	"time"
-
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
-
-	"rejoin/shared/sse"
 )
 
 // uncached sets the headers of all answers to who asks for events.
@@ -46,22 +41,12 @@ func sendBriefly(c *fiber.Ctx, block []byte) error {
 
 // later tells an EventSource to come back; reason is the metric's.
 func (s *Service) later(c *fiber.Ctx, reason string) error {
-	s.metrics.refused.WithLabelValues(reason).Inc()
+	s.streams.refused(reason)
 	return s.sendLater(c)
 }
 
 // sendLater is later for what was counted.
 func (s *Service) sendLater(c *fiber.Ctx) error {
 	uncached(c)
-	return sendBriefly(c, s.farewell())
-}
-
-// farewell tells a client when to come back.
-func (s *Service) farewell() []byte {
-	return append(sse.AppendRetry(nil, jitter(s.cfg.Retry)), '\n')
-}
-
-// jitter returns d give or take a third, so that clients do not come back together.
-func jitter(d time.Duration) time.Duration {
-	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
+	return sendBriefly(c, Farewell(s.cfg.Retry))
 }

@@ -92,3 +92,10 @@ func (d *delivery) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstHistogram(d.desc, all.n, all.sum.Seconds(), buckets)
 }
+
+// count returns how many deliveries were observed.
+func (d *delivery) count() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all.n
+}

@@ -15,50 +15,12 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 
-	"rejoin/services/sse-edge/window"
-
 	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
 )
-
-func TestAFilterShowsWhatItNames(t *testing.T) {
-	const (
-		progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`
-		warning  = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":"x"}}`
-		odd      = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"WARNING"}}`
-		call     = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}`
-		result   = `{"jsonrpc":"2.0","id":1,"result":{"method":"notifications/progress"}}`
-		lines    = "{\n\"method\":\r\n\"notifications/progress\"}"
-	)
-	for _, tt := range []struct {
-		filter filter
-		shown  []string
-	}{
-		{filter{}, []string{progress, warning, odd, call, result, lines}},
-		{filter{methods: []string{"notifications/progress"}}, []string{progress, lines}},
-		{filter{methods: []string{"notifications/*"}}, []string{progress, warning, odd, lines}},
-		{filter{methods: []string{"notifications/mess*", "sampling/createMessage"}}, []string{warning, odd, call}},
-		{filter{methods: []string{"*"}}, []string{progress, warning, odd, call, lines}},
-		{filter{methods: []string{"notifications", "Notifications/*", "x"}}, nil},
-		{filter{level: 3}, []string{progress, warning, odd, call, result, lines}},
-		{filter{level: 4}, []string{progress, odd, call, result, lines}},
-		{filter{level: 4, methods: []string{"notifications/*"}}, []string{progress, odd, lines}},
-		{filter{level: 3, methods: []string{"notifications/message"}}, []string{warning, odd}},
-	} {
-		var shown []string
-		for _, message := range []string{progress, warning, odd, call, result, lines} {
-			if tt.filter.shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
-				shown = append(shown, message)
-			}
-		}
-		if !slices.Equal(shown, tt.shown) {
-			t.Errorf("%+v shows %q, want %q", tt.filter, shown, tt.shown)
-		}
-	}
-}
 
 func TestAFilterThatCannotBeReadIsRefused(t *testing.T) {
 	f := newFixture(t)

@@ -356,18 +356,6 @@ func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 	}
 }
 
-func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
-	st := &stream{reader: cursor.InMemory(emptyWindow(1<<10), placeOf("s", "a"), 1)}
-	st.reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
-	if b := string(st.heartbeat()); b != ":\n\n" {
-		t.Errorf("the heartbeat is %q", b)
-	}
-	st.reader.Pending = nil
-	if b := string(st.heartbeat()); b == ":\n\n" {
-		t.Error("the heartbeat has no cursor")
-	}
-}
-
 // A session that the janitor has forgotten is as one that there never was: who waits for its name
 // receives the next session of the name, and a cursor of the first one belongs elsewhere.
 func TestReader_ForgottenSession(t *testing.T) {

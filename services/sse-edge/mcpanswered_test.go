@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"container/heap"
 	"net/http"
 	"strings"
 	"testing"
@@ -78,16 +77,4 @@ func TestACallWaitsForACheckOfTheLog(t *testing.T) {
 	c.primed()
 	c.says(progress(1), result(`"a"`))
 	c.over()
-}
-
-// Whoever does not know how to come back has the whole drain for its call.
-func TestADrainEndsCallsOfOlderClientsLast(t *testing.T) {
-	now := time.Now()
-	w := newWorker(&Service{cfg: Config{Drain: time.Hour}})
-	st := &stream{mcp: newForm(mcpClient{version: "2025-06-18"}, "abcdefabcdef-7"), beatAt: now, endAt: now.Add(forever)}
-	heap.Push(&w.timers, st)
-	w.drainOne(st, now)
-	if left := st.endAt.Sub(now); left != time.Hour || st.cause != "drain" {
-		t.Errorf("ends after %v because of %q", left, st.cause)
-	}
 }

@@ -45,9 +45,9 @@ type attachments struct {
 
 // attached are the connections to one stream that this edge has.
 type attached struct {
-	streams []*stream // oldest first
+	streams []*mcpForm // oldest first
 	// holder gets the messages; nil while nobody here does.
-	holder *stream
+	holder *mcpForm
 	// revision is that of the newest record known of, 0 for none; written is when this
 	// edge wrote it, and other is whose it is otherwise.
 	revision uint64
@@ -58,14 +58,14 @@ type attached struct {
 }
 
 // add takes in a connection, behind those that claimed the stream before it.
-func (at *attached) add(st *stream) {
+func (at *attached) add(st *mcpForm) {
 	i := len(at.streams)
-	for c := st.mcp.claim.revision; c != 0 && i > 0 && at.streams[i-1].mcp.claim.revision > c; i-- {
+	for c := st.claim.revision; c != 0 && i > 0 && at.streams[i-1].claim.revision > c; i-- {
 	}
 	at.streams = slices.Insert(at.streams, i, st)
 }
 
-func (at *attached) newest() *stream { return at.streams[len(at.streams)-1] }
+func (at *attached) newest() *mcpForm { return at.streams[len(at.streams)-1] }
 
 const (
 	attachTimeout = 2 * time.Second        // of a request to NATS
@@ -94,7 +94,7 @@ func attachKey(at window.Place) string {
 
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
-func (a *attachments) join(st *stream) {
+func (a *attachments) join(st *mcpForm) {
 	key := attachKey(st.reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,12 +104,12 @@ func (a *attachments) join(st *stream) {
 		a.places[key] = at
 	}
 	at.add(st)
-	if !st.quiet.Load() {
+	if !st.isQuiet() {
 		at.holder = st
 		return
 	}
 	a.came(key)
-	a.work.Go(func() { a.begin(key, st.mcp.claim) })
+	a.work.Go(func() { a.begin(key, st.claim) })
 }
 
 // came notes that nobody has to wait for a connection with a claim any more. The caller
@@ -153,7 +153,7 @@ func (a *attachments) claim(at window.Place) claim {
 }
 
 // leave lets go of a connection that has ended, at a place in its stream.
-func (a *attachments) leave(st *stream, where string) {
+func (a *attachments) leave(st *mcpForm, where string) {
 	key := attachKey(st.reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,12 +161,12 @@ func (a *attachments) leave(st *stream, where string) {
 	if at == nil {
 		return
 	}
-	at.streams = slices.DeleteFunc(at.streams, func(other *stream) bool { return other == st })
+	at.streams = slices.DeleteFunc(at.streams, func(other *mcpForm) bool { return other == st })
 	if at.holder == st {
 		at.holder = nil
 		if len(at.streams) > 0 {
 			a.turn(at, at.newest(), where)
-		} else if at.revision > 0 || st.mcp.claim.tried {
+		} else if at.revision > 0 || st.claim.tried {
 			a.work.Go(func() { a.release(key, where) })
 		}
 	}
@@ -176,9 +176,9 @@ func (a *attachments) leave(st *stream, where string) {
 }
 
 // turn has a connection get the messages from now on. The caller holds the lock.
-func (a *attachments) turn(at *attached, st *stream, where string) {
+func (a *attachments) turn(at *attached, st *mcpForm, where string) {
 	at.holder = st
-	st.worker.send(post{stream: st, what: newsTurn, where: where})
+	st.turn(where)
 }
 
 // begin has the newest connection get the messages, after a claim.
@@ -199,7 +199,7 @@ func (a *attachments) begin(key string, c claim) {
 	var handed chan string
 	if c.revision > at.revision {
 		at.revision, at.written, at.other = c.revision, time.Now(), ""
-		if old == nil && st.mcp.behind && a.alive(c.before) {
+		if old == nil && st.turns.behind && a.alive(c.before) {
 			handed = make(chan string, 1)
 			at.handed = handed
 		}
@@ -225,9 +225,9 @@ func (a *attachments) alive(r attachRecord) bool {
 }
 
 // rest has a connection be quiet, and returns where it stands then.
-func (a *attachments) rest(st *stream) string {
+func (a *attachments) rest(st *mcpForm) string {
 	rested := make(chan string, 1)
-	st.worker.send(post{stream: st, what: newsRest, rested: rested})
+	st.rest(rested)
 	return a.await(rested)
 }
 
@@ -292,7 +292,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 }
 
 // handOver tells an edge that has claimed a stream where the connection here stands.
-func (a *attachments) handOver(key string, st *stream, to string, revision uint64) {
+func (a *attachments) handOver(key string, st *mcpForm, to string, revision uint64) {
 	where := a.rest(st)
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()

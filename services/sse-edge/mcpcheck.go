@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/shared/rpc"
 )
 
@@ -20,45 +18,44 @@ const (
 	maxChecks = 64
 )
 
-// checkDue reports whether the bridge is to be asked.
-func (st *stream) checkDue(now time.Time) bool {
-	return st.mcp != nil && !st.mcp.checkAt.IsZero() && !st.mcp.checkAt.After(now)
-}
+// due is when the bridge is asked about the call next.
+func (m *mcpForm) due() time.Time { return m.checkAt }
 
-// check asks the bridge about a call that a client waits for. A bridge that does not
-// know of it ends its stream, with an error.
-func (w *worker) check(st *stream, now time.Time) {
-	s := w.service
-	st.mcp.checkAt = now.Add(s.checkEvery)
+// tick asks the bridge about a call, unless too many others are being asked about.
+func (m *mcpForm) tick(now time.Time) {
+	s := m.service
+	m.checkAt = now.Add(s.checkEvery)
 	select {
 	case s.checks <- struct{}{}:
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: st.reader.Place.Session, Stream: st.reader.Place.Stream}
+	call := rpc.Call{Action: rpc.Check, Session: m.reader.Place.Session, Stream: m.reader.Place.Stream}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.base, takenTimeout)
 		defer cancel()
-		what := newsHeard
-		if _, err := call.Do(ctx, s.nc); errors.Is(err, rpc.ErrNobody) {
-			what = newsUnheard
-		}
-		w.post(st, what)
+		_, err := call.Do(ctx, s.nc)
+		m.do(func() {
+			if errors.Is(err, rpc.ErrNobody) {
+				m.noBridge(time.Now())
+			} else {
+				m.unheard = time.Time{}
+			}
+		})
 	})
 }
 
-// unheard notes that no bridge listens, and gives a call up for which none has for long.
-// That is between the edge and this client: a bridge that comes later says more.
-func (w *worker) unheard(st *stream, now time.Time) {
+// noBridge gives the call up when no bridge has listened for long.
+func (m *mcpForm) noBridge(now time.Time) {
 	switch {
-	case st.over:
-	case st.mcp.unheard.IsZero():
-		st.mcp.unheard = now
-	case now.Sub(st.mcp.unheard) < w.service.unheardFor || st.away:
+	case m.over():
+	case m.unheard.IsZero():
+		m.unheard = now
+	case now.Sub(m.unheard) < m.service.unheardFor || m.phase.away():
 	default:
-		w.service.metrics.abandoned.Inc()
-		st.mcp.lost = true
-		w.tell(st, cursor.Step{Ended: true})
+		m.service.metrics.abandoned.Inc()
+		m.lost = true
+		m.finish()
 	}
 }

@@ -31,7 +31,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || id.Stream == "") {
-		s.metrics.gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.streams.metrics.gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
@@ -43,14 +43,13 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		req.at.Stream, req.start = id.Stream, cursor.Start{After: last}
 	}
 	form := newForm(who, req.at.Stream)
-	form.behind, form.served = req.start.Now, false
-	st, err := s.mcpBegin(c, who, req, form)
-	if err != nil {
+	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
+	form.waitTurn(req.start.Now)
 	if len(form.call) > 0 {
 		if over, err := s.isOver(req); over || err != nil {
-			st.drop()
+			form.drop()
 			if over {
 				return c.SendStatus(http.StatusNoContent)
 			}
@@ -58,7 +57,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		}
 	}
 	form.claim = s.attached.claim(req.at)
-	return s.handOver(c, st)
+	return form.handOver(c)
 }
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
@@ -86,13 +85,13 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 	default:
 		return err
 	}
-	s.metrics.refused.WithLabelValues(reason).Inc()
+	s.streams.refused(reason)
 	return s.comeBack(c, who)
 }
 
 // comeBack answers with a stream that ends at once, and keeps the client's place.
 func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
-	b := sse.AppendRetry(nil, jitter(s.cfg.Retry))
+	b := sse.AppendRetry(nil, Jitter(s.cfg.Retry))
 	if id, err := event.ParseID(c.Get(headerLastID)); err == nil && who.primed() {
 		b = appendPrime(b, id.String())
 	} else {

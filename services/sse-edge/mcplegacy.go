@@ -46,7 +46,7 @@ func parseLegacyID(text string) (name, id string, ok bool) {
 
 // legacyGet opens the event stream of a new session, or resumes one.
 func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
-	form := &mcpForm{legacy: true, served: true}
+	form := &mcpForm{legacy: true}
 	req := request{at: window.Place{Session: uuid.NewString()}, start: cursor.Start{Now: true}}
 	if last := c.Get(headerLastID); last != "" {
 		name, id, ok := parseLegacyID(strings.Clone(last))
@@ -57,25 +57,25 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		if err != nil {
 			return err
 		}
-		req.at.Session, req.at.Life, req.start, form.served = name, rec.Life, cursor.Start{After: id}, false
+		req.at.Session, req.at.Life, req.start = name, rec.Life, cursor.Start{After: id}
 	} else if !who.grants.MaySubscribe(req.at.Session) {
 		return s.cfg.Access.Insufficient(c)
 	}
-	st, err := s.mcpBegin(c, who, req, form)
-	if err != nil {
+	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
-	if !form.served {
+	if !req.start.Now {
+		form.waitTurn(false)
 		form.claim = s.attached.claim(req.at)
 	}
-	return s.handOver(c, st)
+	return form.handOver(c)
 }
 
 // endpoint is the first block: where to post. Its ID lets a client come back that is cut
 // off before the first message.
-func (st *stream) endpoint(position uint64) []byte {
-	name := st.reader.Place.Session
-	return sse.AppendEvent(nil, legacyID(name, st.reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+func (m *mcpForm) endpoint(position uint64) []byte {
+	name := m.reader.Place.Session
+	return sse.AppendEvent(nil, legacyID(name, m.reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }
 
 // legacyPost takes a message. What is said to it comes on the event stream.

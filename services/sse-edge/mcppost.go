@@ -14,6 +14,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -176,8 +177,8 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
 	req := request{at: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
-	st, err := s.mcpBegin(c, who, req, newForm(who, call.Stream))
-	if err != nil {
+	st := newForm(who, call.Stream)
+	if err := s.mcpBegin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
 	handedOver := false
@@ -204,14 +205,14 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	}
 	switch {
 	case plain && len(st.step.Gaps) == 0 && len(st.step.Items) > 0 && isResponse(messageOf(st.step.Items[0])):
-		s.told(st.reader, st.step, 1, st.asked)
+		s.streams.told(st.reader, st.step, 1, st.asked)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 		return postJSON, c.Send(messageOf(st.step.Items[0]))
 	case st.step.Ended:
 		return postStream, s.whole(c, st)
 	}
 	handedOver = true
-	return postStream, s.handOver(c, st)
+	return postStream, st.handOver(c)
 }
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are what a client is told.
@@ -268,14 +269,27 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 }
 
 // whole answers with all of a stream that has ended already. The connection goes on.
-func (s *Service) whole(c *fiber.Ctx, st *stream) error {
-	body := st.opening(st.reader.ResumesAt(st.step))
+func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
+	body := st.opening(c.UserContext(), beginning{position: st.reader.ResumesAt(st.step)})
 	step := st.settle(st.step)
-	s.told(st.reader, step, len(step.Items), st.asked)
+	s.streams.told(st.reader, step, len(step.Items), st.asked)
 	for i := range step.Items {
 		body = append(body, step.Items[i].Frame...)
 	}
 	body = append(body, st.closing(step)...)
 	eventStream(&c.Response().Header)
 	return c.Send(body)
+}
+
+// asks begins the span of what a bridge is asked, which it goes on with. When it is not
+// sampled, the bridge gets the client's own trace context.
+func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
+	_, span := s.traces.Start(by, tracing.NameAsk, trace.SpanKindClient)
+	if span.IsRecording() {
+		span.SetAttributes(tracing.Ask(rpc.Subject(call.Session), call.Session, call.Stream)...)
+		call.Trace = tracing.Of(span.SpanContext())
+	} else {
+		call.Trace = tracing.Read(call.Header.Values)
+	}
+	return span
 }

@@ -3,31 +3,19 @@ package edge
 import (
 	"strings"
 
-	"rejoin/services/sse-edge/cursor"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the edge's own; none is labelled by session, stream or path.
+// metrics are those of requests; none is labelled by session, stream or path.
 type metrics struct {
-	connections   prometheus.Gauge
-	blocked       prometheus.Gauge
-	opened        prometheus.Counter
-	closed        *prometheus.CounterVec
-	refused       *prometheus.CounterVec
-	sent          prometheus.Counter
-	sentBytes     prometheus.Counter
-	blockedWrites prometheus.Counter
-	delivery      *delivery
-	pages         prometheus.Counter
-	resumes       *prometheus.CounterVec
-	gaps          *prometheus.CounterVec
-	posts         *prometheus.CounterVec
-	abandoned     prometheus.Counter
-	mcp           prometheus.Gauge
+	pages     prometheus.Counter
+	resumes   *prometheus.CounterVec
+	posts     *prometheus.CounterVec
+	abandoned prometheus.Counter
+	mcp       prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, maxConnections int) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
 	}
@@ -44,28 +32,13 @@ func newMetrics(reg prometheus.Registerer, maxConnections int) *metrics {
 		return vec
 	}
 	m := &metrics{
-		connections:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
-		blocked:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
-		blockedWrites: counter("blocked_writes_total", "Writes to event streams that found the client's socket full."),
-		delivery:      newDelivery(),
-		opened:        counter("connections_opened_total", "Event streams that were opened."),
-		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
-			"ended", "gone", "age", "expired", "revoked", "drain", "slow", "failed"),
-		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
-			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
-		sent:      counter("events_sent_total", "Events written to event streams and pages."),
-		sentBytes: counter("sent_bytes_total", "Bytes written to event streams."),
-		pages:     counter("pages_total", "Pages answered to polls."),
-		resumes:   vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
-		gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
-			string(cursor.ReasonUnknown), string(cursor.ReasonExpired), string(cursor.ReasonTrimmed), string(cursor.ReasonCleared), string(cursor.ReasonRolledBack), string(cursor.ReasonDamaged)),
+		pages:   counter("pages_total", "Pages answered to polls."),
+		resumes: vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
 		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
 			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
 		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),
 		mcp:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
-	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
-	limit.Set(float64(maxConnections))
-	reg.MustRegister(m.connections, limit, m.blocked, m.blockedWrites, m.delivery, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.pages, m.resumes, m.gaps, m.posts, m.abandoned, m.mcp)
+	reg.MustRegister(m.pages, m.resumes, m.posts, m.abandoned, m.mcp)
 	return m
 }

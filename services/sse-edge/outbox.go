@@ -7,9 +7,6 @@ import (
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/services/sse-edge/window"
-
-	"rejoin/shared/event"
-	"rejoin/shared/sse"
 )
 
 // outbox is what is written to a client next: blocks of its own, the frames of a
@@ -84,10 +81,10 @@ func (o *outbox) fill(st *stream, s cursor.Step) {
 	o.add(st.head)
 	st.head = nil
 	if len(s.Gaps) > 0 {
-		o.block(st.gaps(s))
+		o.block(st.format.gaps(s))
 	}
 	o.ends = append(o.ends, o.size)
-	if st.rewritten() {
+	if st.format.rewrites() {
 		for i := range s.Items {
 			o.rewrite(st, &s.Items[i])
 		}
@@ -95,7 +92,7 @@ func (o *outbox) fill(st *stream, s cursor.Step) {
 		o.frames(s.Items)
 	}
 	if s.Ended {
-		o.block(st.closing(s))
+		o.block(st.format.closing(s))
 		o.end()
 	}
 	o.ends = append(o.ends, o.size)
@@ -119,23 +116,10 @@ func (o *outbox) frames(items []window.Item) {
 	}
 }
 
-// rewrite adds an event as a flow, or a stream with envelopes, shows it.
+// rewrite adds an event as the stream's format shows it.
 func (o *outbox) rewrite(st *stream, it *window.Item) {
-	id := st.reader.ID(it.Sequence)
 	from := len(o.made)
-	if st.envelope {
-		o.object = appendObject(o.object[:0], it, st.reader.Tags)
-		o.made = sse.AppendEvent(o.made, id, "", o.object)
-	} else {
-		typ, data := window.FrameParts(it.Frame)
-		switch {
-		case st.mcp != nil:
-			id = legacyID(st.reader.Place.Session, id)
-		case typ == event.DefaultType:
-			typ = ""
-		}
-		o.made = sse.AppendEvent(o.made, id, typ, data)
-	}
+	o.made, o.object = st.format.event(o.made, o.object, it)
 	o.block(o.made[from:])
 	o.ends = append(o.ends, o.size)
 }

@@ -23,7 +23,7 @@ import (
 func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := emptyWindow(16 << 10)
-		at := placeOf("s", "a")
+		at := window.Place{Session: "s", Stream: "a"}
 		count := rapid.Uint64Range(0, 30).Draw(t, "events")
 		for n := uint64(1); n <= count; n++ {
 			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
@@ -39,7 +39,8 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		}
 		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
-		st := &stream{reader: r, envelope: rapid.Bool().Draw(t, "envelope"), head: head, chunked: rapid.Bool().Draw(t, "chunked")}
+		st := newSSE(&streams{}, r, asked{}, rapid.Bool().Draw(t, "envelope"))
+		st.head, st.chunked = head, rapid.Bool().Draw(t, "chunked")
 		var o outbox
 		o.fill(st, s)
 		all := bytes.Join(o.buffers, nil)
@@ -50,7 +51,7 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 			return
 		}
 		n := rapid.IntRange(0, o.size-1).Draw(t, "taken")
-		buffers, told := o.cut(n, st.rewritten())
+		buffers, told := o.cut(n, st.format.rewrites())
 		rest := bytes.Join(buffers, nil)
 		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
 			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
@@ -102,7 +103,7 @@ func messageAt(sequence uint64, at window.Place, data string) eventlog.Entry {
 
 func TestFramesAreJoinedOnlyWithinASegment(t *testing.T) {
 	w := emptyWindow(16 << 10) // segments of 1 KiB
-	at := placeOf("s", "a")
+	at := window.Place{Session: "s", Stream: "a"}
 	for n := uint64(1); n <= 60; n++ {
 		w.Append(messageAt(n, at, fmt.Sprintf(`{"n":%d}`, n)), 0)
 	}

@@ -75,14 +75,14 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
 	if len(step.Gaps) > 0 && req.onGapError {
-		s.told(r, step, 0, by) // of its events the client gets none
+		s.streams.told(r, step, 0, by) // of its events the client gets none
 		return nil, goneProblem(step.Gaps[0])
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
-	s.told(r, step, len(step.Items), by)
+	s.streams.told(r, step, len(step.Items), by)
 	var g *gapData
 	if len(step.Gaps) > 0 {
 		one := merged(step.Gaps)
@@ -138,7 +138,7 @@ const goneEvery = time.Second
 // listening returns a context that ends when the client has hung up, or the edge stops.
 func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(s.base)
-	raw, err := rawOf(conn)
+	raw, err := RawOf(conn)
 	if err != nil {
 		return ctx, cancel
 	}
@@ -176,7 +176,7 @@ func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 		case <-r.Wait(step):
 		case <-timer.C:
 			return step, nil
-		case <-s.drain:
+		case <-s.streams.draining():
 			return step, nil
 		case <-ctx.Done():
 			return step, ctx.Err()

@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rejoin/services/sse-edge/admission"
@@ -133,17 +131,13 @@ type Service struct {
 	app      *fiber.App
 	ln       net.Listener
 	parts    *cursor.Partitions
-	workers  []*worker
-	next     atomic.Uint64 // counts the streams, to share them out
-	numbers  atomic.Uint64 // of those that have begun
-	diary    *diary
+	streams  *streams
 	metrics  *metrics
 	traces   *tracing.Traces
 	memory   *quota.Pool // that clients may make the edge hold, in bytes
 
-	base  context.Context // of all streams; ends when they must
-	end   context.CancelFunc
-	drain chan struct{} // closed when the edge begins to stop
+	base context.Context // of all streams; ends when they must
+	end  context.CancelFunc
 
 	attached *attachments
 	checks   chan struct{} // holds a token for each check that goes on
@@ -162,7 +156,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
 		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
-		drain: make(chan struct{}), nc: b.Conn, diary: newDiary(), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
+		nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
 	s.admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
 		_, ok := b.Sessions.Session(name)
@@ -176,14 +170,15 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
-	s.metrics = newMetrics(env.Metrics, cfg.MaxConnections)
+	s.metrics = newMetrics(env.Metrics)
+	s.streams = newStreams(streamsConfig{
+		Base: s.base, Admission: s.admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
+		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain, Retention: b.Log.Settings().MaxAge,
+	})
 	s.parts = cursor.New(cursor.Config{
 		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
 		WindowBytes: cfg.WindowBytes, Backfill: cfg.WindowBackfill, LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
 	})
-	for range runtime.GOMAXPROCS(0) {
-		s.workers = append(s.workers, newWorker(s))
-	}
 	env.Health.Add("windows", s.parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
@@ -225,9 +220,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Go(func() { s.attached.run(tailCtx) })
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
-	for _, w := range s.workers {
-		workers.Go(func() { w.run(stopWorkers) })
-	}
+	workers.Go(func() { s.streams.run(stopWorkers) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(serveCtx, s.app, s.ln, s.cfg.WriteTimeout) }()
@@ -255,14 +248,10 @@ func (s *Service) Run(ctx context.Context) error {
 // drainStreams closes all event streams within a time and waits for them.
 func (s *Service) drainStreams(within time.Duration) {
 	s.admitted.Close()
-	close(s.drain)
+	s.streams.beginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off behind it.
 	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
 	defer cut.Stop()
 	s.admitted.Wait()
-}
-
-func (s *Service) nextWorker() *worker {
-	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }

@@ -61,7 +61,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req reques
 		case <-r.Wait(found):
 		case <-timer.C:
 			return v.page, nil
-		case <-s.drain:
+		case <-s.streams.draining():
 			return v.page, nil
 		case <-ctx.Done():
 			return v.page, nil

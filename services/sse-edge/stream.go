@@ -3,129 +3,138 @@ package edge
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/services/sse-edge/window"
-
-	"github.com/gofiber/fiber/v2"
-
-	"rejoin/shared/sse"
-	"rejoin/shared/web"
-)
-
-// One step of the cursor loop: as many frames as one write may carry.
-const (
-	stepEvents = 1024
-	stepBytes  = 256 << 10
+	"rejoin/shared/inspect"
 )
 
 // logRetry is how long a stream waits when the log cannot be read.
 const logRetry = 500 * time.Millisecond
 
-// stream answers with an event stream. Trouble that will pass is a 200 that ends
-// at once with a reconnection time, since anything else stops an EventSource for good.
-func (s *Service) stream(c *fiber.Ctx, req request) error {
-	by, err := s.letIn(c, req.at.Session)
-	if err != nil {
-		return s.sendLater(c)
-	}
-	handedOver := false
-	defer func() {
-		if !handedOver {
-			s.admitted.Leave(by.Visit)
-		}
-	}()
-	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
-	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.comesBack(by.ctx, req.at, err)
-		return s.later(c, "unavailable")
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if !handedOver {
-			r.Close()
-		}
-	}()
-	if r.Finished() {
-		return c.SendStatus(fiber.StatusNoContent)
-	}
-	st := &stream{service: s, reader: r, asked: by, envelope: req.envelope, filter: req.filter, expires: req.expires, guest: req.guest}
-	from := beginning{fresh: r.Fresh, resumes: req.start.After != "", position: r.Cursor, read: req.onGapError}
-	if req.onGapError {
-		if st.step, err = s.poll(s.base, r, 0); err != nil {
-			s.comesBack(by.ctx, req.at, err)
-			return s.later(c, "unavailable")
-		}
-		if len(st.step.Gaps) > 0 {
-			s.told(r, st.step, 0, by)
-			return goneProblem(st.step.Gaps[0])
-		}
-	}
-	st.head = responseHead(c, st.chunked)
-	handedOver = true
-	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) { st.hand(conn, from) })
-	return nil
+// format is how a stream writes to its client. Its methods are called by the stream's worker,
+// before there is one by whoever makes the stream.
+type format interface {
+	// kind is the same for formats that make the same blocks of a step.
+	kind() string
+	// protocol says what those who watch are shown.
+	protocol() inspect.Protocol
+	// opening returns the first block.
+	opening(ctx context.Context, from beginning) []byte
+	// rewrites reports whether events are sent as event makes them, and not as the window's
+	// frames. room is memory that event may use and returns.
+	rewrites() bool
+	event(b, room []byte, it *window.Item) (event, roomLeft []byte)
+	// gaps returns the blocks of a step's gaps, and closing the last one of a step that ends
+	// the stream.
+	gaps(s cursor.Step) []byte
+	closing(s cursor.Step) []byte
+	heartbeat() []byte
+	// farewell returns the last block of a stream whose client is to come back.
+	farewell() []byte
 }
 
-// clientAddress is what a request's client counts as.
-func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
-	return web.Counted(s.cfg.Clients.Address(c))
+// companion goes with a stream from its beginning to its end. Its methods are called by the
+// stream's worker.
+type companion interface {
+	// begun is called when the worker has taken the stream, and ended once it is done with it,
+	// or could not take it.
+	begun()
+	ended(begun bool)
+	// told is called after the client received events of a step, and moved when its cursor was
+	// moved to that of another connection.
+	told(s cursor.Step, events int)
+	moved()
+	// tick is called at due, unless that is zero.
+	due() time.Time
+	tick(now time.Time)
 }
+
+// phase is what a stream does. Its worker changes it.
+type phase uint8
+
+const (
+	behind   phase = iota // there may be more after its cursor
+	live                  // its cursor was at the window's end when it was last looked at, and all was written
+	reading               // a goroutine reads the log for it
+	flushing              // a goroutine writes what the socket did not take
+	closing               // likewise, and it is the last block
+)
+
+// away reports whether a goroutine has the stream.
+func (p phase) away() bool { return p >= reading }
 
 // stream is one event stream: a reader's cursor and the connection that it is sent
 // to. It belongs to its worker, and while it is away, step and err and the reader
 // belong to the goroutine that it is away in.
 type stream struct {
-	service  *Service
-	reader   *cursor.Reader
-	asked    asked
-	conn     net.Conn
-	raw      syscall.RawConn // of conn
-	envelope bool
-	filter   *filter
-	mcp      *mcpForm    // nil on /v1
-	quiet    atomic.Bool // another connection gets the messages; its worker changes it
-	chunked  bool        // its blocks are chunks
+	streams   *streams
+	reader    *cursor.Reader
+	asked     asked
+	format    format
+	companion companion // nil: there is none
+	conn      net.Conn
+	raw       syscall.RawConn // of conn
+	chunked   bool            // its blocks are chunks
 	// head is what the connection begins with: the response's head and the first block.
 	head []byte
 
-	away     bool               // a goroutine reads for it, or writes to it
-	flushing bool               // it is the latter
-	again    bool               // its chain has changed meanwhile
-	waits    bool               // its cursor was at the window's end when it was last looked at, and all was written
-	cancel   context.CancelFunc // of the read
-	step     cursor.Step        // what the read found
-	err      error              // of the read or write
-	ended    bool               // what is being flushed is the last block
-	over     bool               // the worker is done with it
-	reason   string             // why
+	filter   *filter       // nil: all events are shown
+	expires  time.Time     // when the client's token does; zero without access control
+	expiring func() []byte // warns the client of that; nil: it is not warned
+	revoked  func() bool   // asked with each heartbeat; nil: never
+	// endsAtGap ends the stream with its first gap, ageless keeps it however old it gets, and
+	// stays keeps it as long as possible when the edge stops. Of a routine stream, coming and a
+	// regular end are no news.
+	endsAtGap, ageless, stays, routine bool
 
-	worker *worker       // of a stream of MCP
-	rested chan<- string // takes where it stands once it is back
+	phase  phase
+	again  bool               // its chain has changed while it was away
+	cancel context.CancelFunc // of the read
+	step   cursor.Step        // what the read found
+	err    error              // of the read or write
+	reason string             // why the worker is done with it; empty until then
 
-	sub  *subscription // to the reader's chain
-	slot int           // where in sub.streams it is
+	worker *worker       // empty until it has one
+	sub    *subscription // to the reader's chain
+	slot   int           // where in sub.streams it is
+	turns  turns
 
 	timer         int // where in the worker's timers it is
 	beatAt, endAt time.Time
 	retryAt       time.Time // when the log is read again; zero when it could be read
 	cause         string    // why it ends at endAt: the metric's reason
-	expires       time.Time // when the client's token does; zero without access control
-	guest         *guest    // who reads it, if that is a member; asked for with each heartbeat
-	warnAt        time.Time // when the client is told of that; zero when it was, or need not be
+	warnAt        time.Time // when the client is told that its token expires; zero when it was, or need not be
 
 	traffic traffic
+}
+
+// newStream returns a stream, which has to be handed over or dropped.
+func newStream(s *streams, r *cursor.Reader, by asked) *stream {
+	return &stream{streams: s, reader: r, asked: by, turns: turns{served: true}}
+}
+
+// drop ends a stream that was not handed over.
+func (st *stream) drop() {
+	st.reader.Close()
+	st.streams.cfg.Admission.Leave(st.asked.Visit)
+}
+
+// over reports whether the worker is done with the stream.
+func (st *stream) over() bool { return st.reason != "" }
+
+// settle returns what the client receives of a step.
+func (st *stream) settle(s cursor.Step) cursor.Step {
+	if st.endsAtGap && len(s.Gaps) > 0 {
+		s.Items, s.More, s.Ended = nil, false, true
+	}
+	return s
 }
 
 // due is when the clock has something for the stream next.
@@ -140,8 +149,10 @@ func (st *stream) due() time.Time {
 	if !st.warnAt.IsZero() && st.warnAt.Before(due) {
 		due = st.warnAt
 	}
-	if st.mcp != nil && !st.mcp.checkAt.IsZero() && st.mcp.checkAt.Before(due) {
-		due = st.mcp.checkAt
+	if st.companion != nil {
+		if at := st.companion.due(); !at.IsZero() && at.Before(due) {
+			due = at
+		}
 	}
 	return due
 }
@@ -161,34 +172,29 @@ type beginning struct {
 // hand takes over the connection. It does not keep the goroutine that calls it, with
 // the buffers of the request, while the log is read.
 func (st *stream) hand(conn net.Conn, from beginning) {
-	s := st.service
-	st.conn = web.Unwrap(conn) // writev needs it
+	s := st.streams
+	st.conn = conn
 	s.metrics.opened.Inc()
 	s.metrics.connections.Inc()
-	if st.mcp != nil {
-		s.metrics.mcp.Inc()
-	}
 	w := s.nextWorker()
-	s.admitted.Hold() // before anything can end the stream
+	st.worker = w
+	s.cfg.Admission.Hold() // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
-			s.comesBack(st.asked.ctx, st.reader.Place, err)
-			s.metrics.refused.WithLabelValues("unavailable").Inc()
+			s.reconnects(st.asked.ctx, st.reader.Place, err)
+			s.refused("unavailable")
 			var out outbox
-			out.only(st, st.farewell(), true)
+			out.only(st, st.format.farewell(), true)
 			_ = flush(st.conn, append([][]byte{st.head}, out.buffers...), s.cfg.WriteTimeout) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
-			if st.mcp != nil && st.quiet.Load() {
-				s.attached.miss(attachKey(st.reader.Place), st.mcp.claim)
-			}
-			w.finish(st)
-			s.admitted.Release()
+			w.finish(st, false)
+			s.cfg.Admission.Release()
 			return
 		}
 		w.post(st, newsBegun)
 		go func() { // with a small stack
-			defer s.admitted.Release()
+			defer s.cfg.Admission.Release()
 			waitUntilGone(st.conn)
 			w.post(st, newsGone)
 		}()
@@ -200,9 +206,9 @@ func (st *stream) hand(conn net.Conn, from beginning) {
 // with a cursor goes on there once what follows was read.
 func (st *stream) open(from beginning) (err error) {
 	r := st.reader
-	ctx, cancel := context.WithTimeout(st.service.base, openingTimeout)
+	ctx, cancel := context.WithTimeout(st.streams.base, openingTimeout)
 	defer cancel()
-	if st.raw, err = rawOf(st.conn); err != nil {
+	if st.raw, err = RawOf(st.conn); err != nil {
 		return err
 	}
 	if (from.fresh || from.resumes) && !from.read {
@@ -214,14 +220,10 @@ func (st *stream) open(from beginning) (err error) {
 		from.position = r.ResumesAt(st.step)
 	}
 	st.traffic.stood = from.position
-	st.connected(from)
-	if st.mcp != nil {
-		var out outbox
-		out.only(st, st.opening(from.position), false)
-		st.head = append(st.head, slices.Concat(out.buffers...)...)
-		return nil
-	}
-	st.head = st.connect(ctx, from)
+	st.logBegin(from)
+	var out outbox
+	out.only(st, st.format.opening(ctx, from), false)
+	st.head = append(st.head, slices.Concat(out.buffers...)...)
 	return nil
 }
 
@@ -236,10 +238,11 @@ func (st *stream) first(ctx context.Context, from beginning) (cursor.Step, error
 	if !from.resumes {
 		return read()
 	}
-	return st.service.resumed(st.reader, st.asked, read)
+	return st.streams.resumed(st.reader, st.asked, read)
 }
 
-func rawOf(conn net.Conn) (syscall.RawConn, error) {
+// RawOf returns what a connection is to the operating system.
+func RawOf(conn net.Conn) (syscall.RawConn, error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return nil, errors.ErrUnsupported
@@ -280,62 +283,30 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
 	return conn.SetWriteDeadline(time.Time{})
 }
 
-// connect appends the first block to the head of the response. A client that is told
-// of a gap next keeps the cursor that it came with until then: else a connection that
-// ends before would swallow the gap.
-func (st *stream) connect(ctx context.Context, from beginning) []byte {
-	s, r := st.service, st.reader
-	exists, oldest := r.About(ctx)
-	retained := -1.0
-	if age := s.log.Settings().MaxAge; age > 0 {
-		retained = age.Seconds()
+// logBegin writes a debug line about a stream that begins; cursor is where.
+func (st *stream) logBegin(from beginning) {
+	s, r := st.streams, st.reader
+	if !s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
+		return
 	}
-	gap := len(r.Pending)+len(st.step.Gaps) > 0
-	id := ""
-	if !gap {
-		id = r.ID(from.position)
+	message := "a subscriber connects"
+	if from.resumes {
+		message = "a subscriber resumes"
 	}
-	return appendJSON(sse.AppendRetry(st.head, s.cfg.Retry), id, "connect", connectData{
-		Session: r.Place.Session, Stream: orNull(r.Place.Stream), Exists: exists,
-		Resumed: from.resumes && !gap, Oldest: oldest, RetainedFor: retained,
-	})
+	s.logger.DebugContext(st.asked.ctx, message, "session", r.Place.Session, "stream", r.Place.Stream, "cursor", from.position) //nolint:sloglint // one of two constants
 }
 
-// heartbeat moves the client's cursor, but never over a gap that it has not been
-// told of yet.
-func (st *stream) heartbeat() []byte {
-	if st.mcp != nil || len(st.reader.Pending) > 0 {
-		return []byte(":\n\n")
+// logEnd writes a debug line about a stream that has ended.
+func (st *stream) logEnd() {
+	s, r := st.streams, st.reader
+	if s.logger.Enabled(st.asked.ctx, slog.LevelDebug) {
+		s.logger.DebugContext(st.asked.ctx, "a subscriber is gone", "session", r.Place.Session, "stream", r.Place.Stream, "cursor", r.Cursor, "reason", st.reason)
 	}
-	return sse.AppendEvent(nil, st.reader.ID(st.reader.Cursor), "cursor", []byte("{}"))
 }
 
-// closing is the last block of a stream or session that has ended with a step.
-func (st *stream) closing(s cursor.Step) []byte {
-	if st.mcp != nil {
-		return st.unanswered(s)
-	}
-	r := st.reader
-	return appendJSON(nil, r.ID(r.Cursor), "close", closeData{Status: "closed", Session: r.Place.Session, Stream: orNull(r.Place.Stream)})
-}
+// do has the stream's worker call a function.
+func (st *stream) do(f func()) { st.worker.send(post{run: f}) }
 
-// gaps returns the blocks of a step's gaps. All but the last carry the cursor that
-// the client came with, so that none is lost if the connection ends between them.
-func (st *stream) gaps(s cursor.Step) []byte {
-	if st.mcp != nil {
-		return st.lost(s)
-	}
-	var b []byte
-	resumesAt := st.reader.ID(st.reader.ResumesAt(s))
-	for i, g := range s.Gaps {
-		id := resumesAt
-		if i < len(s.Gaps)-1 {
-			id = ""
-		}
-		b = appendJSON(b, id, "gap", gapData{Reason: g.Reason, Certain: g.Certain, Stream: orNull(g.Stream), Requested: g.Requested, ResumesAt: resumesAt})
-	}
-	return b
-}
-
-// rewritten reports whether the client gets other bytes than the window's frames.
-func (st *stream) rewritten() bool { return st.envelope || st.reader.Place.Stream == "" }
+// finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
+// away.
+func (st *stream) finish() { st.worker.tell(st, cursor.Step{Ended: true}) }

@@ -10,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
-	"rejoin/shared/rpc"
 	"rejoin/shared/tracing"
 )
 
@@ -19,7 +18,7 @@ const maxDeliveries = 16
 
 // deliver makes a span of the delivery of a sampled event: a child of the publish, with a
 // link to the request.
-func (s *Service) deliver(r *cursor.Reader, it *window.Item, by asked) {
+func (s *streams) deliver(r *cursor.Reader, it *window.Item, by asked) {
 	number := it.Trail.Deliveries.Add(1)
 	if number > maxDeliveries {
 		return
@@ -41,7 +40,7 @@ func (s *Service) deliver(r *cursor.Reader, it *window.Item, by asked) {
 }
 
 // resumed reads what a client that came back has missed, in a span of its own.
-func (s *Service) resumed(r *cursor.Reader, by asked, read func() (cursor.Step, error)) (cursor.Step, error) {
+func (s *streams) resumed(r *cursor.Reader, by asked, read func() (cursor.Step, error)) (cursor.Step, error) {
 	_, span := s.traces.Start(by.ctx, tracing.NameResume, trace.SpanKindInternal)
 	defer span.End()
 	found, err := read()
@@ -60,17 +59,4 @@ func (s *Service) resumed(r *cursor.Reader, by asked, read func() (cursor.Step, 
 		tracing.Fail(span)
 	}
 	return found, err
-}
-
-// asks begins the span of what a bridge is asked, which it goes on with. When it is not
-// sampled, the bridge gets the client's own trace context.
-func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
-	_, span := s.traces.Start(by, tracing.NameAsk, trace.SpanKindClient)
-	if span.IsRecording() {
-		span.SetAttributes(tracing.Ask(rpc.Subject(call.Session), call.Session, call.Stream)...)
-		call.Trace = tracing.Of(span.SpanContext())
-	} else {
-		call.Trace = tracing.Read(call.Header.Values)
-	}
-	return span
 }

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"rejoin/services/sse-edge/window"
 
+	"github.com/prometheus/client_golang/prometheus"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -23,8 +25,13 @@ func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
 	return e
 }
 
+// untraced returns streams that nobody has opened.
+func untraced() *streams {
+	return &streams{metrics: newStreamMetrics(prometheus.NewRegistry(), 1), history: newDiary(), logger: slog.New(slog.DiscardHandler)}
+}
+
 // newTraced returns as much of an edge as traces need.
-func newTraced(t testing.TB, sampler sdk.Sampler) (*Service, *tracetest.InMemoryExporter) {
+func newTraced(t testing.TB, sampler sdk.Sampler) (*streams, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	p := sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sampler))
@@ -33,12 +40,14 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Service, *tracetest.InMemory
 			t.Error(err)
 		}
 	})
-	return &Service{traces: tracing.New(p), metrics: noMetrics()}, spans
+	s := untraced()
+	s.traces = tracing.New(p)
+	return s, spans
 }
 
 func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.ParentBased(sdk.NeverSample()))
-	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "01"), 0)
 	w.Append(sampled(2, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
@@ -64,7 +73,7 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 
 func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
-	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "01"), 0)
 	r := cursor.InMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
@@ -76,12 +85,12 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 
 // What a step of one event costs a worker more, for each client.
 func BenchmarkTold(b *testing.B) {
-	w, at := emptyWindow(1<<20), placeOf("s", "t")
+	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
 	st := cursor.Step{Items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
-	for name, s := range map[string]*Service{"off": {metrics: noMetrics()}, "unsampled": on} {
+	for name, s := range map[string]*streams{"off": untraced(), "unsampled": on} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

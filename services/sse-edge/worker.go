@@ -27,7 +27,7 @@ import (
 // stream, the more frames go into one write. Streams of one chain whose cursors
 // stand at the same place are served from one read.
 type worker struct {
-	service *Service
+	streams *streams
 	wake    chan struct{} // holds a token while something is queued
 
 	mu    sync.Mutex
@@ -72,30 +72,25 @@ func (s *subscription) Wake() {
 	}
 }
 
-// post tells a worker what happened to a stream.
+// post is news for a worker.
 type post struct {
 	stream *stream
 	what   news
-	where  string        // with newsTurn: where to go on, if that is known
-	rested chan<- string // with newsRest: takes where the stream stands; has room
-	asked  *inquiry      // with newsAsked, which is about no stream
+	run    func() // with newsRun, which may be about no stream
 }
 
+// news is what a worker hears of.
 type news uint8
 
 const (
-	newsBegun   news = iota // the stream is the worker's from now on: the first post of each
-	newsBack                // it is back from where it had to wait
-	newsGone                // its client has closed the connection
-	newsTurn                // it gets the messages from now on; see attachments
-	newsRest                // another one gets them
-	newsHeard               // a bridge listens to what is asked about its call
-	newsUnheard             // none does
-	newsAsked               // somebody wants to know of streams
+	newsRun   news = iota // the worker calls run
+	newsBegun             // the stream is the worker's from now on: the first post of each
+	newsBack              // it is back from where it had to wait
+	newsGone              // its client has closed the connection
 )
 
-func newWorker(s *Service) *worker {
-	return &worker{service: s, wake: make(chan struct{}, 1), subs: map[*window.Chain]*subscription{}}
+func newWorker(s *streams) *worker {
+	return &worker{streams: s, wake: make(chan struct{}, 1), subs: map[*window.Chain]*subscription{}}
 }
 
 func (w *worker) post(st *stream, what news) { w.send(post{stream: st, what: what}) }
@@ -116,7 +111,7 @@ func (w *worker) rouse() {
 
 // run works until stop is closed, by when every stream must have ended.
 func (w *worker) run(stop <-chan struct{}) {
-	drain, over := w.service.drain, w.service.base.Done()
+	drain, over := w.streams.drain, w.streams.base.Done()
 	clock := time.NewTimer(0)
 	defer clock.Stop()
 	var dirty []*subscription
@@ -162,7 +157,7 @@ func (w *worker) run(stop <-chan struct{}) {
 			w.advance(st)
 		}
 		w.tick(time.Now())
-		w.service.metrics.delivery.add(&w.times)
+		w.streams.metrics.delivery.add(&w.times)
 		clear(dirty)
 		clear(posts)
 	}
@@ -176,16 +171,8 @@ func (w *worker) hear(p post) {
 		w.back(st)
 	case newsGone:
 		w.end(st, "gone")
-	case newsTurn:
-		w.takeTurn(st, p.where)
-	case newsRest:
-		w.rest(st, p.rested)
-	case newsHeard:
-		st.mcp.unheard = time.Time{}
-	case newsUnheard:
-		w.unheard(st, time.Now())
-	case newsAsked:
-		w.find(*p.asked)
+	case newsRun:
+		p.run()
 	}
 }
 
@@ -201,40 +188,37 @@ func (w *worker) begin(st *stream) {
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
-	cfg, now := w.service.cfg, time.Now()
-	st.asked.number, st.traffic.opened = w.service.numbers.Add(1), now.UnixMilli()
+	cfg, now := w.streams.cfg, time.Now()
+	st.asked.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
 	st.noteComing()
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
 	st.cause = "age"
-	if st.mcp != nil && !st.mcp.primed {
+	if st.ageless {
 		st.endAt = now.Add(forever)
 	}
 	if !st.expires.IsZero() {
-		if st.mcp == nil {
+		if st.expiring != nil {
 			st.warnAt = st.expires.Add(-expiryWarning)
 		}
 		if st.expires.Before(st.endAt) {
 			st.endAt, st.cause = st.expires, "expired"
 		}
 	}
-	if st.mcp != nil && len(st.mcp.call) > 0 {
-		st.mcp.checkAt = now.Add(w.service.checkEvery)
-	}
 	heap.Push(&w.timers, st)
 	select {
-	case <-w.service.drain:
+	case <-w.streams.drain:
 		w.drainOne(st, now)
 	default:
 	}
-	if st.mcp != nil {
-		st.worker = w
-		w.service.attached.join(st)
+	if st.companion != nil {
+		st.companion.begun()
+		heap.Fix(&w.timers, st.timer) // it may have something to do
 	}
 	first := st.step
 	st.step = cursor.Step{}
 	w.tell(st, first)
-	if w.service.base.Err() != nil {
+	if w.streams.base.Err() != nil {
 		w.end(st, "drain")
 	}
 	w.advance(st)
@@ -243,12 +227,12 @@ func (w *worker) begin(st *stream) {
 // advance sends what follows a stream's cursor.
 func (w *worker) advance(st *stream) {
 	switch {
-	case st.over, !st.retryAt.IsZero(): // the log could not be read a moment ago
+	case st.over(), !st.retryAt.IsZero(): // the log could not be read a moment ago
 		return
-	case st.quiet.Load():
+	case st.isQuiet():
 		w.endQuiet(st)
 		return
-	case st.away:
+	case st.phase.away():
 		st.again = true
 		return
 	case w.shared.serves(st):
@@ -265,7 +249,7 @@ func (w *worker) advance(st *stream) {
 	case !ok:
 		w.read(st)
 	case s.Empty() && !s.More:
-		st.waits = true
+		st.phase = live
 	default:
 		st.filter.show(&s)
 		w.out.fill(st, s)
@@ -278,10 +262,15 @@ func (w *worker) advance(st *stream) {
 // waiting for it.
 func (w *worker) serve(st *stream, s cursor.Step) {
 	whole := w.deliver(st, s)
-	if whole && st.waits && len(s.Items) > 0 {
+	if !whole {
+		return
+	}
+	if st.phase == live && len(s.Items) > 0 {
 		w.times.delivered(s.Items[0].Time)
 	}
-	st.waits = whole && !s.More
+	if st.phase = live; s.More {
+		st.phase = behind
+	}
 }
 
 // tell sends a step that is a stream's own.
@@ -310,18 +299,17 @@ func (w *worker) deliver(st *stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
 		n, err = w.writeNow(st)
-		w.service.metrics.sentBytes.Add(float64(n))
+		w.streams.metrics.sentBytes.Add(float64(n))
 	}
 	switch {
 	case err != nil:
 		w.end(st, "gone")
 		return false
 	case n < w.out.size:
-		rest, told := w.out.cut(n, st.rewritten())
+		rest, told := w.out.cut(n, st.format.rewrites())
 		w.wrote(st, s, told)
 		st.reader.GoBack(s, told)
-		st.ended = s.Ended && told > len(s.Items)
-		w.flush(st, rest)
+		w.flush(st, rest, s.Ended && told > len(s.Items))
 		return false
 	}
 	w.wrote(st, s, len(s.Items))
@@ -344,8 +332,10 @@ func (w *worker) writeNow(st *stream) (int, error) {
 // wrote notes how much of a step was written; see [outbox.cut].
 func (w *worker) wrote(st *stream, s cursor.Step, told int) {
 	st.traffic.wrote(min(told, len(s.Items)), w.now)
-	st.mcp.told(s, told)
-	w.service.told(st.reader, s, told, st.asked)
+	if st.companion != nil {
+		st.companion.told(s, min(told, len(s.Items)))
+	}
+	w.streams.told(st.reader, s, told, st.asked)
 }
 
 // write writes a block of the stream's own making.
@@ -358,8 +348,8 @@ func (w *worker) write(st *stream, block []byte) {
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
 // at the window.
 func (w *worker) read(st *stream) {
-	ctx, cancel := context.WithCancel(w.service.base)
-	st.away, st.waits, st.cancel, st.traffic.stood = true, false, cancel, st.reader.Cursor
+	ctx, cancel := context.WithCancel(w.streams.base)
+	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.reader.Cursor
 	go func() {
 		defer cancel()
 		st.step, st.err = st.reader.Next(ctx)
@@ -368,41 +358,43 @@ func (w *worker) read(st *stream) {
 }
 
 // flush has a goroutine write the rest of a frame to a socket that is full.
-func (w *worker) flush(st *stream, rest net.Buffers) {
-	st.away, st.flushing, st.waits = true, true, false
+func (w *worker) flush(st *stream, rest net.Buffers, last bool) {
+	if st.phase = flushing; last {
+		st.phase = closing
+	}
 	size := 0
 	for _, b := range rest {
 		size += len(b)
 	}
-	w.service.metrics.blockedWrites.Inc()
-	w.service.metrics.blocked.Inc()
+	w.streams.metrics.blockedWrites.Inc()
+	w.streams.metrics.blocked.Inc()
 	go func() {
-		st.err = flush(st.conn, rest, w.service.cfg.WriteTimeout)
-		w.service.metrics.blocked.Dec()
-		w.service.metrics.sentBytes.Add(float64(size))
+		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout)
+		w.streams.metrics.blocked.Dec()
+		w.streams.metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
 }
 
 // back goes on with a stream that had to wait.
 func (w *worker) back(st *stream) {
-	s, err, flushed := st.step, st.err, st.flushing
-	st.step, st.err, st.away, st.flushing, st.cancel = cursor.Step{}, nil, false, false, nil
+	s, err, was := st.step, st.err, st.phase
+	st.step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
 	again := st.again
 	st.again = false
 	switch {
-	case st.over:
+	case st.over():
 		st.reader.GoBack(s, 0) // nobody was sent what was read
-		w.finish(st)
-	case flushed && err != nil:
+		w.finish(st, true)
+	case was != reading && err != nil:
 		w.end(st, reasonToEnd(err))
-	case flushed && st.ended:
+	case was == closing:
 		w.end(st, "ended")
-	case flushed:
+	case was == flushing:
 		w.advance(st)
 	case err != nil:
 		st.tellRested()
-		w.service.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
+		w.streams.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
 			"session", st.reader.Place.Session, "stream", st.reader.Place.Stream, "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
@@ -418,10 +410,10 @@ func (w *worker) back(st *stream) {
 
 // end ends a stream; reason is the metric's.
 func (w *worker) end(st *stream, reason string) {
-	if st.over {
+	if st.over() {
 		return
 	}
-	st.over, st.reason = true, reason
+	st.reason = reason
 	_ = st.conn.Close() // the client may have done so before
 	heap.Remove(&w.timers, st.timer)
 	sub := st.sub
@@ -435,24 +427,23 @@ func (w *worker) end(st *stream, reason string) {
 	if st.cancel != nil {
 		st.cancel()
 	}
-	if !st.away {
-		w.finish(st)
+	if !st.phase.away() {
+		w.finish(st, true)
 	}
 }
 
 // finish lets go of what a stream held. Nobody uses it any more.
-func (w *worker) finish(st *stream) {
-	st.disconnected()
+func (w *worker) finish(st *stream, begun bool) {
+	st.logEnd()
 	st.reader.Close()
-	w.service.metrics.connections.Dec()
-	if st.mcp != nil {
-		w.service.metrics.mcp.Dec()
-		w.service.attached.leave(st, st.where())
-		st.tellRested()
+	w.streams.metrics.connections.Dec()
+	if st.companion != nil {
+		st.companion.ended(begun)
 	}
-	w.service.metrics.closed.WithLabelValues(st.reason).Inc()
+	st.tellRested()
+	w.streams.metrics.closed.WithLabelValues(st.reason).Inc()
 	st.noteEnd()
-	w.service.admitted.Leave(st.asked.Visit)
+	w.streams.cfg.Admission.Leave(st.asked.Visit)
 }
 
 func (w *worker) endAll() {
@@ -470,9 +461,9 @@ func (w *worker) drain() {
 }
 
 func (w *worker) drainOne(st *stream, now time.Time) {
-	at := now.Add(time.Duration(rand.Int64N(int64(w.service.cfg.Drain) + 1))) //nolint:gosec // no secret
-	if st.mcp != nil && !st.mcp.primed && len(st.mcp.call) > 0 {              // its client may not come back
-		at = now.Add(w.service.cfg.Drain)
+	at := now.Add(time.Duration(rand.Int64N(int64(w.streams.cfg.Drain) + 1))) //nolint:gosec // no secret
+	if st.stays {                                                             // its client may not come back
+		at = now.Add(w.streams.cfg.Drain)
 	}
 	if at.Before(st.endAt) {
 		st.endAt, st.cause = at, "drain"
@@ -495,18 +486,18 @@ func (w *worker) tick(now time.Time) {
 			w.advance(st)
 		case !st.warnAt.IsZero() && !st.warnAt.After(now):
 			w.warn(st, now)
-		case st.checkDue(now):
-			w.check(st, now)
+		case st.companion != nil && !st.companion.due().IsZero() && !st.companion.due().After(now):
+			st.companion.tick(now)
 			heap.Fix(&w.timers, st.timer)
-		case w.service.out(st.guest):
+		case st.revoked != nil && st.revoked():
 			st.cause = "revoked"
 			w.sendAway(st)
 		default:
-			st.beatAt = now.Add(w.service.cfg.Heartbeat)
+			st.beatAt = now.Add(w.streams.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
-			if !st.away && !st.over {
-				w.write(st, st.heartbeat())
+			if !st.phase.away() && !st.over() {
+				w.write(st, st.format.heartbeat())
 			}
 		}
 	}
@@ -519,8 +510,8 @@ func (w *worker) warn(st *stream, now time.Time) {
 	heap.Fix(&w.timers, st.timer)
 	w.advance(st) // so that it is told its newest place
 	switch {
-	case st.over:
-	case st.away:
+	case st.over():
+	case st.phase.away():
 		st.warnAt = now.Add(warnAgain)
 		heap.Fix(&w.timers, st.timer)
 	default:
@@ -530,14 +521,14 @@ func (w *worker) warn(st *stream, now time.Time) {
 
 // sendAway ends a stream and tells the client when to come back.
 func (w *worker) sendAway(st *stream) {
-	w.last(st, st.farewell())
+	w.last(st, st.format.farewell())
 	w.end(st, st.cause)
 }
 
 // last writes a stream's last block, if there is room for it in its socket and no frame
 // is unfinished.
 func (w *worker) last(st *stream, block []byte) {
-	if st.flushing {
+	if st.phase >= flushing {
 		return
 	}
 	w.forget()
@@ -580,16 +571,15 @@ func (t timers) wait(now time.Time) time.Duration {
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
-	read     cursor.Shared
-	sub      *subscription // nil: there is none
-	envelope bool
-	filter   string
-	mcp      bool
-	chunked  bool
+	read    cursor.Shared
+	sub     *subscription // nil: there is none
+	format  string
+	filter  string
+	chunked bool
 }
 
 func (s *shared) keep(st *stream, from uint64, found cursor.Step) {
-	*s = shared{envelope: st.envelope, mcp: st.mcp != nil, chunked: st.chunked, filter: st.filter.name()}
+	*s = shared{format: st.format.kind(), chunked: st.chunked, filter: st.filter.name()}
 	var ok bool
 	if s.read, ok = st.reader.Share(from, found); ok {
 		s.sub = st.sub
@@ -601,5 +591,16 @@ func (s *shared) keep(st *stream, from uint64, found cursor.Step) {
 // the subscription.
 func (s *shared) serves(st *stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.reader) &&
-		st.envelope == s.envelope && (st.mcp != nil) == s.mcp && st.chunked == s.chunked && st.filter.name() == s.filter
+		st.format.kind() == s.format && st.chunked == s.chunked && st.filter.name() == s.filter
 }
+
+// forever is longer than any connection lives.
+const forever = 100 * 365 * 24 * time.Hour
+
+const (
+	// expiryWarning is how long before its end a client is told that its token expires.
+	expiryWarning = time.Minute
+
+	// warnAgain is how long a stream that is away when it should be told is left alone.
+	warnAgain = 100 * time.Millisecond
+)

@@ -1,0 +1,31 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"os"
+
+	"rejoin/shared/inspect"
+)
+
+// audience returns how the edge answers the janitor until ctx ends.
+func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.Answer {
+	id := rand.Text()
+	host, _ := os.Hostname() // or none is told
+	return func(q inspect.Question) inspect.Answer {
+		a := inspect.Answer{Edge: id, Host: host}
+		a.Clients, a.Of = s.admitted.Clients(q)
+		limit := cmp.Or(q.Limit, inspect.MaxItems)
+		switch q.About {
+		case inspect.Clients:
+		case inspect.Connections:
+			a.Connections, a.Total = s.streams.connections(ctx, q.Session, limit)
+		case inspect.Happenings:
+			a.Happenings, a.Total, a.Since = s.streams.history.of(q.Session, limit)
+		case inspect.Gaps:
+			a.Happenings, a.Reasons, a.Total, a.Since = s.streams.history.lately(limit)
+		}
+		return a
+	}
+}

@@ -1,0 +1,86 @@
+package edge
+
+import (
+	"container/heap"
+	"slices"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+)
+
+func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
+	now := time.Now()
+	st := &stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
+	if due := st.due(); !due.Equal(st.warnAt) {
+		t.Errorf("due at %s", due)
+	}
+	st.warnAt = time.Time{}
+	if due := st.due(); !due.Equal(st.endAt) {
+		t.Errorf("due at %s", due)
+	}
+	if expiryWarning != time.Minute {
+		t.Errorf("warned %s before", expiryWarning)
+	}
+}
+
+// A client that cannot resume has the whole drain for its call.
+func TestDrain_StreamsThatStayEndLast(t *testing.T) {
+	now := time.Now()
+	w := newWorker(&streams{cfg: streamsConfig{Drain: time.Hour}})
+	st := &stream{stays: true, beatAt: now, endAt: now.Add(forever)}
+	heap.Push(&w.timers, st)
+	w.drainOne(st, now)
+	if left := st.endAt.Sub(now); left != time.Hour || st.cause != "drain" {
+		t.Errorf("ends after %v because of %q", left, st.cause)
+	}
+}
+
+func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
+	st := newSSE(&streams{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), asked{}, false)
+	st.reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
+	if b := string(st.format.heartbeat()); b != ":\n\n" {
+		t.Errorf("the heartbeat is %q", b)
+	}
+	st.reader.Pending = nil
+	if b := string(st.format.heartbeat()); b == ":\n\n" {
+		t.Error("the heartbeat has no cursor")
+	}
+}
+
+func TestAFilterShowsWhatItNames(t *testing.T) {
+	const (
+		progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`
+		warning  = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":"x"}}`
+		odd      = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"WARNING"}}`
+		call     = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}`
+		result   = `{"jsonrpc":"2.0","id":1,"result":{"method":"notifications/progress"}}`
+		lines    = "{\n\"method\":\r\n\"notifications/progress\"}"
+	)
+	for _, tt := range []struct {
+		filter filter
+		shown  []string
+	}{
+		{filter{}, []string{progress, warning, odd, call, result, lines}},
+		{filter{methods: []string{"notifications/progress"}}, []string{progress, lines}},
+		{filter{methods: []string{"notifications/*"}}, []string{progress, warning, odd, lines}},
+		{filter{methods: []string{"notifications/mess*", "sampling/createMessage"}}, []string{warning, odd, call}},
+		{filter{methods: []string{"*"}}, []string{progress, warning, odd, call, lines}},
+		{filter{methods: []string{"notifications", "Notifications/*", "x"}}, nil},
+		{filter{level: 3}, []string{progress, warning, odd, call, result, lines}},
+		{filter{level: 4}, []string{progress, odd, call, result, lines}},
+		{filter{level: 4, methods: []string{"notifications/*"}}, []string{progress, odd, lines}},
+		{filter{level: 3, methods: []string{"notifications/message"}}, []string{warning, odd}},
+	} {
+		var shown []string
+		for _, message := range []string{progress, warning, odd, call, result, lines} {
+			if tt.filter.shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
+				shown = append(shown, message)
+			}
+		}
+		if !slices.Equal(shown, tt.shown) {
+			t.Errorf("%+v shows %q, want %q", tt.filter, shown, tt.shown)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package edge
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/cursor"
+)
+
+// streamMetrics count event streams; none is labelled by session, stream or path.
+type streamMetrics struct {
+	connections   prometheus.Gauge
+	blocked       prometheus.Gauge
+	opened        prometheus.Counter
+	closed        *prometheus.CounterVec
+	refused       *prometheus.CounterVec
+	sent          prometheus.Counter
+	sentBytes     prometheus.Counter
+	blockedWrites prometheus.Counter
+	delivery      *delivery
+	gaps          *prometheus.CounterVec
+}
+
+func newStreamMetrics(reg prometheus.Registerer, maxConnections int) *streamMetrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
+	}
+	// Every value is there from the start: a rate over a series that appears with
+	// its first event misses that event.
+	vec := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "rejoin", Subsystem: "edge", Name: name,
+			Help: help + ": " + strings.Join(values, ", ") + ".",
+		}, []string{label})
+		for _, value := range values {
+			vec.WithLabelValues(value)
+		}
+		return vec
+	}
+	m := &streamMetrics{
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
+		blocked:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
+		opened:      counter("connections_opened_total", "Event streams that were opened."),
+		closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
+			"ended", "gone", "age", "expired", "revoked", "drain", "slow", "failed"),
+		refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
+			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
+		sent:          counter("events_sent_total", "Events written to event streams and pages."),
+		sentBytes:     counter("sent_bytes_total", "Bytes written to event streams."),
+		blockedWrites: counter("blocked_writes_total", "Writes to event streams that found the client's socket full."),
+		delivery:      newDelivery(),
+		gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
+			string(cursor.ReasonUnknown), string(cursor.ReasonExpired), string(cursor.ReasonTrimmed), string(cursor.ReasonCleared), string(cursor.ReasonRolledBack), string(cursor.ReasonDamaged)),
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
+	limit.Set(float64(maxConnections))
+	reg.MustRegister(m.connections, limit, m.blocked, m.opened, m.closed, m.refused, m.sent, m.sentBytes, m.blockedWrites, m.delivery, m.gaps)
+	return m
+}
+
+// refused counts an event stream or a poll that was told to come back later.
+func (s *streams) refused(reason string) { s.metrics.refused.WithLabelValues(reason).Inc() }

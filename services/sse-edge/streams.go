@@ -1,0 +1,135 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/admission"
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/inspect"
+	"rejoin/shared/tracing"
+)
+
+// streamsConfig configures the event streams of an edge.
+type streamsConfig struct {
+	// Base ends all streams when it is done.
+	Base context.Context //nolint:containedctx // of the edge
+	// Admission has let the clients in, and is left when their streams end.
+	Admission *admission.Admission
+	Logger    *slog.Logger
+	Metrics   prometheus.Registerer
+	Traces    *tracing.Traces
+	// MaxConnections is how many streams may be open; it is shown as a metric.
+	MaxConnections int
+	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names.
+	Heartbeat, Retry, MaxAge, WriteTimeout, Drain time.Duration
+	// Retention is how long events are retained; not positive: for as long as there is room.
+	Retention time.Duration
+}
+
+// streams are the event streams of an edge: workers that share them out, and what is counted
+// and remembered of them.
+type streams struct {
+	cfg     streamsConfig
+	base    context.Context //nolint:containedctx // of all streams; ends when they must
+	drain   chan struct{}   // closed when the edge begins to stop
+	logger  *slog.Logger
+	metrics *streamMetrics
+	traces  *tracing.Traces
+	history *diary
+
+	workers []*worker
+	next    atomic.Uint64 // counts the streams, to share them out
+	numbers atomic.Uint64 // of those that have begun
+}
+
+// newStreams returns the streams of an edge: none, until Run and the first client.
+func newStreams(cfg streamsConfig) *streams {
+	s := &streams{
+		cfg: cfg, base: cfg.Base, drain: make(chan struct{}), logger: cfg.Logger, traces: cfg.Traces, history: newDiary(),
+		metrics: newStreamMetrics(cfg.Metrics, cfg.MaxConnections),
+	}
+	for range runtime.GOMAXPROCS(0) {
+		s.workers = append(s.workers, newWorker(s))
+	}
+	return s
+}
+
+// run runs the workers until stop is closed.
+func (s *streams) run(stop <-chan struct{}) {
+	var workers sync.WaitGroup
+	for _, w := range s.workers {
+		workers.Go(func() { w.run(stop) })
+	}
+	workers.Wait()
+}
+
+// beginDrain has each stream end at a moment of its own within the time of a drain.
+func (s *streams) beginDrain() { close(s.drain) }
+
+// draining is closed when the edge begins to stop.
+func (s *streams) draining() <-chan struct{} { return s.drain }
+
+func (s *streams) nextWorker() *worker {
+	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
+}
+
+// reconnects logs why a subscriber is sent away with a reconnection time.
+func (s *streams) reconnects(ctx context.Context, at window.Place, why error) {
+	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.Session, "stream", at.Stream, "error", why)
+}
+
+// told counts and notes what a client received of a step: its gaps, and n of its events.
+func (s *streams) told(r *cursor.Reader, st cursor.Step, n int, by asked) {
+	n = min(n, len(st.Items))
+	s.metrics.sent.Add(float64(n))
+	for _, g := range st.Gaps {
+		s.metrics.gaps.WithLabelValues(string(g.Reason)).Inc()
+		s.history.noteGap(r, st, g, by)
+		s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.Place.Session, "stream", g.Stream,
+			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
+	}
+	if !s.traces.On() {
+		return
+	}
+	for i := range n {
+		if it := &st.Items[i]; it.Trail != nil {
+			s.deliver(r, it, by)
+		}
+	}
+}
+
+// connections returns the newest streams of a session, up to a limit, and how many there are.
+func (s *streams) connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
+	answers := make(chan found, len(s.workers))
+	for _, w := range s.workers {
+		w.send(post{run: func() { answers <- w.find(session, limit) }})
+	}
+	for range s.workers {
+		select {
+		case f := <-answers:
+			newest, total = append(newest, f.newest...), total+f.total
+		case <-ctx.Done():
+			return nil, 0
+		}
+	}
+	slices.SortFunc(newest, func(a, b inspect.Connection) int { return cmp.Compare(b.Number, a.Number) })
+	return newest[:min(limit, len(newest))], total
+}
+
+// asked is a request that was let in.
+type asked struct {
+	admission.Visit
+	number uint64          // of the connection that it became; 0 for none
+	ctx    context.Context //nolint:containedctx // has the request's span, and does not end
+	begun  time.Time
+}
