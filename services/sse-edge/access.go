@@ -3,13 +3,14 @@ package edge
 import (
 	"context"
 	"errors"
-
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/admission"
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -101,7 +102,7 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	session, stream := web.Place(c)
-	s.streams.reconnects(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
+	s.streams.Reconnects(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 
@@ -112,6 +113,20 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 	if form(c.Get(fiber.HeaderAccept)) == formStream {
 		return s.later(c, reason)
 	}
-	s.streams.refused(reason)
+	s.streams.CountRefused(reason)
 	return web.New(web.CodeRateLimited, "This address connects too often.")
+}
+
+// errNoRoom is returned by [Service.letIn], which has counted why.
+var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+
+// letIn admits a request for events of a session. Whoever is let in has to leave
+// admission. The error is errNoRoom.
+func (s *Service) letIn(c *fiber.Ctx, session string) (delivery.Request, error) {
+	by := delivery.Request{Visit: admission.Visit{Session: session, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+	if refused := s.admitted.Enter(by.Visit); refused != "" {
+		s.streams.CountRefused(refused)
+		return by, errNoRoom
+	}
+	return by, nil
 }

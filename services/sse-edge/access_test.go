@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/shared/auth"
@@ -183,7 +185,7 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	c.next("connect")
 	place := c.messages(1)
 	e := c.next("expiring")
-	var told expiringData
+	var told delivery.ExpiringData
 	if err := json.Unmarshal(e.Data, &told); err != nil || e.ID != place || told.ExpiresAt.After(now.Add(10*time.Second)) || told.ExpiresAt.Before(now) {
 		t.Errorf("%s with id %s, %v", e.Data, e.ID, err)
 	}
@@ -198,7 +200,7 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
 		t.Errorf("retry is %s", r)
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.metrics.closed.WithLabelValues("expired")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("expired")) == 1 })
 	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
@@ -351,7 +353,7 @@ func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.metrics.closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
 	notThere("afterwards")
 	f.Publish("a", 1)
 	hers.messages(1)

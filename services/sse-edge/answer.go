@@ -1,6 +1,8 @@
 package edge
 
 import (
+	"rejoin/services/sse-edge/delivery"
+
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 )
@@ -41,12 +43,12 @@ func sendBriefly(c *fiber.Ctx, block []byte) error {
 
 // later tells an EventSource to come back; reason is the metric's.
 func (s *Service) later(c *fiber.Ctx, reason string) error {
-	s.streams.refused(reason)
+	s.streams.CountRefused(reason)
 	return s.sendLater(c)
 }
 
 // sendLater is later for what was counted.
 func (s *Service) sendLater(c *fiber.Ctx) error {
 	uncached(c)
-	return sendBriefly(c, Farewell(s.cfg.Retry))
+	return sendBriefly(c, delivery.Farewell(s.cfg.Retry))
 }

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/window"
@@ -31,7 +33,7 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	}()
 	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.streams.reconnects(by.ctx, req.at, err)
+		s.streams.Reconnects(by.Ctx, req.at, err)
 		return s.later(c, "unavailable")
 	}
 	if err != nil {
@@ -45,17 +47,17 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.Finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := newSSE(s.streams, r, by, req.envelope)
-	st.filter, st.expires, st.revoked = req.filter, req.expires, s.revoked(req.guest)
-	from := beginning{fresh: r.Fresh, resumes: req.start.After != "", position: r.Cursor, read: req.onGapError}
+	st := delivery.NewSSE(s.streams, r, by, req.envelope)
+	st.Filter, st.Expires, st.Revoked = req.filter, req.expires, s.revoked(req.guest)
+	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.start.After != "", Position: r.Cursor, Read: req.onGapError}
 	if req.onGapError {
-		if st.step, err = s.poll(s.base, r, 0); err != nil {
-			s.streams.reconnects(by.ctx, req.at, err)
+		if st.Step, err = s.poll(s.base, r, 0); err != nil {
+			s.streams.Reconnects(by.Ctx, req.at, err)
 			return s.later(c, "unavailable")
 		}
-		if len(st.step.Gaps) > 0 {
-			s.streams.told(r, st.step, 0, by)
-			return goneProblem(st.step.Gaps[0])
+		if len(st.Step.Gaps) > 0 {
+			s.streams.CountTold(r, st.Step, 0, by)
+			return goneProblem(st.Step.Gaps[0])
 		}
 	}
 	handedOver = true
@@ -69,9 +71,9 @@ func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
 
 // handOver hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
 // chunks gets them.
-func handOver(c *fiber.Ctx, st *stream, from beginning) error {
-	st.head = responseHead(c, st.chunked)
+func handOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
+	st.Head = responseHead(c, st.Chunked)
 	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) { st.hand(web.Unwrap(conn), from) }) // writev needs it
+	c.Context().Hijack(func(conn net.Conn) { st.Hand(web.Unwrap(conn), from) }) // writev needs it
 	return nil
 }

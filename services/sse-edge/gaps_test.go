@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -227,7 +229,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	if p := poll(t, url+flowPath); p.Closed {
 		t.Errorf("an unknown session: %+v", p)
 	}
-	var data connectData
+	var data delivery.ConnectData
 	c := subscribe(t, url+flowPath)
 	if err := json.Unmarshal(c.next("connect").Data, &data); err != nil || data.Exists {
 		t.Errorf("an unknown session: %+v, %v", data, err)
@@ -345,7 +347,7 @@ func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
 	for after, resumed := range map[uint64]bool{2: false, 5: true} {
 		c := subscribe(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, after))
 		e := c.next("connect")
-		var data connectData
+		var data delivery.ConnectData
 		if err := json.Unmarshal(e.Data, &data); err != nil || data.Resumed != resumed || e.HasID != resumed {
 			t.Errorf("after %d: connect is %s with id %q, %v", after, e.Data, e.ID, err)
 		}

@@ -6,15 +6,16 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
@@ -222,3 +223,56 @@ func sessionNamed(c *fiber.Ctx) string {
 	}
 	return strings.Clone(name)
 }
+
+// wellKnown is where a client finds out who gives tokens (RFC 9728, section 3).
+const wellKnown = "/.well-known/oauth-protected-resource"
+
+// resourceRoutes tell clients where to get a token, if the edge knows.
+func (s *Service) resourceRoutes() []web.Route {
+	if !s.cfg.Access.On() || s.cfg.PublicURL == "" {
+		return nil
+	}
+	return []web.Route{
+		{Method: fiber.MethodGet, Path: wellKnown, Handler: s.resource("")},
+		{Method: fiber.MethodGet, Path: wellKnown + "/mcp", Handler: s.resource("/mcp")},
+	}
+}
+
+// resource describes the resource at a path (RFC 9728, section 2).
+func (s *Service) resource(path string) fiber.Handler {
+	document := delivery.Marshal(struct {
+		Resource string   `json:"resource"`
+		Servers  []string `json:"authorization_servers,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+	}{s.cfg.PublicURL + path, s.cfg.AuthorizationServers, []string{"header"}})
+	return func(c *fiber.Ctx) error {
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+		return c.Send(document)
+	}
+}
+
+// challenge adds to WWW-Authenticate where the client finds out who gives tokens (RFC
+// 9728, section 5.1).
+func (s *Service) challenge(c *fiber.Ctx, status int) {
+	if s.cfg.PublicURL == "" || status != http.StatusUnauthorized && status != http.StatusForbidden {
+		return
+	}
+	if value := c.GetRespHeader(fiber.HeaderWWWAuthenticate); value != "" {
+		c.Set(fiber.HeaderWWWAuthenticate, value+`, resource_metadata="`+s.cfg.PublicURL+wellKnown+`/mcp"`)
+	}
+}
+
+// checkURLs returns an error about the first URL that is none.
+func (c Config) checkURLs() error {
+	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || !isWeb(u) || c.PublicURL != u.Scheme+"://"+u.Host) {
+		return errors.New("--public-url takes a scheme and a host, such as https://mcp.example")
+	}
+	for _, server := range c.AuthorizationServers {
+		if u, err := url.Parse(server); err != nil || !isWeb(u) || strings.ContainsAny(server, "?#") {
+			return errors.New("--authorization-server takes URLs such as https://login.example")
+		}
+	}
+	return nil
+}
+
+func isWeb(u *url.URL) bool { return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" }

@@ -95,7 +95,7 @@ func attachKey(at window.Place) string {
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
 func (a *attachments) join(st *mcpForm) {
-	key := attachKey(st.reader.Place)
+	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -104,7 +104,7 @@ func (a *attachments) join(st *mcpForm) {
 		a.places[key] = at
 	}
 	at.add(st)
-	if !st.isQuiet() {
+	if !st.IsQuiet() {
 		at.holder = st
 		return
 	}
@@ -154,7 +154,7 @@ func (a *attachments) claim(at window.Place) claim {
 
 // leave lets go of a connection that has ended, at a place in its stream.
 func (a *attachments) leave(st *mcpForm, where string) {
-	key := attachKey(st.reader.Place)
+	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -178,7 +178,7 @@ func (a *attachments) leave(st *mcpForm, where string) {
 // turn has a connection get the messages from now on. The caller holds the lock.
 func (a *attachments) turn(at *attached, st *mcpForm, where string) {
 	at.holder = st
-	st.turn(where)
+	st.Turn(where)
 }
 
 // begin has the newest connection get the messages, after a claim.
@@ -199,7 +199,7 @@ func (a *attachments) begin(key string, c claim) {
 	var handed chan string
 	if c.revision > at.revision {
 		at.revision, at.written, at.other = c.revision, time.Now(), ""
-		if old == nil && st.turns.behind && a.alive(c.before) {
+		if old == nil && st.Turns.Behind && a.alive(c.before) {
 			handed = make(chan string, 1)
 			at.handed = handed
 		}
@@ -227,7 +227,7 @@ func (a *attachments) alive(r attachRecord) bool {
 // rest has a connection be quiet, and returns where it stands then.
 func (a *attachments) rest(st *mcpForm) string {
 	rested := make(chan string, 1)
-	st.rest(rested)
+	st.Rest(rested)
 	return a.await(rested)
 }
 

@@ -40,7 +40,7 @@ func (s *Service) holds(t *testing.T, stream window.Place, connections int) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(stream)]
-		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest() && !at.holder.isQuiet()
+		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest() && !at.holder.IsQuiet()
 	})
 }
 
@@ -51,7 +51,7 @@ func (s *Service) rests(t *testing.T, name window.Place) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(name)]
-		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *mcpForm) bool { return !st.isQuiet() })
+		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *mcpForm) bool { return !st.IsQuiet() })
 	})
 }
 

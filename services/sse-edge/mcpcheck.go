@@ -18,11 +18,11 @@ const (
 	maxChecks = 64
 )
 
-// due is when the bridge is asked about the call next.
-func (m *mcpForm) due() time.Time { return m.checkAt }
+// Due is when the bridge is asked about the call next.
+func (m *mcpForm) Due() time.Time { return m.checkAt }
 
-// tick asks the bridge about a call, unless too many others are being asked about.
-func (m *mcpForm) tick(now time.Time) {
+// Tick asks the bridge about a call, unless too many others are being asked about.
+func (m *mcpForm) Tick(now time.Time) {
 	s := m.service
 	m.checkAt = now.Add(s.checkEvery)
 	select {
@@ -30,13 +30,13 @@ func (m *mcpForm) tick(now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: m.reader.Place.Session, Stream: m.reader.Place.Stream}
+	call := rpc.Call{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.base, takenTimeout)
 		defer cancel()
 		_, err := call.Do(ctx, s.nc)
-		m.do(func() {
+		m.Do(func() {
 			if errors.Is(err, rpc.ErrNobody) {
 				m.noBridge(time.Now())
 			} else {
@@ -49,13 +49,13 @@ func (m *mcpForm) tick(now time.Time) {
 // noBridge gives the call up when no bridge has listened for long.
 func (m *mcpForm) noBridge(now time.Time) {
 	switch {
-	case m.over():
+	case m.Over():
 	case m.unheard.IsZero():
 		m.unheard = now
-	case now.Sub(m.unheard) < m.service.unheardFor || m.phase.away():
+	case now.Sub(m.unheard) < m.service.unheardFor || m.IsAway():
 	default:
 		m.service.metrics.abandoned.Inc()
 		m.lost = true
-		m.finish()
+		m.Finish()
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/services/sse-edge/window"
@@ -31,7 +33,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || id.Stream == "") {
-		s.streams.metrics.gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
@@ -46,10 +48,10 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
-	form.waitTurn(req.start.Now)
+	form.WaitTurn(req.start.Now)
 	if len(form.call) > 0 {
 		if over, err := s.isOver(req); over || err != nil {
-			form.drop()
+			form.Drop()
 			if over {
 				return c.SendStatus(http.StatusNoContent)
 			}
@@ -85,13 +87,13 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 	default:
 		return err
 	}
-	s.streams.refused(reason)
+	s.streams.CountRefused(reason)
 	return s.comeBack(c, who)
 }
 
 // comeBack answers with a stream that ends at once, and keeps the client's place.
 func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
-	b := sse.AppendRetry(nil, Jitter(s.cfg.Retry))
+	b := sse.AppendRetry(nil, delivery.Jitter(s.cfg.Retry))
 	if id, err := event.ParseID(c.Get(headerLastID)); err == nil && who.primed() {
 		b = appendPrime(b, id.String())
 	} else {

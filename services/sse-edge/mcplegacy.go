@@ -65,7 +65,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		return err
 	}
 	if !req.start.Now {
-		form.waitTurn(false)
+		form.WaitTurn(false)
 		form.claim = s.attached.claim(req.at)
 	}
 	return form.handOver(c)
@@ -74,8 +74,8 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 // endpoint is the first block: where to post. Its ID lets a client come back that is cut
 // off before the first message.
 func (m *mcpForm) endpoint(position uint64) []byte {
-	name := m.reader.Place.Session
-	return sse.AppendEvent(nil, legacyID(name, m.reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+	name := m.Reader.Place.Session
+	return sse.AppendEvent(nil, legacyID(name, m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }
 
 // legacyPost takes a message. What is said to it comes on the event stream.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/shared/event"
 )
 
@@ -20,7 +22,7 @@ func TestWhatIsPosted(t *testing.T) {
 		},
 	} {
 		got, err := parsePosted([]byte(body))
-		if err != nil || got.batch != want.batch || !bytes.Equal(marshal(got.ids), marshal(want.ids)) || !bytes.Equal(marshal(got.methods), marshal(want.methods)) {
+		if err != nil || got.batch != want.batch || !bytes.Equal(delivery.Marshal(got.ids), delivery.Marshal(want.ids)) || !bytes.Equal(delivery.Marshal(got.methods), delivery.Marshal(want.methods)) {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/services/sse-edge/window"
@@ -184,10 +186,10 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			st.drop()
+			st.Drop()
 		}
 	}()
-	answer, err := s.ask(st.asked.ctx, call, takenTimeout)
+	answer, err := s.ask(st.Request.Ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
@@ -200,15 +202,15 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
-	if st.step, err = s.poll(s.base, st.reader, patience); err != nil {
-		s.logger.WarnContext(st.asked.ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
+	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
+		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
 	switch {
-	case plain && len(st.step.Gaps) == 0 && len(st.step.Items) > 0 && isResponse(messageOf(st.step.Items[0])):
-		s.streams.told(st.reader, st.step, 1, st.asked)
+	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
+		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-		return postJSON, c.Send(messageOf(st.step.Items[0]))
-	case st.step.Ended:
+		return postJSON, c.Send(messageOf(st.Step.Items[0]))
+	case st.Step.Ended:
 		return postStream, s.whole(c, st)
 	}
 	handedOver = true
@@ -270,13 +272,13 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 
 // whole answers with all of a stream that has ended already. The connection goes on.
 func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
-	body := st.opening(c.UserContext(), beginning{position: st.reader.ResumesAt(st.step)})
-	step := st.settle(st.step)
-	s.streams.told(st.reader, step, len(step.Items), st.asked)
+	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
+	step := st.Settle(st.Step)
+	s.streams.CountTold(st.Reader, step, len(step.Items), st.Request)
 	for i := range step.Items {
 		body = append(body, step.Items[i].Frame...)
 	}
-	body = append(body, st.closing(step)...)
+	body = append(body, st.Closing(step)...)
 	eventStream(&c.Response().Header)
 	return c.Send(body)
 }

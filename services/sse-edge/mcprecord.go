@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -85,7 +87,7 @@ func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstre
 // claim makes a record an edge's, whatever it was, and returns what it was and the
 // revision that it has now.
 func (a *attachRecords) claim(ctx context.Context, key, edge string) (before attachRecord, revision uint64, err error) {
-	value := marshal(attachRecord{Edge: edge})
+	value := delivery.Marshal(attachRecord{Edge: edge})
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
 		for {
 			before = attachRecord{}
@@ -132,7 +134,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 			if !ok {
 				return nil
 			}
-			if _, err = kv.Update(ctx, key, marshal(next), entry.Revision()); !bucket.Conflict(err) {
+			if _, err = kv.Update(ctx, key, delivery.Marshal(next), entry.Revision()); !bucket.Conflict(err) {
 				return err
 			}
 		}
@@ -142,7 +144,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 // update replaces the record of a revision.
 func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, last uint64) (revision uint64, err error) {
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
-		revision, err = kv.Update(ctx, key, marshal(r), last)
+		revision, err = kv.Update(ctx, key, delivery.Marshal(r), last)
 		return err
 	})
 	return revision, err

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/services/sse-edge/window"
@@ -22,7 +24,7 @@ import (
 // mcpForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
 // around the same frames.
 type mcpForm struct {
-	*stream
+	*delivery.Stream
 	service *Service
 	// primed says that the client understands events without data, and comes back: it
 	// gets one first, and may be sent away.
@@ -61,28 +63,28 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 		s.admitted.Leave(by.Visit)
 		return err
 	}
-	st := newStream(s.streams, r, by)
-	form.stream, form.service = st, s
-	st.format, st.companion = form, form
-	st.expires, st.revoked = who.grants.Expires, s.revoked(s.guestOf(who.grants, req.at))
+	st := delivery.NewStream(s.streams, r, by)
+	form.Stream, form.service = st, s
+	st.Format, st.Companion = form, form
+	st.Expires, st.Revoked = who.grants.Expires, s.revoked(s.guestOf(who.grants, req.at))
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.endsAtGap, st.ageless, st.stays = call, !form.primed, call && !form.primed
-	st.routine = call && r.Came == cursor.FromNow
+	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed
+	st.Routine = call && r.Came == cursor.FromNow
 	return nil
 }
 
 // handOver hands a stream over to a worker, after the request.
 func (m *mcpForm) handOver(c *fiber.Ctx) error {
-	m.chunked = c.Request().Header.IsHTTP11()
+	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.mcp.Inc()
-	return handOver(c, m.stream, beginning{position: m.reader.ResumesAt(m.step), read: true})
+	return handOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
 }
 
-func (m *mcpForm) kind() string { return string(m.protocol()) }
+func (m *mcpForm) Kind() string { return string(m.Protocol()) }
 
-func (m *mcpForm) protocol() inspect.Protocol {
+func (m *mcpForm) Protocol() inspect.Protocol {
 	switch {
 	case m.legacy:
 		return inspect.MCPLegacy
@@ -93,47 +95,47 @@ func (m *mcpForm) protocol() inspect.Protocol {
 	}
 }
 
-// opening is the first block: a cursor to come back to, before there is any event.
-func (m *mcpForm) opening(_ context.Context, from beginning) []byte {
+// Opening is the first block: a cursor to come back to, before there is any event.
+func (m *mcpForm) Opening(_ context.Context, from delivery.Beginning) []byte {
 	switch {
 	case m.legacy:
-		return m.endpoint(from.position)
+		return m.endpoint(from.Position)
 	case !m.primed:
 		return nil
 	}
-	return m.prime(sse.AppendRetry(nil, m.service.cfg.Retry), from.position)
+	return m.prime(sse.AppendRetry(nil, m.service.cfg.Retry), from.Position)
 }
 
-func (m *mcpForm) rewrites() bool { return m.legacy }
+func (m *mcpForm) Rewrites() bool { return m.legacy }
 
-func (m *mcpForm) event(b, room []byte, it *window.Item) (_, _ []byte) {
+func (m *mcpForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
-	return sse.AppendEvent(b, legacyID(m.reader.Place.Session, m.reader.ID(it.Sequence)), typ, data), room
+	return sse.AppendEvent(b, legacyID(m.Reader.Place.Session, m.Reader.ID(it.Sequence)), typ, data), room
 }
 
-func (m *mcpForm) heartbeat() []byte { return []byte(":\n\n") }
+func (m *mcpForm) Heartbeat() []byte { return []byte(":\n\n") }
 
-func (m *mcpForm) begun() {
+func (m *mcpForm) Begun() {
 	if len(m.call) > 0 {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
 	m.service.attached.join(m)
 }
 
-func (m *mcpForm) ended(begun bool) {
+func (m *mcpForm) Ended(begun bool) {
 	m.service.metrics.mcp.Dec()
-	if !begun && m.isQuiet() {
-		m.service.attached.miss(attachKey(m.reader.Place), m.claim)
+	if !begun && m.IsQuiet() {
+		m.service.attached.miss(attachKey(m.Reader.Place), m.claim)
 	}
-	m.service.attached.leave(m, m.at())
+	m.service.attached.leave(m, m.At())
 }
 
-func (m *mcpForm) moved() { m.answered = true }
+func (m *mcpForm) Moved() { m.answered = true }
 
 // prime appends a place and an empty event. The ID is another one each time: a client
 // that comes back with the one that it came with before takes that for no progress.
 func (m *mcpForm) prime(b []byte, position uint64) []byte {
-	return appendPrime(b, m.reader.ID(position))
+	return appendPrime(b, m.Reader.ID(position))
 }
 
 func appendPrime(b []byte, id string) []byte {
@@ -141,17 +143,17 @@ func appendPrime(b []byte, id string) []byte {
 	return append(b, "data:\n\n"...)
 }
 
-// farewell is the last block of a stream that goes on elsewhere.
-func (m *mcpForm) farewell() []byte {
-	if !m.primed || m.phase.away() || m.isQuiet() || len(m.reader.Pending) > 0 {
-		return Farewell(m.service.cfg.Retry)
+// Farewell is the last block of a stream that goes on elsewhere.
+func (m *mcpForm) Farewell() []byte {
+	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
+		return delivery.Farewell(m.service.cfg.Retry)
 	}
-	return m.prime(sse.AppendRetry(nil, Jitter(m.service.cfg.Retry)), m.reader.Cursor)
+	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.service.cfg.Retry)), m.Reader.Cursor)
 }
 
-// closing returns an error for each request of a call that ends without a response. A
+// Closing returns an error for each request of a call that ends without a response. A
 // gap that is not certain is none: the log may say more to a client that comes again.
-func (m *mcpForm) closing(s cursor.Step) []byte {
+func (m *mcpForm) Closing(s cursor.Step) []byte {
 	last := len(s.Items) - 1
 	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {
 		return nil
@@ -162,7 +164,7 @@ func (m *mcpForm) closing(s cursor.Step) []byte {
 		why = "The MCP server cannot be reached."
 	case len(s.Gaps) > 0 && m.primed && !s.Gaps[0].Certain:
 		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
-			return appendPrime(sse.AppendRetry(nil, Jitter(m.service.cfg.Retry)), id.String())
+			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.cfg.Retry)), id.String())
 		}
 		why = whyGap(s.Gaps[0])
 	case len(s.Gaps) > 0:
@@ -171,16 +173,16 @@ func (m *mcpForm) closing(s cursor.Step) []byte {
 	return appendErrors(nil, m.call, why)
 }
 
-// told notes how much of a step the client of a call has got; see [outbox.cut].
-func (m *mcpForm) told(s cursor.Step, told int) {
+// Told notes how much of a step the client of a call has got; see [outbox.cut].
+func (m *mcpForm) Told(s cursor.Step, told int) {
 	if len(m.call) > 0 && told > 0 {
 		m.answered = isResponse(messageOf(s.Items[told-1]))
 	}
 }
 
-// gaps returns what is told of gaps in the flow of a session: an error for each request
+// Gaps returns what is told of gaps in the flow of a session: an error for each request
 // whose response may be missing.
-func (m *mcpForm) gaps(s cursor.Step) (b []byte) {
+func (m *mcpForm) Gaps(s cursor.Step) (b []byte) {
 	if !m.legacy {
 		return nil
 	}

@@ -7,12 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/quota"
 	"rejoin/shared/web"
 )
@@ -44,7 +43,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 
 // readPage waits for what a poll is to be told, and returns the answer. held grows by what the
 // answer takes.
-func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part) ([]byte, error) {
+func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held *quota.Part) ([]byte, error) {
 	limit := window.Limits{Events: req.limit, Bytes: pageBytes}
 	if req.filter != nil {
 		limit.Events = maxLimit // most of them may be hidden
@@ -75,18 +74,18 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by asked, held *quota.Part
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
 	if len(step.Gaps) > 0 && req.onGapError {
-		s.streams.told(r, step, 0, by) // of its events the client gets none
+		s.streams.CountTold(r, step, 0, by) // of its events the client gets none
 		return nil, goneProblem(step.Gaps[0])
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
-	s.streams.told(r, step, len(step.Items), by)
-	var g *gapData
+	s.streams.CountTold(r, step, len(step.Items), by)
+	var g *delivery.GapData
 	if len(step.Gaps) > 0 {
 		one := merged(step.Gaps)
-		g = &gapData{Reason: one.Reason, Certain: one.Certain, Stream: orNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
+		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
 	}
 	return appendPage(make([]byte, 0, size), r, step, g), nil
 }
@@ -106,16 +105,16 @@ func pageSize(s cursor.Step) int {
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
 // poll goes on; gap, which is what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
-func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *gapData) []byte {
+func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *delivery.GapData) []byte {
 	b = append(b, `{"events":[`...)
 	for i := range step.Items {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendObject(b, &step.Items[i], r.Tags)
+		b = delivery.AppendObject(b, &step.Items[i], r.Tags)
 	}
-	b = appendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
-	b = append(append(b, `,"gap":`...), marshal(g)...)
+	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
+	b = append(append(b, `,"gap":`...), delivery.Marshal(g)...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
 	return append(b, '}')
 }
@@ -138,7 +137,7 @@ const goneEvery = time.Second
 // listening returns a context that ends when the client has hung up, or the edge stops.
 func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(s.base)
-	raw, err := RawOf(conn)
+	raw, err := delivery.RawOf(conn)
 	if err != nil {
 		return ctx, cancel
 	}
@@ -149,7 +148,7 @@ func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	look = time.AfterFunc(goneEvery, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if hungUp(raw) {
+		if delivery.HungUp(raw) {
 			cancel()
 		} else if ctx.Err() == nil {
 			look.Reset(goneEvery)
@@ -176,7 +175,7 @@ func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 		case <-r.Wait(step):
 		case <-timer.C:
 			return step, nil
-		case <-s.streams.draining():
+		case <-s.streams.Draining():
 			return step, nil
 		case <-ctx.Done():
 			return step, ctx.Err()
@@ -187,4 +186,88 @@ func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 // goneProblem is the answer to a client that asked for an error instead of a gap.
 func goneProblem(g cursor.Gap) error {
 	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
+}
+
+// sieve makes one page of what a filter shows out of several reads.
+type sieve struct {
+	filter *delivery.Filter
+	limit  int // events on the page
+
+	page     cursor.Step
+	bytes    int // of the frames on the page
+	looked   int // events that were read, shown or not
+	lookedAt int // their bytes
+}
+
+// The work of one page. What lies behind is for the next one, which goes on at the
+// cursor, however little this one shows.
+const (
+	sieveEvents = 10 * maxLimit
+	sieveBytes  = 4 * pageBytes
+)
+
+// pollFiltered is poll for a client with a filter: it reads until the page is full, or
+// there is nothing more, and nothing is to be waited for either.
+func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req request) (cursor.Step, error) {
+	ctx, cancel := context.WithTimeout(ctx, req.wait+openTimeout)
+	defer cancel()
+	timer := time.NewTimer(req.wait)
+	defer timer.Stop()
+	v := &sieve{filter: req.filter, limit: req.limit}
+	for {
+		at, tags := r.Cursor, r.Tags
+		found, err := r.Next(ctx)
+		if err != nil {
+			if v.looked > 0 { // this much is good, and the rest comes with the next page
+				r.Cursor, r.Tags = at, tags
+				return v.page, nil
+			}
+			return cursor.Step{}, err
+		}
+		if len(found.Gaps) > 0 && len(v.page.Items) > 0 {
+			// A gap stands before a page's events. The next page finds it again from here.
+			r.Cursor, r.Tags = at, tags
+			return v.page, nil
+		}
+		if v.take(r, found) {
+			return v.page, nil
+		}
+		if !found.Empty() {
+			continue
+		}
+		if len(v.page.Items) > 0 {
+			return v.page, nil
+		}
+		select {
+		case <-r.Wait(found):
+		case <-timer.C:
+			return v.page, nil
+		case <-s.streams.Draining():
+			return v.page, nil
+		case <-ctx.Done():
+			return v.page, nil
+		}
+	}
+}
+
+// take adds what the filter shows of a read, and reports whether the page is done.
+func (v *sieve) take(r *cursor.Reader, found cursor.Step) (done bool) {
+	if len(found.Gaps) > 0 {
+		v.page.Gaps, v.page.First = found.Gaps, found.First
+	}
+	for i := range found.Items {
+		it := &found.Items[i]
+		if len(v.page.Items) == v.limit || len(v.page.Items) > 0 && v.bytes+len(it.Frame) > pageBytes {
+			r.GoBack(found, i)
+			return true
+		}
+		v.looked++
+		v.lookedAt += len(it.Frame)
+		if v.filter.Shows(it.Frame) {
+			v.page.Items = append(v.page.Items, *it)
+			v.bytes += len(it.Frame)
+		}
+	}
+	v.page.Ended = found.Ended
+	return found.Ended || len(found.Gaps) > 0 || len(v.page.Items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
 }

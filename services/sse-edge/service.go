@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/admission"
 
 	"rejoin/services/sse-edge/cursor"
@@ -131,7 +133,7 @@ type Service struct {
 	app      *fiber.App
 	ln       net.Listener
 	parts    *cursor.Partitions
-	streams  *streams
+	streams  *delivery.Streams
 	metrics  *metrics
 	traces   *tracing.Traces
 	memory   *quota.Pool // that clients may make the edge hold, in bytes
@@ -171,7 +173,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
 	s.metrics = newMetrics(env.Metrics)
-	s.streams = newStreams(streamsConfig{
+	s.streams = delivery.New(delivery.Config{
 		Base: s.base, Admission: s.admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain, Retention: b.Log.Settings().MaxAge,
 	})
@@ -220,7 +222,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Go(func() { s.attached.run(tailCtx) })
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
-	workers.Go(func() { s.streams.run(stopWorkers) })
+	workers.Go(func() { s.streams.Run(stopWorkers) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(serveCtx, s.app, s.ln, s.cfg.WriteTimeout) }()
@@ -248,7 +250,7 @@ func (s *Service) Run(ctx context.Context) error {
 // drainStreams closes all event streams within a time and waits for them.
 func (s *Service) drainStreams(within time.Duration) {
 	s.admitted.Close()
-	s.streams.beginDrain()
+	s.streams.BeginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off behind it.
 	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/services/sse-edge/edgetest"
@@ -159,9 +161,9 @@ func (c *client) messages(n int) (lastID string) {
 	return lastID
 }
 
-func (c *client) gap() gapData {
+func (c *client) gap() delivery.GapData {
 	c.t.Helper()
-	var g gapData
+	var g delivery.GapData
 	if err := json.Unmarshal(c.next("gap").Data, &g); err != nil {
 		c.t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func sequenceOf(t *testing.T, id string) uint64 {
 type page struct {
 	Events []object
 	Cursor string
-	Gap    *gapData
+	Gap    *delivery.GapData
 	Closed bool
 }
 
@@ -284,15 +286,15 @@ func TestEvidence(t *testing.T) {
 		remove func(*fixture)
 		after  uint64
 		want   []uint64
-		gap    *gapData
+		gap    *delivery.GapData
 	}{
 		{name: "nothing", remove: func(*fixture) {}, after: 10, want: seq(11, 20)},
 		{
-			name: "trim", after: 10, want: seq(16, 20), gap: &gapData{Reason: cursor.ReasonTrimmed, Certain: true},
+			name: "trim", after: 10, want: seq(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 15)...) },
 		},
 		{
-			name: "two trims", after: 10, want: seq(16, 20), gap: &gapData{Reason: cursor.ReasonTrimmed, Certain: true},
+			name: "two trims", after: 10, want: seq(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) {
 				f.Trim("a", eventlog.Expired, seq(1, 12)...)
 				f.Trim("a", eventlog.Trimmed, seq(13, 15)...)
@@ -303,7 +305,7 @@ func TestEvidence(t *testing.T) {
 			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 10)...) },
 		},
 		{
-			name: "trim of the life", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonCleared},
+			name: "trim of the life", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonCleared},
 			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 12)...) },
 		},
 		{
@@ -311,11 +313,11 @@ func TestEvidence(t *testing.T) {
 			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 10)...) },
 		},
 		{
-			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonExpired},
+			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired},
 			remove: func(f *fixture) { f.Purge(13) },
 		},
 		{
-			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &gapData{Reason: cursor.ReasonExpired, Certain: true},
+			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired, Certain: true},
 			remove: func(f *fixture) {
 				f.Rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
 				f.Purge(13)

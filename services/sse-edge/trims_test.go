@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
+
 	"rejoin/services/sse-edge/cursor"
 
 	"rejoin/shared/event"
@@ -12,7 +14,7 @@ import (
 )
 
 // missed returns the page behind a sequence on a path, with the reason of its gap.
-func missed(t *testing.T, url, path string, after uint64) (sequences []uint64, g *gapData) {
+func missed(t *testing.T, url, path string, after uint64) (sequences []uint64, g *delivery.GapData) {
 	t.Helper()
 	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
 	for _, e := range p.Events {

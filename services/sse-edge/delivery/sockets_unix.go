@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package edge
+package delivery
 
 import (
 	"errors"
@@ -35,9 +35,9 @@ func (s *sockets) write(conn syscall.RawConn, buffers [][]byte) (n int, err erro
 	return n, nil
 }
 
-// hungUp reports whether the peer of a connection sends nothing more, and has sent nothing that
+// HungUp reports whether the peer of a connection sends nothing more, and has sent nothing that
 // was not read.
-func hungUp(conn syscall.RawConn) (gone bool) {
+func HungUp(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
 		var b [1]byte
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

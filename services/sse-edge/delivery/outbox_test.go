@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"bytes"
@@ -33,14 +33,14 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 		s := cursor.Step{Items: v.Items, Ended: rapid.Bool().Draw(t, "ended")}
 		s.Found(v.Items)
 		methods := rapid.SliceOfN(rapid.SampledFrom([]string{"m0", "m1", "m2"}), 1, 3).Draw(t, "methods")
-		(&filter{methods: methods}).show(&s)
+		(&Filter{Methods: methods}).show(&s)
 		if rapid.Bool().Draw(t, "gap") {
 			s.Gaps = []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a"}}
 		}
 		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
-		st := newSSE(&streams{}, r, asked{}, rapid.Bool().Draw(t, "envelope"))
-		st.head, st.chunked = head, rapid.Bool().Draw(t, "chunked")
+		st := NewSSE(&Streams{}, r, Request{}, rapid.Bool().Draw(t, "envelope"))
+		st.Head, st.Chunked = head, rapid.Bool().Draw(t, "chunked")
 		var o outbox
 		o.fill(st, s)
 		all := bytes.Join(o.buffers, nil)
@@ -51,13 +51,13 @@ func TestOutboxIsCutBetweenBlocks(t *testing.T) {
 			return
 		}
 		n := rapid.IntRange(0, o.size-1).Draw(t, "taken")
-		buffers, told := o.cut(n, st.format.rewrites())
+		buffers, told := o.cut(n, st.Format.Rewrites())
 		rest := bytes.Join(buffers, nil)
 		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
 			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
 		}
 		sent := all[:n+len(rest)]
-		if st.chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
+		if st.Chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
 			_, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(sent[len(head):])))
 			ended := s.Ended && len(sent) == len(all)
 			if ended != (err == nil) || err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {

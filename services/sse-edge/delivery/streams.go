@@ -1,4 +1,11 @@
-package edge
+// Package delivery sends streams to clients. A [Stream] has a reader's cursor and a connection; one
+// of a few workers moves its cursor and writes what follows, without ever waiting for a socket
+// or for the log: a goroutine does that, and gives the stream back. A [Format] makes the bytes.
+//
+//	connection ─▶ Stream.Hand ─▶ goroutine: first read ─▶ worker ──┬─▶ writev
+//	window ─ a chain has changed ─▶ worker's queue ────────────────┘
+//	worker ─▶ goroutine: read of the log, or flush of a full socket ─▶ worker
+package delivery
 
 import (
 	"cmp"
@@ -19,8 +26,8 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// streamsConfig configures the event streams of an edge.
-type streamsConfig struct {
+// Config configures the event streams of an edge.
+type Config struct {
 	// Base ends all streams when it is done.
 	Base context.Context //nolint:containedctx // of the edge
 	// Admission has let the clients in, and is left when their streams end.
@@ -36,27 +43,27 @@ type streamsConfig struct {
 	Retention time.Duration
 }
 
-// streams are the event streams of an edge: workers that share them out, and what is counted
+// Streams are the event streams of an edge: workers that share them out, and what is counted
 // and remembered of them.
-type streams struct {
-	cfg     streamsConfig
+type Streams struct {
+	cfg     Config
 	base    context.Context //nolint:containedctx // of all streams; ends when they must
 	drain   chan struct{}   // closed when the edge begins to stop
 	logger  *slog.Logger
-	metrics *streamMetrics
+	Metrics *Metrics
 	traces  *tracing.Traces
-	history *diary
+	History *History
 
 	workers []*worker
 	next    atomic.Uint64 // counts the streams, to share them out
 	numbers atomic.Uint64 // of those that have begun
 }
 
-// newStreams returns the streams of an edge: none, until Run and the first client.
-func newStreams(cfg streamsConfig) *streams {
-	s := &streams{
-		cfg: cfg, base: cfg.Base, drain: make(chan struct{}), logger: cfg.Logger, traces: cfg.Traces, history: newDiary(),
-		metrics: newStreamMetrics(cfg.Metrics, cfg.MaxConnections),
+// New returns the streams of an edge: none, until Run and the first client.
+func New(cfg Config) *Streams {
+	s := &Streams{
+		cfg: cfg, base: cfg.Base, drain: make(chan struct{}), logger: cfg.Logger, traces: cfg.Traces, History: newHistory(),
+		Metrics: NewMetrics(cfg.Metrics, cfg.MaxConnections),
 	}
 	for range runtime.GOMAXPROCS(0) {
 		s.workers = append(s.workers, newWorker(s))
@@ -64,8 +71,8 @@ func newStreams(cfg streamsConfig) *streams {
 	return s
 }
 
-// run runs the workers until stop is closed.
-func (s *streams) run(stop <-chan struct{}) {
+// Run runs the workers until stop is closed.
+func (s *Streams) Run(stop <-chan struct{}) {
 	var workers sync.WaitGroup
 	for _, w := range s.workers {
 		workers.Go(func() { w.run(stop) })
@@ -73,29 +80,29 @@ func (s *streams) run(stop <-chan struct{}) {
 	workers.Wait()
 }
 
-// beginDrain has each stream end at a moment of its own within the time of a drain.
-func (s *streams) beginDrain() { close(s.drain) }
+// BeginDrain has each stream end at a moment of its own within the time of a drain.
+func (s *Streams) BeginDrain() { close(s.drain) }
 
-// draining is closed when the edge begins to stop.
-func (s *streams) draining() <-chan struct{} { return s.drain }
+// Draining is closed when the edge begins to stop.
+func (s *Streams) Draining() <-chan struct{} { return s.drain }
 
-func (s *streams) nextWorker() *worker {
+func (s *Streams) nextWorker() *worker {
 	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }
 
-// reconnects logs why a subscriber is sent away with a reconnection time.
-func (s *streams) reconnects(ctx context.Context, at window.Place, why error) {
+// Reconnects logs why a subscriber is sent away with a reconnection time.
+func (s *Streams) Reconnects(ctx context.Context, at window.Place, why error) {
 	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.Session, "stream", at.Stream, "error", why)
 }
 
-// told counts and notes what a client received of a step: its gaps, and n of its events.
-func (s *streams) told(r *cursor.Reader, st cursor.Step, n int, by asked) {
+// CountTold counts and notes what a client received of a step: its gaps, and n of its events.
+func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request) {
 	n = min(n, len(st.Items))
-	s.metrics.sent.Add(float64(n))
+	s.Metrics.Sent.Add(float64(n))
 	for _, g := range st.Gaps {
-		s.metrics.gaps.WithLabelValues(string(g.Reason)).Inc()
-		s.history.noteGap(r, st, g, by)
-		s.logger.DebugContext(by.ctx, "a subscriber is told of a gap", "session", r.Place.Session, "stream", g.Stream,
+		s.Metrics.Gaps.WithLabelValues(string(g.Reason)).Inc()
+		s.History.noteGap(r, st, g, by)
+		s.logger.DebugContext(by.Ctx, "a subscriber is told of a gap", "session", r.Place.Session, "stream", g.Stream,
 			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
 	}
 	if !s.traces.On() {
@@ -108,8 +115,8 @@ func (s *streams) told(r *cursor.Reader, st cursor.Step, n int, by asked) {
 	}
 }
 
-// connections returns the newest streams of a session, up to a limit, and how many there are.
-func (s *streams) connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
+// Connections returns the newest streams of a session, up to a limit, and how many there are.
+func (s *Streams) Connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
 	answers := make(chan found, len(s.workers))
 	for _, w := range s.workers {
 		w.send(post{run: func() { answers <- w.find(session, limit) }})
@@ -126,10 +133,10 @@ func (s *streams) connections(ctx context.Context, session string, limit int) (n
 	return newest[:min(limit, len(newest))], total
 }
 
-// asked is a request that was let in.
-type asked struct {
+// Request is a request that was let in.
+type Request struct {
 	admission.Visit
 	number uint64          // of the connection that it became; 0 for none
-	ctx    context.Context //nolint:containedctx // has the request's span, and does not end
-	begun  time.Time
+	Ctx    context.Context //nolint:containedctx // has the request's span, and does not end
+	Begun  time.Time
 }

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"slices"
@@ -23,9 +23,9 @@ type outbox struct {
 
 // only makes a block of a stream's own, and of no step, the content; last says that
 // nothing follows it.
-func (o *outbox) only(st *stream, block []byte, last bool) {
+func (o *outbox) only(st *Stream, block []byte, last bool) {
 	o.clear()
-	o.chunked = st.chunked
+	o.chunked = st.Chunked
 	o.block(block)
 	if last {
 		o.end()
@@ -75,16 +75,16 @@ func (o *outbox) end() {
 }
 
 // fill makes a step of a stream the content.
-func (o *outbox) fill(st *stream, s cursor.Step) {
+func (o *outbox) fill(st *Stream, s cursor.Step) {
 	o.clear()
-	o.chunked = st.chunked
-	o.add(st.head)
-	st.head = nil
+	o.chunked = st.Chunked
+	o.add(st.Head)
+	st.Head = nil
 	if len(s.Gaps) > 0 {
-		o.block(st.format.gaps(s))
+		o.block(st.Format.Gaps(s))
 	}
 	o.ends = append(o.ends, o.size)
-	if st.format.rewrites() {
+	if st.Format.Rewrites() {
 		for i := range s.Items {
 			o.rewrite(st, &s.Items[i])
 		}
@@ -92,7 +92,7 @@ func (o *outbox) fill(st *stream, s cursor.Step) {
 		o.frames(s.Items)
 	}
 	if s.Ended {
-		o.block(st.format.closing(s))
+		o.block(st.Format.Closing(s))
 		o.end()
 	}
 	o.ends = append(o.ends, o.size)
@@ -117,9 +117,9 @@ func (o *outbox) frames(items []window.Item) {
 }
 
 // rewrite adds an event as the stream's format shows it.
-func (o *outbox) rewrite(st *stream, it *window.Item) {
+func (o *outbox) rewrite(st *Stream, it *window.Item) {
 	from := len(o.made)
-	o.made, o.object = st.format.event(o.made, o.object, it)
+	o.made, o.object = st.Format.Event(o.made, o.object, it)
 	o.block(o.made[from:])
 	o.ends = append(o.ends, o.size)
 }

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"container/heap"
@@ -27,7 +27,7 @@ import (
 // stream, the more frames go into one write. Streams of one chain whose cursors
 // stand at the same place are served from one read.
 type worker struct {
-	streams *streams
+	streams *Streams
 	wake    chan struct{} // holds a token while something is queued
 
 	mu    sync.Mutex
@@ -37,7 +37,7 @@ type worker struct {
 	// What follows belongs to the goroutine of run.
 	subs   map[*window.Chain]*subscription
 	timers timers
-	more   []*stream     // there is more behind their cursors than one write took
+	more   []*Stream     // there is more behind their cursors than one write took
 	items  []window.Item // memory for reads
 	out    outbox        // what is written
 	shared shared        // the read that out holds
@@ -58,7 +58,7 @@ type subscription struct {
 	worker  *worker
 	chain   *window.Chain
 	queued  atomic.Bool // it is in the worker's queue
-	streams []*stream   // the worker's own
+	streams []*Stream   // the worker's own
 }
 
 // Wake queues the subscription, unless it is queued.
@@ -74,7 +74,7 @@ func (s *subscription) Wake() {
 
 // post is news for a worker.
 type post struct {
-	stream *stream
+	stream *Stream
 	what   news
 	run    func() // with newsRun, which may be about no stream
 }
@@ -89,11 +89,11 @@ const (
 	newsGone              // its client has closed the connection
 )
 
-func newWorker(s *streams) *worker {
+func newWorker(s *Streams) *worker {
 	return &worker{streams: s, wake: make(chan struct{}, 1), subs: map[*window.Chain]*subscription{}}
 }
 
-func (w *worker) post(st *stream, what news) { w.send(post{stream: st, what: what}) }
+func (w *worker) post(st *Stream, what news) { w.send(post{stream: st, what: what}) }
 
 func (w *worker) send(p post) {
 	w.mu.Lock()
@@ -109,7 +109,7 @@ func (w *worker) rouse() {
 	}
 }
 
-// run works until stop is closed, by when every stream must have ended.
+// Run works until stop is closed, by when every stream must have ended.
 func (w *worker) run(stop <-chan struct{}) {
 	drain, over := w.streams.drain, w.streams.base.Done()
 	clock := time.NewTimer(0)
@@ -157,7 +157,7 @@ func (w *worker) run(stop <-chan struct{}) {
 			w.advance(st)
 		}
 		w.tick(time.Now())
-		w.streams.metrics.delivery.add(&w.times)
+		w.streams.Metrics.Delivery.add(&w.times)
 		clear(dirty)
 		clear(posts)
 	}
@@ -178,31 +178,31 @@ func (w *worker) hear(p post) {
 
 // begin takes over a stream: its chain is subscribed to first and read then, so
 // that no change is missed.
-func (w *worker) begin(st *stream) {
-	c := st.reader.Chain
+func (w *worker) begin(st *Stream) {
+	c := st.Reader.Chain
 	sub := w.subs[c]
 	if sub == nil {
 		sub = &subscription{worker: w, chain: c}
 		w.subs[c] = sub
-		st.reader.Subscribe(sub)
+		st.Reader.Subscribe(sub)
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
 	cfg, now := w.streams.cfg, time.Now()
-	st.asked.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
+	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
 	st.noteComing()
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
 	st.cause = "age"
-	if st.ageless {
+	if st.Ageless {
 		st.endAt = now.Add(forever)
 	}
-	if !st.expires.IsZero() {
+	if !st.Expires.IsZero() {
 		if st.expiring != nil {
-			st.warnAt = st.expires.Add(-expiryWarning)
+			st.warnAt = st.Expires.Add(-expiryWarning)
 		}
-		if st.expires.Before(st.endAt) {
-			st.endAt, st.cause = st.expires, "expired"
+		if st.Expires.Before(st.endAt) {
+			st.endAt, st.cause = st.Expires, "expired"
 		}
 	}
 	heap.Push(&w.timers, st)
@@ -211,12 +211,12 @@ func (w *worker) begin(st *stream) {
 		w.drainOne(st, now)
 	default:
 	}
-	if st.companion != nil {
-		st.companion.begun()
+	if st.Companion != nil {
+		st.Companion.Begun()
 		heap.Fix(&w.timers, st.timer) // it may have something to do
 	}
-	first := st.step
-	st.step = cursor.Step{}
+	first := st.Step
+	st.Step = cursor.Step{}
 	w.tell(st, first)
 	if w.streams.base.Err() != nil {
 		w.end(st, "drain")
@@ -225,22 +225,22 @@ func (w *worker) begin(st *stream) {
 }
 
 // advance sends what follows a stream's cursor.
-func (w *worker) advance(st *stream) {
+func (w *worker) advance(st *Stream) {
 	switch {
-	case st.over(), !st.retryAt.IsZero(): // the log could not be read a moment ago
+	case st.Over(), !st.retryAt.IsZero(): // the log could not be read a moment ago
 		return
-	case st.isQuiet():
+	case st.IsQuiet():
 		w.endQuiet(st)
 		return
 	case st.phase.away():
 		st.again = true
 		return
 	case w.shared.serves(st):
-		w.shared.read.Move(st.reader)
+		w.shared.read.Move(st.Reader)
 		w.serve(st, w.shared.read.Step)
 		return
 	}
-	r := st.reader
+	r := st.Reader
 	w.forget()
 	from := r.Cursor
 	s, items, ok := r.Quick(w.items)
@@ -251,7 +251,7 @@ func (w *worker) advance(st *stream) {
 	case s.Empty() && !s.More:
 		st.phase = live
 	default:
-		st.filter.show(&s)
+		st.Filter.show(&s)
 		w.out.fill(st, s)
 		w.shared.keep(st, from, s)
 		w.serve(st, s)
@@ -260,7 +260,7 @@ func (w *worker) advance(st *stream) {
 
 // serve delivers what a look at the window found, and takes the time if the stream was
 // waiting for it.
-func (w *worker) serve(st *stream, s cursor.Step) {
+func (w *worker) serve(st *Stream, s cursor.Step) {
 	whole := w.deliver(st, s)
 	if !whole {
 		return
@@ -274,14 +274,14 @@ func (w *worker) serve(st *stream, s cursor.Step) {
 }
 
 // tell sends a step that is a stream's own.
-func (w *worker) tell(st *stream, s cursor.Step) {
-	s = st.settle(s)
+func (w *worker) tell(st *Stream, s cursor.Step) {
+	s = st.Settle(s)
 	w.forget()
-	st.filter.show(&s)
+	st.Filter.show(&s)
 	w.out.fill(st, s)
 	w.deliver(st, s)
 	w.out.clear()
-	st.reader.Release()
+	st.Reader.Release()
 }
 
 // forget lets go of what the last read found and what was made of it.
@@ -295,20 +295,20 @@ func (w *worker) forget() {
 // deliver writes the outbox, which holds a step, and reports whether all of it was
 // written. A socket that is full gets the rest of the frame that was begun from a
 // goroutine, and the cursor goes back behind it: a slow client holds no more than that.
-func (w *worker) deliver(st *stream, s cursor.Step) (whole bool) {
+func (w *worker) deliver(st *Stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
 		n, err = w.writeNow(st)
-		w.streams.metrics.sentBytes.Add(float64(n))
+		w.streams.Metrics.sentBytes.Add(float64(n))
 	}
 	switch {
 	case err != nil:
 		w.end(st, "gone")
 		return false
 	case n < w.out.size:
-		rest, told := w.out.cut(n, st.format.rewrites())
+		rest, told := w.out.cut(n, st.Format.Rewrites())
 		w.wrote(st, s, told)
-		st.reader.GoBack(s, told)
+		st.Reader.GoBack(s, told)
 		w.flush(st, rest, s.Ended && told > len(s.Items))
 		return false
 	}
@@ -322,7 +322,7 @@ func (w *worker) deliver(st *stream, s cursor.Step) (whole bool) {
 }
 
 // writeNow writes as much of the outbox as a stream's connection takes at once.
-func (w *worker) writeNow(st *stream) (int, error) {
+func (w *worker) writeNow(st *Stream) (int, error) {
 	if now, ok := st.raw.(interface{ WriteNow([][]byte) (int, error) }); ok { // not a socket
 		return now.WriteNow(w.out.buffers)
 	}
@@ -330,35 +330,35 @@ func (w *worker) writeNow(st *stream) (int, error) {
 }
 
 // wrote notes how much of a step was written; see [outbox.cut].
-func (w *worker) wrote(st *stream, s cursor.Step, told int) {
+func (w *worker) wrote(st *Stream, s cursor.Step, told int) {
 	st.traffic.wrote(min(told, len(s.Items)), w.now)
-	if st.companion != nil {
-		st.companion.told(s, min(told, len(s.Items)))
+	if st.Companion != nil {
+		st.Companion.Told(s, min(told, len(s.Items)))
 	}
-	w.streams.told(st.reader, s, told, st.asked)
+	w.streams.CountTold(st.Reader, s, told, st.Request)
 }
 
 // write writes a block of the stream's own making.
-func (w *worker) write(st *stream, block []byte) {
+func (w *worker) write(st *Stream, block []byte) {
 	w.forget()
 	w.out.only(st, block, false)
 	w.deliver(st, cursor.Step{})
 }
 
-// read has a stream's cursor moved by a goroutine, since that takes more than a look
+// Read has a stream's cursor moved by a goroutine, since that takes more than a look
 // at the window.
-func (w *worker) read(st *stream) {
+func (w *worker) read(st *Stream) {
 	ctx, cancel := context.WithCancel(w.streams.base)
-	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.reader.Cursor
+	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.Reader.Cursor
 	go func() {
 		defer cancel()
-		st.step, st.err = st.reader.Next(ctx)
+		st.Step, st.err = st.Reader.Next(ctx)
 		w.post(st, newsBack)
 	}()
 }
 
 // flush has a goroutine write the rest of a frame to a socket that is full.
-func (w *worker) flush(st *stream, rest net.Buffers, last bool) {
+func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 	if st.phase = flushing; last {
 		st.phase = closing
 	}
@@ -366,25 +366,25 @@ func (w *worker) flush(st *stream, rest net.Buffers, last bool) {
 	for _, b := range rest {
 		size += len(b)
 	}
-	w.streams.metrics.blockedWrites.Inc()
-	w.streams.metrics.blocked.Inc()
+	w.streams.Metrics.BlockedWrites.Inc()
+	w.streams.Metrics.Blocked.Inc()
 	go func() {
 		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout)
-		w.streams.metrics.blocked.Dec()
-		w.streams.metrics.sentBytes.Add(float64(size))
+		w.streams.Metrics.Blocked.Dec()
+		w.streams.Metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
 }
 
 // back goes on with a stream that had to wait.
-func (w *worker) back(st *stream) {
-	s, err, was := st.step, st.err, st.phase
-	st.step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
+func (w *worker) back(st *Stream) {
+	s, err, was := st.Step, st.err, st.phase
+	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
 	again := st.again
 	st.again = false
 	switch {
-	case st.over():
-		st.reader.GoBack(s, 0) // nobody was sent what was read
+	case st.Over():
+		st.Reader.GoBack(s, 0) // nobody was sent what was read
 		w.finish(st, true)
 	case was != reading && err != nil:
 		w.end(st, reasonToEnd(err))
@@ -394,8 +394,8 @@ func (w *worker) back(st *stream) {
 		w.advance(st)
 	case err != nil:
 		st.tellRested()
-		w.streams.logger.WarnContext(st.asked.ctx, "an event stream waits for the log",
-			"session", st.reader.Place.Session, "stream", st.reader.Place.Stream, "error", err)
+		w.streams.logger.WarnContext(st.Request.Ctx, "an event stream waits for the log",
+			"session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
@@ -409,8 +409,8 @@ func (w *worker) back(st *stream) {
 }
 
 // end ends a stream; reason is the metric's.
-func (w *worker) end(st *stream, reason string) {
-	if st.over() {
+func (w *worker) end(st *Stream, reason string) {
+	if st.Over() {
 		return
 	}
 	st.reason = reason
@@ -422,7 +422,7 @@ func (w *worker) end(st *stream, reason string) {
 	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
 	if sub.streams = sub.streams[:last]; last == 0 {
 		delete(w.subs, sub.chain)
-		st.reader.Unsubscribe(sub)
+		st.Reader.Unsubscribe(sub)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -432,18 +432,18 @@ func (w *worker) end(st *stream, reason string) {
 	}
 }
 
-// finish lets go of what a stream held. Nobody uses it any more.
-func (w *worker) finish(st *stream, begun bool) {
+// Finish lets go of what a stream held. Nobody uses it any more.
+func (w *worker) finish(st *Stream, begun bool) {
 	st.logEnd()
-	st.reader.Close()
-	w.streams.metrics.connections.Dec()
-	if st.companion != nil {
-		st.companion.ended(begun)
+	st.Reader.Close()
+	w.streams.Metrics.Connections.Dec()
+	if st.Companion != nil {
+		st.Companion.Ended(begun)
 	}
 	st.tellRested()
-	w.streams.metrics.closed.WithLabelValues(st.reason).Inc()
+	w.streams.Metrics.Closed.WithLabelValues(st.reason).Inc()
 	st.noteEnd()
-	w.streams.cfg.Admission.Leave(st.asked.Visit)
+	w.streams.cfg.Admission.Leave(st.Request.Visit)
 }
 
 func (w *worker) endAll() {
@@ -460,9 +460,9 @@ func (w *worker) drain() {
 	}
 }
 
-func (w *worker) drainOne(st *stream, now time.Time) {
+func (w *worker) drainOne(st *Stream, now time.Time) {
 	at := now.Add(time.Duration(rand.Int64N(int64(w.streams.cfg.Drain) + 1))) //nolint:gosec // no secret
-	if st.stays {                                                             // its client may not come back
+	if st.Stays {                                                             // its client may not come back
 		at = now.Add(w.streams.cfg.Drain)
 	}
 	if at.Before(st.endAt) {
@@ -486,18 +486,18 @@ func (w *worker) tick(now time.Time) {
 			w.advance(st)
 		case !st.warnAt.IsZero() && !st.warnAt.After(now):
 			w.warn(st, now)
-		case st.companion != nil && !st.companion.due().IsZero() && !st.companion.due().After(now):
-			st.companion.tick(now)
+		case st.Companion != nil && !st.Companion.Due().IsZero() && !st.Companion.Due().After(now):
+			st.Companion.Tick(now)
 			heap.Fix(&w.timers, st.timer)
-		case st.revoked != nil && st.revoked():
+		case st.Revoked != nil && st.Revoked():
 			st.cause = "revoked"
 			w.sendAway(st)
 		default:
 			st.beatAt = now.Add(w.streams.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
-			if !st.phase.away() && !st.over() {
-				w.write(st, st.format.heartbeat())
+			if !st.phase.away() && !st.Over() {
+				w.write(st, st.Format.Heartbeat())
 			}
 		}
 	}
@@ -505,12 +505,12 @@ func (w *worker) tick(now time.Time) {
 
 // warn tells a client that its token is about to expire. While its stream is away, a
 // frame may be unfinished, so it is told a moment later.
-func (w *worker) warn(st *stream, now time.Time) {
+func (w *worker) warn(st *Stream, now time.Time) {
 	st.warnAt = time.Time{}
 	heap.Fix(&w.timers, st.timer)
 	w.advance(st) // so that it is told its newest place
 	switch {
-	case st.over():
+	case st.Over():
 	case st.phase.away():
 		st.warnAt = now.Add(warnAgain)
 		heap.Fix(&w.timers, st.timer)
@@ -520,14 +520,14 @@ func (w *worker) warn(st *stream, now time.Time) {
 }
 
 // sendAway ends a stream and tells the client when to come back.
-func (w *worker) sendAway(st *stream) {
-	w.last(st, st.format.farewell())
+func (w *worker) sendAway(st *Stream) {
+	w.last(st, st.Format.Farewell())
 	w.end(st, st.cause)
 }
 
 // last writes a stream's last block, if there is room for it in its socket and no frame
 // is unfinished.
-func (w *worker) last(st *stream, block []byte) {
+func (w *worker) last(st *Stream, block []byte) {
 	if st.phase >= flushing {
 		return
 	}
@@ -537,7 +537,7 @@ func (w *worker) last(st *stream, block []byte) {
 }
 
 // timers is a heap of streams by what is due next.
-type timers []*stream
+type timers []*Stream
 
 func (t timers) Len() int           { return len(t) }
 func (t timers) Less(i, j int) bool { return t[i].due().Before(t[j].due()) }
@@ -547,7 +547,7 @@ func (t timers) Swap(i, j int) {
 }
 
 func (t *timers) Push(x any) {
-	st := x.(*stream) //nolint:errcheck,forcetypeassert // heap's contract
+	st := x.(*Stream) //nolint:errcheck,forcetypeassert // heap's contract
 	st.timer = len(*t)
 	*t = append(*t, st)
 }
@@ -578,10 +578,10 @@ type shared struct {
 	chunked bool
 }
 
-func (s *shared) keep(st *stream, from uint64, found cursor.Step) {
-	*s = shared{format: st.format.kind(), chunked: st.chunked, filter: st.filter.name()}
+func (s *shared) keep(st *Stream, from uint64, found cursor.Step) {
+	*s = shared{format: st.Format.Kind(), chunked: st.Chunked, filter: st.Filter.name()}
 	var ok bool
-	if s.read, ok = st.reader.Share(from, found); ok {
+	if s.read, ok = st.Reader.Share(from, found); ok {
 		s.sub = st.sub
 	}
 }
@@ -589,9 +589,9 @@ func (s *shared) keep(st *stream, from uint64, found cursor.Step) {
 // serves reports whether a stream may be sent what the outbox holds. Whatever could
 // make a reader of its own see something else wakes the chain, and so has queued
 // the subscription.
-func (s *shared) serves(st *stream) bool {
-	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.reader) &&
-		st.format.kind() == s.format && st.chunked == s.chunked && st.filter.name() == s.filter
+func (s *shared) serves(st *Stream) bool {
+	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.Reader) &&
+		st.Format.Kind() == s.format && st.Chunked == s.chunked && st.Filter.name() == s.filter
 }
 
 // forever is longer than any connection lives.

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"cmp"
@@ -34,13 +34,13 @@ type found struct {
 
 // find answers a question.
 func (w *worker) find(session string, limit int) found {
-	var streams []*stream
+	var streams []*Stream
 	for c, sub := range w.subs {
 		if c.Place.Session == session {
 			streams = append(streams, sub.streams...)
 		}
 	}
-	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(b.asked.number, a.asked.number) })
+	slices.SortFunc(streams, func(a, b *Stream) int { return cmp.Compare(b.Request.number, a.Request.number) })
 	f := found{total: len(streams)}
 	for _, st := range streams[:min(limit, len(streams))] {
 		f.newest = append(f.newest, st.shown())
@@ -50,54 +50,54 @@ func (w *worker) find(session string, limit int) found {
 
 // shown is called by the stream's worker. The reader of one that is away in a read is not
 // the worker's.
-func (st *stream) shown() inspect.Connection {
+func (st *Stream) shown() inspect.Connection {
 	t := &st.traffic
 	c := inspect.Connection{
-		Number: st.asked.number, Stream: st.reader.Place.Stream, Protocol: st.format.protocol(), Since: time.UnixMilli(t.opened).UTC(),
-		Came: arrivals[st.reader.Came], State: inspect.Live, Events: t.events,
+		Number: st.Request.number, Stream: st.Reader.Place.Stream, Protocol: st.Format.Protocol(), Since: time.UnixMilli(t.opened).UTC(),
+		Came: arrivals[st.Reader.Came], State: inspect.Live, Events: t.events,
 	}
-	if st.asked.Address.IsValid() {
-		c.Address = st.asked.Address.String()
+	if st.Request.Address.IsValid() {
+		c.Address = st.Request.Address.String()
 	}
 	if t.sentAt > 0 {
 		c.Sent = time.UnixMilli(t.sentAt).UTC()
 	}
 	if c.Cursor = t.stood; st.phase != reading {
-		c.Cursor = st.reader.Cursor
+		c.Cursor = st.Reader.Cursor
 	}
 	switch {
 	case st.phase >= flushing:
 		c.State = inspect.Slow
 	case st.phase == reading || !st.retryAt.IsZero():
 		c.State = inspect.Reading
-	case st.isQuiet():
+	case st.IsQuiet():
 		c.State = inspect.Quiet
 	}
 	return c
 }
 
 // noteComing writes down that a stream begins.
-func (st *stream) noteComing() {
-	if st.routine {
+func (st *Stream) noteComing() {
+	if st.Routine {
 		return
 	}
 	h := st.happening(inspect.Connected)
 	if h.cursor = st.traffic.stood; h.came == cursor.FromWindow || h.came == cursor.FromLog {
 		h.what = inspect.Resumed
 	}
-	st.streams.history.note(h)
+	st.streams.History.note(h)
 }
 
 // noteEnd writes down that it has ended. Nobody uses it any more.
-func (st *stream) noteEnd() {
-	if st.routine && st.reason == "ended" {
+func (st *Stream) noteEnd() {
+	if st.Routine && st.reason == "ended" {
 		return
 	}
 	h := st.happening(inspect.Ended)
-	h.reason, h.cursor, h.count = st.reason, st.reader.Cursor, st.traffic.events
-	st.streams.history.note(h)
+	h.reason, h.cursor, h.count = st.reason, st.Reader.Cursor, st.traffic.events
+	st.streams.History.note(h)
 }
 
-func (st *stream) happening(what inspect.What) happening {
-	return happening{what: what, where: st.reader.Place, address: st.asked.Address, number: st.asked.number, came: st.reader.Came}
+func (st *Stream) happening(what inspect.What) happening {
+	return happening{what: what, where: st.Reader.Place, address: st.Request.Address, number: st.Request.number, came: st.Reader.Came}
 }

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"sync"
@@ -49,7 +49,7 @@ func (t *times) observe(d time.Duration) {
 	t.sum += d
 }
 
-// delivery is the histogram rejoin_edge_delivery_seconds. It is safe for concurrent use.
+// Delivery is the histogram rejoin_edge_delivery_seconds. It is safe for concurrent use.
 type delivery struct {
 	desc *prometheus.Desc
 
@@ -93,8 +93,8 @@ func (d *delivery) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(d.desc, all.n, all.sum.Seconds(), buckets)
 }
 
-// count returns how many deliveries were observed.
-func (d *delivery) count() uint64 {
+// Count returns how many deliveries were observed.
+func (d *delivery) Count() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.all.n

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"container/heap"
@@ -12,7 +12,7 @@ import (
 
 func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
 	now := time.Now()
-	st := &stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
+	st := &Stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
 	if due := st.due(); !due.Equal(st.warnAt) {
 		t.Errorf("due at %s", due)
 	}
@@ -28,8 +28,8 @@ func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
 // A client that cannot resume has the whole drain for its call.
 func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 	now := time.Now()
-	w := newWorker(&streams{cfg: streamsConfig{Drain: time.Hour}})
-	st := &stream{stays: true, beatAt: now, endAt: now.Add(forever)}
+	w := newWorker(&Streams{cfg: Config{Drain: time.Hour}})
+	st := &Stream{Stays: true, beatAt: now, endAt: now.Add(forever)}
 	heap.Push(&w.timers, st)
 	w.drainOne(st, now)
 	if left := st.endAt.Sub(now); left != time.Hour || st.cause != "drain" {
@@ -38,13 +38,13 @@ func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 }
 
 func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
-	st := newSSE(&streams{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), asked{}, false)
-	st.reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
-	if b := string(st.format.heartbeat()); b != ":\n\n" {
+	st := NewSSE(&Streams{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{}, false)
+	st.Reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
+	if b := string(st.Format.Heartbeat()); b != ":\n\n" {
 		t.Errorf("the heartbeat is %q", b)
 	}
-	st.reader.Pending = nil
-	if b := string(st.format.heartbeat()); b == ":\n\n" {
+	st.Reader.Pending = nil
+	if b := string(st.Format.Heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
 	}
 }
@@ -59,23 +59,23 @@ func TestAFilterShowsWhatItNames(t *testing.T) {
 		lines    = "{\n\"method\":\r\n\"notifications/progress\"}"
 	)
 	for _, tt := range []struct {
-		filter filter
+		filter Filter
 		shown  []string
 	}{
-		{filter{}, []string{progress, warning, odd, call, result, lines}},
-		{filter{methods: []string{"notifications/progress"}}, []string{progress, lines}},
-		{filter{methods: []string{"notifications/*"}}, []string{progress, warning, odd, lines}},
-		{filter{methods: []string{"notifications/mess*", "sampling/createMessage"}}, []string{warning, odd, call}},
-		{filter{methods: []string{"*"}}, []string{progress, warning, odd, call, lines}},
-		{filter{methods: []string{"notifications", "Notifications/*", "x"}}, nil},
-		{filter{level: 3}, []string{progress, warning, odd, call, result, lines}},
-		{filter{level: 4}, []string{progress, odd, call, result, lines}},
-		{filter{level: 4, methods: []string{"notifications/*"}}, []string{progress, odd, lines}},
-		{filter{level: 3, methods: []string{"notifications/message"}}, []string{warning, odd}},
+		{Filter{}, []string{progress, warning, odd, call, result, lines}},
+		{Filter{Methods: []string{"notifications/progress"}}, []string{progress, lines}},
+		{Filter{Methods: []string{"notifications/*"}}, []string{progress, warning, odd, lines}},
+		{Filter{Methods: []string{"notifications/mess*", "sampling/createMessage"}}, []string{warning, odd, call}},
+		{Filter{Methods: []string{"*"}}, []string{progress, warning, odd, call, lines}},
+		{Filter{Methods: []string{"notifications", "Notifications/*", "x"}}, nil},
+		{Filter{Level: 3}, []string{progress, warning, odd, call, result, lines}},
+		{Filter{Level: 4}, []string{progress, odd, call, result, lines}},
+		{Filter{Level: 4, Methods: []string{"notifications/*"}}, []string{progress, odd, lines}},
+		{Filter{Level: 3, Methods: []string{"notifications/message"}}, []string{warning, odd}},
 	} {
 		var shown []string
 		for _, message := range []string{progress, warning, odd, call, result, lines} {
-			if tt.filter.shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
+			if tt.filter.Shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
 				shown = append(shown, message)
 			}
 		}

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"errors"
@@ -54,8 +54,8 @@ func (s *sockets) attempt(fd uintptr) bool {
 	}
 }
 
-// hungUp reports whether the peer of a connection sends nothing more, whatever it has sent.
-func hungUp(conn syscall.RawConn) (gone bool) {
+// HungUp reports whether the peer of a connection sends nothing more, whatever it has sent.
+func HungUp(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is small
 		n, err := unix.Poll(poll, 0)

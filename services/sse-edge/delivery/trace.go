@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"context"
@@ -18,17 +18,17 @@ const maxDeliveries = 16
 
 // deliver makes a span of the delivery of a sampled event: a child of the publish, with a
 // link to the request.
-func (s *streams) deliver(r *cursor.Reader, it *window.Item, by asked) {
+func (s *Streams) deliver(r *cursor.Reader, it *window.Item, by Request) {
 	number := it.Trail.Deliveries.Add(1)
 	if number > maxDeliveries {
 		return
 	}
 	begun := it.Trail.Came
-	if by.begun.After(begun) {
-		begun = by.begun
+	if by.Begun.After(begun) {
+		begun = by.Begun
 	}
 	opts := []trace.SpanStartOption{trace.WithTimestamp(begun)}
-	if request := trace.SpanContextFromContext(by.ctx); request.IsSampled() {
+	if request := trace.SpanContextFromContext(by.Ctx); request.IsSampled() {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: request}))
 	}
 	_, span := s.traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.NameDeliver, trace.SpanKindConsumer, opts...)
@@ -40,8 +40,8 @@ func (s *streams) deliver(r *cursor.Reader, it *window.Item, by asked) {
 }
 
 // resumed reads what a client that came back has missed, in a span of its own.
-func (s *streams) resumed(r *cursor.Reader, by asked, read func() (cursor.Step, error)) (cursor.Step, error) {
-	_, span := s.traces.Start(by.ctx, tracing.NameResume, trace.SpanKindInternal)
+func (s *Streams) resumed(r *cursor.Reader, by Request, read func() (cursor.Step, error)) (cursor.Step, error) {
+	_, span := s.traces.Start(by.Ctx, tracing.NameResume, trace.SpanKindInternal)
 	defer span.End()
 	found, err := read()
 	if !span.IsRecording() {

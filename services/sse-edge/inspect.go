@@ -20,11 +20,11 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 		switch q.About {
 		case inspect.Clients:
 		case inspect.Connections:
-			a.Connections, a.Total = s.streams.connections(ctx, q.Session, limit)
+			a.Connections, a.Total = s.streams.Connections(ctx, q.Session, limit)
 		case inspect.Happenings:
-			a.Happenings, a.Total, a.Since = s.streams.history.of(q.Session, limit)
+			a.Happenings, a.Total, a.Since = s.streams.History.OfSession(q.Session, limit)
 		case inspect.Gaps:
-			a.Happenings, a.Reasons, a.Total, a.Since = s.streams.history.lately(limit)
+			a.Happenings, a.Reasons, a.Total, a.Since = s.streams.History.Lately(limit)
 		}
 		return a
 	}

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"iter"
@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// maxComings is how many connects, resumes and ends a diary holds, 120 B each and their
+	// maxComings is how many connects, resumes and ends a history holds, 120 B each and their
 	// names.
 	maxComings = 8192
 	// maxGaps is how many gaps it holds: a storm of connects must not push these out.
 	maxGaps = 4096
 )
 
-// diary remembers what happened to the clients of the edge last. What does not fit any
+// History remembers what happened to the clients of the edge last. What does not fit any
 // more is forgotten, the oldest first, and from when on nothing is forgotten is known. It
 // is safe for concurrent use.
-type diary struct {
+type History struct {
 	mu            sync.Mutex
 	began         int64 // as in happening
 	comings, gaps latest[happening]
 }
 
-// happening is an entry of a diary.
+// happening is an entry of a history.
 type happening struct {
 	at      int64 // Unix time in nanoseconds
 	where   window.Place
@@ -41,7 +41,7 @@ type happening struct {
 	what    inspect.What
 	reason  string
 	cursor  uint64
-	// count is, of a gap, the sequence that was asked for, and of an end, how many events
+	// Count is, of a gap, the sequence that was asked for, and of an end, how many events
 	// were sent.
 	count   uint64
 	came    cursor.Arrival
@@ -50,12 +50,12 @@ type happening struct {
 
 var arrivals = [...]inspect.Came{inspect.FromStart, inspect.FromNow, inspect.FromWindow, inspect.FromLog}
 
-func newDiary() *diary {
-	return &diary{began: time.Now().UnixNano(), comings: latest[happening]{most: maxComings}, gaps: latest[happening]{most: maxGaps}}
+func newHistory() *History {
+	return &History{began: time.Now().UnixNano(), comings: latest[happening]{most: maxComings}, gaps: latest[happening]{most: maxGaps}}
 }
 
 // note writes something down.
-func (d *diary) note(h happening) {
+func (d *History) note(h happening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h.at = time.Now().UnixNano()
@@ -67,7 +67,7 @@ func (d *diary) note(h happening) {
 }
 
 // noteGap writes down a gap of a step, of which a reader's client was told.
-func (d *diary) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by asked) {
+func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Request) {
 	requested, _ := event.ParseID(g.Requested) // 0 for what cannot be read
 	d.note(happening{
 		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.Address, number: by.number,
@@ -75,9 +75,9 @@ func (d *diary) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by asked)
 	})
 }
 
-// of returns what happened to the clients of a session, the newest of it first, how much
+// OfSession returns what happened to the clients of a session, the newest of it first, how much
 // there is, and from when on that is all.
-func (d *diary) of(session string, limit int) (newest []inspect.Happening, total int, since time.Time) {
+func (d *History) OfSession(session string, limit int) (newest []inspect.Happening, total int, since time.Time) {
 	var found []happening
 	d.mu.Lock()
 	for _, book := range []*latest[happening]{&d.comings, &d.gaps} {
@@ -102,9 +102,9 @@ func (d *diary) of(session string, limit int) (newest []inspect.Happening, total
 	return newest, total, since
 }
 
-// lately returns the gaps that were told within [inspect.Kept], the newest first, how
+// Lately returns the gaps that were told within [inspect.Kept], the newest first, how
 // many there were, by reason, and from when on these are all.
-func (d *diary) lately(limit int) (newest []inspect.Happening, reasons map[string]int, total int, since time.Time) {
+func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[string]int, total int, since time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	oldest := time.Now().Add(-inspect.Kept).UnixNano()
@@ -122,7 +122,7 @@ func (d *diary) lately(limit int) (newest []inspect.Happening, reasons map[strin
 }
 
 // whole returns from when on books hold everything. The caller holds mu.
-func (d *diary) whole(books ...*latest[happening]) time.Time {
+func (d *History) whole(books ...*latest[happening]) time.Time {
 	since := d.began
 	for _, book := range books {
 		if forgot, ok := book.forgot(); ok {

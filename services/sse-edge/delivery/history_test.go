@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"cmp"
@@ -14,34 +14,34 @@ import (
 )
 
 func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
-	d := newDiary()
+	d := newHistory()
 	gap := happening{what: inspect.Gapped, where: window.Place{Session: "s", Stream: "a"}, reason: "trimmed", certain: true}
 	d.note(gap)
 	for i := range maxComings {
 		d.note(happening{what: inspect.Connected, where: window.Place{Session: fmt.Sprint("s", i%2), Stream: "a"}, number: uint64(i)})
 	}
-	_, total, since := d.of("s1", 5)
+	_, total, since := d.OfSession("s1", 5)
 	if total != maxComings/2 || since.UnixNano() != d.began {
 		t.Fatalf("%d happened since %s", total, since)
 	}
 	first := d.comings.all[0].at
 	d.note(happening{what: inspect.Ended, where: window.Place{Session: "s1", Stream: "a"}})
-	newest, total, since := d.of("s1", 5)
+	newest, total, since := d.OfSession("s1", 5)
 	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != inspect.Ended || newest[1].Connection != maxComings-1 {
 		t.Errorf("%d happened since %s: %s", total, since, recount(newest))
 	}
-	if newest, reasons, total, since := d.lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
+	if newest, reasons, total, since := d.Lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
 		t.Errorf("a storm of connects took a gap: %d, %v since %s", total, reasons, since)
 	}
 	for range maxGaps {
 		d.note(gap)
 	}
-	newest, reasons, total, since := d.lately(10)
+	newest, reasons, total, since := d.Lately(10)
 	if total != maxGaps || reasons["trimmed"] != maxGaps || len(newest) != 10 || since.UnixNano() <= d.began {
 		t.Errorf("%d gaps, %v since %s", total, reasons, since)
 	}
 	d.gaps.all[d.gaps.next].at -= int64(2 * inspect.Kept) // the oldest
-	if _, _, total, _ := d.lately(10); total != maxGaps-1 {
+	if _, _, total, _ := d.Lately(10); total != maxGaps-1 {
 		t.Errorf("%d gaps within the hour", total)
 	}
 }
@@ -49,12 +49,12 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 // A gap on a session's flow says of which stream it is, and an ID that cannot be read
 // asked for nothing.
 func TestAGapSaysWhoseItIs(t *testing.T) {
-	d := newDiary()
+	d := newHistory()
 	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, Subscriber: window.Subscriber{Cursor: 9}}
 	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}} {
-		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, asked{number: 3})
+		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, Request{number: 3})
 	}
-	newest, _, _ := d.of("s", 5)
+	newest, _, _ := d.OfSession("s", 5)
 	if got := recount(newest); got != "gap a expired false, asked for 7, on from 8\ngap * unknown true, asked for 0, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
 		t.Error(got)
 	}

@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"context"
@@ -26,12 +26,12 @@ func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
 }
 
 // untraced returns streams that nobody has opened.
-func untraced() *streams {
-	return &streams{metrics: newStreamMetrics(prometheus.NewRegistry(), 1), history: newDiary(), logger: slog.New(slog.DiscardHandler)}
+func untraced() *Streams {
+	return &Streams{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), logger: slog.New(slog.DiscardHandler)}
 }
 
 // newTraced returns as much of an edge as traces need.
-func newTraced(t testing.TB, sampler sdk.Sampler) (*streams, *tracetest.InMemoryExporter) {
+func newTraced(t testing.TB, sampler sdk.Sampler) (*Streams, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	p := sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sampler))
@@ -52,13 +52,13 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	w.Append(sampled(2, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
-	by := asked{ctx: t.Context(), begun: time.Now()}
-	s.told(r, cursor.Step{Items: v.Items}, 0, by)
+	by := Request{Ctx: t.Context(), Begun: time.Now()}
+	s.CountTold(r, cursor.Step{Items: v.Items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("%d spans of what was not sent", n)
 	}
 	for range 2 * maxDeliveries {
-		s.told(r, cursor.Step{Items: v.Items}, 3, by) // two, and the end of the stream
+		s.CountTold(r, cursor.Step{Items: v.Items}, 3, by) // two, and the end of the stream
 	}
 	all := spans.GetSpans()
 	if len(all) != maxDeliveries {
@@ -77,7 +77,7 @@ func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
 	w.Append(sampled(1, at, "01"), 0)
 	r := cursor.InMemory(w, at, 0)
 	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
-	s.told(r, cursor.Step{Items: v.Items}, 1, asked{ctx: t.Context(), begun: time.Now()})
+	s.CountTold(r, cursor.Step{Items: v.Items}, 1, Request{Ctx: t.Context(), Begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
 	}
@@ -90,11 +90,11 @@ func BenchmarkTold(b *testing.B) {
 	r := cursor.InMemory(w, at, 0)
 	st := cursor.Step{Items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
-	for name, s := range map[string]*streams{"off": untraced(), "unsampled": on} {
+	for name, s := range map[string]*Streams{"off": untraced(), "unsampled": on} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				s.told(r, st, 1, asked{})
+				s.CountTold(r, st, 1, Request{})
 			}
 		})
 	}

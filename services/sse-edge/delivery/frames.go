@@ -1,4 +1,4 @@
-package edge
+package delivery
 
 import (
 	"encoding/json"
@@ -14,27 +14,27 @@ import (
 	"rejoin/shared/sse"
 )
 
-// appendObject appends an event as an object of JSON, as pages and flows show it. The
+// AppendObject appends an event as an object of JSON, as pages and flows show it. The
 // message is as it was published, byte for byte.
-func appendObject(b []byte, it *window.Item, tags cursor.Tagger) []byte {
+func AppendObject(b []byte, it *window.Item, tags cursor.Tagger) []byte {
 	typ, message := window.FrameParts(it.Frame)
-	b = appendString(append(b, `{"id":`...), event.ID{Stream: it.Stream, Tag: tags.Tag(it.Stream), Sequence: it.Sequence}.String())
-	b = appendString(append(b, `,"stream":`...), it.Stream)
-	b = appendString(append(b, `,"type":`...), typ)
+	b = AppendString(append(b, `{"id":`...), event.ID{Stream: it.Stream, Tag: tags.Tag(it.Stream), Sequence: it.Sequence}.String())
+	b = AppendString(append(b, `,"stream":`...), it.Stream)
+	b = AppendString(append(b, `,"type":`...), typ)
 	b = time.Unix(0, it.Time).UTC().AppendFormat(append(b, `,"time":"`...), time.RFC3339Nano)
 	b = append(append(b, `","message":`...), message...)
 	return append(b, '}')
 }
 
-// appendString appends a string of JSON. The only error is about bytes that are not
+// AppendString appends a string of JSON. The only error is about bytes that are not
 // UTF-8, which it replaces.
-func appendString(b []byte, s string) []byte {
+func AppendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }
 
-// connectData is the data of the first event on a connection.
-type connectData struct {
+// ConnectData is the data of the first event on a connection.
+type ConnectData struct {
 	Session     string  `json:"session"`
 	Stream      *string `json:"stream"`
 	Exists      bool    `json:"exists"`
@@ -50,8 +50,8 @@ type closeData struct {
 	Stream  *string `json:"stream"`
 }
 
-// gapData is the data of a gap event, and the gap of a page.
-type gapData struct {
+// GapData is the data of a gap event, and the gap of a page.
+type GapData struct {
 	Reason    cursor.Reason `json:"reason"`
 	Certain   bool          `json:"certain"`
 	Stream    *string       `json:"stream"`
@@ -61,10 +61,11 @@ type gapData struct {
 
 // appendJSON appends a block whose data is v, which always can be marshalled.
 func appendJSON(b []byte, id, typ string, v any) []byte {
-	return sse.AppendEvent(b, id, typ, marshal(v))
+	return sse.AppendEvent(b, id, typ, Marshal(v))
 }
 
-func marshal(v any) []byte {
+// Marshal encodes a value that JSON can hold.
+func Marshal(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
@@ -72,8 +73,8 @@ func marshal(v any) []byte {
 	return data
 }
 
-// orNull returns nil for the empty stream of a session's flow.
-func orNull(stream string) *string {
+// OrNull returns nil for the empty stream of a session's flow.
+func OrNull(stream string) *string {
 	if stream == "" {
 		return nil
 	}

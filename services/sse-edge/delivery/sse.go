@@ -1,0 +1,132 @@
+package delivery
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/inspect"
+	"rejoin/shared/sse"
+)
+
+// sseFormat is the format of /v1.
+type sseFormat struct {
+	*Stream
+	envelope bool
+}
+
+// NewSSE returns a stream of /v1; an envelope names the stream of each message.
+func NewSSE(s *Streams, r *cursor.Reader, by Request, envelope bool) *Stream {
+	st := NewStream(s, r, by)
+	f := sseFormat{st, envelope}
+	st.Format, st.expiring = f, f.expiring
+	return st
+}
+
+func (f sseFormat) Kind() string {
+	if f.envelope {
+		return "envelope"
+	}
+	return "sse"
+}
+
+func (sseFormat) Protocol() inspect.Protocol { return inspect.SSE }
+
+// Opening returns the connect event. A client that is told of a gap next keeps the cursor
+// that it came with until then: else a connection that ends before would swallow the gap.
+func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
+	cfg, r := f.streams.cfg, f.Reader
+	exists, oldest := r.About(ctx)
+	retained := -1.0
+	if cfg.Retention > 0 {
+		retained = cfg.Retention.Seconds()
+	}
+	gap := len(r.Pending)+len(f.Step.Gaps) > 0
+	id := ""
+	if !gap {
+		id = r.ID(from.Position)
+	}
+	return appendJSON(sse.AppendRetry(nil, cfg.Retry), id, "connect", ConnectData{
+		Session: r.Place.Session, Stream: OrNull(r.Place.Stream), Exists: exists,
+		Resumed: from.Resumes && !gap, Oldest: oldest, RetainedFor: retained,
+	})
+}
+
+func (f sseFormat) Rewrites() bool { return f.envelope || f.Reader.Place.Stream == "" }
+
+func (f sseFormat) Event(b, room []byte, it *window.Item) (_, _ []byte) {
+	id := f.Reader.ID(it.Sequence)
+	if f.envelope {
+		room = AppendObject(room[:0], it, f.Reader.Tags)
+		return sse.AppendEvent(b, id, "", room), room
+	}
+	typ, data := window.FrameParts(it.Frame)
+	if typ == event.DefaultType {
+		typ = ""
+	}
+	return sse.AppendEvent(b, id, typ, data), room
+}
+
+// heartbeat moves the client's cursor, but never over a gap that it has not been
+// told of yet.
+func (f sseFormat) Heartbeat() []byte {
+	if len(f.Reader.Pending) > 0 {
+		return comment
+	}
+	return sse.AppendEvent(nil, f.Reader.ID(f.Reader.Cursor), "cursor", []byte("{}"))
+}
+
+// Closing is the last block of a stream or session that has ended with a step.
+func (f sseFormat) Closing(cursor.Step) []byte {
+	r := f.Reader
+	return appendJSON(nil, r.ID(r.Cursor), "close", closeData{Status: "closed", Session: r.Place.Session, Stream: OrNull(r.Place.Stream)})
+}
+
+// Gaps returns the blocks of a step's gaps. All but the last carry the cursor that
+// the client came with, so that none is lost if the connection ends between them.
+func (f sseFormat) Gaps(s cursor.Step) []byte {
+	var b []byte
+	resumesAt := f.Reader.ID(f.Reader.ResumesAt(s))
+	for i, g := range s.Gaps {
+		id := resumesAt
+		if i < len(s.Gaps)-1 {
+			id = ""
+		}
+		b = appendJSON(b, id, "gap", GapData{Reason: g.Reason, Certain: g.Certain, Stream: OrNull(g.Stream), Requested: g.Requested, ResumesAt: resumesAt})
+	}
+	return b
+}
+
+func (f sseFormat) Farewell() []byte { return Farewell(f.streams.cfg.Retry) }
+
+// ExpiringData is the data of the event that tells that a token is about to expire.
+type ExpiringData struct {
+	// ExpiresAt is when the stream ends, RFC 3339 in UTC.
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+// expiring tells a client to renew its token, and, unless a gap is still to be told, the
+// place to go on from.
+func (f sseFormat) expiring() []byte {
+	id := ""
+	if len(f.Reader.Pending) == 0 {
+		id = f.Reader.ID(f.Reader.Cursor)
+	}
+	return appendJSON(nil, id, "expiring", ExpiringData{f.Expires.UTC()})
+}
+
+// comment keeps a connection alive.
+var comment = []byte(":\n\n")
+
+// Farewell returns what sends a client away: when to come back.
+func Farewell(retry time.Duration) []byte {
+	return append(sse.AppendRetry(nil, Jitter(retry)), '\n')
+}
+
+// Jitter returns d give or take a third, so that clients do not come back together.
+func Jitter(d time.Duration) time.Duration {
+	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
+}

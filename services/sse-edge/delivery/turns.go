@@ -1,0 +1,107 @@
+package delivery
+
+import (
+	"sync/atomic"
+
+	"rejoin/shared/event"
+)
+
+// Of several connections to one stream, the newest one receives the messages; the others are
+// quiet until it is their turn again.
+
+// Turns are a stream's part in this. It belongs to the stream's worker, but for quiet.
+type turns struct {
+	quiet atomic.Bool // another connection receives the messages
+	// Behind says that the client came without a cursor: it continues where the connection
+	// before it is.
+	Behind bool
+	// served says that it had its turn once.
+	served bool
+	// next is where to continue when it is the stream's turn again, once it has been quiet.
+	next   *string
+	rested chan<- string // takes its cursor once it is back
+}
+
+// WaitTurn makes a stream that is not handed over yet quiet until its turn. One that is behind
+// continues where the connection before it is.
+func (st *Stream) WaitTurn(behind bool) {
+	st.Turns.Behind, st.Turns.served = behind, false
+	st.Turns.quiet.Store(true)
+}
+
+// Turn gives the stream the messages from now on: after a cursor, if that is known.
+func (st *Stream) Turn(cursor string) {
+	st.worker.send(post{run: func() { st.worker.takeTurn(st, cursor) }})
+}
+
+// Rest takes the messages from the stream, and has it send its cursor to rested, which has room.
+func (st *Stream) Rest(rested chan<- string) {
+	st.worker.send(post{run: func() { st.worker.rest(st, rested) }})
+}
+
+// IsQuiet reports whether another connection receives the messages.
+func (st *Stream) IsQuiet() bool { return st.Turns.quiet.Load() }
+
+// At returns the stream's cursor as text; empty when it has none that another one could use.
+func (st *Stream) At() string {
+	if st.IsQuiet() || st.Reader.Fresh {
+		return ""
+	}
+	return st.Reader.ID(st.Reader.Cursor)
+}
+
+// tellRested makes the stream quiet when somebody waits for that.
+func (st *Stream) tellRested() {
+	t := &st.Turns
+	if t.rested == nil {
+		return
+	}
+	t.rested <- st.At() // there is room
+	t.rested = nil
+	t.quiet.Store(true)
+	if next := t.next; next != nil && !st.Over() {
+		t.next = nil
+		st.Turn(*next)
+	}
+}
+
+// Rest makes a stream quiet, at once unless the log is being read for it.
+func (w *worker) rest(st *Stream, rested chan<- string) {
+	st.Turns.rested = rested
+	if st.phase != reading {
+		st.tellRested()
+	}
+}
+
+// takeTurn gives a stream the messages. A client that came with a cursor of its own continues
+// there, one without where the connection before it was, and one that had its turn before
+// there too, but never goes back.
+func (w *worker) takeTurn(st *Stream, cursor string) {
+	t := &st.Turns
+	switch {
+	case st.Over():
+		return
+	case !t.quiet.Load() && t.rested != nil: // it is being read for, and is to be quiet first
+		t.next = &cursor
+		return
+	case !t.quiet.Load():
+		return
+	}
+	r := st.Reader
+	id, err := event.ParseID(cursor)
+	if err == nil && r.ID(id.Sequence) == cursor && (t.Behind || t.served && id.Sequence > r.Cursor) {
+		r.MoveTo(id.Sequence)
+		st.Companion.Moved()
+	}
+	t.Behind, t.served = false, true
+	t.quiet.Store(false)
+	w.advance(st)
+}
+
+// endQuiet ends a quiet stream that has had its turn once the session or stream has ended.
+func (w *worker) endQuiet(st *Stream) {
+	if st.Turns.served && st.Reader.HasEnd() {
+		w.last(st, nil)
+		w.end(st, "ended")
+	}
+}
