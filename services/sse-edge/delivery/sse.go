@@ -41,8 +41,8 @@ func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	cfg, r := f.streams.cfg, f.Reader
 	exists, oldest := r.About(ctx)
 	retained := -1.0
-	if cfg.Retention > 0 {
-		retained = cfg.Retention.Seconds()
+	if age := cfg.Retention(); age > 0 {
+		retained = age.Seconds()
 	}
 	gap := len(r.Pending)+len(f.Step.Gaps) > 0
 	id := ""

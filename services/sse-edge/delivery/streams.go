@@ -39,8 +39,9 @@ type Config struct {
 	MaxConnections int
 	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names.
 	Heartbeat, Retry, MaxAge, WriteTimeout, Drain time.Duration
-	// Retention is how long events are retained; not positive: for as long as there is room.
-	Retention time.Duration
+	// Retention says how long events are retained now; not positive: for as long as there is
+	// room.
+	Retention func() time.Duration
 }
 
 // Streams are the event streams of an edge: workers that share them out, and what is counted
