@@ -55,6 +55,13 @@ test: ## Run the tests of every module; install the programs that they run (Debi
 	@e2e/programs.sh
 	go test -timeout 20m -parallel 8 $(TESTFLAGS) work
 
+# What starts programs, of this project or of others.
+LONG := ^rejoin/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
+
+.PHONY: test-short
+test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
+	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
+
 # What documents and examples say is carried out by programs of others, and a cluster that is
 # started as a whole elects for ten seconds; `make test` does it.
 NORACE := ^(TestExamples|TestDocument|TestREADME|TestConformance|TestRelease|TestClusterRestore|TestServersOfAClusterThatAreStartedAnewTogether)
