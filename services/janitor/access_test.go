@@ -23,7 +23,7 @@ func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {
 	cfg := quick()
 	cfg.Access = access
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("s", "alice", nil, noon)); err != nil {
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("s", "alice", nil, midday)); err != nil {
 		t.Fatal(err)
 	}
 	owner := authtest.Of(t, "alice", "*")

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -22,11 +24,11 @@ const (
 // announce stores what a partition's policy says, and adds what that removes to removed. only
 // are the lives that are looked at; nil: all. The ledger learns of it by the tail: until then
 // the partition is left alone.
-func (w *sweeper) announce(ctx context.Context, p *partition, only []string, removed map[Reason]int) error {
-	var lives [][]announcement
+func (w *sweeper) announce(ctx context.Context, p *partition, only []string, removed map[ledger.Reason]int) error {
+	var lives [][]ledger.Announcement
 	var epoch int
-	err := p.check(ctx, func(_ eventlog.State, l *ledger) {
-		if epoch = l.epoch; l.through >= l.stored {
+	err := p.check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
+		if epoch = l.Epoch; l.Through >= l.Stored {
 			lives = w.planned(l, only, p.now())
 		}
 	})
@@ -34,10 +36,10 @@ func (w *sweeper) announce(ctx context.Context, p *partition, only []string, rem
 		return err
 	}
 	var mu sync.Mutex
-	return inParallel(announcing, lives, func(all []announcement) error {
+	return inParallel(announcing, lives, func(all []ledger.Announcement) error {
 		newest := map[string]uint64{} // trims that this one has stored, by stream
 		for _, t := range all {
-			follows := max(t.follows, newest[t.Stream])
+			follows := max(t.Follows, newest[t.Stream])
 			ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Announce(ctx, t.Trim, follows) })
 			if errors.Is(err, eventlog.ErrClosed) {
 				return nil // another janitor has announced something that the tail has yet to bring
@@ -46,64 +48,46 @@ func (w *sweeper) announce(ctx context.Context, p *partition, only []string, rem
 				return fmt.Errorf("cannot announce what is trimmed: %w", err)
 			}
 			newest[t.Stream] = ack.Sequence
-			p.with(func(l *ledger) { l.noteStored(epoch, ack.Sequence) })
+			p.with(func(l *ledger.Ledger) { l.NoteStored(epoch, ack.Sequence) })
 			w.metrics.trims.Inc()
-			if t.why == "" {
+			if t.Why == "" {
 				continue // it takes no events
 			}
-			w.metrics.trimmed.WithLabelValues(string(t.why)).Add(float64(len(t.Removed)))
+			w.metrics.trimmed.WithLabelValues(string(t.Why)).Add(float64(len(t.Removed)))
 			mu.Lock()
-			removed[t.why] += len(t.Removed)
+			removed[t.Why] += len(t.Removed)
 			mu.Unlock()
 		}
 		return nil
 	})
 }
 
-// noteStored notes where an entry lies that was stored while the ledger was in an epoch: its
-// sequence means nothing in another one.
-func (l *ledger) noteStored(epoch int, sequence uint64) {
-	if l.epoch == epoch {
-		l.stored = max(l.stored, sequence)
-	}
-}
-
-// newestTrim returns where the newest trim of a stream lies, or of the whole life; 0 when the
-// log has none.
-func (l *ledger) newestTrim(a *account, stream string) uint64 {
-	if at := a.trims[stream]; at >= l.first {
-		return at
-	}
-	delete(a.trims, stream)
-	return 0
-}
-
 // planned returns the trims of each life. The caller holds the partition's lock.
-func (w *sweeper) planned(l *ledger, only []string, now time.Time) (lives [][]announcement) {
+func (w *sweeper) planned(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
 	lim := w.limits()
-	l.alarm = lim.alarm()
-	one := func(a *account) {
-		if all := announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
+	l.Alarm = lim.Alarm()
+	one := func(a *ledger.Account) {
+		if all := ledger.Announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
 			for i := range all {
-				all[i].follows = l.newestTrim(a, all[i].Stream)
+				all[i].Follows = l.NewestTrim(a, all[i].Stream)
 			}
 			lives = append(lives, all)
 		}
 	}
 	if only != nil {
 		for _, key := range only {
-			one(l.accounts[key])
-			l.hush(key)
+			one(l.Accounts[key])
+			l.Hush(key)
 		}
 		return lives
 	}
-	l.over = nil
-	for _, a := range l.accounts {
-		a.over = false
+	l.Over = nil
+	for _, a := range l.Accounts {
+		a.Over = false
 		one(a)
 	}
-	if r := w.rules(); r.maxAge <= 0 {
-		lives = append(lives, w.keeper(l, r, now).forgettable()...)
+	if r := w.rules(); r.MaxAge <= 0 {
+		lives = append(lives, w.keeper(l, r, now).Forgettable()...)
 	}
 	return lives
 }
@@ -112,7 +96,7 @@ func (w *sweeper) planned(l *ledger, only []string, now time.Time) (lives [][]an
 func (p *partition) caughtUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
-	p.await(ctx, func(l *ledger) bool { return l.through >= l.stored })
+	p.await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Stored })
 }
 
 // store stores an entry as the janitor that acts, and only as that.

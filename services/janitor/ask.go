@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -21,7 +23,7 @@ type ask chan swept
 
 // swept is what came of a sweep.
 type swept struct {
-	removed map[Reason]int          // announced by the sweep
+	removed map[ledger.Reason]int   // announced by the sweep
 	left    map[eventlog.Reason]int // announced, and not deleted yet
 	took    time.Duration
 	err     error // the sweep is left unfinished
@@ -56,26 +58,26 @@ const maxRemovals = 1000
 
 // dryRun is what a sweep would remove now.
 type dryRun struct {
-	total    map[Reason]int
-	removals []removalInfo // the largest
-	more     bool          // there are more than these
+	total    map[ledger.Reason]int
+	removals []ledger.RemovalInfo // the largest
+	more     bool                 // there are more than these
 }
 
 // dryRun asks the policy what a sweep would remove, and removes nothing.
 func (w *sweeper) dryRun() dryRun {
-	total := map[Reason]int{}
-	f := firsts[planned]{n: maxRemovals, compare: comparePlanned}
+	total := map[ledger.Reason]int{}
+	f := ledger.Firsts[planned]{N: maxRemovals, Compare: comparePlanned}
 	for _, p := range w.partitions {
 		now := p.now()
-		p.with(func(l *ledger) {
+		p.with(func(l *ledger.Ledger) {
 			for r := range w.removals(l, now) {
 				total[r.Reason] += len(r.Sequences)
-				f.add(planned{removalOf(r), p})
+				f.Add(planned{ledger.RemovalOf(r), p})
 			}
 		})
 	}
-	all, more := f.all()
-	d := dryRun{total, make([]removalInfo, 0, len(all)), more}
+	all, more := f.All()
+	d := dryRun{total, make([]ledger.RemovalInfo, 0, len(all)), more}
 	for _, one := range all {
 		d.removals = append(d.removals, one.withID())
 	}
@@ -84,7 +86,7 @@ func (w *sweeper) dryRun() dryRun {
 
 // planned is a removal of a dry run.
 type planned struct {
-	removalInfo
+	ledger.RemovalInfo
 	partition *partition
 }
 
@@ -93,9 +95,9 @@ func comparePlanned(a, b planned) int {
 	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
 }
 
-func (d planned) withID() removalInfo {
-	if d.isOfEvents() {
-		d.partition.with(func(l *ledger) { d.UpTo = l.idOf(d.Session, d.life, d.Stream, d.last) })
+func (d planned) withID() ledger.RemovalInfo {
+	if d.IsOfEvents() {
+		d.partition.with(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
 	}
-	return d.removalInfo
+	return d.RemovalInfo
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/backend"
@@ -75,7 +77,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
 	r.publish(t, "s", "a", 7)
-	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[Reason]int{}); err != nil {
+	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	r.partitions[0].caughtUp(t.Context())

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
 )
@@ -63,9 +65,9 @@ func (c *checker) follow(ctx context.Context, p *partition) {
 func (p *partition) noteChecked(ctx context.Context) error {
 	state, _ := p.log.State(p.number)
 	generation, damaged, known := "", uint64(0), false
-	p.with(func(l *ledger) {
-		if n := len(l.generations); n > 0 && l.exact() && p.compared(state) {
-			generation, damaged, known = l.generations[n-1].ID, l.damaged, true
+	p.with(func(l *ledger.Ledger) {
+		if n := len(l.Generations); n > 0 && l.Exact() && p.compared(state) {
+			generation, damaged, known = l.Generations[n-1].ID, l.Damaged, true
 		}
 	})
 	switch {
@@ -100,30 +102,30 @@ func (p *partition) noteChecked(ctx context.Context) error {
 // without an explanation.
 func (p *partition) listLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	asOf, epoch := uint64(0), 0
-	p.with(func(l *ledger) { asOf, epoch = l.through, l.epoch })
+	p.with(func(l *ledger.Ledger) { asOf, epoch = l.Through, l.Epoch })
 	state, absent, err := p.log.Absent(ctx, p.number)
 	if err != nil {
 		return state, 0, err
 	}
 	// What is deleted was announced before: when the ledger has come to where the log ended then, it
 	// knows everything that explains the list.
-	p.await(ctx, func(l *ledger) bool { return l.epoch != epoch || l.through >= state.Last })
-	var found damage
+	p.await(ctx, func(l *ledger.Ledger) bool { return l.Epoch != epoch || l.Through >= state.Last })
+	var found ledger.Damage
 	known := false
-	p.with(func(l *ledger) {
-		if l.epoch != epoch || !l.exact() || !l.followed(state, asOf) || !l.heardOf(state.Generation().ID) || !p.compared(state) || l.through < state.Last {
+	p.with(func(l *ledger.Ledger) {
+		if l.Epoch != epoch || !l.Exact() || !l.Followed(state, asOf) || !l.HeardOf(state.Generation().ID) || !p.compared(state) || l.Through < state.Last {
 			err = errMoved
 			return
 		}
-		found, known = l.lacking(absent), p.lacking == state.Leader
-		l.damaged = max(l.damaged, found.to)
-		if damaged = l.damaged; found.n > 0 {
+		found, known = l.Lacking(absent), p.lacking == state.Leader
+		l.Damaged = max(l.Damaged, found.To)
+		if damaged = l.Damaged; found.N > 0 {
 			p.lacking = state.Leader
 		}
 	})
-	if found.n > 0 && !known {
+	if found.N > 0 && !known {
 		p.logger.Warn("the server that leads a partition lacks entries that others have; every stream may have lost events up to the last of them",
-			"partition", p.number, "leader", state.Leader, "from", found.from, "to", found.to, "entries", found.n)
+			"partition", p.number, "leader", state.Leader, "from", found.From, "to", found.To, "entries", found.N)
 	}
 	return state, damaged, err
 }
@@ -133,52 +135,14 @@ func (p *partition) listLeader(ctx context.Context) (state eventlog.State, damag
 // something is being deleted.
 func (p *partition) countLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	balance, epoch := uint64(0), 0
-	p.with(func(l *ledger) { balance, epoch = l.balance(), l.epoch })
+	p.with(func(l *ledger.Ledger) { balance, epoch = l.Balance(), l.Epoch })
 	whole := false
-	err = p.check(ctx, func(s eventlog.State, l *ledger) {
-		whole = l.epoch == epoch && l.exact() && l.heardOf(s.Generation().ID) && l.has(s, balance)
-		state, damaged = s, l.damaged
+	err = p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+		whole = l.Epoch == epoch && l.Exact() && l.HeardOf(s.Generation().ID) && l.Has(s, balance)
+		state, damaged = s, l.Damaged
 	})
 	if err == nil && !whole {
 		err = fmt.Errorf("its leader has %d entries, others than the ledger, and %d sequences without one are too many to list", state.Events, state.Absent())
 	}
 	return state, damaged, err
-}
-
-// balance returns how many entries the ledger has, less its sequence, modulo 2^64: it stays the
-// same when entries are stored, and falls with each one that is removed.
-func (l *ledger) balance() uint64 { return l.entries() - l.through }
-
-// has reports whether the files of a leader have as many entries as the ledger, given its balance
-// before the look. A ledger that lacks some itself cannot tell: the leader may have those and lack
-// others.
-func (l *ledger) has(s eventlog.State, balance uint64) bool {
-	return l.damaged < l.first && s.First == l.first && s.Events == balance+s.Last
-}
-
-// lacking returns what the ledger has of some sequences, which are in order.
-func (l *ledger) lacking(absent []uint64) (d damage) {
-	if len(absent) == 0 {
-		return d
-	}
-	l.expireAll()
-	note := func(seq uint64) {
-		if contains(absent, seq) {
-			d.include(seq)
-		}
-	}
-	for _, a := range l.accounts {
-		for _, s := range a.streams {
-			for _, e := range s.events {
-				note(e.seq)
-			}
-		}
-	}
-	for _, c := range l.controls.list {
-		note(c.seq)
-	}
-	for _, seq := range l.unlisted {
-		note(seq)
-	}
-	return d
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
@@ -103,17 +105,17 @@ func (d *deleter) all(ctx context.Context, p *partition) error {
 
 // batch deletes the next entries that are due, and reports whether there are more.
 func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error) {
-	due := func(l *ledger) (todo []uint64, all int) { return l.due(p.now(), d.settled, batchSize) }
+	due := func(l *ledger.Ledger) (todo []uint64, all int) { return l.Due(p.now(), d.settled, batchSize) }
 	var todo []uint64
 	left := 0
-	if p.with(func(l *ledger) { _, left = due(l) }); left == 0 {
+	if p.with(func(l *ledger.Ledger) { _, left = due(l) }); left == 0 {
 		return false, nil
 	}
 	var created time.Time
 	var epoch int
-	err = p.check(ctx, func(s eventlog.State, l *ledger) {
+	err = p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		todo, left = due(l)
-		created, epoch = s.Created, l.epoch
+		created, epoch = s.Created, l.Epoch
 	})
 	for len(todo) > 0 && err == nil {
 		begun := time.Now()
@@ -122,9 +124,9 @@ func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error
 			break
 		}
 		todo, left = todo[len(some):], left-len(some)
-		p.with(func(l *ledger) {
-			if l.epoch == epoch {
-				l.deleted(some)
+		p.with(func(l *ledger.Ledger) {
+			if l.Epoch == epoch {
+				l.Deleted(some)
 			}
 		})
 		d.metrics.deleted.Add(float64(len(some)))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/natsconn"
 )
 
@@ -20,7 +22,7 @@ const (
 // setAlarms sets the alarms of all partitions; each sweep does it again, since the limits may change.
 func (w *sweeper) setAlarms() {
 	for _, p := range w.partitions {
-		p.with(func(l *ledger) { l.alarm = w.limits().alarm() })
+		p.with(func(l *ledger.Ledger) { l.Alarm = w.limits().Alarm() })
 	}
 }
 
@@ -37,20 +39,20 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	defer done()
 	err := w.each(ctx, w.partitions, func(p *partition) error {
 		var over []string
-		p.with(func(l *ledger) {
-			if l.alarmed() && l.through >= l.stored {
-				over = l.alarms()
+		p.with(func(l *ledger.Ledger) {
+			if l.Alarmed() && l.Through >= l.Stored {
+				over = l.Alarms()
 			}
 		})
 		var err error
 		if len(over) > 0 {
 			if err = w.announce(ctx, p, over, w.early); err != nil {
-				p.with(func(l *ledger) { l.ringAgain(over) })
+				p.with(func(l *ledger.Ledger) { l.RingAgain(over) })
 				w.alarmed()
 			}
 			p.caughtUp(ctx)
 		}
-		if state, _ := p.log.State(p.number); w.rules().used(state.Bytes) > fullShare {
+		if state, _ := p.log.State(p.number); w.rules().Used(state.Bytes) > ledger.FullShare {
 			err = errors.Join(err, w.moveFloor(ctx, p))
 		}
 		return err

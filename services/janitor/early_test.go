@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
@@ -72,67 +74,6 @@ func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
 	}
 }
 
-func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
-	l := newLedger()
-	l.alarm = limits{maxPerStream: -1, maxEvents: 100, maxBytes: -1}.alarm()
-	publish := func(session string, n int) {
-		for range n {
-			l.apply(eventlog.Entry{Subject: event.Subject{Session: session, Stream: "x"}, Valid: true, Sequence: l.through + 1, Time: noon}, noon)
-		}
-	}
-	publish("a", 111)
-	publish("b", 200)
-	if l.alarmed() {
-		t.Error("it rings before the ledger is complete")
-	}
-	l.reach(l.through, noon)
-	for range 2 {
-		if got := fmt.Sprint(l.alarms()); got != "[b ]" || l.alarmed() {
-			t.Errorf("it rang for %s", got)
-		}
-		l.hush(unopened("b"))
-		publish("b", 2)
-	}
-	l.alarms()
-	if publish("b", 2); l.alarmed() {
-		t.Error("it rings for a session that had to give up nothing")
-	}
-	l.hush(unopened("b"))
-	for range 2 { // it could not be trimmed
-		l.ringAgain([]string{unopened("b"), unopened("gone")})
-	}
-	if publish("b", 2); !l.alarmed() || len(l.over) != 1 {
-		t.Errorf("it rings for %q", l.over)
-	}
-	l.drop()
-	if l.alarmed() || l.alarm.events != 112 {
-		t.Errorf("the ledger that was dropped is left with %+v and %v", l.alarm, l.over)
-	}
-}
-
-func TestAlarm_IsAnEighthAboveTheLimit(t *testing.T) {
-	for limit, want := range map[int64]int64{-1: 0, 1: 2, 7: 8, 8: 9, 16: 18, 10_000: 11_250} {
-		if got := (limits{limit, limit, limit, -1, 0}).alarm(); got != (alarm{want, want, want}) {
-			t.Errorf("with a limit of %d it rings at %+v, want %d", limit, got, want)
-		}
-	}
-	m := alarm{perStream: 3, events: 5, bytes: 50}
-	for name, test := range map[string]struct {
-		a    account
-		s    stream
-		want bool
-	}{
-		"nothing":  {account{events: 4, bytes: 49}, stream{events: sized(1, 2)}, false},
-		"a stream": {account{events: 3}, stream{events: sized(1, 2, 3)}, true},
-		"events":   {account{events: 5}, stream{}, true},
-		"bytes":    {account{bytes: 50}, stream{}, true},
-	} {
-		if got := m.rings(&test.a, &test.s); got != test.want {
-			t.Errorf("%s: it rings: %t", name, got)
-		}
-	}
-}
-
 // What it takes to plan a partition of 10,000 sessions, and to plan one session of it.
 func BenchmarkPlan(b *testing.B) {
 	const sessions, each = 10_000, 10
@@ -142,7 +83,7 @@ func BenchmarkPlan(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer back.Close()
-	l := newLedger()
+	l := ledger.New()
 	for i := range sessions * each {
 		at := event.Subject{Session: fmt.Sprint("session-", i%sessions), Stream: "main"}
 		if i < sessions {
@@ -150,27 +91,27 @@ func BenchmarkPlan(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+		l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.Through + 1, Time: midday, Size: 512}, midday)
 	}
-	l.reach(l.through, noon)
+	l.Reach(l.Through, midday)
 	w := newSweeper(quick(), back, nil, env.Log)
 	b.Run("partition", func(b *testing.B) {
 		for b.Loop() {
-			w.planned(l, nil, noon)
+			w.planned(l, nil, midday)
 		}
 	})
 	b.Run("session", func(b *testing.B) {
 		for b.Loop() {
-			w.planned(l, []string{unopened("session-1")}, noon)
+			w.planned(l, []string{event.LifeKey("session-1", "")}, midday)
 		}
 	})
 	for i := range 10_500 {
 		at := event.Subject{Session: "hot", Stream: fmt.Sprint(i % 50)}
-		l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+		l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.Through + 1, Time: midday, Size: 512}, midday)
 	}
 	b.Run("hot session", func(b *testing.B) {
 		for b.Loop() {
-			if n := len(w.ofLife(l, l.accounts[unopened("hot")], w.limits(), noon)); n != 50 {
+			if n := len(w.ofLife(l, l.Accounts[event.LifeKey("hot", "")], w.limits(), midday)); n != 50 {
 				b.Fatal(n)
 			}
 		}

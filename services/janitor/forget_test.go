@@ -3,7 +3,6 @@ package janitor
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,70 +145,5 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	r.wantCounts(t)
 	if strings.Contains(r.log.String(), "nothing explains") {
 		t.Error("something is not explained")
-	}
-}
-
-// The opening of a life goes first, and everything else once it is deleted: at no time is there
-// an opening without the seal and the end that go with it.
-func TestForget_OpeningGoesFirst(t *testing.T) {
-	m := newModel()
-	m.open("s") // 1
-	m.publish("s", "a", false)
-	m.publish("s", "b", false) // up to 5
-	m.endStream("s", "b")      // 6
-	m.clear("s", "a")          // 7
-	m.endSession("s")
-	m.endSession("s") // 8 the seal, 9 the end of a, 10 the end
-	m.open("another")
-	l := rebuilt(m)
-	forgettable := func() []announcement {
-		t.Helper()
-		return slices.Concat(keeper{ledger: l, now: m.now, ttl: 0, index: noIndex}.forgettable()...)
-	}
-	announced := func(want ...uint64) {
-		t.Helper()
-		all := forgettable()
-		var got []uint64
-		for i, one := range all {
-			if one.Forgotten != (len(want) > 1 && i == len(all)-1) {
-				t.Errorf("trim %d of %d: %+v", i+1, len(all), one)
-			}
-			got = append(got, one.Removed...)
-			one.Sequence = l.through + 1
-			of := event.Subject{Session: one.Session, Life: one.Life, Kind: event.Trim}
-			l.apply(eventlog.Entry{Subject: of, Valid: true, Sequence: l.through + 1, Time: m.now, Trim: &one.Trim}, m.now)
-		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("%v are announced, want %v", got, want)
-		}
-	}
-	announced() // there are events
-	events := announcements(policy(l.view(l.accounts["s l1"], l.lifeState(l.accounts["s l1"])), limits{}, m.now))
-	for _, one := range events {
-		one.Sequence = l.through + 1
-		of := event.Subject{Session: "s", Life: "l1", Stream: one.Stream, Kind: event.Trim}
-		l.apply(eventlog.Entry{Subject: of, Valid: true, Sequence: l.through + 1, Time: m.now, Trim: &one.Trim}, m.now)
-	}
-	announced() // they are still to be deleted
-	l.deleted([]uint64{3, 5})
-	announced() // nobody has asked whose the opening is
-	l.learn("s", 1, "l1")
-	announced(1)
-	announced() // it is still to be deleted
-	if got := l.accounts["s l1"]; got.bare() || !got.markers.ended() {
-		t.Error("the ledger has forgotten the end of a life whose opening is not deleted yet")
-	}
-	l.deleted([]uint64{1})
-	if k := (keeper{ledger: l, now: m.now, ttl: time.Hour, index: noIndex}); len(k.forgettable()) > 0 {
-		t.Error("the life is forgotten before its time")
-	}
-	announced(2, 4, 6, 7, 9, 8, 10)
-	announced()
-	if a := l.accounts["s l1"]; a == nil || !a.bare() || a.removed != 5 {
-		t.Errorf("%+v", a)
-	}
-	var s loggedSession
-	if s.add("l1", l.accounts["s l1"]) {
-		t.Error("the trims of a forgotten life hold its name")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/backend"
@@ -143,7 +145,7 @@ func impatient(s *Service) { s.registrar.patience = time.Millisecond }
 // onlySweeps has sessions trimmed by sweeps alone, until the first one.
 func (r *running) onlySweeps() {
 	for _, p := range r.partitions {
-		p.with(func(l *ledger) { l.alarm = alarm{} })
+		p.with(func(l *ledger.Ledger) { l.Alarm = ledger.Alarm{} })
 	}
 }
 
@@ -177,7 +179,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if !r.partitions[ack.Partition].await(ctx, func(l *ledger) bool { return l.through >= ack.Sequence }) {
+	if !r.partitions[ack.Partition].await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
 		t.Fatalf("the ledger does not get to %d", ack.Sequence)
 	}
 }
@@ -188,7 +190,7 @@ func (r *running) exact(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, p := range r.partitions {
-		if !p.await(ctx, (*ledger).exact) {
+		if !p.await(ctx, (*ledger.Ledger).Exact) {
 			t.Fatalf("the ledger of partition %d does not become exact", p.number)
 		}
 	}
@@ -314,9 +316,9 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 			return fmt.Errorf("the log says that %+v is missing of %s/%s, want %d, %s", missing, name, stream, upTo, reason)
 		}
 		removed := uint64(0)
-		r.partitions[p].with(func(l *ledger) {
-			if a := l.accounts[event.LifeKey(name, r.life(name))]; a != nil && a.streams[stream] != nil {
-				removed = a.streams[stream].removed
+		r.partitions[p].with(func(l *ledger.Ledger) {
+			if a := l.Accounts[event.LifeKey(name, r.life(name))]; a != nil && a.Streams[stream] != nil {
+				removed = a.Streams[stream].Removed
 			}
 		})
 		if removed != upTo && reason != eventlog.Expired {
@@ -345,10 +347,10 @@ func (r *running) wantCounts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			p.with(func(l *ledger) {
-				l.advance(state.First, state.Last)
-				if n := l.entries(); !l.exact() || l.through != state.Last || n != state.Events {
-					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.number, state.Events, state.Last, l.exact(), n, l.through)
+			p.with(func(l *ledger.Ledger) {
+				l.Advance(state.First, state.Last)
+				if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
+					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.number, state.Events, state.Last, l.Exact(), n, l.Through)
 				}
 			})
 			return err
@@ -385,3 +387,5 @@ func wantSequences(got, want []uint64) error {
 	}
 	return nil
 }
+
+var midday = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)

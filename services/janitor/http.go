@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/auth"
@@ -27,7 +29,7 @@ const recordPatience = 5 * time.Second
 
 // sessionList is the body of GET /v1/sessions.
 type sessionList struct {
-	Sessions []sessionInfo `json:"sessions"`
+	Sessions []ledger.SessionInfo `json:"sessions"`
 	// Next is the value of after for the next page; absent on the last one.
 	Next string `json:"next,omitempty"`
 	// Edges says which edges the numbers of clients are of; absent unless asked for.
@@ -36,7 +38,7 @@ type sessionList struct {
 
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
 type sweepAnswer struct {
-	Removed map[Reason]int `json:"removed"`
+	Removed map[ledger.Reason]int `json:"removed"`
 	// Left is what is announced and not deleted yet, by what readers are told.
 	Left    map[eventlog.Reason]int `json:"left"`
 	Seconds float64                 `json:"seconds"`
@@ -44,10 +46,10 @@ type sweepAnswer struct {
 
 // dryAnswer is the body of POST /v1/sweep?dry_run=true.
 type dryAnswer struct {
-	WouldRemove map[Reason]int `json:"wouldRemove"`
+	WouldRemove map[ledger.Reason]int `json:"wouldRemove"`
 	// Removals are the largest ones.
-	Removals []removalInfo `json:"removals"`
-	More     bool          `json:"more"` // there are more than these
+	Removals []ledger.RemovalInfo `json:"removals"`
+	More     bool                 `json:"more"` // there are more than these
 	// Left is what earlier sweeps have announced and nobody has deleted yet.
 	Left map[eventlog.Reason]int `json:"left"`
 }
@@ -66,12 +68,12 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	records, inLog := s.backend.Sessions.Sessions(), map[string]held{}
+	records, inLog := s.backend.Sessions.Sessions(), map[string]ledger.Held{}
 	for _, p := range s.partitions {
-		p.with(func(l *ledger) { l.held(inLog) })
+		p.with(func(l *ledger.Ledger) { l.Held(inLog) })
 	}
 	page, more := q.rows(records, inLog)
-	list := sessionList{Sessions: make([]sessionInfo, 0, len(page))}
+	list := sessionList{Sessions: make([]ledger.SessionInfo, 0, len(page))}
 	for _, at := range page {
 		rec, _ := s.backend.Sessions.Session(at.name)
 		list.Sessions = append(list.Sessions, s.info(at.name, rec))
@@ -147,43 +149,29 @@ func (s *Service) recordOf(name string) (session.Record, error) {
 }
 
 // info puts together what index and ledger have of a session.
-func (s *Service) info(name string, rec session.Record) (info sessionInfo) {
+func (s *Service) info(name string, rec session.Record) (info ledger.SessionInfo) {
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) {
-		rec := l.shown(name, rec)
-		info = l.infoOf(rec, l.streamsOf(rec, s.retention()), s.sweeper.limitsOf(rec))
+	p.with(func(l *ledger.Ledger) {
+		rec := l.Shown(name, rec)
+		info = l.InfoOf(rec, l.StreamsOf(rec, s.retention()), s.sweeper.limitsOf(rec))
 	})
 	return info
 }
 
 // detail is info with the streams, and what goes next.
-func (s *Service) detail(name string, rec session.Record) (d sessionDetail) {
+func (s *Service) detail(name string, rec session.Record) (d ledger.SessionDetail) {
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger) {
-		rec := l.shown(name, rec)
-		removals := s.sweeper.ofLife(l, l.accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.now())
-		d = l.detail(rec, l.streamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
+	p.with(func(l *ledger.Ledger) {
+		rec := l.Shown(name, rec)
+		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.now())
+		d = l.Detail(rec, l.StreamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
 	})
 	return d
 }
 
-// retention is what the log keeps of a stream.
-type retention struct {
-	maxAge       time.Duration // not positive: no limit
-	maxPerStream int64         // likewise
-}
-
-func (s *Service) retention() retention {
+func (s *Service) retention() ledger.Retention {
 	settings := s.backend.Log.Settings()
-	return retention{settings.MaxAge, settings.MaxEventsPerStream}
-}
-
-// shown returns the record of a session, or one with its life where there is none.
-func (l *ledger) shown(name string, rec session.Record) session.Record {
-	if rec.Session == "" {
-		rec = session.Record{Session: name, Life: l.lifeOf(name)}
-	}
-	return rec
+	return ledger.Retention{MaxAge: settings.MaxAge, MaxPerStream: settings.MaxEventsPerStream}
 }
 
 // sweep sweeps, or says what a sweep would do.
@@ -217,7 +205,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 func (s *Service) ready() error {
 	for _, p := range s.partitions {
 		complete := false
-		if p.with(func(l *ledger) { complete = l.complete }); !complete {
+		if p.with(func(l *ledger.Ledger) { complete = l.Complete }); !complete {
 			return web.New(web.CodeUnavailable, "The janitor has not read the whole log yet.")
 		}
 	}

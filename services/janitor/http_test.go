@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
@@ -63,7 +65,7 @@ func TestASessionIsThereAtOnce(t *testing.T) {
 	defer others.Close()
 	for i := range 100 { // the janitor's copy follows within a millisecond or so
 		name := fmt.Sprint("s", i)
-		if _, err := others.Create(t.Context(), session.New(name, "", nil, noon)); err != nil {
+		if _, err := others.Create(t.Context(), session.New(name, "", nil, midday)); err != nil {
 			t.Fatal(err)
 		}
 		if status, body := get(t, r.Addr().String(), "/v1/sessions/"+name, nil); status != http.StatusOK {
@@ -75,7 +77,7 @@ func TestASessionIsThereAtOnce(t *testing.T) {
 func TestHTTP(t *testing.T) {
 	cfg := quick()
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("empty", "someone", json.RawMessage(`{"k":1}`), noon)); err != nil {
+	if _, err := r.b.Sessions.Create(t.Context(), session.New("empty", "someone", json.RawMessage(`{"k":1}`), midday)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"log/1", "log2"} {
@@ -84,7 +86,7 @@ func TestHTTP(t *testing.T) {
 		r.publish(t, name, "b", 1)
 		if name == "log/1" {
 			eventually(t, func() error {
-				var d sessionDetail
+				var d ledger.SessionDetail
 				if status, body := get(t, r.Addr().String(), "/v1/sessions/log%2F1", &d); status != http.StatusOK {
 					return fmt.Errorf("%d %s", status, body)
 				}
@@ -159,7 +161,7 @@ func TestHTTP_SessionWithoutARecord(t *testing.T) {
 	if status, body := get(t, r.Addr().String(), "/v1/sessions?state=open", &list); status != http.StatusOK || len(list.Sessions) != 1 || list.Sessions[0].Session != "s" || list.Sessions[0].Events != 2 {
 		t.Errorf("%d %s", status, body)
 	}
-	var d sessionDetail
+	var d ledger.SessionDetail
 	if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK || d.State != session.Open || !d.Created.IsZero() || d.OpenStreams != 1 || d.Streams[0].OldestID != r.idOf(t, "s", "a", all[0]) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -168,7 +170,7 @@ func TestHTTP_SessionWithoutARecord(t *testing.T) {
 // activity returns when a session was last active, in microseconds.
 func activity(t *testing.T, r *running, name string) int64 {
 	t.Helper()
-	var d sessionDetail
+	var d ledger.SessionDetail
 	if status, body := get(t, r.Addr().String(), "/v1/sessions/"+url.PathEscape(name), &d); status != http.StatusOK {
 		t.Fatal(status, body)
 	}
@@ -193,7 +195,7 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	r.onlySweeps()
 	r.create(t, "s")
 	a, b := r.publish(t, "s", "a", 4), r.publish(t, "s", "b", 1)
-	look := func() (d sessionDetail) {
+	look := func() (d ledger.SessionDetail) {
 		t.Helper()
 		if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK {
 			t.Fatal(status, body)
@@ -204,9 +206,9 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	if *d.Room.Events != -2 || *d.Streams[0].Room.Events != 6 || *d.Room.Bytes != 10<<20-5*messageBytes {
 		t.Errorf("the room is %d events, %d in the stream, %d bytes", *d.Room.Events, *d.Streams[0].Room.Events, *d.Room.Bytes)
 	}
-	want := []removalInfo{
-		{Reason: SessionEvents, Stream: "a", Entries: 2, UpTo: r.idOf(t, "s", "a", a[1])},
-		{Reason: expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[0]), At: d.Oldest.Add(30 * time.Minute)},
+	want := []ledger.RemovalInfo{
+		{Reason: ledger.SessionEvents, Stream: "a", Entries: 2, UpTo: r.idOf(t, "s", "a", a[1])},
+		{Reason: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[0]), At: d.Oldest.Add(30 * time.Minute)},
 	}
 	if !reflect.DeepEqual(d.Upcoming, want) || !d.Streams[1].Expires.Equal(d.Streams[1].Oldest.Add(30*time.Minute)) {
 		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
@@ -214,9 +216,9 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	r.sweepNow(t)
 	r.end(t, "s", "")
 	d = look()
-	want = []removalInfo{
-		{Reason: expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
-		{Reason: Closed, Entries: 3, At: d.Ended.Add(cfg.ClosedGrace)},
+	want = []ledger.RemovalInfo{
+		{Reason: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
+		{Reason: ledger.Closed, Entries: 3, At: d.Ended.Add(cfg.ClosedGrace)},
 	}
 	if !reflect.DeepEqual(d.Upcoming, want) {
 		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
@@ -239,10 +241,10 @@ func TestASweepOnRequest(t *testing.T) {
 		var got dryAnswer
 		status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep?dry_run=true", &got)
 		want := dryAnswer{
-			WouldRemove: map[Reason]int{SessionEvents: 5, Closed: 2},
-			Removals: []removalInfo{
-				{Reason: SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
-				{Reason: Closed, Session: "closed", Stream: "x", Entries: 2},
+			WouldRemove: map[ledger.Reason]int{ledger.SessionEvents: 5, ledger.Closed: 2},
+			Removals: []ledger.RemovalInfo{
+				{Reason: ledger.SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
+				{Reason: ledger.Closed, Session: "closed", Stream: "x", Entries: 2},
 			},
 			Left: map[eventlog.Reason]int{},
 		}
@@ -256,7 +258,7 @@ func TestASweepOnRequest(t *testing.T) {
 	}
 	var got sweepAnswer
 	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
-	want := sweepAnswer{Removed: map[Reason]int{SessionEvents: 5, Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
+	want := sweepAnswer{Removed: map[ledger.Reason]int{ledger.SessionEvents: 5, ledger.Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
 	if status != http.StatusOK || !reflect.DeepEqual(got, want) || got.Seconds <= 0 {
 		t.Fatalf("%d %s, want %+v", status, body, want)
 	}
@@ -304,11 +306,11 @@ func TestOneSweepIsGoodForAllWhoAskBefore(t *testing.T) {
 }
 
 func TestADryRunListsTheLargestRemovals(t *testing.T) {
-	f := firsts[planned]{n: 3, compare: comparePlanned}
+	f := ledger.Firsts[planned]{N: 3, Compare: comparePlanned}
 	for i := range 100 {
-		f.add(planned{removalInfo: removalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
+		f.Add(planned{RemovalInfo: ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
 	}
-	all, more := f.all()
+	all, more := f.All()
 	if len(all) != 3 || !more || all[0].Entries != 100 || all[1].Entries != 99 || all[2].Entries != 98 {
 		t.Errorf("%+v, %t", all, more)
 	}

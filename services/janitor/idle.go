@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	who "rejoin/shared/presence"
 	"rejoin/shared/session"
 )
@@ -50,23 +52,23 @@ type candidate struct {
 }
 
 // idle reports whether a session has had no event for as long as it may have none.
-func (c candidate) idle(in loggedSession, lastEvent func(session.Record) time.Time, now time.Time) bool {
+func (c candidate) idle(in ledger.LoggedSession, lastEvent func(session.Record) time.Time, now time.Time) bool {
 	enough := func(since time.Time) bool { return now.Sub(since) >= c.after }
-	return c.record.State == session.Open && !in.events() && c.after > 0 &&
+	return c.record.State == session.Open && !in.Events() && c.after > 0 &&
 		enough(c.record.Created) && enough(c.seen) && enough(lastEvent(c.record))
 }
 
 // candidates returns sessions to ask the edges about, as many as one question may
 // have: first those that were alone in the last round, then the others by name.
 // lastEvent says when a session's last event may have been stored.
-func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSession, limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
+func (v *vigil) candidates(records []session.Record, inLog map[string]ledger.LoggedSession, limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
 		}
 		return 1
 	}
-	f := firsts[candidate]{n: who.MaxSessions, compare: func(a, b candidate) int {
+	f := ledger.Firsts[candidate]{N: who.MaxSessions, Compare: func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(late(a), late(b)), strings.Compare(a.record.Session, b.record.Session))
 	}}
 	present := map[string]time.Time{}
@@ -76,20 +78,20 @@ func (v *vigil) candidates(records []session.Record, inLog map[string]loggedSess
 			continue
 		}
 		in, seen := inLog[r.Session], v.present[r.Session]
-		used := !in.unused() || !seen.IsZero() || v.known.IsZero() || !r.Created.After(v.known.Add(clockSkew))
+		used := !in.Unused() || !seen.IsZero() || v.known.IsZero() || !r.Created.After(v.known.Add(clockSkew))
 		c := candidate{record: *r, after: limit(r.Retention, used), seen: seen}
 		if c.within = c.after; !used {
 			c.within = max(c.after, now.Sub(r.Created)+clockSkew)
 		}
 		if c.idle(in, lastEvent, now) {
-			f.add(c)
+			f.Add(c)
 		}
 		if !seen.IsZero() {
 			present[r.Session] = seen
 		}
 	}
 	v.present = present
-	out, _ := f.all()
+	out, _ := f.All()
 	return out
 }
 

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/event"
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
@@ -18,7 +19,7 @@ import (
 )
 
 func openRecord(name string, created time.Duration) session.Record {
-	return session.Record{Session: name, State: session.Open, Created: noon.Add(-created), Revision: 1}
+	return session.Record{Session: name, State: session.Open, Created: midday.Add(-created), Revision: 1}
 }
 
 func namesOf(all []candidate) (names []string) {
@@ -32,8 +33,8 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 	const day = 24 * time.Hour
 	closed := openRecord("s", day)
 	closed.State = session.Closed
-	absent, hollow := loggedSession{}, loggedSession{opening{seq: 1, first: 1}, []loggedLife{{life: "x"}}}
-	present := loggedSession{opening{}, []loggedLife{{life: "x"}, {events: true}}}
+	absent, hollow := ledger.LoggedSession{}, ledger.LoggedSession{Opening: ledger.Opening{Seq: 1, First: 1}, Lives: []ledger.LoggedLife{{Life: "x"}}}
+	present := ledger.LoggedSession{Lives: []ledger.LoggedLife{{Life: "x"}, {Events: true}}}
 	asks := func(idle time.Duration) session.Record {
 		r := openRecord("s", 2*day)
 		r.Retention.IdleAfter = idle
@@ -43,7 +44,7 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		record session.Record
-		in     loggedSession
+		in     ledger.LoggedSession
 		last   time.Duration // ago
 		seen   time.Duration // ago
 		cfg    Config
@@ -64,9 +65,9 @@ func TestWhichSessionsMayBeIdle(t *testing.T) {
 		{"it asks for more than it may", asks(-1), absent, 3 * day, 3 * day, everSince(day), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			v := vigil{present: map[string]time.Time{"s": noon.Add(-test.seen), "gone": noon}}
-			last := func(session.Record) time.Time { return noon.Add(-test.last) }
-			got := v.candidates([]session.Record{test.record}, map[string]loggedSession{"s": test.in}, test.cfg.idleLimit(), last, noon)
+			v := vigil{present: map[string]time.Time{"s": midday.Add(-test.seen), "gone": midday}}
+			last := func(session.Record) time.Time { return midday.Add(-test.last) }
+			got := v.candidates([]session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit(), last, midday)
 			if (len(got) == 1) != test.want {
 				t.Errorf("got %+v", got)
 			}
@@ -103,12 +104,12 @@ func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
 	}
 }
 
-// Each case is a session that is an hour old at noon, and the rounds of a minute that follow.
+// Each case is a session that is an hour old at midday, and the rounds of a minute that follow.
 func TestVigil_SessionWasNeverUsed(t *testing.T) {
-	whole := loggedSession{opening: opening{seq: 1, first: 1, whole: true}}
+	whole := ledger.LoggedSession{Opening: ledger.Opening{Seq: 1, First: 1, Whole: true}}
 	copied, forgotten, written := whole, whole, whole
-	copied.opening.whole, forgotten.opening.used = false, true
-	written.lives = []loggedLife{{life: "x"}}
+	copied.Opening.Whole, forgotten.Opening.Used = false, true
+	written.Lives = []ledger.LoggedLife{{Life: "x"}}
 	edge := func(name string, ago ...int64) who.Answer {
 		a := who.Answer{Edge: name}
 		for _, s := range ago {
@@ -118,7 +119,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 	}
 	nobody := []who.Answer{edge("e")}
 	for name, test := range map[string]struct {
-		in      loggedSession
+		in      ledger.LoggedSession
 		known   time.Duration // ago
 		edges   map[string]time.Time
 		rounds  [][]who.Answer
@@ -137,21 +138,21 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		"visited at another edge":         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, {edge("e"), edge("f", 0)}, nobody, nobody}},
 		"visited, and idle since":         {in: whole, known: 2 * time.Hour, idleFor: time.Hour, rounds: [][]who.Answer{{edge("e", 3600)}, nobody, nobody}, want: true},
 		"an edge has gone": {
-			in: whole, known: 2 * time.Hour, edges: map[string]time.Time{"f": noon.Add(-edgeGone)},
+			in: whole, known: 2 * time.Hour, edges: map[string]time.Time{"f": midday.Add(-edgeGone)},
 			rounds: [][]who.Answer{nobody, nobody, nobody},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := vigil{present: map[string]time.Time{}, edges: test.edges, known: noon.Add(-test.known)}
+			v := vigil{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known)}
 			cfg := Config{IdleAfter: Age(max(test.idleFor, 24*time.Hour)), UnusedAfter: Age(time.Hour)}
 			if test.idleFor > 0 {
 				cfg.IdleAfter = Age(test.idleFor)
 			}
-			records, inLog := []session.Record{openRecord("s", time.Hour)}, map[string]loggedSession{"s": test.in}
+			records, inLog := []session.Record{openRecord("s", time.Hour)}, map[string]ledger.LoggedSession{"s": test.in}
 			var alone []candidate
 			for i, answers := range test.rounds {
-				now := noon.Add(time.Duration(i) * time.Minute)
-				asked := v.candidates(records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return noon.Add(-2 * time.Hour) }, now)
+				now := midday.Add(time.Duration(i) * time.Minute)
+				asked := v.candidates(records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return midday.Add(-2 * time.Hour) }, now)
 				if q := question(asked); i == 0 && test.want && (len(q.Sessions) != 1 || q.Sessions[0].Within < 3600) {
 					t.Errorf("the edges are asked %+v", q)
 				}
@@ -166,42 +167,12 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		})
 	}
 	v := vigil{present: map[string]time.Time{}}
-	if v.heard(nil, nil, errors.New("away"), noon); !v.known.IsZero() {
+	if v.heard(nil, nil, errors.New("away"), midday); !v.known.IsZero() {
 		t.Error("an edge that was not asked is known")
 	}
-	v.heard(nil, nobody, nil, noon)
-	if v.heard(nil, nobody, nil, noon.Add(time.Minute)); !v.known.Equal(noon) {
+	v.heard(nil, nobody, nil, midday)
+	if v.heard(nil, nobody, nil, midday.Add(time.Minute)); !v.known.Equal(midday) {
 		t.Errorf("the edges are known since %s", v.known)
-	}
-}
-
-// A stream of an MCP call has no birth. When the floor has passed its events, nothing of it is
-// in the log any more.
-func TestLedger_SessionWasUsed(t *testing.T) {
-	l := newLedger()
-	opened := func(name string, seq uint64, again bool) {
-		l.apply(eventlog.Entry{Sequence: seq, Time: noon, Valid: true, Again: again, Subject: event.Subject{Session: name, Kind: event.Open}}, noon)
-	}
-	unused := func(name string) bool {
-		all := map[string]loggedSession{}
-		l.logged(all)
-		return all[name].unused()
-	}
-	opened("empty", 1, false)
-	opened("called", 2, false)
-	opened("copied", 3, true)
-	if !unused("empty") || !unused("called") || unused("copied") {
-		t.Error("before the first event")
-	}
-	l.apply(eventlog.Entry{Sequence: 4, Time: noon, Valid: true, Size: 1, Subject: event.Subject{Session: "called", Life: "x", Stream: "t", Kind: event.Message}}, noon)
-	opened("empty", 5, true)
-	opened("called", 6, true)
-	for _, floor := range []uint64{2, 5} {
-		l.advance(floor, 0)
-		l.expireAll()
-		if !unused("empty") || unused("called") {
-			t.Errorf("with the floor at %d", floor)
-		}
 	}
 }
 
@@ -211,7 +182,7 @@ func TestTheEdgesAreAskedAboutSoManySessionsAtOnce(t *testing.T) {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
 	v := vigil{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
-	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, noon))
+	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}
@@ -245,7 +216,7 @@ func TestWhoIsAlone(t *testing.T) {
 		"the only edge is gone":   {{answers: one}, {after: edgeGone - 1}, {after: 2 * time.Minute}, {want: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, now := vigil{present: map[string]time.Time{}}, noon
+			v, now := vigil{present: map[string]time.Time{}}, midday
 			asked := []candidate{{record: openRecord("a", time.Hour)}, {record: openRecord("b", time.Hour)}}
 			for i, r := range rounds {
 				now = now.Add(max(r.after, time.Minute))
@@ -260,33 +231,14 @@ func TestWhoIsAlone(t *testing.T) {
 	}
 	v := vigil{present: map[string]time.Time{}}
 	asked := []candidate{{record: openRecord("a", time.Hour)}}
-	v.heard(asked, []who.Answer{edge("e", 0)}, nil, noon)
-	if got := v.present["a"]; !got.Equal(noon.Add(-5 * time.Second)) {
+	v.heard(asked, []who.Answer{edge("e", 0)}, nil, midday)
+	if got := v.present["a"]; !got.Equal(midday.Add(-5 * time.Second)) {
 		t.Errorf("somebody was there at %s", got)
 	}
-	v.heard(asked, one, nil, noon)
+	v.heard(asked, one, nil, midday)
 	asked[0].record.Revision++
-	if got := v.heard(asked, one, nil, noon); len(got) != 0 {
+	if got := v.heard(asked, one, nil, midday); len(got) != 0 {
 		t.Error("a record that was changed counts as the one before")
-	}
-}
-
-func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
-	l := newLedger()
-	fill(l, 1, 3)
-	last := l.accounts[unopened("s")].last
-	l.reach(3, noon)
-	if got := l.lastEvent(unopened("nobody")); !got.Equal(noon) {
-		t.Errorf("of a stranger: %s", got)
-	}
-	if got := l.lastEvent(unopened("s")); got.Before(noon) || last == 0 {
-		t.Errorf("%s, %d", got, last)
-	}
-	l.accounts[unopened("s")].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
-	l.advance(4, 0)
-	l.expireAll()
-	if got := l.lastEvent(unopened("s")); !got.Equal(noon.Add(time.Hour)) {
-		t.Errorf("when it is forgotten: %s", got)
 	}
 }
 

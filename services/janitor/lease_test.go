@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )
@@ -91,7 +93,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 	const keep, n = 300, 900
 	announce := func(t *testing.T, r *running) {
 		t.Helper()
-		if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[Reason]int{}); err != nil {
+		if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
 			t.Fatal(err)
 		}
 		r.partitions[0].caughtUp(t.Context())
@@ -111,7 +113,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 		"in the first batch": func(t *testing.T, r *running) {
 			announce(t, r)
 			var todo []uint64
-			r.partitions[0].with(func(l *ledger) { todo, _ = l.due(time.Now(), 0, 10) })
+			r.partitions[0].with(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10) })
 			state, _ := r.b.Log.State(0)
 			if err := r.deleter.some(r.term(t), r.partitions[0], state.Created, todo); err != nil {
 				t.Fatal(err)
@@ -166,7 +168,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 		t.Fatal("it does not act any more")
 	}
 	p := first.partitions[0]
-	if err := first.sweeper.announce(term.ctx, p, nil, map[Reason]int{}); err != nil {
+	if err := first.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -180,7 +182,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	if err := first.deleter.delete(term.ctx, p, time.Time{}, all[4]); !errors.Is(err, errNotActing) {
 		t.Errorf("it deletes: %v", err)
 	}
-	if err := first.sweeper.purge(term.ctx, p, all[4], byAge); !errors.Is(err, errNotActing) {
+	if err := first.sweeper.purge(term.ctx, p, all[4], ledger.ByAge); !errors.Is(err, errNotActing) {
 		t.Errorf("it moves the floor: %v", err)
 	}
 	nothing := func(context.Context) (eventlog.Ack, error) { return eventlog.Ack{}, errors.New("it stores") }
@@ -212,7 +214,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 		t.Fatal("it does not act any more")
 	}
 	p := r.partitions[0]
-	if err := r.sweeper.announce(term.ctx, p, nil, map[Reason]int{}); err != nil {
+	if err := r.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	p.caughtUp(t.Context())
@@ -271,7 +273,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	for _, r := range []*running{first, second} {
 		eventually(t, func() error {
 			var l uint64
-			if r.partitions[0].with(func(b *ledger) { l = b.through }); l < last[14] {
+			if r.partitions[0].with(func(b *ledger.Ledger) { l = b.Through }); l < last[14] {
 				return errors.New("behind")
 			}
 			return nil
@@ -343,7 +345,7 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 	r.acts(t)
 	r.publish(t, "s", "a", 5)
 	term, p := r.lease.acting(), r.partitions[0]
-	if err := r.sweeper.announce(term.ctx, p, nil, map[Reason]int{}); err != nil {
+	if err := r.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	p.caughtUp(t.Context())

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"encoding/base64"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+
+	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/event"
 	"rejoin/shared/session"
@@ -32,34 +33,6 @@ func compareRows(a, b row) int {
 	return cmp.Or(cmp.Compare(b.key, a.key), strings.Compare(a.name, b.name))
 }
 
-// held is what the ledger has of a session.
-type held struct {
-	events int
-	bytes  int64
-	newest int64 // see account
-}
-
-// held returns what the ledger has of every life with events.
-func (l *ledger) held(of map[string]held) {
-	for key, a := range l.accounts {
-		if a.events > 0 {
-			of[key] = held{a.events, a.bytes, int64(a.last)}
-		}
-	}
-}
-
-// lifeOf returns the life of a session that was published to last, for a session that is
-// not in the index.
-func (l *ledger) lifeOf(session string) (life string) {
-	newest := uint32(0)
-	for key, a := range l.accounts {
-		if name, of := event.ParseLifeKey(key); name == session && a.last >= newest {
-			life, newest = of, a.last
-		}
-	}
-	return life
-}
-
 // listQuery are the parameters of GET /v1/sessions.
 type listQuery struct {
 	limit int
@@ -74,12 +47,12 @@ type listQuery struct {
 // rows returns the sessions of a page, those of the index and those that are only in the
 // log, and whether there are more, given what the log has of each life. It empties inLog.
 // A page takes a look at each session, and sorts no more than it shows.
-func (q listQuery) rows(records []session.Record, inLog map[string]held) (page []row, more bool) {
-	f := firsts[row]{n: q.limit, compare: compareRows}
-	add := func(r session.Record, h held) {
+func (q listQuery) rows(records []session.Record, inLog map[string]ledger.Held) (page []row, more bool) {
+	f := ledger.Firsts[row]{N: q.limit, Compare: compareRows}
+	add := func(r session.Record, h ledger.Held) {
 		at := row{q.key(r, h), r.Session}
 		if (q.state == "" || r.State == q.state) && strings.Contains(r.Session, q.contains) && (q.after == nil || compareRows(*q.after, at) < 0) {
-			f.add(at)
+			f.Add(at)
 		}
 	}
 	for i := range records {
@@ -88,10 +61,10 @@ func (q listQuery) rows(records []session.Record, inLog map[string]held) (page [
 		add(*r, inLog[life])
 		delete(inLog, life)
 	}
-	unknown := map[string]held{} // by session
+	unknown := map[string]ledger.Held{} // by session
 	for life, h := range inLog {
 		name, _ := event.ParseLifeKey(life)
-		if h.newest >= unknown[name].newest {
+		if h.Newest >= unknown[name].Newest {
 			unknown[name] = h
 		}
 	}
@@ -104,17 +77,17 @@ func (q listQuery) rows(records []session.Record, inLog map[string]held) (page [
 	for name, h := range unknown {
 		add(session.Record{Session: name, State: session.Open}, h)
 	}
-	return f.all()
+	return f.All()
 }
 
-func (q listQuery) key(r session.Record, h held) int64 {
+func (q listQuery) key(r session.Record, h ledger.Held) int64 {
 	switch q.order {
 	case byBytes:
-		return h.bytes
+		return h.Bytes
 	case byEvents:
-		return int64(h.events)
+		return int64(h.Events)
 	case byActivity:
-		return max(r.Created.UnixMicro(), r.Ended.UnixMicro(), h.newest*1e6)
+		return max(r.Created.UnixMicro(), r.Ended.UnixMicro(), h.Newest*1e6)
 	default:
 		return 0
 	}
@@ -140,34 +113,4 @@ func (q listQuery) place(text string) (row, bool) {
 	}
 	key, err := strconv.ParseInt(parts[1], 10, 64)
 	return row{key, parts[2]}, err == nil
-}
-
-// firsts keeps the first n of what is added, in some order.
-type firsts[T any] struct {
-	n       int
-	compare func(a, b T) int
-	kept    []T
-	more    bool
-}
-
-func (f *firsts[T]) add(one T) {
-	if f.kept = append(f.kept, one); len(f.kept) >= 2*f.n+2 {
-		f.cut()
-	}
-}
-
-func (f *firsts[T]) cut() {
-	slices.SortFunc(f.kept, f.compare)
-	if len(f.kept) > f.n {
-		f.kept, f.more = f.kept[:f.n], true
-	}
-}
-
-// beyond reports whether it is known that one would not be kept.
-func (f *firsts[T]) beyond(one T) bool { return f.more && f.compare(f.kept[f.n-1], one) < 0 }
-
-// all returns what is kept, in order, and whether there was more.
-func (f *firsts[T]) all() (kept []T, more bool) {
-	f.cut()
-	return f.kept, f.more
 }

@@ -6,27 +6,29 @@ import (
 	"slices"
 	"testing"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
 
 // many makes sessions, of which every second is in the log, and some only there.
-func many(n int) ([]session.Record, map[string]held) {
+func many(n int) ([]session.Record, map[string]ledger.Held) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same every time
-	records, inLog := make([]session.Record, 0, n), map[string]held{}
+	records, inLog := make([]session.Record, 0, n), map[string]ledger.Held{}
 	for i := range n {
 		name := fmt.Sprint("session-", i)
 		life := event.LifeKey(name, "")
 		if i%10 > 0 {
-			rec := session.New(name, "", nil, noon)
+			rec := session.New(name, "", nil, midday)
 			records = append(records, rec)
 			if i%10 == 1 { // what is left of an earlier life
-				inLog[life] = held{1000, 1000, noon.Unix()}
+				inLog[life] = ledger.Held{Events: 1000, Bytes: 1000, Newest: midday.Unix()}
 			}
 			life = event.LifeKey(name, rec.Life)
 		}
 		if i%10 == 0 || i%2 == 0 {
-			inLog[life] = held{random.IntN(100) + 1, random.Int64N(1000), noon.Unix() + random.Int64N(100)}
+			inLog[life] = ledger.Held{Events: random.IntN(100) + 1, Bytes: random.Int64N(1000), Newest: midday.Unix() + random.Int64N(100)}
 		}
 	}
 	return records, inLog
@@ -65,7 +67,7 @@ func BenchmarkListPage(b *testing.B) {
 		b.Run(fmt.Sprint("by=", by), func(b *testing.B) {
 			q := listQuery{limit: maxLimit, order: by}
 			for b.Loop() {
-				of := make(map[string]held)
+				of := make(map[string]ledger.Held)
 				for name, h := range inLog {
 					of[name] = h
 				}

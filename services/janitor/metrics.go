@@ -3,6 +3,8 @@ package janitor
 import (
 	"math"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
@@ -62,41 +64,41 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 			Help: "Generations of partitions that were begun because the server was started anew, or most of the servers of a cluster that hold the partition at once.",
 		}),
 	}
-	for _, r := range reasons {
+	for _, r := range ledger.Reasons {
 		m.trimmed.WithLabelValues(string(r))
 	}
-	for _, t := range []task{repair, closeIdle, finish, remove} {
+	for _, t := range []ledger.Task{ledger.Repair, ledger.CloseIdle, ledger.Finish, ledger.Remove} {
 		m.duties.WithLabelValues(t.String())
 	}
-	for _, why := range []string{byAge, byVolume} {
+	for _, why := range []string{ledger.ByAge, ledger.ByVolume} {
 		m.floors.WithLabelValues(why)
 	}
 	registerer.MustRegister(m.trimmed, m.trims, m.deleted, m.copies, m.floors, m.sweep, m.failed, m.duties, m.generations)
-	sum := func(value func(*ledger) float64) func() float64 {
+	sum := func(value func(*ledger.Ledger) float64) func() float64 {
 		return func() float64 {
 			sum := 0.0
 			for _, p := range partitions {
-				p.with(func(l *ledger) { sum += value(l) })
+				p.with(func(l *ledger.Ledger) { sum += value(l) })
 			}
 			return sum
 		}
 	}
-	gauge := func(name, help string, value func(*ledger) float64) {
+	gauge := func(name, help string, value func(*ledger.Ledger) float64) {
 		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_" + name, Help: help}, sum(value)))
 	}
-	gauge("retained_events", "Events in the log that are not announced to be removed.", func(l *ledger) float64 { return float64(l.totals.events) })
-	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger) float64 { return float64(l.totals.bytes) })
-	gauge("sessions", "Sessions with events in the log.", func(l *ledger) float64 { return float64(l.totals.sessions) })
-	gauge("pending_entries", "Entries that are announced to be removed and not deleted yet.", func(l *ledger) float64 { return float64(l.toDelete()) })
-	gauge("streams", "Streams with events in the log.", func(l *ledger) float64 { return float64(l.totals.streams) })
+	gauge("retained_events", "Events in the log that are not announced to be removed.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Events) })
+	gauge("retained_bytes", "Bytes of the messages in the log.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Bytes) })
+	gauge("sessions", "Sessions with events in the log.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Sessions) })
+	gauge("pending_entries", "Entries that are announced to be removed and not deleted yet.", func(l *ledger.Ledger) float64 { return float64(l.ToDelete()) })
+	gauge("streams", "Streams with events in the log.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Streams) })
 	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rejoin_janitor_tail_missed_total",
 		Help: "Sequences that were deleted before a tail received them, most of them before it began.",
-	}, sum(func(l *ledger) float64 { return float64(l.missed) })))
+	}, sum(func(l *ledger.Ledger) float64 { return float64(l.Missed) })))
 	registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rejoin_janitor_floor_removed_events_total",
 		Help: "Events that went with the oldest part of a partition, for their age or because the partition was full, as the ledgers saw it.",
-	}, sum(func(l *ledger) float64 { return float64(l.passed) })))
+	}, sum(func(l *ledger.Ledger) float64 { return float64(l.Passed) })))
 	registerLog(registerer, partitions)
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
@@ -105,9 +107,9 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		sum := 0.0
 		for _, p := range partitions {
 			state, _ := p.log.State(p.number)
-			p.with(func(l *ledger) {
-				if state.Last > l.through {
-					sum += float64(state.Last - l.through)
+			p.with(func(l *ledger.Ledger) {
+				if state.Last > l.Through {
+					sum += float64(state.Last - l.Through)
 				}
 			})
 		}

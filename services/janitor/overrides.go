@@ -1,6 +1,8 @@
 package janitor
 
 import (
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/session"
 )
 
@@ -15,9 +17,9 @@ func (c Config) overrides() overrides {
 }
 
 // limits returns the limits of a session, where all sessions have lim.
-func (o overrides) limits(lim limits, asked session.Retention) limits {
-	lim.maxEvents = session.Within(asked.MaxEvents, lim.maxEvents, o.events)
-	lim.maxBytes = session.Within(asked.MaxBytes, lim.maxBytes, o.bytes)
-	lim.maxStreams = o.streams.Limit(asked, lim.maxStreams)
+func (o overrides) limits(lim ledger.Limits, asked session.Retention) ledger.Limits {
+	lim.MaxEvents = session.Within(asked.MaxEvents, lim.MaxEvents, o.events)
+	lim.MaxBytes = session.Within(asked.MaxBytes, lim.MaxBytes, o.bytes)
+	lim.MaxStreams = o.streams.Limit(asked, lim.MaxStreams)
 	return lim
 }

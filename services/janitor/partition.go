@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -29,7 +31,7 @@ type partition struct {
 	now     func() time.Time
 
 	mu      sync.Mutex
-	ledger  *ledger
+	ledger  *ledger.Ledger
 	ready   bool           // the ledger was complete once
 	waiting int            // how many wait for moved
 	tailed  eventlog.State // when the tail that runs began
@@ -41,7 +43,7 @@ type partition struct {
 func newPartition(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *partition {
 	return &partition{
 		number: p, log: log, logger: logger, settled: settled, cleared: func() {}, alarmed: func() {}, acts: func() bool { return false }, now: time.Now,
-		ledger: newLedger(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
+		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -59,13 +61,13 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	epoch, through := p.ledger.epoch, p.ledger.through
+	epoch, through := p.ledger.Epoch, p.ledger.Through
 	if !same {
-		p.ledger.drop()
+		p.ledger.Drop()
 	}
-	after := p.ledger.begin(s)
-	p.ledger.stretches.step = stepOf(p.log.Settings())
-	if p.ledger.epoch != epoch && through > 0 {
+	after := p.ledger.Begin(s)
+	p.ledger.Stretches.Step = ledger.StepOf(p.log.Settings())
+	if p.ledger.Epoch != epoch && through > 0 {
 		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
 	}
 	p.tailed = s
@@ -78,31 +80,17 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 // says so, and a damaged block leaves a hole inside.
 func (p *partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
-	newest, other := p.ledger.newest, p.ledger.follows(s) && !s.SameServer(p.tailed)
-	whole := !other || p.ledger.intact(s)
+	newest, other := p.ledger.Newest, p.ledger.Follows(s) && !s.SameServer(p.tailed)
+	whole := !other || p.ledger.Intact(s)
 	p.mu.Unlock()
-	if !other || !whole || newest.sequence < s.First { // the last: nothing that is in the ledger is there any more
+	if !other || !whole || newest.Sequence < s.First { // the last: nothing that is in the ledger is there any more
 		return whole, nil
 	}
-	there, err := p.log.At(ctx, p.number, newest.sequence)
+	there, err := p.log.At(ctx, p.number, newest.Sequence)
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 		return false, err
 	}
-	return err == nil && there.Time.Equal(newest.at), nil
-}
-
-// intact reports whether a partition has as many entries as the ledger expects, and so the
-// same ones. What is to be deleted may be deleted; but in a generation that the ledger does not
-// know, of a server that may have found a damaged file, it takes no chances.
-func (l *ledger) intact(s eventlog.State) bool {
-	known := l.heardOf(s.Generation().ID)
-	if !l.complete {
-		return known
-	}
-	l.advance(s.First, s.Last)
-	most := l.entries() + s.Last - max(l.through, s.First-1)
-	least := most - uint64(l.toDelete()) //nolint:gosec // not negative
-	return s.Events == most || known && s.Events < most && s.Events >= least
+	return err == nil && there.Time.Equal(newest.At), nil
 }
 
 // compared reports whether the ledger is of the log as the server of a state has it. The
@@ -111,8 +99,8 @@ func (p *partition) compared(s eventlog.State) bool { return s.SameServer(p.tail
 
 func (p *partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()
-	cleared := p.ledger.apply(e, p.now()) && p.ledger.complete
-	alarmed := p.ledger.alarmed()
+	cleared := p.ledger.Apply(e, p.now()) && p.ledger.Complete
+	alarmed := p.ledger.Alarmed()
 	p.progress()
 	p.mu.Unlock()
 	if cleared {
@@ -126,7 +114,7 @@ func (p *partition) handle(e eventlog.Entry, _ uint64) {
 func (p *partition) through(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ledger.reach(sequence, p.now())
+	p.ledger.Reach(sequence, p.now())
 	if !p.ready {
 		p.ready = true
 		p.logger.Debug("the ledger is complete", "partition", p.number)
@@ -140,11 +128,11 @@ func (p *partition) progress() {
 		close(p.moved)
 		p.moved = make(chan struct{})
 	}
-	for _, d := range p.ledger.takeDamage() {
+	for _, d := range p.ledger.TakeDamage() {
 		p.logger.Warn("entries are missing that nothing explains; every stream may have lost events up to the last of them",
-			"partition", p.number, "from", d.from, "to", d.to, "entries", d.n)
+			"partition", p.number, "from", d.From, "to", d.To, "entries", d.N)
 	}
-	if p.ledger.wantsLook() {
+	if p.ledger.WantsLook() {
 		select {
 		case p.wake <- struct{}{}:
 		default:
@@ -170,14 +158,14 @@ func (p *partition) follow(ctx context.Context) {
 		state, changed := p.log.State(p.number)
 		now := p.now()
 		p.mu.Lock()
-		if p.ledger.isOf(state) {
+		if p.ledger.IsOf(state) {
 			p.note(state, now)
-			if before := max(state.First, 1) - 1; still.Since(p.ledger.through, before, now) > stuckAfter {
-				p.ledger.skip(before)
+			if before := max(state.First, 1) - 1; still.Since(p.ledger.Through, before, now) > stuckAfter {
+				p.ledger.Skip(before)
 				p.progress()
 			}
 		}
-		wanted := p.ledger.wantsLook()
+		wanted := p.ledger.WantsLook()
 		p.mu.Unlock()
 
 		var due <-chan time.Time
@@ -209,20 +197,20 @@ func (p *partition) follow(ctx context.Context) {
 // note enters what was seen of the partition. The caller holds mu.
 func (p *partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
-	l.stretches.step = stepOf(p.log.Settings())
-	l.advance(state.First, state.Last)
-	l.hear(state, now)
-	l.prune(now)
+	l.Stretches.Step = ledger.StepOf(p.log.Settings())
+	l.Advance(state.First, state.Last)
+	l.Hear(state, now)
+	l.Prune(now)
 	if !p.acts() {
-		for _, key := range l.alarms() { // nobody hears them: the first sweep of a term looks at all
-			l.hush(key)
+		for _, key := range l.Alarms() { // nobody hears them: the first sweep of a term looks at all
+			l.Hush(key)
 		}
 	}
-	if (rules{maxBytes: p.log.Settings().Limits().MaxBytes}).used(state.Bytes) > fullShare {
+	if (ledger.Rules{MaxBytes: p.log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
 		p.alarmed()
 	}
-	if p.compared(state) && !l.heardOf(state.Generation().ID) {
-		l.generations = state.Generations // begun late: the life is the same
+	if p.compared(state) && !l.HeardOf(state.Generation().ID) {
+		l.Generations = state.Generations // begun late: the life is the same
 		p.progress()
 	}
 }
@@ -232,7 +220,7 @@ func (p *partition) note(state eventlog.State, now time.Time) {
 func (p *partition) askDeleted(ctx context.Context) {
 	var due []uint64
 	epoch := 0
-	p.with(func(l *ledger) { due, epoch = l.dueTrims(p.now(), p.settled), l.epoch })
+	p.with(func(l *ledger.Ledger) { due, epoch = l.DueTrims(p.now(), p.settled), l.Epoch })
 	n := slices.IndexFunc(due, func(last uint64) bool {
 		_, err := p.log.At(ctx, p.number, last)
 		return !errors.Is(err, eventlog.ErrNotFound)
@@ -241,9 +229,9 @@ func (p *partition) askDeleted(ctx context.Context) {
 		n = len(due)
 	}
 	if n > 0 {
-		p.with(func(l *ledger) {
-			if l.epoch == epoch {
-				l.othersDeleted(due[n-1])
+		p.with(func(l *ledger.Ledger) {
+			if l.Epoch == epoch {
+				l.OthersDeleted(due[n-1])
 			}
 		})
 	}
@@ -253,7 +241,7 @@ func (p *partition) askDeleted(ctx context.Context) {
 func (p *partition) look(ctx context.Context) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		if same {
-			p.ledger.looked(asOf, s)
+			p.ledger.Looked(asOf, s)
 			p.progress()
 		}
 		return nil
@@ -264,7 +252,7 @@ func (p *partition) look(ctx context.Context) error {
 // look began, and whether the ledger was not begun anew since.
 func (p *partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
 	p.mu.Lock()
-	asOf, epoch := p.ledger.through, p.ledger.epoch
+	asOf, epoch := p.ledger.Through, p.ledger.Epoch
 	p.mu.Unlock()
 	state, err := p.log.Look(ctx, p.number)
 	if err != nil {
@@ -272,7 +260,7 @@ func (p *partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return f(state, asOf, p.ledger.epoch == epoch)
+	return f(state, asOf, p.ledger.Epoch == epoch)
 }
 
 // errMoved is returned when the partition is not the one that the ledger follows.
@@ -280,13 +268,13 @@ var errMoved = errors.New("the partition is not what it was")
 
 // check looks at the server, and calls f with the state and the ledger if that is of the
 // partition and complete. Whoever changes the log does it first.
-func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger)) error {
+func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		l := p.ledger
-		if !same || !l.complete || !l.followed(s, asOf) || !p.compared(s) {
+		if !same || !l.Complete || !l.Followed(s, asOf) || !p.compared(s) {
 			return errMoved
 		}
-		l.looked(asOf, s)
+		l.Looked(asOf, s)
 		p.progress()
 		f(s, l)
 		return nil
@@ -294,14 +282,14 @@ func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger)) 
 }
 
 // with calls f with the ledger, under its lock.
-func (p *partition) with(f func(*ledger)) {
+func (p *partition) with(f func(*ledger.Ledger)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(p.ledger)
 }
 
 // await waits until ok says yes to the ledger, or ctx ends. ok is called under the lock.
-func (p *partition) await(ctx context.Context, ok func(*ledger) bool) bool {
+func (p *partition) await(ctx context.Context, ok func(*ledger.Ledger) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting++

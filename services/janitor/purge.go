@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 )
 
@@ -39,27 +41,27 @@ func (w *sweeper) moveFloor(ctx context.Context, p *partition) error {
 	var before uint64
 	var why string
 	now, at := p.now(), w.floors[p.number]
-	err = errors.Join(err, p.check(ctx, func(s eventlog.State, l *ledger) {
-		before, why = l.target(r, s.Bytes, now)
-		if before <= s.First || why == byAge && now.Sub(at.moved) < r.maxAge/floorSteps {
+	err = errors.Join(err, p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+		before, why = l.Target(r, s.Bytes, now)
+		if before <= s.First || why == ledger.ByAge && now.Sub(at.moved) < r.MaxAge/floorSteps {
 			before = 0
 			return
 		}
-		if before = w.keeper(l, r, now).barrier(before, r.settled(), now); before <= s.First {
+		if before = w.keeper(l, r, now).Barrier(before, r.Settled(), now); before <= s.First {
 			before = 0
 		}
 	}))
 	if before > 0 {
 		err = errors.Join(err, w.purge(ctx, p, before, why))
-		if why == byAge {
+		if why == ledger.ByAge {
 			at.moved = now
 		}
 	}
 	return errors.Join(err, w.takeRoomBack(ctx, p, r, at))
 }
 
-func (w *sweeper) keeper(l *ledger, r rules, now time.Time) keeper {
-	return keeper{ledger: l, now: l.clock(now), ttl: r.tombstoneTTL, index: w.sessions.Session}
+func (w *sweeper) keeper(l *ledger.Ledger, r ledger.Rules, now time.Time) ledger.Keeper {
+	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: r.TombstoneTTL, Index: w.sessions.Session}
 }
 
 func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why string) error {
@@ -78,13 +80,13 @@ func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why st
 
 // copyControls writes the control entries again that the floor is about to reach. What it
 // does not manage the floor waits for.
-func (w *sweeper) copyControls(ctx context.Context, p *partition, r rules) error {
+func (w *sweeper) copyControls(ctx context.Context, p *partition, r ledger.Rules) error {
 	for range maxCopyRounds {
-		var todo []copying
-		err := p.check(ctx, func(s eventlog.State, l *ledger) {
+		var todo []ledger.Copying
+		err := p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 			now := p.now()
-			if l.through >= l.stored {
-				todo = w.keeper(l, r, now).overdue(l.lead(r, s.Bytes, now), maxCopies)
+			if l.Through >= l.Stored {
+				todo = w.keeper(l, r, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
 			}
 		})
 		if err != nil || len(todo) == 0 {
@@ -100,14 +102,14 @@ func (w *sweeper) copyControls(ctx context.Context, p *partition, r rules) error
 
 // copyAll writes control entries again, and asks the log whose an opening is where that is not
 // known: it may be copied then. It returns for how many it has done something.
-func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []copying) (done int, err error) {
+func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []ledger.Copying) (done int, err error) {
 	var mu sync.Mutex
 	var epoch int
-	p.with(func(l *ledger) { epoch = l.epoch })
-	stored := map[uint64]copying{} // by where the copies lie
-	err = inParallel(copiesAtOnce, todo, func(c copying) error {
-		if c.opening != nil && !c.opening.known {
-			asked, err := w.ask(ctx, p, c.opening)
+	p.with(func(l *ledger.Ledger) { epoch = l.Epoch })
+	stored := map[uint64]ledger.Copying{} // by where the copies lie
+	err = inParallel(copiesAtOnce, todo, func(c ledger.Copying) error {
+		if c.Opening != nil && !c.Opening.Known {
+			asked, err := w.ask(ctx, p, c.Opening)
 			mu.Lock()
 			defer mu.Unlock()
 			if asked {
@@ -124,12 +126,12 @@ func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []copying) (do
 		}
 		return err
 	})
-	p.with(func(l *ledger) { l.noteStored(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
+	p.with(func(l *ledger.Ledger) { l.NoteStored(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
 	p.caughtUp(ctx)
-	p.with(func(l *ledger) {
+	p.with(func(l *ledger.Ledger) {
 		for seq, c := range stored {
-			if c.opening != nil {
-				l.learn(c.subject.Session, seq, c.opening.life)
+			if c.Opening != nil {
+				l.Learn(c.Subject.Session, seq, c.Opening.Life)
 			}
 		}
 	})
@@ -138,35 +140,35 @@ func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []copying) (do
 
 // copy writes a control entry again. One that somebody has replaced or removed is left to the
 // tail.
-func (w *sweeper) copy(ctx context.Context, p *partition, c copying) (eventlog.Ack, error) {
-	c.subject.Partition = p.number
-	ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Rewrite(ctx, c.subject, c.seq, c.birth) })
+func (w *sweeper) copy(ctx context.Context, p *partition, c ledger.Copying) (eventlog.Ack, error) {
+	c.Subject.Partition = p.number
+	ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Rewrite(ctx, c.Subject, c.Seq, c.Birth) })
 	switch {
 	case errors.Is(err, eventlog.ErrClosed), errors.Is(err, eventlog.ErrNotFound):
-		w.logger.Debug("a control entry is not there to be copied", "subject", c.subject.String(), "error", err)
+		w.logger.Debug("a control entry is not there to be copied", "subject", c.Subject.String(), "error", err)
 		return eventlog.Ack{}, nil
 	case err != nil:
-		return eventlog.Ack{}, fmt.Errorf("cannot copy %s: %w", c.subject, err)
+		return eventlog.Ack{}, fmt.Errorf("cannot copy %s: %w", c.Subject, err)
 	}
 	w.metrics.copies.Inc()
 	return ack, nil
 }
 
 // ask has the ledger know whose an opening is.
-func (w *sweeper) ask(ctx context.Context, p *partition, of *opening) (bool, error) {
+func (w *sweeper) ask(ctx context.Context, p *partition, of *ledger.Opening) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	o, err := w.log.Opening(ctx, of.session)
+	o, err := w.log.Opening(ctx, of.Session)
 	switch {
 	case errors.Is(err, eventlog.ErrNotFound):
 		return false, nil
 	case errors.Is(err, eventlog.ErrMismatch): // nobody can read it, so nobody needs it
-		o.Sequence = of.seq
+		o.Sequence = of.Seq
 	case err != nil:
 		return false, err
 	}
-	p.with(func(l *ledger) { l.learn(of.session, o.Sequence, o.Life) })
-	return o.Sequence == of.seq, nil
+	p.with(func(l *ledger.Ledger) { l.Learn(of.Session, o.Sequence, o.Life) })
+	return o.Sequence == of.Seq, nil
 }
 
 // makeRoom lets a full partition take what the janitor has to store before it may remove
@@ -175,7 +177,7 @@ func (w *sweeper) makeRoom(ctx context.Context, p *partition) error {
 	if err := w.deleter.all(ctx, p); err != nil {
 		return err
 	}
-	if state, _ := p.log.State(p.number); state.Limits.MaxBytes >= 2*w.rules().maxBytes {
+	if state, _ := p.log.State(p.number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
 		return nil
 	}
 	if err := stillActing(ctx); err != nil {
@@ -187,10 +189,10 @@ func (w *sweeper) makeRoom(ctx context.Context, p *partition) error {
 
 // takeRoomBack gives a partition that has more room than it should the limit of the settings,
 // when there is room below it.
-func (w *sweeper) takeRoomBack(ctx context.Context, p *partition, r rules, at *floorKeeper) error {
+func (w *sweeper) takeRoomBack(ctx context.Context, p *partition, r ledger.Rules, at *floorKeeper) error {
 	state, _ := p.log.State(p.number)
 	settings := w.log.Settings()
-	if r.maxBytes <= 0 || state.Limits.MaxBytes <= r.maxBytes || state.Limits.Replicas != settings.Replicas || r.used(state.Bytes) > fullShare {
+	if r.MaxBytes <= 0 || state.Limits.MaxBytes <= r.MaxBytes || state.Limits.Replicas != settings.Replicas || r.Used(state.Bytes) > ledger.FullShare {
 		at.roomy = time.Time{}
 		return nil
 	}

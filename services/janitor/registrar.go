@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
@@ -51,7 +53,7 @@ func (r *registrar) round(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if r.doAll(ctx, duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now(), r.clock())) {
+	if r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now(), r.clock())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
 }
@@ -60,12 +62,12 @@ func (r *registrar) round(ctx context.Context) {
 // not outlive them because this machine's clock is behind, nor go before.
 func (r *registrar) clock() (now time.Time) {
 	p := r.partitions[0]
-	p.with(func(l *ledger) { now = l.clock(p.now()) })
+	p.with(func(l *ledger.Ledger) { now = l.Clock(p.now()) })
 	return now
 }
 
 // doAll does duties, and reports whether it makes sense to go on.
-func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
+func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 	for _, d := range todo {
 		if ctx.Err() != nil {
 			return false
@@ -73,13 +75,13 @@ func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
 		err := r.do(ctx, d)
 		switch {
 		case err == nil:
-			r.metrics.duties.WithLabelValues(d.task.String()).Inc()
+			r.metrics.duties.WithLabelValues(d.Task.String()).Inc()
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
-			r.logger.Debug("a record was changed by somebody else", "task", d.task.String(), "error", err)
+			r.logger.Debug("a record was changed by somebody else", "task", d.Task.String(), "error", err)
 		default:
-			r.logger.Warn("the registry is not up to date", "task", d.task.String(), "error", err)
+			r.logger.Warn("the registry is not up to date", "task", d.Task.String(), "error", err)
 			return false
 		}
 	}
@@ -88,7 +90,7 @@ func (r *registrar) doAll(ctx context.Context, todo []duty) bool {
 
 // idle returns the sessions that nobody needs, as duties. It asks the edges who is
 // there, and looks again when they have answered.
-func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]loggedSession) []duty {
+func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]ledger.LoggedSession) []ledger.Duty {
 	limit := r.cfg.idleLimit()
 	asked := r.vigil.candidates(records, inLog, limit, r.lastEvent, r.now())
 	if len(asked) == 0 && !r.vigil.rollCall(r.now()) {
@@ -106,55 +108,55 @@ func (r *registrar) idle(ctx context.Context, records []session.Record, inLog ma
 	if !ok {
 		return nil
 	}
-	var todo []duty
+	var todo []ledger.Duty
 	for _, c := range alone {
 		// A record that was changed meanwhile is not written over: see do.
 		if c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
-			todo = append(todo, duty{closeIdle, c.record})
+			todo = append(todo, ledger.Duty{Task: ledger.CloseIdle, Record: c.record})
 		}
 	}
 	return todo
 }
 
 func (r *registrar) lastEvent(rec session.Record) (last time.Time) {
-	r.with(rec.Session, func(l *ledger) { last = l.lastEvent(event.LifeKey(rec.Session, rec.Life)) })
+	r.with(rec.Session, func(l *ledger.Ledger) { last = l.LastEvent(event.LifeKey(rec.Session, rec.Life)) })
 	return last
 }
 
 // with calls f with the ledger of a session.
-func (r *registrar) with(session string, f func(*ledger)) {
+func (r *registrar) with(session string, f func(*ledger.Ledger)) {
 	r.partitions[r.log.Partition(session)].with(f)
 }
 
 // holds reports whether something of a record's session is in the log now, or may be.
 func (r *registrar) holds(rec session.Record) (some bool) {
-	r.with(rec.Session, func(l *ledger) {
-		s := loggedSession{opening: l.opening(rec.Session)}
+	r.with(rec.Session, func(l *ledger.Ledger) {
+		s := ledger.LoggedSession{Opening: l.Opening(rec.Session)}
 		for _, life := range []string{rec.Life, ""} {
-			s.add(life, l.accounts[event.LifeKey(rec.Session, life)])
+			s.Add(life, l.Accounts[event.LifeKey(rec.Session, life)])
 		}
-		some = !l.complete || s.holds(rec)
+		some = !l.Complete || s.Holds(rec)
 	})
 	return some
 }
 
-func (r *registrar) do(ctx context.Context, d duty) error {
-	rec := d.record
+func (r *registrar) do(ctx context.Context, d ledger.Duty) error {
+	rec := d.Record
 	now, _ := r.sessions.Session(rec.Session)
-	switch d.task {
-	case repair:
+	switch d.Task {
+	case ledger.Repair:
 		if now.Revision != rec.Revision {
 			return session.ErrConflict // the next round looks again
 		}
 		return r.repair(ctx, rec.Session)
-	case closeIdle:
+	case ledger.CloseIdle:
 		return r.sessions.EndLife(ctx, rec)
-	case finish:
+	case ledger.Finish:
 		if now.Life == rec.Life {
 			return r.sessions.EndLife(ctx, now)
 		}
 		return r.log.EndSession(ctx, rec.Session, rec.Life)
-	case remove:
+	case ledger.Remove:
 		if r.holds(rec) {
 			return session.ErrConflict // it was published to since the round began
 		}
@@ -168,9 +170,9 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	o, err := r.log.Opening(ctx, name)
 	switch {
 	case err == nil:
-		r.with(name, func(l *ledger) {
-			l.learn(name, o.Sequence, o.Life)
-			l.learnChanges(name, o.Sequence, o.Changes)
+		r.with(name, func(l *ledger.Ledger) {
+			l.Learn(name, o.Sequence, o.Life)
+			l.LearnChanges(name, o.Sequence, o.Changes)
 		})
 		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open && rec.Changes == o.Changes {
 			return nil // it was the ledger that did not know
@@ -183,56 +185,13 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 }
 
 // inLog returns what the ledgers know of all sessions, if all are complete.
-func (r *registrar) inLog() (map[string]loggedSession, bool) {
-	all, ok := map[string]loggedSession{}, true
+func (r *registrar) inLog() (map[string]ledger.LoggedSession, bool) {
+	all, ok := map[string]ledger.LoggedSession{}, true
 	for _, p := range r.partitions {
-		p.with(func(l *ledger) {
-			ok = ok && l.complete
-			l.logged(all)
+		p.with(func(l *ledger.Ledger) {
+			ok = ok && l.Complete
+			l.Logged(all)
 		})
 	}
 	return all, ok
-}
-
-// logged enters what the ledger knows of each session.
-func (l *ledger) logged(all map[string]loggedSession) {
-	for name := range l.openings {
-		all[name] = loggedSession{opening: l.opening(name)}
-	}
-	for _, a := range l.accounts {
-		s := all[a.session]
-		if s.add(a.life, a) {
-			all[a.session] = s
-		}
-	}
-}
-
-// add adds a life, if more of it is in the log than what explains holes, and reports whether it
-// is.
-func (s *loggedSession) add(life string, a *account) bool {
-	if a == nil || a.bare() {
-		return false
-	}
-	l := loggedLife{life: life, first: a.first, events: a.events > 0, sealed: a.markers.sealed(), ended: a.markers.ended()}
-	if l.sealed && a.markers.seal.seq > 0 {
-		l.since = a.markers.seal.at
-	}
-	l.unsealed = l.ended && a.markers.seal.seq == 0
-	s.lives = append(s.lives, l)
-	return true
-}
-
-// String returns the task's name in the metric.
-func (t task) String() string {
-	switch t {
-	case repair:
-		return "repaired"
-	case closeIdle:
-		return "closed"
-	case finish:
-		return "finished"
-	case remove:
-		return "removed"
-	}
-	return "unknown"
 }

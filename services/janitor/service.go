@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/adminpage"
@@ -84,7 +86,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, b.Now, env.Log); err != nil {
 		return nil, err
 	}
-	settled := rules{syncInterval: cfg.SyncInterval}.settled()
+	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
 	for p := range b.Log.Settings().Partitions {
@@ -102,7 +104,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.sweeper.setAlarms()
 	s.roster = newRoster(b.Log, env.Log)
 	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
-	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: finishAfter, metrics: m, logger: env.Log}
+	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
 	env.Health.Add("ledger", s.complete)

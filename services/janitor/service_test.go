@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -26,10 +28,10 @@ func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
 		name     string
 		settings eventlog.Settings
 		keep     int
-		reason   Reason
+		reason   ledger.Reason
 	}{
-		{"events", eventlog.Settings{MaxEventsPerSession: 7}, 7, SessionEvents},
-		{"bytes", eventlog.Settings{MaxBytesPerSession: 6*messageBytes - 1}, 5, SessionBytes},
+		{"events", eventlog.Settings{MaxEventsPerSession: 7}, 7, ledger.SessionEvents},
+		{"bytes", eventlog.Settings{MaxBytesPerSession: 6*messageBytes - 1}, 5, ledger.SessionBytes},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := begin(t, natstest.Start(t), test.settings, quick())
@@ -95,7 +97,7 @@ func TestAStreamIsTrimmedToItsLimit(t *testing.T) {
 	r.wantTrimmed(t, "s", "busy", busy[5], eventlog.Trimmed)
 	r.wantTrimmed(t, "s", "quiet", 0, "")
 	eventually(t, func() error {
-		if n := r.metric(t, "trimmed_events_total", string(StreamEvents)); n != 6 {
+		if n := r.metric(t, "trimmed_events_total", string(ledger.StreamEvents)); n != 6 {
 			return fmt.Errorf("%v are counted as trimmed", n)
 		}
 		return nil
@@ -300,7 +302,7 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 	if o, err := r.b.Log.Opening(t.Context(), "dying"); !errors.Is(err, eventlog.ErrNotFound) {
 		t.Errorf("the opening is left: %+v, %v", o, err)
 	}
-	if n := r.metric(t, "trimmed_events_total", string(Closed)); n != 3 {
+	if n := r.metric(t, "trimmed_events_total", string(ledger.Closed)); n != 3 {
 		t.Errorf("%v events of the closed session were removed", n)
 	}
 }
@@ -316,10 +318,10 @@ func TestATombstoneStaysWhenSomethingIsPublishedBehindIt(t *testing.T) {
 		r.create(t, name)
 		r.end(t, name, "")
 	}
-	var todo []duty
+	var todo []ledger.Duty
 	eventually(t, func() error {
 		inLog, ok := r.registrar.inLog()
-		if todo = duties(r.b.Sessions.Sessions(), inLog, 0, 0, time.Now(), time.Now()); ok && len(todo) == 2 && todo[0].task == remove {
+		if todo = ledger.Duties(r.b.Sessions.Sessions(), inLog, 0, 0, time.Now(), time.Now()); ok && len(todo) == 2 && todo[0].Task == ledger.Remove {
 			return nil
 		}
 		r.sweepNow(t)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
@@ -49,7 +51,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 	r.sweepNow(t)
 	r.wantTrimmed(t, "s", "full", full[4], eventlog.Trimmed)
 	epoch := 0
-	r.partitions[0].with(func(l *ledger) { epoch = l.epoch })
+	r.partitions[0].with(func(l *ledger.Ledger) { epoch = l.Epoch })
 	for _, step := range []struct {
 		change func(*eventlog.Settings)
 		quiet  int // how many are gone
@@ -75,8 +77,8 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 			eventually(t, func() error { return wantSequences(r.stored(t, "s", stream), all[gone:]) })
 		}
 	}
-	r.partitions[0].with(func(l *ledger) {
-		if l.epoch != epoch {
+	r.partitions[0].with(func(l *ledger.Ledger) {
+		if l.Epoch != epoch {
 			t.Error("the ledger began anew")
 		}
 	})

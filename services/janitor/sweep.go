@@ -8,6 +8,8 @@ import (
 	"maps"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/backend"
@@ -36,15 +38,15 @@ type sweeper struct {
 	kick       chan struct{} // a =clear marker was seen
 	alarm      chan struct{} // a session or partition holds more than it may
 	asks       chan ask
-	early      map[Reason]int // announced since the last sweep, for its line in the log
-	delay      time.Duration  // from an alarm to the early trimming
+	early      map[ledger.Reason]int // announced since the last sweep, for its line in the log
+	delay      time.Duration         // from an alarm to the early trimming
 }
 
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
 	return &sweeper{
 		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, overrides: cfg.overrides(), logger: logger,
 		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan ask),
-		early: map[Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
+		early: map[ledger.Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
 	}
 }
 
@@ -108,7 +110,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	stopped := ctx
 	ctx, done := natsconn.While(ctx, w.nc)
 	defer done()
-	removed := map[Reason]int{}
+	removed := map[ledger.Reason]int{}
 	err := w.each(ctx, w.partitions, func(p *partition) error { return w.announce(ctx, p, nil, removed) })
 	err = errors.Join(err, w.each(ctx, w.partitions, func(p *partition) error {
 		p.caughtUp(ctx)
@@ -146,16 +148,16 @@ func (w *sweeper) each(ctx context.Context, partitions []*partition, do func(*pa
 func (w *sweeper) toDelete() map[eventlog.Reason]int {
 	all := map[eventlog.Reason]int{}
 	for _, p := range w.partitions {
-		p.with(func(l *ledger) {
-			for _, t := range l.pending {
-				all[t.reason] += len(t.entries)
+		p.with(func(l *ledger.Ledger) {
+			for _, t := range l.Pending {
+				all[t.Reason] += len(t.Entries)
 			}
 		})
 	}
 	return all
 }
 
-func sumOf(a, b map[Reason]int) map[Reason]int {
+func sumOf(a, b map[ledger.Reason]int) map[ledger.Reason]int {
 	sum := maps.Clone(a)
 	for r, n := range b {
 		sum[r] += n
@@ -164,9 +166,9 @@ func sumOf(a, b map[Reason]int) map[Reason]int {
 }
 
 // report writes a line about what was announced, if anything was.
-func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[Reason]int, err error) {
+func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[ledger.Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
-	for _, r := range reasons {
+	for _, r := range ledger.Reasons {
 		if n := removed[r]; n > 0 {
 			attrs = append(attrs, string(r), n)
 		}

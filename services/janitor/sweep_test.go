@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ledger"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )
@@ -19,11 +21,11 @@ func TestASweepOnlyAnnouncesForThePartitionItPlannedFor(t *testing.T) {
 	r.onlySweeps()
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
-	p.with(func(l *ledger) { l.created = l.created.Add(-time.Second) })
-	if err := r.sweeper.announce(t.Context(), p, nil, map[Reason]int{}); !errors.Is(err, errMoved) {
+	p.with(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
+	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); !errors.Is(err, errMoved) {
 		t.Errorf("it announces: %v", err)
 	}
-	p.with(func(l *ledger) { l.newest.at = l.newest.at.Add(time.Hour) })
+	p.with(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })
 	if err := r.sweeper.moveFloor(t.Context(), p); !errors.Is(err, errMoved) {
 		t.Errorf("it moves the floor: %v", err)
 	}
@@ -44,7 +46,7 @@ func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
 	r.acts(t)
 	all := r.publish(t, "s", "a", 900)
 	p := r.partitions[0]
-	if err := r.sweeper.announce(t.Context(), p, nil, map[Reason]int{}); err != nil {
+	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	p.caughtUp(t.Context())
@@ -102,7 +104,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	r.publish(t, "s", "b", 3)
 	for name, want := range map[string]float64{
 		"retained_events": 5, "retained_bytes": 5 * messageBytes, "sessions": 2, "streams": 3, "lag_events": 0, "lease_held": 1,
-		"trimmed_events_total/" + string(SessionEvents): 2, "deleted_entries_total": 2, "pending_entries": 0,
+		"trimmed_events_total/" + string(ledger.SessionEvents): 2, "deleted_entries_total": 2, "pending_entries": 0,
 		"copies_total": 0, "floor_moves_total/age": 0, "floor_moves_total/bytes": 0, "floor_removed_events_total": 0, "registry_records_total/repaired": 0,
 	} {
 		name, label, _ := strings.Cut(name, "/")
@@ -123,11 +125,11 @@ func TestEveryMetricMoves(t *testing.T) {
 		t.Errorf("%v trims are counted", n)
 	}
 	p := r.partitions[0]
-	p.with(func(l *ledger) { l.through -= 2 })
+	p.with(func(l *ledger.Ledger) { l.Through -= 2 })
 	if got := r.metric(t, "lag_events", ""); got != 2 {
 		t.Errorf("the lag is %v", got)
 	}
-	p.with(func(l *ledger) { l.through += 2 })
+	p.with(func(l *ledger.Ledger) { l.Through += 2 })
 	if got := r.metric(t, "tail_missed_total", ""); got != 0 {
 		t.Errorf("%v sequences were missed", got)
 	}

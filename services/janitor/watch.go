@@ -5,8 +5,9 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sort"
 	"time"
+
+	"rejoin/services/janitor/ledger"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -42,7 +43,7 @@ type timeline struct {
 	Total      int             `json:"total"` // happenings that the edges remember
 	Happenings []happeningInfo `json:"happenings"`
 	// Published are the newest events of the log, and its =end and =clear entries.
-	Published []publishedInfo `json:"published"`
+	Published []ledger.PublishedInfo `json:"published"`
 }
 
 // happeningInfo is a happening with where it happened.
@@ -50,19 +51,6 @@ type happeningInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
 	inspect.Happening
-}
-
-// publishedInfo is an entry of the log, without its message.
-type publishedInfo struct {
-	// Kind is "event", "close" for an end, or "clear".
-	Kind     string    `json:"kind"`
-	Stream   string    `json:"stream,omitempty"` // absent for what is about the session
-	Sequence uint64    `json:"sequence"`
-	Time     time.Time `json:"time"`
-	// Type and Bytes are the event's. Type is absent when only the ledger was asked.
-	Type  string `json:"type,omitempty"`
-	Bytes int    `json:"bytes"`
-	Final bool   `json:"final,omitempty"` // the stream's last one
 }
 
 // gapList is the body of GET /v1/gaps.
@@ -119,7 +107,7 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 	for i := range list.Connections {
 		one := &list.Connections[i]
 		// A session may have many streams, and the ledger has others to answer in between.
-		p.with(func(l *ledger) { one.Behind = l.behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
+		p.with(func(l *ledger.Ledger) { one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
 	}
 	return answerJSON(c, list)
 }
@@ -128,30 +116,8 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 func (s *Service) lifeOf(name string) (life string, p *partition) {
 	p = s.partitions[s.backend.Log.Partition(name)]
 	rec, _ := s.backend.Sessions.Session(name)
-	p.with(func(l *ledger) { life = l.shown(name, rec).Life })
+	p.with(func(l *ledger.Ledger) { life = l.Shown(name, rec).Life })
 	return life, p
-}
-
-// behind returns how many retained events lie behind a cursor in a stream of a life, or in
-// all streams when it has no name.
-func (l *ledger) behind(life, name string, cursor uint64) (n int) {
-	a := l.accounts[life]
-	if a == nil {
-		return 0
-	}
-	after := func(s *stream) int {
-		return len(s.events) - sort.Search(len(s.events), func(i int) bool { return s.events[i].seq > cursor })
-	}
-	if name != "" {
-		if s := a.streams[name]; s != nil {
-			n = after(s)
-		}
-		return n
-	}
-	for _, s := range a.streams {
-		n += after(s)
-	}
-	return n
 }
 
 func (s *Service) getTimeline(c *fiber.Ctx) error {
@@ -174,7 +140,7 @@ func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total i
 	newest = []happeningInfo{}
 	for _, a := range answers {
 		total += a.Total
-		since = later(since, a.Since)
+		since = ledger.Later(since, a.Since)
 		for _, h := range a.Happenings {
 			newest = append(newest, happeningInfo{a.Edge, a.Host, h})
 		}
@@ -185,13 +151,13 @@ func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total i
 
 // published returns the newest events, ends and clears of a session, the newest first. What
 // the log does not say in time, the ledger does, without types and in whole seconds.
-func (s *Service) published(name string, limit int) []publishedInfo {
+func (s *Service) published(name string, limit int) []ledger.PublishedInfo {
 	life, p := s.lifeOf(name)
-	var newest []publishedInfo
+	var newest []ledger.PublishedInfo
 	var through uint64
-	p.with(func(l *ledger) { newest, through = l.newestOf(event.LifeKey(name, life), limit), l.through })
+	p.with(func(l *ledger.Ledger) { newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through })
 	if len(newest) == 0 {
-		return []publishedInfo{}
+		return []ledger.PublishedInfo{}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
 	defer cancel()
@@ -214,39 +180,6 @@ func (s *Service) published(name string, limit int) []publishedInfo {
 	return newest
 }
 
-// newestOf returns the newest retained events, ends and clears of a life, the newest
-// first, as far as the ledger knows them.
-func (l *ledger) newestOf(life string, limit int) []publishedInfo {
-	a := l.accounts[life]
-	if a == nil {
-		return nil
-	}
-	newest := firsts[publishedInfo]{n: limit, compare: func(a, b publishedInfo) int { return cmp.Compare(b.Sequence, a.Sequence) }}
-	mark := func(stream string, m *markers) {
-		if m == nil {
-			return
-		}
-		for kind, e := range map[string]marker{"close": m.end, "clear": m.clear} {
-			if e.seq > 0 {
-				newest.add(publishedInfo{Kind: kind, Stream: stream, Sequence: e.first, Time: e.at.UTC()})
-			}
-		}
-	}
-	mark("", a.markers)
-	for name, s := range a.streams {
-		mark(name, s.markers)
-		for _, e := range slices.Backward(s.events) {
-			one := publishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)}
-			if newest.beyond(one) {
-				break // and so are the older ones
-			}
-			newest.add(one)
-		}
-	}
-	all, _ := newest.all()
-	return all
-}
-
 func (s *Service) getGaps(c *fiber.Ctx) error {
 	limit, err := web.Number(c, "limit", defaultItems, 1, inspect.MaxItems)
 	if err != nil {
@@ -265,7 +198,7 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
 	if hourAgo := time.Now().Add(-inspect.Kept).UTC(); len(answers) > 0 {
-		list.Since = later(list.Since, hourAgo)
+		list.Since = ledger.Later(list.Since, hourAgo)
 	}
 	return answerJSON(c, list)
 }

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
+
+	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -167,33 +168,6 @@ func TestATimelineEndsWithTheLastMarker(t *testing.T) {
 	})
 }
 
-func TestTheNewestEventsOfManyStreams(t *testing.T) { // not in parallel: it counts what the process allocates
-	l := newLedger()
-	const streams, events, limit = 100, 30, 7
-	fill(l, streams, events)
-	newest := l.newestOf(unopened("s"), limit)
-	if len(newest) != limit {
-		t.Fatalf("%d of %d", len(newest), limit)
-	}
-	for i, p := range newest {
-		if want := uint64(streams*events - i); p.Sequence != want || p.Stream != fmt.Sprint((want-1)%streams) {
-			t.Errorf("number %d is %+v", i, p)
-		}
-	}
-	if all := l.newestOf(unopened("s"), streams*events+1); len(all) != streams*events {
-		t.Errorf("there are %d", len(all))
-	}
-	took := testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			l.newestOf(unopened("s"), limit)
-		}
-	})
-	if size := int(unsafe.Sizeof(publishedInfo{})); took.AllocedBytesPerOp() > int64(8*limit*size) {
-		t.Errorf("%d B for %d of %d B", took.AllocedBytesPerOp(), limit, size)
-	}
-}
-
 func TestGapsOfAllEdges(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -250,12 +224,12 @@ func TestSessionsThatAreCloseToALimit(t *testing.T) {
 	if got := seen(t, r, "/v1/limits?share=100&limit=1", func(limitList) bool { return true }); got.Total != 2 || len(got.Sessions) != 1 {
 		t.Errorf("%+v", got)
 	}
-	roomy := seen(t, r, "/v1/sessions/roomy", func(sessionDetail) bool { return true })
+	roomy := seen(t, r, "/v1/sessions/roomy", func(ledger.SessionDetail) bool { return true })
 	if *roomy.Limits.Events != 100 || *roomy.Room.Events != 88 || roomy.OpenStreams != 1 || *roomy.Limits.Streams != 2 {
 		t.Errorf("the room of a session with limits of its own: %+v", roomy)
 	}
 	list := seen(t, r, "/v1/sessions?contains=oom", func(sessionList) bool { return true })
-	if !slices.ContainsFunc(list.Sessions, func(s sessionInfo) bool { return s.Session == "roomy" }) || len(list.Sessions) != 1 {
+	if !slices.ContainsFunc(list.Sessions, func(s ledger.SessionInfo) bool { return s.Session == "roomy" }) || len(list.Sessions) != 1 {
 		t.Errorf("%+v", list)
 	}
 }

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"fmt"
@@ -12,14 +12,14 @@ import (
 )
 
 // rebuilt returns a ledger that began on what is left of a log.
-func rebuilt(m *model) *ledger {
-	l := newLedger()
-	l.begin(m.state())
+func rebuilt(m *model) *Ledger {
+	l := New()
+	l.Begin(m.state())
 	for _, e := range m.entries {
-		l.apply(e, m.now)
+		l.Apply(e, m.now)
 	}
-	l.reach(m.last, m.now)
-	l.looked(l.through, m.state())
+	l.Reach(m.last, m.now)
+	l.Looked(l.Through, m.state())
 	return l
 }
 
@@ -48,14 +48,14 @@ func TestLedger_FollowsItsPartitionAndNoOther(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := rebuilt(base)
-			l.alarm = alarm{1, 2, 3}
+			l.Alarm = Alarm{1, 2, 3}
 			s := base.state()
 			test.change(&s)
-			if got := l.begin(s); got != test.want {
+			if got := l.Begin(s); got != test.want {
 				t.Errorf("it goes on after %d, want %d", got, test.want)
 			}
-			if l.complete != (test.want != 0) || l.alarm != (alarm{1, 2, 3}) {
-				t.Errorf("it is complete: %t, with %+v", l.complete, l.alarm)
+			if l.Complete != (test.want != 0) || l.Alarm != (Alarm{1, 2, 3}) {
+				t.Errorf("it is complete: %t, with %+v", l.Complete, l.Alarm)
 			}
 		})
 	}
@@ -71,18 +71,18 @@ func TestLedger_MergedGenerationIsTheSame(t *testing.T) {
 	for i := range event.MaxGenerations - 1 {
 		s.Generations = append(s.Generations, event.Generation{ID: fmt.Sprint(i), Start: min(uint64(i)+2, 6)})
 	}
-	l := newLedger()
-	l.begin(s)
+	l := New()
+	l.Begin(s)
 	for _, e := range m.entries {
-		l.apply(e, m.now)
+		l.Apply(e, m.now)
 	}
-	l.reach(5, m.now)
+	l.Reach(5, m.now)
 	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "next", Start: 6})
-	if got := l.begin(s); got != 5 {
+	if got := l.Begin(s); got != 5 {
 		t.Errorf("it goes on after %d", got)
 	}
 	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "rolled back", Start: 3})
-	if got := l.begin(s); got != 0 {
+	if got := l.Begin(s); got != 0 {
 		t.Errorf("after a roll-back it goes on after %d", got)
 	}
 }
@@ -122,7 +122,7 @@ func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 			if !test.known {
 				s.Generations = append(s.Generations, next)
 			}
-			if got := l.intact(s); got != test.want {
+			if got := l.Intact(s); got != test.want {
 				t.Errorf("it is intact: %t", got)
 			}
 		})
@@ -141,32 +141,32 @@ func TestLedger_Trim(t *testing.T) {
 	trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: 4, Reason: eventlog.Cleared, Removed: []uint64{1, 2, 4}}
 	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &trim})
 	l := rebuilt(m)
-	a := l.accounts[unopened("s")]
-	if got := sequencesOfEvents(a.streams["a"].events); !slices.Equal(got, []uint64{5, 6}) || l.totals != (totals{1, 2, 3, 30}) {
-		t.Errorf("%v are left, %+v", got, l.totals)
+	a := l.Accounts[unopened("s")]
+	if got := sequencesOfEvents(a.Streams["a"].events); !slices.Equal(got, []uint64{5, 6}) || l.Totals != (Totals{1, 2, 3, 30}) {
+		t.Errorf("%v are left, %+v", got, l.Totals)
 	}
-	if !l.exact() || len(l.takeDamage()) > 0 {
+	if !l.Exact() || len(l.TakeDamage()) > 0 {
 		t.Error("what the trim names is not explained")
 	}
-	got, n := l.due(m.now.Add(time.Minute), time.Minute, 9)
+	got, n := l.Due(m.now.Add(time.Minute), time.Minute, 9)
 	if !slices.Equal(got, []uint64{1, 4}) || n != 2 || !slices.Equal(l.unlisted, []uint64{3}) {
 		t.Errorf("%v are to be deleted, %d in all, and %v stay", got, n, l.unlisted)
 	}
-	if got, n := l.due(m.now.Add(time.Minute-1), time.Minute, 9); len(got)+n > 0 {
+	if got, n := l.Due(m.now.Add(time.Minute-1), time.Minute, 9); len(got)+n > 0 {
 		t.Errorf("%v are to be deleted too early", got)
 	}
-	if got, n := l.due(m.now.Add(time.Minute), time.Minute, 1); len(got) != 1 || n != 2 {
+	if got, n := l.Due(m.now.Add(time.Minute), time.Minute, 1); len(got) != 1 || n != 2 {
 		t.Errorf("%v of %d", got, n)
 	}
-	if n := l.entries(); n != 7 {
+	if n := l.Entries(); n != 7 {
 		t.Errorf("the ledger knows %d entries", n)
 	}
-	l.deleted([]uint64{4, 1})
-	if n := l.entries(); n != 5 || l.toDelete() != 0 {
-		t.Errorf("the ledger knows %d entries, and %d are to be deleted", n, l.toDelete())
+	l.Deleted([]uint64{4, 1})
+	if n := l.Entries(); n != 5 || l.ToDelete() != 0 {
+		t.Errorf("the ledger knows %d entries, and %d are to be deleted", n, l.ToDelete())
 	}
-	l.advance(4, 0)
-	if n := l.entries(); n != 4 {
+	l.Advance(4, 0)
+	if n := l.Entries(); n != 4 {
 		t.Errorf("the ledger knows %d entries", n)
 	}
 }
@@ -181,26 +181,26 @@ func TestLedger_TrimOfAnotherJanitor(t *testing.T) {
 		trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: upTo + 1, Removed: []uint64{upTo + 1}}
 		m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &trim})
 	}
-	l := newLedger()
-	l.begin(m.state())
+	l := New()
+	l.Begin(m.state())
 	for i, e := range m.entries {
-		l.apply(e, noon.Add(time.Duration(i)*time.Minute))
+		l.Apply(e, noon.Add(time.Duration(i)*time.Minute))
 	}
-	due := l.dueTrims(noon.Add(5*time.Minute), time.Minute)
-	if got := l.dueTrims(noon.Add(4*time.Minute), time.Minute); !slices.Equal(got, []uint64{1}) || !slices.Equal(due, []uint64{1, 2}) {
+	due := l.DueTrims(noon.Add(5*time.Minute), time.Minute)
+	if got := l.DueTrims(noon.Add(4*time.Minute), time.Minute); !slices.Equal(got, []uint64{1}) || !slices.Equal(due, []uint64{1, 2}) {
 		t.Errorf("%v and then %v are due", got, due)
 	}
-	l.othersDeleted(2)
-	if l.othersDeleted(1); l.toDelete() != 0 || l.entries() != 3 {
-		t.Errorf("%d are to be deleted, of %d entries", l.toDelete(), l.entries())
+	l.OthersDeleted(2)
+	if l.OthersDeleted(1); l.ToDelete() != 0 || l.Entries() != 3 {
+		t.Errorf("%d are to be deleted, of %d entries", l.ToDelete(), l.Entries())
 	}
 }
 
 func TestLedger_ControlEntries(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
-	closed := func(l *ledger) (all []bool) {
-		a := l.accounts["s x"]
+	closed := func(l *Ledger) (all []bool) {
+		a := l.Accounts["s x"]
 		for _, stream := range []string{"a", "b"} {
 			all = append(all, a.end(a.stream(stream)).seq > 0)
 		}
@@ -231,28 +231,28 @@ func TestLedger_ControlEntries(t *testing.T) {
 		if got := closed(l); !slices.Equal(got, step.want) {
 			t.Errorf("step %d: after %s at %d the streams have ended: %v, want %v", i, step.kind, m.last, got, step.want)
 		}
-		if got := l.entries(); got != uint64(len(m.entries)) {
+		if got := l.Entries(); got != uint64(len(m.entries)) {
 			t.Errorf("after %s the ledger has %d entries, and the log %d", step.kind, got, len(m.entries))
 		}
 	}
 	l := rebuilt(m)
-	a := l.accounts["s x"]
-	if s := a.streams["a"]; s.birth != 2 || s.controls != 4 || s.markers.end != (marker{6, 4, s.markers.end.at}) || a.controls != 6 {
+	a := l.Accounts["s x"]
+	if s := a.Streams["a"]; s.birth != 2 || s.controls != 4 || s.markers.end != (marker{6, 4, s.markers.end.at}) || a.controls != 6 {
 		t.Errorf("%+v, %+v", s, a)
 	}
 	o := l.openings["s"]
-	if o.seq != 10 || o.first != 1 || o.known {
+	if o.Seq != 10 || o.First != 1 || o.Known {
 		t.Errorf("%+v", o)
 	}
-	l.learn("s", 1, "old")
-	if l.learn("s", 10, "x"); !o.known || o.life != "x" {
+	l.Learn("s", 1, "old")
+	if l.Learn("s", 10, "x"); !o.Known || o.Life != "x" {
 		t.Errorf("%+v", o)
 	}
 	for first, want := range map[uint64][3]int{7: {4, 1, 1}, 10: {1, 0, 1}, 11: {0, 0, 0}} {
 		l := rebuilt(m)
-		l.advance(first, 0)
-		if n := l.entries(); [3]int{int(n), len(l.accounts), len(l.openings)} != want { //nolint:gosec // small
-			t.Errorf("with a floor of %d there are %d entries, %d lives and %d openings, want %v", first, n, len(l.accounts), len(l.openings), want)
+		l.Advance(first, 0)
+		if n := l.Entries(); [3]int{int(n), len(l.Accounts), len(l.openings)} != want { //nolint:gosec // small
+			t.Errorf("with a floor of %d there are %d entries, %d lives and %d openings, want %v", first, n, len(l.Accounts), len(l.openings), want)
 		}
 	}
 }
@@ -263,31 +263,31 @@ func TestLedger_CopyOfABirth(t *testing.T) {
 	at := place{"s", "x", "a"}
 	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.Copy{Last: 7, Removed: 5, Through: 9}})
 	l := rebuilt(m)
-	s := l.accounts["s x"].streams["a"]
+	s := l.Accounts["s x"].Streams["a"]
 	if s.last != 7 || s.removedBelow(6) != 5 || s.removedBelow(8) != 7 {
 		t.Errorf("%+v", s)
 	}
 	m.control(event.Birth, at) // by an ingest that does not know it
-	if l := rebuilt(m); l.accounts["s x"].streams["a"].birth != 1 || len(l.copies) > 0 {
-		t.Errorf("a birth without knowledge counts: %+v", l.accounts["s x"].streams["a"])
+	if l := rebuilt(m); l.Accounts["s x"].Streams["a"].birth != 1 || len(l.copies) > 0 {
+		t.Errorf("a birth without knowledge counts: %+v", l.Accounts["s x"].Streams["a"])
 	}
-	m.rewrite(copying{seq: 1, birth: &eventlog.Copy{Last: 7, Removed: 7, Through: 2}})
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.Copy{Last: 7, Removed: 7, Through: 2}})
 	l = rebuilt(m)
-	if s := l.accounts["s x"].streams["a"]; s.birth != 3 || s.removed != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
+	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.Removed != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
 		t.Errorf("%+v, %v", s, l.copies)
 	}
 }
 
 // No clock but the server's says how old something is.
 func TestLedger_Clock(t *testing.T) {
-	l := newLedger()
-	if got := l.clock(noon); !got.Equal(noon) {
+	l := New()
+	if got := l.Clock(noon); !got.Equal(noon) {
 		t.Errorf("without an entry it is %s", got)
 	}
 	at := event.Subject{Session: "s", Stream: "a"}
-	l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: 1, Time: noon}, noon.Add(time.Hour)) // an hour ahead
+	l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: 1, Time: noon}, noon.Add(time.Hour)) // an hour ahead
 	for after, want := range map[time.Duration]time.Duration{0: 0, time.Minute: time.Minute, -time.Minute: 0} {
-		if got := l.clock(noon.Add(time.Hour + after)).Sub(noon); got != want {
+		if got := l.Clock(noon.Add(time.Hour + after)).Sub(noon); got != want {
 			t.Errorf("%s later it is %s later", after, got)
 		}
 	}
@@ -295,25 +295,25 @@ func TestLedger_Clock(t *testing.T) {
 
 func TestLedger_GoesPastWhatTheTailWillNeverBring(t *testing.T) {
 	m := newModel()
-	l := newLedger()
-	l.begin(m.state())
-	l.reach(0, m.now)
+	l := New()
+	l.Begin(m.state())
+	l.Reach(0, m.now)
 	m.publish("s", "a", false)
 	m.publish("s", "a", false)
 	inFlight := m.entries
 	m.publish("s", "b", false)
 	m.purge(3)
-	l.apply(inFlight[0], m.now)
-	l.advance(3, 0)
-	l.apply(inFlight[1], m.now) // the floor has passed it
-	if s := l.accounts[unopened("s")].streams["a"]; s.removedBelow(0) != 2 {
+	l.Apply(inFlight[0], m.now)
+	l.Advance(3, 0)
+	l.Apply(inFlight[1], m.now) // the floor has passed it
+	if s := l.Accounts[unopened("s")].Streams["a"]; s.removedBelow(0) != 2 {
 		t.Errorf("%+v", s)
 	}
-	l.skip(2)
-	l.apply(inFlight[1], m.now)
-	l.apply(m.entries[0], m.now)
-	if l.expireAll(); l.totals != (totals{1, 1, 1, 10}) || !l.exact() {
-		t.Errorf("%+v, exact %t", l.totals, l.exact())
+	l.Skip(2)
+	l.Apply(inFlight[1], m.now)
+	l.Apply(m.entries[0], m.now)
+	if l.expireAll(); l.Totals != (Totals{1, 1, 1, 10}) || !l.Exact() {
+		t.Errorf("%+v, exact %t", l.Totals, l.Exact())
 	}
 }
 
@@ -326,27 +326,27 @@ func TestLedger_LookThatIsTooEarly(t *testing.T) {
 	}
 	m.delete(3)
 	m.delete(7)
-	l := newLedger()
-	l.begin(m.state())
+	l := New()
+	l.Begin(m.state())
 	for _, e := range m.entries[:4] { // up to 5
-		l.apply(e, m.now)
+		l.Apply(e, m.now)
 	}
-	l.looked(l.through, m.state())
+	l.Looked(l.Through, m.state())
 	for _, e := range m.entries[4:] {
-		l.apply(e, m.now)
+		l.Apply(e, m.now)
 	}
-	l.reach(m.last, m.now)
-	if got := l.takeDamage(); !slices.Equal(got, []damage{{3, 3, 1}}) || !l.wantsLook() {
-		t.Errorf("%v is found, and another look is wanted: %t", got, l.wantsLook())
+	l.Reach(m.last, m.now)
+	if got := l.TakeDamage(); !slices.Equal(got, []Damage{{3, 3, 1}}) || !l.WantsLook() {
+		t.Errorf("%v is found, and another look is wanted: %t", got, l.WantsLook())
 	}
 	old := m.state()
 	old.Last = 8
-	if l.looked(l.through, old); !l.wantsLook() {
+	if l.Looked(l.Through, old); !l.WantsLook() {
 		t.Error("an old answer is believed")
 	}
-	l.looked(l.through, m.state())
-	if got := l.takeDamage(); !slices.Equal(got, []damage{{7, 7, 1}}) || l.damaged != 7 || !l.exact() {
-		t.Errorf("%v is found, exact %t", got, l.exact())
+	l.Looked(l.Through, m.state())
+	if got := l.TakeDamage(); !slices.Equal(got, []Damage{{7, 7, 1}}) || l.Damaged != 7 || !l.Exact() {
+		t.Errorf("%v is found, exact %t", got, l.Exact())
 	}
 }
 
@@ -363,14 +363,14 @@ func TestHoles(t *testing.T) {
 	for seq := uint64(512); seq < 1024; seq++ {
 		h.remove(seq)
 	}
-	if d := h.takeUpTo(511); d != (damage{3, 511, 4}) {
+	if d := h.takeUpTo(511); d != (Damage{3, 511, 4}) {
 		t.Errorf("%+v", d)
 	}
 	h.dropBefore(1030)
-	if d := h.takeUpTo(1031); d != (damage{1030, 1031, 2}) {
+	if d := h.takeUpTo(1031); d != (Damage{1030, 1031, 2}) {
 		t.Errorf("%+v", d)
 	}
-	if d := h.takeUpTo(never); d != (damage{1032, 1600, 569}) || h.n != 0 || len(h.blocks) != 0 || h.empty != 0 {
+	if d := h.takeUpTo(never); d != (Damage{1032, 1600, 569}) || h.n != 0 || len(h.blocks) != 0 || h.empty != 0 {
 		t.Errorf("%+v of %+v", d, h)
 	}
 	for seq := range uint64(200) { // blocks that are explained are not kept
@@ -385,7 +385,7 @@ func TestHoles(t *testing.T) {
 }
 
 // fill enters events of many streams in turns.
-func fill(l *ledger, streams, events int) {
+func fill(l *Ledger, streams, events int) {
 	e := eventlog.Entry{Valid: true, Subject: event.Subject{Session: "s"}, Time: noon}
 	names := make([]string, streams)
 	for i := range names {
@@ -394,16 +394,16 @@ func fill(l *ledger, streams, events int) {
 	for i := range streams * events {
 		e.Sequence++
 		e.Subject.Stream = names[i%streams]
-		l.apply(e, noon)
+		l.Apply(e, noon)
 	}
 }
 
 func TestAnEventTakesLittleMemory(t *testing.T) {
 	const streams, events, limit = 100, 1000, 32
-	l := newLedger()
+	l := New()
 	fill(l, streams, events)
 	kept := 0
-	for _, s := range l.accounts[unopened("s")].streams {
+	for _, s := range l.Accounts[unopened("s")].Streams {
 		kept += cap(s.events) * int(unsafe.Sizeof(entry{}))
 	}
 	if kept > limit*streams*events {
@@ -420,7 +420,7 @@ func TestAStreamTakesLittleMemory(t *testing.T) {
 
 func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
-	fill(newLedger(), 100, b.N/100+1)
+	fill(New(), 100, b.N/100+1)
 }
 
 // A janitor that starts on an idle log knows how old its entries are by what the server says.
@@ -431,7 +431,7 @@ func TestLedger_ClockOfAnIdleLog(t *testing.T) {
 	stored := m.entries[len(m.entries)-1].Time
 	m.now = stored.Add(5 * time.Hour)
 	l := rebuilt(m)
-	if got := l.clock(m.now); !got.Equal(stored) {
+	if got := l.Clock(m.now); !got.Equal(stored) {
 		t.Fatalf("before a look it is %s, want %s", got, stored)
 	}
 	look := func(at time.Time, last uint64) eventlog.State {
@@ -448,20 +448,20 @@ func TestLedger_ClockOfAnIdleLog(t *testing.T) {
 		"one that is older than the newest entry": {look(stored.Add(-time.Hour), m.last), m.now},
 		"one of before the newest entry came":     {look(later, m.last), m.now.Add(-time.Second)},
 	} {
-		if l.hear(look.state, look.now); !l.clock(m.now).Equal(stored) {
-			t.Errorf("%s moves the clock to %s", name, l.clock(m.now))
+		if l.Hear(look.state, look.now); !l.Clock(m.now).Equal(stored) {
+			t.Errorf("%s moves the clock to %s", name, l.Clock(m.now))
 		}
 	}
-	l.hear(look(later, m.last), m.now)
-	if got := l.clock(m.now.Add(time.Minute)); !got.Equal(later.Add(time.Minute)) {
+	l.Hear(look(later, m.last), m.now)
+	if got := l.Clock(m.now.Add(time.Minute)); !got.Equal(later.Add(time.Minute)) {
 		t.Errorf("it is %s, want %s", got, later.Add(time.Minute))
 	}
-	if before, why := l.target(rules{maxAge: time.Hour}, 0, m.now); before != m.last+1 || why != byAge {
+	if before, why := l.Target(Rules{MaxAge: time.Hour}, 0, m.now); before != m.last+1 || why != ByAge {
 		t.Errorf("the floor is to move to %d by %s", before, why)
 	}
 	m.publish("s", "a", false) // the newest entry counts, also when the server's clock was set back
-	l.apply(m.entries[len(m.entries)-1], m.now)
-	if got, want := l.clock(m.now), m.entries[len(m.entries)-1].Time; !got.Equal(want) {
+	l.Apply(m.entries[len(m.entries)-1], m.now)
+	if got, want := l.Clock(m.now), m.entries[len(m.entries)-1].Time; !got.Equal(want) {
 		t.Errorf("it is %s, want %s", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"slices"
@@ -13,21 +13,21 @@ import (
 // rest. An opening whose seal were deleted first would open the life again, whatever a power cut
 // or a restart leaves of the deletes. The trims of the life stay, since they explain the holes.
 
-// forgettable returns the trims that take what can be taken now of the lives that are forgotten.
-func (k keeper) forgettable() (lives [][]announcement) {
-	leaving := map[*account]bool{}
-	for _, t := range k.pending {
+// Forgettable returns the trims that take what can be taken now of the lives that are forgotten.
+func (k Keeper) Forgettable() (lives [][]Announcement) {
+	leaving := map[*Account]bool{}
+	for _, t := range k.Pending {
 		leaving[t.life] = true
 	}
-	openings, rest := map[*opening]*account{}, map[*account]bool{}
-	for _, a := range k.accounts {
-		if a.life == "" || a.events > 0 || a.bare() || leaving[a] || !k.forgotten(a) {
+	openings, rest := map[*Opening]*Account{}, map[*Account]bool{}
+	for _, a := range k.Accounts {
+		if a.Life == "" || a.Events > 0 || a.bare() || leaving[a] || !k.forgotten(a) {
 			continue
 		}
-		switch o := k.openings[a.session]; {
-		case o == nil, o.known && o.life != a.life:
+		switch o := k.openings[a.Session]; {
+		case o == nil, o.Known && o.Life != a.Life:
 			rest[a] = true
-		case o.known: // else the registrar asks whose it is
+		case o.Known: // else the registrar asks whose it is
 			openings[o] = a
 		}
 	}
@@ -35,7 +35,7 @@ func (k keeper) forgettable() (lives [][]announcement) {
 		return nil
 	}
 	// The life's own end says that it is forgotten, so it comes last.
-	ofStreams, ofLife := map[*account][]uint64{}, map[*account][]uint64{}
+	ofStreams, ofLife := map[*Account][]uint64{}, map[*Account][]uint64{}
 	for _, c := range k.controls.list {
 		switch a := openings[c.opening]; {
 		case c.opening != nil && a != nil:
@@ -56,12 +56,12 @@ func (k keeper) forgettable() (lives [][]announcement) {
 // forgetting returns the trims that name some control entries of a life each; whole says that
 // these are all that are left. They follow each other, and say of the life's events what the trims
 // before them do.
-func (k keeper) forgetting(a *account, lists [][]uint64, whole bool) (all []announcement) {
-	follows := k.newestTrim(a, "")
+func (k Keeper) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
+	follows := k.NewestTrim(a, "")
 	for i, list := range lists {
-		t := eventlog.Trim{Session: a.session, Life: a.life, UpTo: a.removed, Reason: eventlog.Trimmed, Removed: list}
+		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.removed, Reason: eventlog.Trimmed, Removed: list}
 		t.Forgotten = whole && i == len(lists)-1
-		all = append(all, announcement{Trim: t, follows: follows})
+		all = append(all, Announcement{Trim: t, Follows: follows})
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -37,7 +37,7 @@ func (b *holeBlock) sequence(word, bit int) uint64 {
 	return b.number*holeBlockSize + uint64(word*64+bit) //nolint:gosec // not negative
 }
 
-// add adds sequences, both ends among them, that lie behind all others.
+// Add adds sequences, both ends among them, that lie behind all others.
 func (h *holes) add(from, to uint64) {
 	for seq := from; seq <= to; seq++ {
 		number, at := seq/holeBlockSize, seq%holeBlockSize
@@ -49,7 +49,7 @@ func (h *holes) add(from, to uint64) {
 	}
 }
 
-// remove takes a sequence out, if it is there.
+// Remove takes a sequence out, if it is there.
 func (h *holes) remove(seq uint64) {
 	number, at := seq/holeBlockSize, seq%holeBlockSize
 	i, ok := slices.BinarySearchFunc(h.blocks, number, func(b holeBlock, n uint64) int { return cmp.Compare(b.number, n) })
@@ -71,7 +71,7 @@ func (h *holes) remove(seq uint64) {
 func (h *holes) dropBefore(seq uint64) { h.takeUpTo(seq - 1) }
 
 // takeUpTo takes everything up to a sequence out, and says what it was.
-func (h *holes) takeUpTo(seq uint64) (d damage) {
+func (h *holes) takeUpTo(seq uint64) (d Damage) {
 	for len(h.blocks) > 0 && h.blocks[0].number*holeBlockSize <= seq {
 		b := &h.blocks[0]
 		before := b.len()
@@ -98,18 +98,18 @@ func (h *holes) takeUpTo(seq uint64) (d damage) {
 	return d
 }
 
-// damage are entries that are missing and that nothing explains.
-type damage struct {
-	from, to uint64
-	n        int
+// Damage are entries that are missing and that nothing explains.
+type Damage struct {
+	From, To uint64
+	N        int
 }
 
-func (d *damage) include(seq uint64) {
-	if d.n == 0 || seq < d.from {
-		d.from = seq
+func (d *Damage) include(seq uint64) {
+	if d.N == 0 || seq < d.From {
+		d.From = seq
 	}
-	d.to = max(d.to, seq)
-	d.n++
+	d.To = max(d.To, seq)
+	d.N++
 }
 
 // look is a look at the server.
@@ -120,27 +120,27 @@ type look struct {
 
 // miss notes that the tail went past everything behind the ledger's sequence up to
 // another one without an entry.
-func (l *ledger) miss(through uint64) {
-	if from := max(l.through+1, l.first); from <= through {
+func (l *Ledger) miss(through uint64) {
+	if from := max(l.Through+1, l.first); from <= through {
 		l.holes.add(from, through)
-		l.missed += through - from + 1
+		l.Missed += through - from + 1
 	}
 }
 
-// wantsLook reports whether a look at the server is needed.
-func (l *ledger) wantsLook() bool { return l.complete && l.holes.n > 0 && l.look == nil }
+// WantsLook reports whether a look at the server is needed.
+func (l *Ledger) WantsLook() bool { return l.Complete && l.holes.n > 0 && l.look == nil }
 
-// exact reports whether the ledger is complete and everything that is missing is explained,
+// Exact reports whether the ledger is complete and everything that is missing is explained,
 // or known to be damage.
-func (l *ledger) exact() bool { return l.complete && l.holes.n == 0 }
+func (l *Ledger) Exact() bool { return l.Complete && l.holes.n == 0 }
 
-// looked enters a look at the server that began when the ledger was at asOf. One by a leader
+// Looked enters a look at the server that began when the ledger was at asOf. One by a leader
 // that knows less than the tail has brought says nothing.
-func (l *ledger) looked(asOf uint64, s eventlog.State) {
-	if !l.isOf(s) || s.Last < asOf {
+func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
+	if !l.IsOf(s) || s.Last < asOf {
 		return
 	}
-	l.advance(s.First, s.Last)
+	l.Advance(s.First, s.Last)
 	l.look = &look{asOf, s.Last}
 	l.settle()
 }
@@ -148,18 +148,18 @@ func (l *ledger) looked(asOf uint64, s eventlog.State) {
 // settle says, once the tail has got to what a look saw, that the holes that were there when
 // it began are damage: what was deleted had been announced two sync intervals before, so the
 // trim lies before the look's last sequence, and what was purged lies below the floor.
-func (l *ledger) settle() {
-	if l.look == nil || l.through < l.look.last {
+func (l *Ledger) settle() {
+	if l.look == nil || l.Through < l.look.last {
 		return
 	}
-	if d := l.holes.takeUpTo(l.look.asOf); d.n > 0 {
-		l.damage, l.damaged = append(l.damage, d), max(l.damaged, d.to)
+	if d := l.holes.takeUpTo(l.look.asOf); d.N > 0 {
+		l.damage, l.Damaged = append(l.damage, d), max(l.Damaged, d.To)
 	}
 	l.look = nil
 }
 
-// takeDamage returns what was found since the last time.
-func (l *ledger) takeDamage() []damage {
+// TakeDamage returns what was found since the last time.
+func (l *Ledger) TakeDamage() []Damage {
 	found := l.damage
 	l.damage = nil
 	return found

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -33,7 +33,7 @@ func (r *runs) Pop() any {
 // trimming collects what has to go for a session to be within its limits.
 type trimming struct {
 	life          string // its key
-	limits        limits
+	limits        Limits
 	left          runs
 	events, bytes int64 // in what is left
 	gone          map[cause][]uint64
@@ -54,7 +54,7 @@ type cause struct {
 //   - then the oldest events of all streams.
 //
 // An event counts as one too many for the number of events first.
-func trimLive(life string, live []run, lim limits, now time.Time) []Removal {
+func trimLive(life string, live []run, lim Limits, now time.Time) []Removal {
 	t := trimming{life: life, limits: lim, gone: map[cause][]uint64{}}
 	for _, r := range live {
 		if len(r.events) > 0 {
@@ -75,7 +75,7 @@ func trimLive(life string, live []run, lim limits, now time.Time) []Removal {
 
 // trimStreams takes what is one open stream too many.
 func (t *trimming) trimStreams() {
-	if t.limits.maxStreams < 0 {
+	if t.limits.MaxStreams < 0 {
 		return
 	}
 	last := func(r run) uint64 { return r.events[len(r.events)-1].seq }
@@ -87,7 +87,7 @@ func (t *trimming) trimStreams() {
 			finished = append(finished, r)
 		}
 	}
-	tooMany := int64(len(open)) - t.limits.maxStreams
+	tooMany := int64(len(open)) - t.limits.MaxStreams
 	if tooMany <= 0 {
 		return
 	}
@@ -98,12 +98,12 @@ func (t *trimming) trimStreams() {
 	t.left = slices.Concat(finished, open[tooMany:])
 }
 
-// over returns why an event has to go, or nothing.
+// Over returns why an event has to go, or nothing.
 func (t *trimming) over() Reason {
 	switch {
-	case t.limits.maxEvents >= 0 && t.events > t.limits.maxEvents:
+	case t.limits.MaxEvents >= 0 && t.events > t.limits.MaxEvents:
 		return SessionEvents
-	case t.limits.maxBytes >= 0 && t.bytes > t.limits.maxBytes:
+	case t.limits.MaxBytes >= 0 && t.bytes > t.limits.MaxBytes:
 		return SessionBytes
 	default:
 		return ""
@@ -128,7 +128,7 @@ func (t *trimming) trimFinished(now time.Time) {
 	})
 	for i := range t.left {
 		r := &t.left[i]
-		if r.open() || now.Sub(r.end.at) < t.limits.closedGrace {
+		if r.open() || now.Sub(r.end.at) < t.limits.ClosedGrace {
 			continue
 		}
 		for reason := t.over(); reason != "" && len(r.events) > 0; reason = t.over() {

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"reflect"
@@ -28,61 +28,61 @@ func old(age time.Duration, sequences ...uint64) []entry {
 	return all
 }
 
-// at returns a control entry that was stored a while before noon.
+// At returns a control entry that was stored a while before noon.
 func at(age time.Duration, seq uint64) marker { return marker{seq, seq, noon.Add(-age)} }
 
 // allOf returns the state of a life with control entries.
-func allOf(m markers) lifeState { return lifeState{markers: &m} }
+func allOf(m markers) LifeState { return LifeState{markers: &m} }
 
 func TestPolicy(t *testing.T) {
 	const key = "s x"
-	off := limits{maxPerStream: -1, maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: 5 * time.Minute}
-	with := func(events, bytes int64) limits {
-		return limits{maxPerStream: -1, maxEvents: events, maxBytes: bytes, maxStreams: -1, closedGrace: off.closedGrace}
+	off := Limits{MaxPerStream: -1, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1, ClosedGrace: 5 * time.Minute}
+	with := func(events, bytes int64) Limits {
+		return Limits{MaxPerStream: -1, MaxEvents: events, MaxBytes: bytes, MaxStreams: -1, ClosedGrace: off.ClosedGrace}
 	}
-	withStreams := func(streams, events int64) limits {
-		return limits{maxPerStream: -1, maxEvents: events, maxBytes: -1, maxStreams: streams, closedGrace: off.closedGrace}
+	withStreams := func(streams, events int64) Limits {
+		return Limits{MaxPerStream: -1, MaxEvents: events, MaxBytes: -1, MaxStreams: streams, ClosedGrace: off.ClosedGrace}
 	}
 	two := []streamView{{name: "a", events: sized(1, 4, 5)}, {name: "b", events: sized(2, 3, 6)}}
 	for _, test := range []struct {
 		name string
-		view lifeView
-		lim  limits
+		view LifeView
+		lim  Limits
 		want []Removal
 	}{
-		{"within all limits", lifeView{streams: two}, with(6, 60), nil},
-		{"no limits", lifeView{streams: two}, off, nil},
-		{"the oldest of all streams go first", lifeView{streams: two}, with(3, -1), []Removal{
+		{"within all limits", LifeView{streams: two}, with(6, 60), nil},
+		{"no limits", LifeView{streams: two}, off, nil},
+		{"the oldest of all streams go first", LifeView{streams: two}, with(3, -1), []Removal{
 			{SessionEvents, key, "a", []uint64{1}},
 			{SessionEvents, key, "b", []uint64{2, 3}},
 		}},
-		{"not one byte too few", lifeView{streams: two}, with(-1, 49), []Removal{
+		{"not one byte too few", LifeView{streams: two}, with(-1, 49), []Removal{
 			{SessionBytes, key, "a", []uint64{1}},
 			{SessionBytes, key, "b", []uint64{2}},
 		}},
-		{"events before bytes", lifeView{streams: two}, with(4, 30), []Removal{
+		{"events before bytes", LifeView{streams: two}, with(4, 30), []Removal{
 			{SessionEvents, key, "a", []uint64{1}},
 			{SessionEvents, key, "b", []uint64{2}},
 			{SessionBytes, key, "b", []uint64{3}},
 		}},
-		{"nothing at all is allowed", lifeView{streams: two[:1]}, with(0, -1), []Removal{
+		{"nothing at all is allowed", LifeView{streams: two[:1]}, with(0, -1), []Removal{
 			{SessionEvents, key, "a", []uint64{1, 4, 5}},
 		}},
-		{"one open stream too many", lifeView{streams: two}, withStreams(1, -1), []Removal{
+		{"one open stream too many", LifeView{streams: two}, withStreams(1, -1), []Removal{
 			{SessionStreams, key, "a", []uint64{1, 4, 5}},
 		}},
-		{"no stream too many", lifeView{streams: two}, withStreams(2, -1), nil},
-		{"streams before events", lifeView{streams: two}, withStreams(1, 2), []Removal{
+		{"no stream too many", LifeView{streams: two}, withStreams(2, -1), nil},
+		{"streams before events", LifeView{streams: two}, withStreams(1, 2), []Removal{
 			{SessionStreams, key, "a", []uint64{1, 4, 5}},
 			{SessionEvents, key, "b", []uint64{2}},
 		}},
-		{"finished streams and empty ones are not open", lifeView{streams: []streamView{
+		{"finished streams and empty ones are not open", LifeView{streams: []streamView{
 			{name: "a", events: sized(1)},
 			{name: "b", events: sized(2, 3), final: true},
 			{name: "c", events: sized(4), end: at(0, 5)},
 			{name: "d", events: sized(6), cleared: 7},
 		}}, withStreams(1, -1), []Removal{{Cleared, key, "d", []uint64{6}}}},
-		{"finished streams go first", lifeView{streams: []streamView{
+		{"finished streams go first", LifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1, 2)},
 			{name: "b", events: old(time.Hour, 3, 9), final: true},
 			{name: "c", events: old(time.Hour, 4, 7), final: true},
@@ -93,57 +93,57 @@ func TestPolicy(t *testing.T) {
 			{SessionEvents, key, "c", []uint64{4, 7}},
 			{SessionEvents, key, "d", []uint64{5, 6}},
 		}},
-		{"then the oldest", lifeView{streams: []streamView{
+		{"then the oldest", LifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1, 4)}, {name: "b", events: old(time.Hour, 2, 3), final: true}, {name: "c", events: old(0, 5)},
 		}}, with(2, -1), []Removal{
 			{SessionEvents, key, "a", []uint64{1}},
 			{SessionEvents, key, "b", []uint64{2, 3}},
 		}},
-		{"not within the grace", lifeView{streams: []streamView{
+		{"not within the grace", LifeView{streams: []streamView{
 			{name: "a", events: old(time.Hour, 1)},
 			{name: "b", events: old(5*time.Minute-time.Second, 2), final: true},
 			{name: "c", events: old(time.Hour, 3), end: at(time.Minute, 4)},
 		}}, with(2, -1), []Removal{{SessionEvents, key, "a", []uint64{1}}}},
-		{"finished at the event that says so, ended later", lifeView{streams: []streamView{
+		{"finished at the event that says so, ended later", LifeView{streams: []streamView{
 			{name: "a", events: old(0, 1)}, {name: "b", events: old(5*time.Minute, 2), final: true, end: at(0, 4)},
 		}}, with(1, -1), []Removal{{SessionEvents, key, "b", []uint64{2}}}},
-		{"clear of a stream", lifeView{streams: []streamView{
+		{"clear of a stream", LifeView{streams: []streamView{
 			{name: "a", events: sized(1, 4, 9), cleared: 6}, {name: "b", events: sized(2)},
 		}}, off, []Removal{{Cleared, key, "a", []uint64{1, 4}}}},
-		{"clear of the session", lifeView{lifeState: allOf(markers{clear: at(0, 4)}), streams: two}, off, []Removal{
+		{"clear of the session", LifeView{LifeState: allOf(markers{clear: at(0, 4)}), streams: two}, off, []Removal{
 			{Cleared, key, "a", []uint64{1, 4}},
 			{Cleared, key, "b", []uint64{2, 3}},
 		}},
-		{"limits count what a clear leaves", lifeView{lifeState: allOf(markers{clear: at(0, 3)}), streams: two}, with(2, -1), []Removal{
+		{"limits count what a clear leaves", LifeView{LifeState: allOf(markers{clear: at(0, 3)}), streams: two}, with(2, -1), []Removal{
 			{Cleared, key, "a", []uint64{1}},
 			{Cleared, key, "b", []uint64{2, 3}},
 			{SessionEvents, key, "a", []uint64{4}},
 		}},
-		{"too many in one stream", lifeView{streams: two}, limits{2, -1, -1, -1, 0}, []Removal{
+		{"too many in one stream", LifeView{streams: two}, Limits{2, -1, -1, -1, 0}, []Removal{
 			{StreamEvents, key, "a", []uint64{1}},
 			{StreamEvents, key, "b", []uint64{2}},
 		}},
-		{"none is allowed in a stream", lifeView{streams: two[:1]}, limits{0, -1, -1, -1, 0}, []Removal{{StreamEvents, key, "a", []uint64{1, 4, 5}}}},
-		{"too many in one stream, and in the session", lifeView{streams: two}, limits{2, 3, -1, -1, 0}, []Removal{
+		{"none is allowed in a stream", LifeView{streams: two[:1]}, Limits{0, -1, -1, -1, 0}, []Removal{{StreamEvents, key, "a", []uint64{1, 4, 5}}}},
+		{"too many in one stream, and in the session", LifeView{streams: two}, Limits{2, 3, -1, -1, 0}, []Removal{
 			{StreamEvents, key, "a", []uint64{1}},
 			{StreamEvents, key, "b", []uint64{2}},
 			{SessionEvents, key, "b", []uint64{3}},
 		}},
-		{"what a clear leaves of a stream", lifeView{streams: []streamView{{name: "a", events: sized(1, 4, 9, 10), cleared: 4}}}, limits{1, -1, -1, -1, 0}, []Removal{
+		{"what a clear leaves of a stream", LifeView{streams: []streamView{{name: "a", events: sized(1, 4, 9, 10), cleared: 4}}}, Limits{1, -1, -1, -1, 0}, []Removal{
 			{Cleared, key, "a", []uint64{1, 4}},
 			{StreamEvents, key, "a", []uint64{9}},
 		}},
 
-		{"ended within the grace", lifeView{lifeState: allOf(markers{end: at(5*time.Minute-1, 9)}), streams: two}, off, nil},
-		{"ended for long", lifeView{lifeState: allOf(markers{end: at(5*time.Minute, 9)}), streams: two}, off, []Removal{
+		{"ended within the grace", LifeView{LifeState: allOf(markers{end: at(5*time.Minute-1, 9)}), streams: two}, off, nil},
+		{"ended for long", LifeView{LifeState: allOf(markers{end: at(5*time.Minute, 9)}), streams: two}, off, []Removal{
 			{Closed, key, "a", []uint64{1, 4, 5}},
 			{Closed, key, "b", []uint64{2, 3, 6}},
 		}},
-		{"sealed for long and not ended", lifeView{lifeState: allOf(markers{seal: at(time.Hour, 9)}), streams: two}, off, nil},
+		{"sealed for long and not ended", LifeView{LifeState: allOf(markers{seal: at(time.Hour, 9)}), streams: two}, off, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.view.session, test.view.life = "s", "x"
-			if got := policy(test.view, test.lim, noon); !reflect.DeepEqual(got, test.want) {
+			if got := Policy(test.view, test.lim, noon); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
 		})
@@ -152,11 +152,11 @@ func TestPolicy(t *testing.T) {
 
 // Nobody has opened the empty life, and it has no fence: an opening of its session ends it.
 func TestPolicy_EmptyLife(t *testing.T) {
-	lim := limits{maxPerStream: -1, maxEvents: -1, maxBytes: -1, maxStreams: -1, closedGrace: time.Hour}
+	lim := Limits{MaxPerStream: -1, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1, ClosedGrace: time.Hour}
 	streams := []streamView{{name: "a", events: sized(1)}}
-	opened := func(ago time.Duration) *opening { return &opening{seq: 2, at: noon.Add(-ago)} }
+	opened := func(ago time.Duration) *Opening { return &Opening{Seq: 2, at: noon.Add(-ago)} }
 	for name, test := range map[string]struct {
-		opening *opening
+		opening *Opening
 		life    string
 		goes    bool
 	}{
@@ -165,7 +165,7 @@ func TestPolicy_EmptyLife(t *testing.T) {
 		"opened for the grace":           {opened(time.Hour), "", true},
 		"a life that the opening is of":  {opened(time.Hour), "x", false},
 	} {
-		got := policy(lifeView{lifeState: lifeState{session: "s", life: test.life, opening: test.opening}, streams: streams}, lim, noon)
+		got := Policy(LifeView{LifeState: LifeState{session: "s", life: test.life, opening: test.opening}, streams: streams}, lim, noon)
 		if (len(got) > 0) != test.goes {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -199,9 +199,9 @@ func TestAnnouncements(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []eventlog.Trim
-			for i, a := range announcements(test.removals) {
-				if got = append(got, a.Trim); a.why != test.removals[min(i, len(test.removals)-1)].Reason {
-					t.Errorf("number %d is for %s", i, a.why)
+			for i, a := range Announcements(test.removals) {
+				if got = append(got, a.Trim); a.Why != test.removals[min(i, len(test.removals)-1)].Reason {
+					t.Errorf("number %d is for %s", i, a.Why)
 				}
 			}
 			if !reflect.DeepEqual(got, test.want) {

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"fmt"
@@ -26,13 +26,13 @@ func inUse() int64 {
 
 // crowd makes ledgers, as many as there are partitions, of interleaved streams, and
 // returns them with what they take.
-func crowd(sessions, streams, events int) ([]*ledger, int64) {
+func crowd(sessions, streams, events int) ([]*Ledger, int64) {
 	const partitions = 16
 	at := make([]event.Subject, streams)
 	before := inUse()
-	ledgers := make([]*ledger, partitions)
+	ledgers := make([]*Ledger, partitions)
 	for i := range ledgers {
-		ledgers[i] = newLedger()
+		ledgers[i] = New()
 	}
 	for n := range events {
 		stream := n % streams
@@ -42,7 +42,7 @@ func crowd(sessions, streams, events int) ([]*ledger, int64) {
 			at[stream], _ = event.ParseSubject(of.String()) // names as a tail has them
 		}
 		l := ledgers[at[stream].Partition]
-		l.apply(eventlog.Entry{Subject: at[stream], Valid: true, Sequence: l.through + 1, Time: noon, Size: 512}, noon)
+		l.Apply(eventlog.Entry{Subject: at[stream], Valid: true, Sequence: l.Through + 1, Time: noon, Size: 512}, noon)
 	}
 	return ledgers, inUse() - before
 }
@@ -67,17 +67,17 @@ func TestWhatIsAnnouncedTakesLittleMemory(t *testing.T) {
 	const streams, events = 10_000, 650_000
 	before := inUse()
 	ledgers, _ := crowd(1000, streams, events)
-	none := limits{-1, 0, -1, -1, 0}
+	none := Limits{-1, 0, -1, -1, 0}
 	for _, l := range ledgers {
-		n := l.totals.events
-		for _, a := range l.accounts {
-			for _, t := range announcements(policy(l.view(a, l.lifeState(a)), none, noon)) {
+		n := l.Totals.Events
+		for _, a := range l.Accounts {
+			for _, t := range Announcements(Policy(l.View(a, l.LifeState(a)), none, noon)) {
 				at := event.Subject{Session: t.Session, Stream: t.Stream, Kind: event.Trim}
-				l.apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.through + 1, Time: noon, Trim: &t.Trim}, noon)
+				l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.Through + 1, Time: noon, Trim: &t.Trim}, noon)
 			}
 		}
-		if l.totals.events > 0 || l.toDelete() != n {
-			t.Fatalf("%d are to be deleted, and %d left", l.toDelete(), l.totals.events)
+		if l.Totals.Events > 0 || l.ToDelete() != n {
+			t.Fatalf("%d are to be deleted, and %d left", l.ToDelete(), l.Totals.Events)
 		}
 	}
 	took, bound := inUse()-before, int64(eventBytes*events+2*streamBytes*streams)
@@ -95,10 +95,10 @@ func TestWhatIsGoneTakesNoMemory(t *testing.T) {
 		ledgers, _ := crowd(1, streams, streams*events)
 		before := inUse()
 		for _, l := range ledgers {
-			for first := uint64(0); l.totals.events > kept*streams; l.prunedAt = noon.Add(-pruneEvery) {
+			for first := uint64(0); l.Totals.Events > kept*streams; l.prunedAt = noon.Add(-pruneEvery) {
 				first += step
-				l.advance(first+1, 0)
-				l.prune(noon)
+				l.Advance(first+1, 0)
+				l.Prune(noon)
 			}
 		}
 		if freed, want := before-inUse(), int64(streams*(events-2*kept)*16); freed < want {

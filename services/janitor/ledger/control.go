@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -17,8 +17,8 @@ type control struct {
 	kind    event.Kind
 	taken   bool   // a trim names it: it is no control entry any more
 	size    uint32 // bytes of the message
-	opening *opening
-	life    *account
+	opening *Opening
+	life    *Account
 	stream  *stream // nil when it is about the whole life
 }
 
@@ -77,7 +77,7 @@ type copied struct {
 }
 
 // copied notes that the entry that comes now replaces another one; 0: none.
-func (l *ledger) copied(original uint64, now time.Time) {
+func (l *Ledger) copied(original uint64, now time.Time) {
 	if original > 0 {
 		l.copies = append(l.copies, copied{original, now})
 	}
@@ -85,36 +85,36 @@ func (l *ledger) copied(original uint64, now time.Time) {
 
 // open enters the opening of a session. A second one is a copy, since a name that has an
 // opening gets no other one. Whether it says the same is asked when it matters.
-func (l *ledger) open(e eventlog.Entry, now time.Time) {
+func (l *Ledger) open(e eventlog.Entry, now time.Time) {
 	o := l.openings[e.Subject.Session]
 	if o == nil {
-		o = &opening{session: e.Subject.Session, first: e.Sequence, at: e.Time, whole: !e.Again}
-		l.openings[o.session] = o
+		o = &Opening{Session: e.Subject.Session, First: e.Sequence, at: e.Time, Whole: !e.Again}
+		l.openings[o.Session] = o
 	}
-	l.copied(o.seq, now)
-	o.seq, o.known, o.changes = e.Sequence, false, e.Changes
+	l.copied(o.Seq, now)
+	o.Seq, o.Known, o.changes = e.Sequence, false, e.Changes
 	l.controls.push(control{seq: e.Sequence, kind: event.Open, size: sizeOf(e), opening: o})
 }
 
-// opening returns the newest opening of a session; the zero one when the log has none.
-func (l *ledger) opening(session string) opening {
+// Opening returns the newest opening of a session; the zero one when the log has none.
+func (l *Ledger) Opening(session string) Opening {
 	if o := l.openings[session]; o != nil {
 		return *o
 	}
-	return opening{}
+	return Opening{}
 }
 
-// learn enters what the log says of a session's opening.
-func (l *ledger) learn(session string, seq uint64, life string) {
-	if o := l.openings[session]; o != nil && o.seq == seq {
-		o.life, o.known = life, true
+// Learn enters what the log says of a session's opening.
+func (l *Ledger) Learn(session string, seq uint64, life string) {
+	if o := l.openings[session]; o != nil && o.Seq == seq {
+		o.Life, o.Known = life, true
 	}
 }
 
-// learnChanges enters how often the members of a session were changed, of which an opening that
+// LearnChanges enters how often the members of a session were changed, of which an opening that
 // an older version copied has no header.
-func (l *ledger) learnChanges(session string, seq, changes uint64) {
-	if o := l.openings[session]; o != nil && o.seq == seq {
+func (l *Ledger) LearnChanges(session string, seq, changes uint64) {
+	if o := l.openings[session]; o != nil && o.Seq == seq {
 		o.changes = changes
 	}
 }
@@ -122,7 +122,7 @@ func (l *ledger) learnChanges(session string, seq, changes uint64) {
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a
 // copy of the first one, and so is a birth that says so. A birth that does not comes from an
 // ingest that does not know the first one, and says nothing.
-func (l *ledger) mark(a *account, e eventlog.Entry, now time.Time) {
+func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 	c := control{seq: e.Sequence, kind: e.Subject.Kind, size: sizeOf(e), life: a}
 	at := &a.markers
 	a.controls++
@@ -156,7 +156,7 @@ func (l *ledger) mark(a *account, e eventlog.Entry, now time.Time) {
 }
 
 // bear enters a birth.
-func (l *ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
+func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	if s.birth == 0 {
 		s.birth = e.Sequence
 	}
@@ -167,16 +167,16 @@ func (l *ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 		l.copied(s.birth, now)
 		s.birth = e.Sequence
 	}
-	s.last, s.removed = max(s.last, e.Copy.Last), max(s.removed, e.Copy.Removed)
+	s.last, s.Removed = max(s.last, e.Copy.Last), max(s.Removed, e.Copy.Removed)
 	s.known = s.known || e.Copy.Through+1 >= l.begunAt
 }
 
 // gone takes out a control entry that the floor has passed.
-func (l *ledger) gone(c control) {
+func (l *Ledger) gone(c control) {
 	switch {
 	case c.opening != nil:
-		if c.opening.seq == c.seq {
-			delete(l.openings, c.opening.session)
+		if c.opening.Seq == c.seq {
+			delete(l.openings, c.opening.Session)
 		}
 		return
 	case c.life == nil:

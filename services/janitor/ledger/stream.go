@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"slices"
@@ -37,7 +37,7 @@ func (m *marker) put(seq uint64, at time.Time) (before uint64) {
 	return before
 }
 
-// drop takes a marker out if it lies at a sequence.
+// Drop takes a marker out if it lies at a sequence.
 func (m *marker) drop(seq uint64) {
 	if m.seq == seq {
 		*m = marker{}
@@ -87,18 +87,18 @@ func (m *markers) clearedAt() uint64 {
 	return m.clear.seq
 }
 
-// opening is the newest opening of a session in the log.
-type opening struct {
-	session string
-	seq     uint64
-	first   uint64    // where it was stored first, as far as the ledger knows
-	used    bool      // something of a life of the name was in the log, and the floor has passed it
-	whole   bool      // the ledger has seen it as it was stored first, so all of its life
+// Opening is the newest opening of a session in the log.
+type Opening struct {
+	Session string
+	Seq     uint64
+	First   uint64    // where it was stored first, as far as the ledger knows
+	Used    bool      // something of a life of the name was in the log, and the floor has passed it
+	Whole   bool      // the ledger has seen it as it was stored first, so all of its life
 	at      time.Time // when that was
-	// life is what the opening says, when known is set: the tail brings no content, and so
+	// Life is what the opening says, when known is set: the tail brings no content, and so
 	// the log is asked when it matters.
-	life  string
-	known bool
+	Life  string
+	Known bool
 	// changes is how often its members were changed.
 	changes uint64
 }
@@ -109,7 +109,7 @@ type stream struct {
 	events   []entry // retained, oldest first
 	bytes    int64
 	last     uint64 // the newest event that the ledger knows of, retained or removed
-	removed  uint64 // the newest event that the ledger knows to be removed
+	Removed  uint64 // the newest event that the ledger knows to be removed
 	birth    uint64 // where its birth lies, or the newest copy of it; 0 when it has none
 	markers  *markers
 	popped   int32 // events that went off the front of the array that events lies in
@@ -131,7 +131,7 @@ func (s *stream) push(e entry) {
 // popOldest takes the oldest event out, which is removed. An array is not kept for less than
 // half of it.
 func (s *stream) popOldest() {
-	s.removed = max(s.removed, s.events[0].seq)
+	s.Removed = max(s.Removed, s.events[0].seq)
 	s.events = s.events[1:]
 	s.popped++
 	if int(s.popped) > len(s.events) {
@@ -149,23 +149,23 @@ func (s *stream) removedBelow(first uint64) uint64 {
 	if s.last < first {
 		return s.last
 	}
-	return s.removed
+	return s.Removed
 }
 
 // noteRemoved notes that events up to a sequence, which is one of them, were removed.
 func (s *stream) noteRemoved(upTo uint64) {
-	s.removed, s.last = max(s.removed, upTo), max(s.last, upTo)
+	s.Removed, s.last = max(s.Removed, upTo), max(s.last, upTo)
 }
 
 // idle reports whether nothing of the stream is in the log.
 func (s *stream) idle() bool { return len(s.events) == 0 && s.controls == 0 }
 
-// account is what the ledger knows of a life of a session.
-type account struct {
-	session, life string
-	streams       map[string]*stream
+// Account is what the ledger knows of a life of a session.
+type Account struct {
+	Session, Life string
+	Streams       map[string]*stream
 	open          int // streams with events that are not finished, but for the life's end
-	events        int // retained, over all streams
+	Events        int // retained, over all streams
 	bytes         int64
 	// trims are where the newest trim of each stream lies, and under "" that of the whole life.
 	trims    map[string]uint64
@@ -178,15 +178,15 @@ type account struct {
 	first     uint64 // sequence of the oldest entry that the ledger ever had of the life
 	markers   *markers
 	clears    int  // =clear markers of the life and its streams in the log
-	over      bool // the life is on the ledger's list of those to be trimmed soon
+	Over      bool // the life is on the ledger's list of those to be trimmed soon
 }
 
-func (a *account) key() string { return event.LifeKey(a.session, a.life) }
+func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }
 
 // end returns where a stream ended, nothing while it is open: its own end, or the one of its
 // life, when no event lies behind it. An event behind an end, which only damage or a publisher
 // without a fence can store, cancels the end.
-func (a *account) end(s *stream) marker {
+func (a *Account) end(s *stream) marker {
 	if end, ended := s.markers.endAfter(s.last); ended {
 		return end
 	}
@@ -196,7 +196,7 @@ func (a *account) end(s *stream) marker {
 
 // recount counts a stream that changed among the open ones, or takes it off. Whoever
 // changes a stream's events or markers calls it.
-func (a *account) recount(s *stream) {
+func (a *Account) recount(s *stream) {
 	_, ended := s.markers.endAfter(s.last)
 	open := len(s.events) > 0 && !s.final && !ended
 	switch {
@@ -209,7 +209,7 @@ func (a *account) recount(s *stream) {
 }
 
 // empty reports whether nothing of the life is in the log.
-func (a *account) empty() bool { return a.events+a.controls == 0 }
+func (a *Account) empty() bool { return a.Events+a.controls == 0 }
 
 // bare reports whether nothing of the life is in the log but trims.
-func (a *account) bare() bool { return a.events+a.controls == a.announced }
+func (a *Account) bare() bool { return a.Events+a.controls == a.announced }

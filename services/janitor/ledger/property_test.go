@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ import (
 // machine is a janitor that follows the model of a log at its own pace.
 type machine struct {
 	log    *model
-	ledger *ledger
-	limits limits
-	rules  rules
+	ledger *Ledger
+	limits Limits
+	rules  Rules
 	skew   time.Duration // of its clock
 
 	fetched []eventlog.Entry // on the way to the ledger
@@ -31,28 +31,28 @@ type machine struct {
 const never = ^uint64(0)
 
 // newMachine starts a janitor, which knows nothing.
-func newMachine(t *rapid.T, log *model, lim limits, r rules) *machine {
-	m := &machine{log: log, ledger: newLedger(), limits: lim, rules: r}
+func newMachine(t *rapid.T, log *model, lim Limits, r Rules) *machine {
+	m := &machine{log: log, ledger: New(), limits: lim, rules: r}
 	m.skew = time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours off")) * time.Hour
-	m.ledger.stretches.step = step{r.maxAge / 16, 0}
+	m.ledger.Stretches.Step = Step{r.MaxAge / 16, 0}
 	m.tail()
 	return m
 }
 
-// now returns the time by the janitor's own clock.
+// Now returns the time by the janitor's own clock.
 func (m *machine) now() time.Time { return m.log.now.Add(m.skew) }
 
 // tail starts the ledger's tail, or starts it again.
 func (m *machine) tail() {
 	m.fetched, m.seen = nil, nil
-	m.sent, m.caught = m.ledger.begin(m.log.state()), m.log.last
+	m.sent, m.caught = m.ledger.Begin(m.log.state()), m.log.last
 	m.reached()
 }
 
 // reached calls reach when the tail has caught up.
 func (m *machine) reached() {
 	if _, more := m.log.next(m.sent); m.caught != never && len(m.fetched) == 0 && (!more || m.sent >= m.caught) {
-		m.ledger.reach(max(m.caught, m.sent), m.now())
+		m.ledger.Reach(max(m.caught, m.sent), m.now())
 		m.sent, m.caught = max(m.caught, m.sent), never
 	}
 }
@@ -70,7 +70,7 @@ func (m *machine) handle() bool {
 		m.reached()
 		return false
 	}
-	m.ledger.apply(m.fetched[0], m.now())
+	m.ledger.Apply(m.fetched[0], m.now())
 	m.fetched = m.fetched[1:]
 	m.reached()
 	return true
@@ -78,110 +78,110 @@ func (m *machine) handle() bool {
 
 // catchUp has the ledger follow the log to its end.
 func (m *machine) catchUp() {
-	m.ledger.advance(m.log.first, m.log.last)
+	m.ledger.Advance(m.log.first, m.log.last)
 	for m.fetch() || m.handle() {
 	}
-	m.ledger.skip(m.log.last) // what was deleted there the tail does not tell
+	m.ledger.Skip(m.log.last) // what was deleted there the tail does not tell
 	m.sent = m.log.last
-	if m.ledger.wantsLook() {
-		m.ledger.looked(m.ledger.through, m.log.state())
+	if m.ledger.WantsLook() {
+		m.ledger.Looked(m.ledger.Through, m.log.state())
 	}
 }
 
 // sweep announces what the policy says, up to n trims, as a janitor that dies then.
 func (m *machine) sweep(n int) {
 	l := m.ledger
-	if !l.complete || l.through < l.stored {
+	if !l.Complete || l.Through < l.Stored {
 		return
 	}
-	var all []announcement
-	for _, a := range l.accounts {
-		all = append(all, announcements(policy(l.view(a, l.lifeState(a)), m.limits, l.clock(m.now())))...)
+	var all []Announcement
+	for _, a := range l.Accounts {
+		all = append(all, Announcements(Policy(l.View(a, l.LifeState(a)), m.limits, l.Clock(m.now())))...)
 	}
-	slices.SortStableFunc(all, func(a, b announcement) int {
+	slices.SortStableFunc(all, func(a, b Announcement) int {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life), cmp.Compare(a.Stream, b.Stream))
 	})
 	for _, t := range all[:min(n, len(all))] {
-		l.stored = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}, Trim: &t.Trim})
+		l.Stored = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}, Trim: &t.Trim})
 	}
 }
 
 // forget announces what is forgotten, up to n trims, as a janitor that dies then.
 func (m *machine) forget(n int) {
 	m.catchUp()
-	if m.ledger.through < m.ledger.stored {
+	if m.ledger.Through < m.ledger.Stored {
 		return
 	}
 	for name, o := range m.ledger.openings {
 		if life := m.log.lives[name]; life != nil {
-			m.ledger.learn(name, o.seq, life.life)
+			m.ledger.Learn(name, o.Seq, life.life)
 		}
 	}
-	all := slices.Concat(m.keeper().forgettable()...)
-	slices.SortStableFunc(all, func(a, b announcement) int {
+	all := slices.Concat(m.keeper().Forgettable()...)
+	slices.SortStableFunc(all, func(a, b Announcement) int {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life))
 	})
 	for _, t := range all[:min(n, len(all))] {
-		m.ledger.stored = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Kind: event.Trim}, Trim: &t.Trim})
+		m.ledger.Stored = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Kind: event.Trim}, Trim: &t.Trim})
 	}
 }
 
 // delete deletes up to n entries that are due. When it does not hear that they are deleted, it
 // does so again.
 func (m *machine) delete(t *rapid.T, n int, heard bool) {
-	todo, _ := m.ledger.due(m.now(), m.rules.settled(), n)
+	todo, _ := m.ledger.Due(m.now(), m.rules.Settled(), n)
 	for _, seq := range todo {
-		m.log.checkDelete(t, seq, m.rules.settled())
+		m.log.checkDelete(t, seq, m.rules.Settled())
 		m.log.delete(seq)
 	}
 	if heard {
-		m.ledger.deleted(todo)
+		m.ledger.Deleted(todo)
 	}
 }
 
 // askDeleted has a standby ask what the one that acts has deleted.
 func (m *machine) askDeleted() {
-	due := m.ledger.dueTrims(m.now(), m.rules.settled())
+	due := m.ledger.DueTrims(m.now(), m.rules.Settled())
 	for _, last := range due {
 		if _, there := m.log.find(last); there {
 			break
 		}
-		m.ledger.othersDeleted(last)
+		m.ledger.OthersDeleted(last)
 	}
 }
 
-func (m *machine) keeper() keeper {
-	return keeper{ledger: m.ledger, now: m.ledger.clock(m.now()), ttl: m.rules.tombstoneTTL, index: noIndex}
+func (m *machine) keeper() Keeper {
+	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: m.rules.TombstoneTTL, Index: noIndex}
 }
 
 // copy copies up to n control entries.
 func (m *machine) copy(n int, used uint64) {
 	m.catchUp()
 	k := m.keeper()
-	for _, c := range k.overdue(m.ledger.lead(m.rules, used, m.now()), n) {
-		if c.opening != nil && !c.opening.known {
-			if life := m.log.lives[c.subject.Session]; life != nil {
-				m.ledger.learn(c.subject.Session, c.seq, life.life)
+	for _, c := range k.Overdue(m.ledger.Lead(m.rules, used, m.now()), n) {
+		if c.Opening != nil && !c.Opening.Known {
+			if life := m.log.lives[c.Subject.Session]; life != nil {
+				m.ledger.Learn(c.Subject.Session, c.Seq, life.life)
 			}
 			continue
 		}
-		m.ledger.stored = max(m.ledger.stored, m.log.rewrite(c))
+		m.ledger.Stored = max(m.ledger.Stored, m.log.rewrite(c))
 	}
 }
 
 // move moves the floor.
 func (m *machine) move(t *rapid.T, used uint64) {
-	if !m.ledger.complete {
+	if !m.ledger.Complete {
 		return
 	}
-	m.ledger.advance(m.log.first, m.log.last)
-	before, why := m.ledger.target(m.rules, used, m.now())
-	if before = m.keeper().barrier(before, m.rules.settled(), m.now()); before <= m.log.first {
+	m.ledger.Advance(m.log.first, m.log.last)
+	before, why := m.ledger.Target(m.rules, used, m.now())
+	if before = m.keeper().Barrier(before, m.rules.Settled(), m.now()); before <= m.log.first {
 		return
 	}
 	entries, r := m.log.entries, m.rules
-	if m.log.purge(before); why == byVolume {
-		r.maxAge = -1
+	if m.log.purge(before); why == ByVolume {
+		r.MaxAge = -1
 	}
 	m.log.checkFloor(t, entries, r)
 }
@@ -189,32 +189,32 @@ func (m *machine) move(t *rapid.T, used uint64) {
 // check compares a ledger with the log.
 func (m *machine) check(t *rapid.T) {
 	l := m.ledger
-	if d := l.takeDamage(); len(d) > 0 {
+	if d := l.TakeDamage(); len(d) > 0 {
 		t.Fatalf("nothing explains %v, and nothing was damaged", d)
 	}
-	if !l.complete {
+	if !l.Complete {
 		return
 	}
 	l.expireAll()
 	events := 0
-	for key, a := range l.accounts {
+	for key, a := range l.Accounts {
 		open, sum := 0, 0
-		for name, s := range a.streams {
+		for name, s := range a.Streams {
 			if _, ended := s.markers.endAfter(s.last); len(s.events) > 0 && !s.final && !ended {
 				open++
 			}
 			sum += len(s.events)
-			m.checkStream(t, place{a.session, a.life, name}, s)
+			m.checkStream(t, place{a.Session, a.Life, name}, s)
 		}
-		if a.open != open || a.events != sum {
-			t.Fatalf("%s has %d open streams and %d events, and the ledger counts %d and %d", key, open, sum, a.open, a.events)
+		if a.open != open || a.Events != sum {
+			t.Fatalf("%s has %d open streams and %d events, and the ledger counts %d and %d", key, open, sum, a.open, a.Events)
 		}
 		events += sum
 	}
-	if events != l.totals.events {
-		t.Fatalf("%d events are counted, and there are %d", l.totals.events, events)
+	if events != l.Totals.Events {
+		t.Fatalf("%d events are counted, and there are %d", l.Totals.Events, events)
 	}
-	if l.through == m.log.last && l.first == m.log.first && l.exact() {
+	if l.Through == m.log.last && l.first == m.log.first && l.Exact() {
 		m.checkWhole(t, events)
 	}
 }
@@ -226,8 +226,8 @@ func (m *machine) checkStream(t *rapid.T, at place, s *stream) {
 		if e.seq < m.log.first {
 			continue
 		}
-		if !slices.Contains(m.log.history[at], e.seq) || m.log.trimmed(at, e.seq, m.ledger.through) {
-			t.Fatalf("%v: the ledger at %d has %d, which is not in the log or trimmed by %+v", at, m.ledger.through, e.seq, m.log.trims)
+		if !slices.Contains(m.log.history[at], e.seq) || m.log.trimmed(at, e.seq, m.ledger.Through) {
+			t.Fatalf("%v: the ledger at %d has %d, which is not in the log or trimmed by %+v", at, m.ledger.Through, e.seq, m.log.trims)
 		}
 	}
 }
@@ -253,9 +253,9 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 		t.Fatalf("the ledger has %d events, and the log %d", events, want)
 	}
 	// The other one may have deleted some of those, which it does not hear.
-	if n := l.toDelete(); n < listed {
+	if n := l.ToDelete(); n < listed {
 		t.Fatalf("%d entries are to be deleted, and the ledger knows %d", listed, n)
-	} else if got := int(l.entries()) - n + listed; got != len(m.log.entries) { //nolint:gosec // small
+	} else if got := int(l.Entries()) - n + listed; got != len(m.log.entries) { //nolint:gosec // small
 		t.Fatalf("the ledger knows %d entries, and there are %d", got, len(m.log.entries))
 	}
 	for at, all := range m.log.history {
@@ -269,7 +269,7 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 				removed = seq
 			}
 		}
-		s := l.accounts[event.LifeKey(at.session, at.life)].streams[at.stream]
+		s := l.Accounts[event.LifeKey(at.session, at.life)].Streams[at.stream]
 		// A ledger that begins later does not know which events the floor has passed before.
 		got := s.removedBelow(l.first)
 		if s.last != all[len(all)-1] || got > removed || got < removed && (removed > m.log.first || s.last < m.log.first) {
@@ -284,18 +284,18 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 func TestLedger_IsTheLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := newModel()
-		lim := limits{
-			maxPerStream: rapid.SampledFrom([]int64{-1, 1, 3}).Draw(t, "limit per stream"),
-			maxEvents:    rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), maxBytes: -1,
-			maxStreams:  rapid.SampledFrom([]int64{-1, 1, 2}).Draw(t, "open streams"),
-			closedGrace: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "grace"),
+		lim := Limits{
+			MaxPerStream: rapid.SampledFrom([]int64{-1, 1, 3}).Draw(t, "limit per stream"),
+			MaxEvents:    rapid.SampledFrom([]int64{-1, 2, 4, 8}).Draw(t, "limit per session"), MaxBytes: -1,
+			MaxStreams:  rapid.SampledFrom([]int64{-1, 1, 2}).Draw(t, "open streams"),
+			ClosedGrace: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "grace"),
 		}
-		r := rules{
-			maxAge: rapid.SampledFrom([]time.Duration{-1, time.Hour, time.Minute}).Draw(t, "maximum age"), maxBytes: 1000,
-			syncInterval: rapid.SampledFrom([]time.Duration{0, time.Second, 2 * time.Minute}).Draw(t, "sync interval"),
-			interval:     5 * time.Second, tombstoneTTL: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "TTL"),
+		r := Rules{
+			MaxAge: rapid.SampledFrom([]time.Duration{-1, time.Hour, time.Minute}).Draw(t, "maximum age"), MaxBytes: 1000,
+			SyncInterval: rapid.SampledFrom([]time.Duration{0, time.Second, 2 * time.Minute}).Draw(t, "sync interval"),
+			Interval:     5 * time.Second, TombstoneTTL: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "TTL"),
 		}
-		lim.closedGrace = min(lim.closedGrace, r.tombstoneTTL)
+		lim.ClosedGrace = min(lim.ClosedGrace, r.TombstoneTTL)
 		m := []*machine{newMachine(t, log, lim, r), newMachine(t, log, lim, r)} // the first one acts
 		name, stream := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"x", "y", "z"})
 		which := rapid.IntRange(0, 1)
@@ -340,11 +340,11 @@ func TestLedger_IsTheLog(t *testing.T) {
 			"look": func(t *rapid.T) {
 				one := m[which.Draw(t, "janitor")]
 				state := log.state()
-				one.seen, one.asOf = &state, one.ledger.through
+				one.seen, one.asOf = &state, one.ledger.Through
 			},
 			"seen": func(t *rapid.T) {
 				if one := m[which.Draw(t, "janitor")]; one.seen != nil {
-					one.ledger.looked(one.asOf, *one.seen)
+					one.ledger.Looked(one.asOf, *one.seen)
 					one.seen = nil
 				}
 			},
@@ -361,7 +361,7 @@ func TestLedger_IsTheLog(t *testing.T) {
 			one.catchUp()
 			one.catchUp()
 			one.check(t)
-			if !one.ledger.exact() {
+			if !one.ledger.Exact() {
 				t.Fatal(fmt.Sprint("ledger ", i, " is not exact"))
 			}
 		}
@@ -372,8 +372,8 @@ func TestLedger_IsTheLog(t *testing.T) {
 func TestLedger_Damage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := newModel()
-		lim := limits{maxPerStream: 2, maxEvents: -1, maxBytes: -1, maxStreams: -1}
-		r := rules{maxAge: -1, maxBytes: -1}
+		lim := Limits{MaxPerStream: 2, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1}
+		r := Rules{MaxAge: -1, MaxBytes: -1}
 		m := newMachine(t, log, lim, r)
 		for range rapid.IntRange(3, 30).Draw(t, "events") {
 			log.publish("s", rapid.SampledFrom([]string{"x", "y"}).Draw(t, "stream"), false)
@@ -392,11 +392,11 @@ func TestLedger_Damage(t *testing.T) {
 		log.delete(lost)
 		fresh := newMachine(t, log, lim, r)
 		fresh.catchUp()
-		if d := fresh.ledger.takeDamage(); len(d) != 1 || d[0] != (damage{lost, lost, 1}) || fresh.ledger.damaged != lost {
+		if d := fresh.ledger.TakeDamage(); len(d) != 1 || d[0] != (Damage{lost, lost, 1}) || fresh.ledger.Damaged != lost {
 			t.Fatalf("%d is lost, and %v is found", lost, d)
 		}
 		fresh.catchUp()
-		if d := fresh.ledger.takeDamage(); len(d) > 0 || !fresh.ledger.exact() {
+		if d := fresh.ledger.TakeDamage(); len(d) > 0 || !fresh.ledger.Exact() {
 			t.Fatalf("%v is found again", d)
 		}
 	})

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"fmt"
@@ -155,14 +155,14 @@ func (m *model) clear(name, stream string) {
 }
 
 // rewrite stores a control entry again.
-func (m *model) rewrite(c copying) uint64 {
-	i, there := m.find(c.seq)
+func (m *model) rewrite(c Copying) uint64 {
+	i, there := m.find(c.Seq)
 	if !there {
 		return 0
 	}
 	e := m.entries[i]
-	e.Copy = c.birth
-	m.copies = append(m.copies, modelCopy{c.seq, m.now.Add(time.Millisecond)})
+	e.Copy = c.Birth
+	m.copies = append(m.copies, modelCopy{c.Seq, m.now.Add(time.Millisecond)})
 	return m.store(e)
 }
 
@@ -170,7 +170,7 @@ func (m *model) find(seq uint64) (int, bool) {
 	return slices.BinarySearchFunc(m.entries, seq, func(e eventlog.Entry, seq uint64) int { return int(e.Sequence) - int(seq) }) //nolint:gosec // small
 }
 
-// has reports whether there is an entry of a subject.
+// Has reports whether there is an entry of a subject.
 func (m *model) has(s event.Subject) bool {
 	return slices.ContainsFunc(m.entries, func(e eventlog.Entry) bool { return e.Subject == s })
 }
@@ -228,22 +228,22 @@ func (m *model) checkDelete(t *rapid.T, seq uint64, settled time.Duration) {
 // checkFloor checks what is left after the floor has moved: everything that is younger than
 // the maximum age, what was copied a moment ago, and what says that lives, streams and ends are
 // there.
-func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r rules) {
+func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r Rules) {
 	for _, e := range before {
 		if e.Sequence >= m.first {
 			break
 		}
-		if e.Subject.Kind == event.Message && r.maxAge > 0 && m.now.Sub(e.Time) < r.maxAge {
+		if e.Subject.Kind == event.Message && r.MaxAge > 0 && m.now.Sub(e.Time) < r.MaxAge {
 			t.Fatalf("the event at %d is %s old, and the floor is at %d", e.Sequence, m.now.Sub(e.Time), m.first)
 		}
-		if slices.ContainsFunc(m.copies, func(c modelCopy) bool { return c.original == e.Sequence && m.now.Sub(c.at) < r.settled() }) {
+		if slices.ContainsFunc(m.copies, func(c modelCopy) bool { return c.original == e.Sequence && m.now.Sub(c.at) < r.Settled() }) {
 			t.Fatalf("the floor is at %d, and %d was copied a moment ago", m.first, e.Sequence)
 		}
 	}
 	m.checkLives(t, r)
 }
 
-func (m *model) checkLives(t *rapid.T, r rules) {
+func (m *model) checkLives(t *rapid.T, r Rules) {
 	for name, life := range m.lives {
 		opening := m.has(event.Subject{Session: name, Kind: event.Open})
 		want := func(kind event.Kind, stream string) {
@@ -253,7 +253,7 @@ func (m *model) checkLives(t *rapid.T, r rules) {
 			}
 		}
 		over := !life.ended.IsZero()
-		if !opening && (!over || m.now.Sub(life.ended) < r.tombstoneTTL) {
+		if !opening && (!over || m.now.Sub(life.ended) < r.TombstoneTTL) {
 			t.Fatalf("the opening of %s is gone: %+v", name, life)
 		}
 		if over && opening {

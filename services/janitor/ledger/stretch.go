@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -20,22 +20,22 @@ type stretch struct {
 // subject and the headers. It is not exact, and need not be: see [stretches.lighter].
 const entryOverhead = 250
 
-// step is how far a stretch goes: at most as long as age, or as large as bytes. Not positive:
+// Step is how far a stretch goes: at most as long as age, or as large as bytes. Not positive:
 // no matter.
-type step struct {
+type Step struct {
 	age   time.Duration
 	bytes int64
 }
 
-// stepOf returns a step with which the floor is as exact as it need be.
-func stepOf(s eventlog.Settings) step {
-	return step{s.MaxAge / 1024, s.Limits().MaxBytes / 256}
+// StepOf returns a step with which the floor is as exact as it need be.
+func StepOf(s eventlog.Settings) Step {
+	return Step{s.MaxAge / 1024, s.Limits().MaxBytes / 256}
 }
 
 // stretches are all entries of the log, in order, so that the first one of an age, or the first
 // one behind which there is a share of the bytes, is a look-up.
 type stretches struct {
-	step step
+	Step Step
 	list []stretch
 }
 
@@ -43,7 +43,7 @@ type stretches struct {
 const maxStretches = 4096
 
 func (s *stretches) add(e eventlog.Entry) {
-	if n := len(s.list); n == 0 || s.step.age > 0 && e.Time.Sub(s.list[n-1].begun) >= s.step.age || s.step.bytes > 0 && s.list[n-1].bytes >= s.step.bytes {
+	if n := len(s.list); n == 0 || s.Step.age > 0 && e.Time.Sub(s.list[n-1].begun) >= s.Step.age || s.Step.bytes > 0 && s.list[n-1].bytes >= s.Step.bytes {
 		if n == maxStretches {
 			s.halve()
 		}
@@ -67,7 +67,7 @@ func (s *stretches) halve() {
 	s.list = slices.Clip(s.list[:len(s.list)/2])
 }
 
-// remove takes an event off that is deleted.
+// Remove takes an event off that is deleted.
 func (s *stretches) remove(e entry) {
 	i, found := slices.BinarySearchFunc(s.list, e.seq, func(one stretch, seq uint64) int { return cmp.Compare(one.from, seq) })
 	if !found {

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 )
 
 // drawView returns a life with up to five streams and a control entry here and there.
-func drawView(t *rapid.T) lifeView {
-	v := lifeView{lifeState: lifeState{session: "s"}}
+func drawView(t *rapid.T) LifeView {
+	v := LifeView{LifeState: LifeState{session: "s"}}
 	streams := make([]streamView, rapid.IntRange(1, 5).Draw(t, "streams"))
 	for i := range streams {
 		streams[i].name = fmt.Sprint(i)
@@ -52,8 +52,8 @@ func drawView(t *rapid.T) lifeView {
 
 // plain is what the policy says of a view, said in a plainer way.
 type plain struct {
-	view  lifeView
-	lim   limits
+	view  LifeView
+	lim   Limits
 	gone  map[uint64]Reason
 	ends  map[string]uint64 // sequence of the end of each finished stream
 	ended map[string]time.Time
@@ -82,7 +82,7 @@ func (p *plain) within() bool {
 	for _, e := range p.all() {
 		bytes += int64(e.size)
 	}
-	return (p.lim.maxEvents < 0 || int64(len(p.all())) <= p.lim.maxEvents) && (p.lim.maxBytes < 0 || bytes <= p.lim.maxBytes)
+	return (p.lim.MaxEvents < 0 || int64(len(p.all())) <= p.lim.MaxEvents) && (p.lim.MaxBytes < 0 || bytes <= p.lim.MaxBytes)
 }
 
 func (p *plain) markers() {
@@ -109,7 +109,7 @@ func (p *plain) next() uint64 {
 	best, found := streamView{}, false
 	for _, s := range p.view.streams {
 		end, finished := p.ends[s.name]
-		if left := p.stays(s); !finished || len(left) == 0 || noon.Sub(p.ended[s.name]) < p.lim.closedGrace {
+		if left := p.stays(s); !finished || len(left) == 0 || noon.Sub(p.ended[s.name]) < p.lim.ClosedGrace {
 			continue
 		}
 		if !found || end < p.ends[best.name] || end == p.ends[best.name] && p.firstLive(s) < p.firstLive(best) {
@@ -143,14 +143,14 @@ func (p *plain) tooManyOpen() (oldest streamView, yes bool) {
 			oldest = s
 		}
 	}
-	return oldest, p.lim.maxStreams >= 0 && n > p.lim.maxStreams
+	return oldest, p.lim.MaxStreams >= 0 && n > p.lim.MaxStreams
 }
 
 func (p *plain) run() {
 	p.markers()
 	for _, s := range p.view.streams {
 		left := p.stays(s)
-		for tooMany := int64(len(left)) - p.lim.maxPerStream; p.lim.maxPerStream >= 0 && tooMany > 0; tooMany-- {
+		for tooMany := int64(len(left)) - p.lim.MaxPerStream; p.lim.MaxPerStream >= 0 && tooMany > 0; tooMany-- {
 			p.gone[left[0].seq] = StreamEvents
 			left = left[1:]
 		}
@@ -162,7 +162,7 @@ func (p *plain) run() {
 	}
 	for !p.within() {
 		reason := SessionBytes
-		if p.lim.maxEvents >= 0 && int64(len(p.all())) > p.lim.maxEvents {
+		if p.lim.MaxEvents >= 0 && int64(len(p.all())) > p.lim.MaxEvents {
 			reason = SessionEvents
 		}
 		p.gone[p.next()] = reason
@@ -175,14 +175,14 @@ func (p *plain) run() {
 func TestThePolicyIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t)
-		lim := limits{
-			maxPerStream: rapid.Int64Range(-1, 20).Draw(t, "max per stream"),
-			maxEvents:    rapid.Int64Range(-1, 45).Draw(t, "max events"), maxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes"),
-			maxStreams: rapid.Int64Range(-1, 5).Draw(t, "max streams"), closedGrace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Minute,
+		lim := Limits{
+			MaxPerStream: rapid.Int64Range(-1, 20).Draw(t, "max per stream"),
+			MaxEvents:    rapid.Int64Range(-1, 45).Draw(t, "max events"), MaxBytes: rapid.Int64Range(-1, 200).Draw(t, "max bytes"),
+			MaxStreams: rapid.Int64Range(-1, 5).Draw(t, "max streams"), ClosedGrace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Minute,
 		}
 		want := plain{view: v, lim: lim}
 		want.run()
-		got := policy(v, lim, noon)
+		got := Policy(v, lim, noon)
 		if found := applied(t, v, got); !reflect.DeepEqual(found, want.gone) {
 			t.Fatalf("got  %v\nwant %v", found, want.gone)
 		}
@@ -191,7 +191,7 @@ func TestThePolicyIsExact(t *testing.T) {
 		rand.Shuffle(len(v.streams), func(i, j int) {
 			shuffled.streams[i], shuffled.streams[j] = shuffled.streams[j], shuffled.streams[i]
 		})
-		if again := applied(t, shuffled, policy(shuffled, lim, noon)); !reflect.DeepEqual(again, want.gone) {
+		if again := applied(t, shuffled, Policy(shuffled, lim, noon)); !reflect.DeepEqual(again, want.gone) {
 			t.Fatalf("in another order %v\nwant %v", again, want.gone)
 		}
 	})
@@ -199,7 +199,7 @@ func TestThePolicyIsExact(t *testing.T) {
 
 // applied returns the events that go, each with the reason, and checks that at every
 // step it is the oldest of its stream.
-func applied(t *rapid.T, v lifeView, removals []Removal) map[uint64]Reason {
+func applied(t *rapid.T, v LifeView, removals []Removal) map[uint64]Reason {
 	left := map[string][]entry{}
 	for _, s := range v.streams {
 		left[s.name] = slices.Clone(s.events)

@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"time"
@@ -25,8 +25,8 @@ const (
 	Closed Reason = "closed"
 )
 
-// reasons are all of them.
-var reasons = []Reason{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
+// Reasons are all of them.
+var Reasons = []Reason{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
 
 // announced returns the reason that readers are told.
 func (r Reason) announced() eventlog.Reason {
@@ -46,25 +46,25 @@ type Removal struct {
 	Sequences []uint64
 }
 
-// limits are what the policy enforces.
-type limits struct {
-	maxPerStream                    int64 // events of one stream; negative: none
-	maxEvents, maxBytes, maxStreams int64 // of one session; negative: none
-	// closedGrace is how long the events of a life that is over are kept, and for how long
+// Limits are what the policy enforces.
+type Limits struct {
+	MaxPerStream                    int64 // events of one stream; negative: none
+	MaxEvents, MaxBytes, MaxStreams int64 // of one session; negative: none
+	// ClosedGrace is how long the events of a life that is over are kept, and for how long
 	// those of a finished stream are as good as any.
-	closedGrace time.Duration
+	ClosedGrace time.Duration
 }
 
-// lifeState is what the log says of a life as a whole.
-type lifeState struct {
+// LifeState is what the log says of a life as a whole.
+type LifeState struct {
 	session, life string
-	opening       *opening // the newest of the session's name; nil when there is none
+	opening       *Opening // the newest of the session's name; nil when there is none
 	markers       *markers
 }
 
-// over reports whether the life has been over for longer than the grace. A life that is sealed
+// Over reports whether the life has been over for longer than the grace. A life that is sealed
 // and has no end is not over: its streams take events until the registrar has ended it.
-func (s lifeState) over(now time.Time, grace time.Duration) bool {
+func (s LifeState) Over(now time.Time, grace time.Duration) bool {
 	var since time.Time
 	switch {
 	case s.markers.ended():
@@ -77,10 +77,10 @@ func (s lifeState) over(now time.Time, grace time.Duration) bool {
 	return now.Sub(since) >= grace
 }
 
-// lifeView is what the policy sees of a life. The slices are the ledger's own: the policy
+// LifeView is what the policy sees of a life. The slices are the ledger's own: the policy
 // only reads them.
-type lifeView struct {
-	lifeState
+type LifeView struct {
+	LifeState
 	streams []streamView // by name
 }
 
@@ -102,15 +102,15 @@ func (s streamView) ending() marker {
 	return s.end
 }
 
-func (v lifeView) key() string { return event.LifeKey(v.session, v.life) }
+func (v LifeView) key() string { return event.LifeKey(v.session, v.life) }
 
-// policy says what of a life has to go now. Whatever it takes of a stream is the oldest part,
+// Policy says what of a life has to go now. Whatever it takes of a stream is the oldest part,
 // and what it says of one stream is in order.
 //
 // The limits count what is left after everything else, and are met exactly; see [trimLive].
-func policy(v lifeView, lim limits, now time.Time) []Removal {
+func Policy(v LifeView, lim Limits, now time.Time) []Removal {
 	var out []Removal
-	if v.over(now, lim.closedGrace) {
+	if v.Over(now, lim.ClosedGrace) {
 		for _, s := range v.streams {
 			out = appendRemoval(out, Closed, v.key(), s.name, s.events)
 		}
@@ -125,7 +125,7 @@ func policy(v lifeView, lim limits, now time.Time) []Removal {
 		}
 		out = appendRemoval(out, Cleared, v.key(), s.name, s.events[:from])
 		left := s.events[from:]
-		if tooMany := int64(len(left)) - lim.maxPerStream; lim.maxPerStream >= 0 && tooMany > 0 {
+		if tooMany := int64(len(left)) - lim.MaxPerStream; lim.MaxPerStream >= 0 && tooMany > 0 {
 			out = appendRemoval(out, StreamEvents, v.key(), s.name, left[:tooMany])
 			left = left[tooMany:]
 		}

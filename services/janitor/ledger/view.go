@@ -1,4 +1,4 @@
-package janitor
+package ledger
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"rejoin/shared/session"
 )
 
-// sessionInfo is a session as HTTP shows it. Times of events are whole seconds.
-type sessionInfo struct {
+// SessionInfo is a session as HTTP shows it. Times of events are whole seconds.
+type SessionInfo struct {
 	Session string        `json:"session"`
 	State   session.State `json:"state"`
 	// Created is absent for a session that is in the log and not in the index.
@@ -28,7 +28,7 @@ type sessionInfo struct {
 	Events      int   `json:"events"`
 	Bytes       int64 `json:"bytes"`
 	// Limits are the session's own, by what its metadata asks for.
-	Limits limitsInfo `json:"limits"`
+	Limits LimitsInfo `json:"limits"`
 	// Clients are the event streams and polls for it; absent unless asked for.
 	Clients *int `json:"clients,omitempty"`
 	// Oldest and Newest are when the retained events were stored.
@@ -39,24 +39,25 @@ type sessionInfo struct {
 	Activity time.Time `json:"activity,omitzero"`
 }
 
-// sessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
-type sessionDetail struct {
-	sessionInfo
+// SessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
+type SessionDetail struct {
+	SessionInfo
 	Room room `json:"room"`
 	// Upcoming is what goes next, the soonest first.
-	Upcoming []removalInfo `json:"upcoming"`
-	Streams  []streamInfo  `json:"streams"`
+	Upcoming []RemovalInfo `json:"upcoming"`
+	Streams  []StreamInfo  `json:"streams"`
 }
 
-// limitsInfo are limits of a session; absent are those that there are not.
-type limitsInfo struct {
+// LimitsInfo are limits of a session; absent are those that there are not.
+type LimitsInfo struct {
 	Events  *int64 `json:"events,omitempty"`
 	Bytes   *int64 `json:"bytes,omitempty"`
 	Streams *int64 `json:"streams,omitempty"`
 }
 
-func (lim limits) info() limitsInfo {
-	return limitsInfo{roomFor(lim.maxEvents, 0), roomFor(lim.maxBytes, 0), roomFor(lim.maxStreams, 0)}
+// Info returns the limits as the API shows them.
+func (lim Limits) Info() LimitsInfo {
+	return LimitsInfo{roomFor(lim.MaxEvents, 0), roomFor(lim.MaxBytes, 0), roomFor(lim.MaxStreams, 0)}
 }
 
 // room is how much there is up to a limit; negative when there is too much, absent
@@ -66,8 +67,8 @@ type room struct {
 	Bytes  *int64 `json:"bytes,omitempty"`
 }
 
-// streamInfo is a stream as HTTP shows it.
-type streamInfo struct {
+// StreamInfo is a stream as HTTP shows it.
+type StreamInfo struct {
 	Stream string `json:"stream"`
 	Events int    `json:"events"`
 	Bytes  int64  `json:"bytes"`
@@ -84,8 +85,8 @@ type streamInfo struct {
 	first, last uint64 // sequences
 }
 
-// removalInfo is a removal to come.
-type removalInfo struct {
+// RemovalInfo is a removal to come.
+type RemovalInfo struct {
 	Reason  Reason `json:"reason"`
 	Session string `json:"session,omitempty"`
 	// Stream is absent for what is not of one stream.
@@ -96,29 +97,30 @@ type removalInfo struct {
 	// At is absent for what goes with the next sweep.
 	At time.Time `json:"at,omitzero"`
 
-	life string
-	last uint64 // sequence of the last one
+	Life string `json:"-"`
+	Last uint64 `json:"-"` // sequence of the last one
 }
 
-// isOfEvents reports whether what goes are events of one stream.
-func (r removalInfo) isOfEvents() bool { return r.Stream != "" }
+// IsOfEvents reports whether what goes are events of one stream.
+func (r RemovalInfo) IsOfEvents() bool { return r.Stream != "" }
 
-// expired is the reason of what goes by age, with the floor.
-const expired = Reason(eventlog.Expired)
+// Expired is the reason of what goes by age, with the floor.
+const Expired = Reason(eventlog.Expired)
 
-func removalOf(r Removal) removalInfo {
+// RemovalOf returns a removal as the API shows it.
+func RemovalOf(r Removal) RemovalInfo {
 	session, life := event.ParseLifeKey(r.Life)
-	return removalInfo{
+	return RemovalInfo{
 		Reason: r.Reason, Session: session, Stream: r.Stream, Entries: len(r.Sequences),
-		life: life, last: r.Sequences[len(r.Sequences)-1],
+		Life: life, Last: r.Sequences[len(r.Sequences)-1],
 	}
 }
 
-// idOf returns the event ID of a sequence in a stream of a life.
-func (l *ledger) idOf(session, life, stream string, seq uint64) string {
+// ID returns the event ID of a sequence in a stream of a life.
+func (l *Ledger) ID(session, life, stream string, seq uint64) string {
 	at := event.Place{Birth: l.birth, Session: session, Life: life, Stream: stream}
-	if n := len(l.generations); n > 0 {
-		at.Generation = l.generations[n-1].ID
+	if n := len(l.Generations); n > 0 {
+		at.Generation = l.Generations[n-1].ID
 	}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
@@ -132,12 +134,12 @@ func roomFor(limit, has int64) *int64 {
 	return &left
 }
 
-// streamsOf returns the streams of a session's life, by name: those with events in the
+// StreamsOf returns the streams of a session's life, by name: those with events in the
 // log and those that have ended.
-func (l *ledger) streamsOf(rec session.Record, kept retention) []streamInfo {
-	out := []streamInfo{}
-	if a := l.accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
-		for stream, s := range a.streams {
+func (l *Ledger) StreamsOf(rec session.Record, kept Retention) []StreamInfo {
+	out := []StreamInfo{}
+	if a := l.Accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
+		for stream, s := range a.Streams {
 			l.expire(a, s)
 			closed := rec.State == session.Closed || a.end(s).seq > 0
 			if len(s.events) > 0 || closed {
@@ -145,14 +147,14 @@ func (l *ledger) streamsOf(rec session.Record, kept retention) []streamInfo {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b streamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
+	slices.SortFunc(out, func(a, b StreamInfo) int { return cmp.Compare(a.Stream, b.Stream) })
 	return out
 }
 
-func streamInfoOf(name string, s *stream, closed bool, kept retention) streamInfo {
-	info := streamInfo{Stream: name, Events: len(s.events), Bytes: s.bytes, Closed: closed}
-	if kept.maxPerStream > 0 {
-		info.Room.Events = roomFor(kept.maxPerStream, int64(len(s.events)))
+func streamInfoOf(name string, s *stream, closed bool, kept Retention) StreamInfo {
+	info := StreamInfo{Stream: name, Events: len(s.events), Bytes: s.bytes, Closed: closed}
+	if kept.MaxPerStream > 0 {
+		info.Room.Events = roomFor(kept.MaxPerStream, int64(len(s.events)))
 	}
 	n := len(s.events)
 	if n == 0 {
@@ -160,17 +162,17 @@ func streamInfoOf(name string, s *stream, closed bool, kept retention) streamInf
 	}
 	info.first, info.last = s.events[0].seq, s.events[n-1].seq
 	info.Oldest, info.Newest = s.events[0].time(), s.events[n-1].time()
-	if kept.maxAge > 0 {
-		info.Expires = info.Oldest.Add(kept.maxAge)
+	if kept.MaxAge > 0 {
+		info.Expires = info.Oldest.Add(kept.MaxAge)
 	}
 	return info
 }
 
-// infoOf sums up a session. A session in the log that is not in the index is open.
-func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) sessionInfo {
-	info := sessionInfo{
+// InfoOf sums up a session. A session in the log that is not in the index is open.
+func (l *Ledger) InfoOf(rec session.Record, streams []StreamInfo, lim Limits) SessionInfo {
+	info := SessionInfo{
 		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,
-		Owner: rec.Owner, Members: rec.Members, Metadata: rec.Metadata, Streams: len(streams), Limits: lim.info(),
+		Owner: rec.Owner, Members: rec.Members, Metadata: rec.Metadata, Streams: len(streams), Limits: lim.Info(),
 	}
 	for _, s := range streams {
 		info.Events += s.Events
@@ -178,33 +180,34 @@ func (l *ledger) infoOf(rec session.Record, streams []streamInfo, lim limits) se
 		if s.Events > 0 && (info.Oldest.IsZero() || s.Oldest.Before(info.Oldest)) {
 			info.Oldest = s.Oldest
 		}
-		info.Newest = later(info.Newest, s.Newest)
+		info.Newest = Later(info.Newest, s.Newest)
 	}
-	info.Activity = later(later(info.Created, info.Ended), info.Newest)
-	if a := l.accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
+	info.Activity = Later(Later(info.Created, info.Ended), info.Newest)
+	if a := l.Accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
 		if info.State == session.Open {
 			info.OpenStreams = a.open
 		}
 		if a.last > 0 {
-			info.Activity = later(info.Activity, time.Unix(int64(a.last), 0).UTC())
+			info.Activity = Later(info.Activity, time.Unix(int64(a.last), 0).UTC())
 		}
 	}
 	return info
 }
 
-func later(a, b time.Time) time.Time {
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
 	return a
 }
 
-// detail is infoOf with what goes next: removals with the next sweep, the rest in time.
-func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Removal, lim limits) sessionDetail {
-	d := sessionDetail{sessionInfo: l.infoOf(rec, streams, lim), Upcoming: []removalInfo{}, Streams: streams}
-	d.Room = room{roomFor(lim.maxEvents, int64(d.Events)), roomFor(lim.maxBytes, d.Bytes)}
+// Detail is infoOf with what goes next: removals with the next sweep, the rest in time.
+func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Removal, lim Limits) SessionDetail {
+	d := SessionDetail{SessionInfo: l.InfoOf(rec, streams, lim), Upcoming: []RemovalInfo{}, Streams: streams}
+	d.Room = room{roomFor(lim.MaxEvents, int64(d.Events)), roomFor(lim.MaxBytes, d.Bytes)}
 	for _, r := range removals {
-		d.Upcoming = append(d.Upcoming, removalOf(r))
+		d.Upcoming = append(d.Upcoming, RemovalOf(r))
 	}
 	whole := slices.ContainsFunc(removals, func(r Removal) bool { return r.Reason == Closed })
 	if !whole && d.Events > 0 {
@@ -213,13 +216,13 @@ func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Rem
 	for i := range d.Upcoming {
 		n := &d.Upcoming[i]
 		n.Session = ""
-		if n.isOfEvents() {
-			n.UpTo = l.idOf(rec.Session, rec.Life, n.Stream, n.last)
+		if n.IsOfEvents() {
+			n.UpTo = l.ID(rec.Session, rec.Life, n.Stream, n.Last)
 		}
 	}
 	for i := range d.Streams {
 		if s := &d.Streams[i]; s.Events > 0 {
-			s.OldestID, s.NewestID = l.idOf(rec.Session, rec.Life, s.Stream, s.first), l.idOf(rec.Session, rec.Life, s.Stream, s.last)
+			s.OldestID, s.NewestID = l.ID(rec.Session, rec.Life, s.Stream, s.first), l.ID(rec.Session, rec.Life, s.Stream, s.last)
 		}
 	}
 	return d
@@ -227,19 +230,25 @@ func (l *ledger) detail(rec session.Record, streams []streamInfo, removals []Rem
 
 // inTime returns what goes without anything else happening: the oldest event by age,
 // and all that is left when the grace of a closed session is over.
-func (d *sessionDetail) inTime(lim limits) (next []removalInfo) {
-	var oldest *streamInfo
+func (d *SessionDetail) inTime(lim Limits) (next []RemovalInfo) {
+	var oldest *StreamInfo
 	for i := range d.Streams {
 		if s := &d.Streams[i]; !s.Expires.IsZero() && (oldest == nil || s.first < oldest.first) {
 			oldest = s
 		}
 	}
 	if oldest != nil {
-		next = append(next, removalInfo{Reason: expired, Stream: oldest.Stream, Entries: 1, At: oldest.Expires, last: oldest.first})
+		next = append(next, RemovalInfo{Reason: Expired, Stream: oldest.Stream, Entries: 1, At: oldest.Expires, Last: oldest.first})
 	}
 	if d.State == session.Closed {
-		next = append(next, removalInfo{Reason: Closed, Entries: d.Events, At: d.Ended.Add(lim.closedGrace)})
+		next = append(next, RemovalInfo{Reason: Closed, Entries: d.Events, At: d.Ended.Add(lim.ClosedGrace)})
 	}
-	slices.SortStableFunc(next, func(a, b removalInfo) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(next, func(a, b RemovalInfo) int { return a.At.Compare(b.At) })
 	return next
+}
+
+// Retention is what the log keeps of a stream.
+type Retention struct {
+	MaxAge       time.Duration // not positive: no limit
+	MaxPerStream int64         // likewise
 }

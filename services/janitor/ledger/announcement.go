@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"slices"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// Concern reports whether the policy may have something to say about a life that is not
+// over: it says nothing about one within its limits and without a =clear marker.
+func (lim Limits) Concern(a *Account) bool {
+	return a.clears > 0 ||
+		lim.MaxPerStream >= 0 && int64(a.Events) > lim.MaxPerStream ||
+		lim.MaxEvents >= 0 && int64(a.Events) > lim.MaxEvents ||
+		lim.MaxBytes >= 0 && a.bytes > lim.MaxBytes ||
+		lim.MaxStreams >= 0 && int64(a.open) > lim.MaxStreams
+}
+
+// LifeState returns what the ledger knows of a life as a whole.
+func (l *Ledger) LifeState(a *Account) LifeState {
+	return LifeState{a.Session, a.Life, l.openings[a.Session], a.markers}
+}
+
+// View returns what the policy sees of a life.
+func (l *Ledger) View(a *Account, state LifeState) LifeView {
+	v := LifeView{LifeState: state, streams: make([]streamView, 0, len(a.Streams))}
+	for name, s := range a.Streams {
+		if l.expire(a, s); len(s.events) > 0 {
+			v.streams = append(v.streams, streamView{name, s.events, s.final, s.markers.clearedAt(), a.end(s)})
+		}
+	}
+	return v
+}
+
+// Announcement is a trim to be stored.
+type Announcement struct {
+	eventlog.Trim
+	Why     Reason // empty for control entries
+	Follows uint64 // the newest trim that the ledger knows of
+}
+
+// Announcements returns the trims of one life's removals, in the order in which they have to be
+// stored. A life that is over has one for all its streams.
+func Announcements(removals []Removal) (all []Announcement) {
+	var whole []uint64
+	for _, r := range removals {
+		if r.Reason == Closed {
+			whole = append(whole, r.Sequences...)
+		} else {
+			all = appendTrims(all, r)
+		}
+	}
+	if len(whole) > 0 {
+		slices.Sort(whole)
+		all = appendTrims(all, Removal{Closed, removals[0].Life, "", whole})
+	}
+	return all
+}
+
+func appendTrims(all []Announcement, r Removal) []Announcement {
+	t := eventlog.Trim{Stream: r.Stream, Reason: r.Reason.announced()}
+	t.Session, t.Life = event.ParseLifeKey(r.Life)
+	for t.Removed = range slices.Chunk(r.Sequences, eventlog.MaxRemoved) {
+		t.UpTo = t.Removed[len(t.Removed)-1]
+		all = append(all, Announcement{Trim: t, Why: r.Reason})
+	}
+	return all
+}
+
+// NoteStored notes where an entry lies that was stored while the ledger was in an epoch: its
+// sequence means nothing in another one.
+func (l *Ledger) NoteStored(epoch int, sequence uint64) {
+	if l.Epoch == epoch {
+		l.Stored = max(l.Stored, sequence)
+	}
+}
+
+// NewestTrim returns where the newest trim of a stream lies, or of the whole life; 0 when the
+// log has none.
+func (l *Ledger) NewestTrim(a *Account, stream string) uint64 {
+	if at := a.trims[stream]; at >= l.first {
+		return at
+	}
+	delete(a.trims, stream)
+	return 0
+}

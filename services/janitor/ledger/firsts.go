@@ -1,0 +1,34 @@
+package ledger
+
+import "slices"
+
+// Firsts keeps the first n of what is added, in some order.
+type Firsts[T any] struct {
+	N       int
+	Compare func(a, b T) int
+	kept    []T
+	more    bool
+}
+
+// Add adds one, which is kept if it is among the first n.
+func (f *Firsts[T]) Add(one T) {
+	if f.kept = append(f.kept, one); len(f.kept) >= 2*f.N+2 {
+		f.cut()
+	}
+}
+
+func (f *Firsts[T]) cut() {
+	slices.SortFunc(f.kept, f.Compare)
+	if len(f.kept) > f.N {
+		f.kept, f.more = f.kept[:f.N], true
+	}
+}
+
+// beyond reports whether it is known that one would not be kept.
+func (f *Firsts[T]) beyond(one T) bool { return f.more && f.Compare(f.kept[f.N-1], one) < 0 }
+
+// All returns what is kept, in order, and whether there was more.
+func (f *Firsts[T]) All() (kept []T, more bool) {
+	f.cut()
+	return f.kept, f.more
+}

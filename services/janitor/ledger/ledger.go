@@ -1,0 +1,365 @@
+// Package ledger is what a janitor knows of a partition, and what it decides by that: which events
+// the limits remove, how far the floor may move, which control entries are copied, and which
+// sessions the index is wrong about. It has no clock, no network and no lock.
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// Ledger is the book of one partition. It is a pure data structure: no clock, no
+// network, no lock; its partition guards it.
+//
+// It is fed in order of sequence by a tail (apply, reach) and told the partition's first
+// retained sequence (advance). All that it knows follows from these, since the log says
+// itself what is removed from it: everything below its first sequence, and what the trims
+// in it name. So the ledger at sequence T is the log at sequence T, whoever acts, and after
+// a restart as before.
+type Ledger struct {
+	Created     time.Time
+	birth       string
+	Generations []event.Generation
+	Epoch       int // how often the ledger was begun anew
+
+	begunAt  uint64 // first when the ledger began anew: what lay below it never saw
+	first    uint64 // everything before it is gone
+	Through  uint64 // the sequence up to which the log was followed
+	Complete bool   // the tail has caught up once
+	Newest   stamp  // of the newest entry that came
+	reading  reading
+	// since is when the ledger was complete at first, or the last event of a life that
+	// it does not know any more, if that is later: of what was published before it may
+	// know nothing.
+	since time.Time
+
+	Accounts map[string]*Account // by life, as event.LifeKey has it
+	openings map[string]*Opening // by session
+	controls controls
+	// unlisted are entries that a trim covers and does not name. They lie in the log until the
+	// floor passes them: a delete would leave a hole that nothing explains.
+	unlisted []uint64
+	Pending  []trimmed
+	holes    holes
+	look     *look
+	// Damage is what was found missing that nothing explains, until it is logged; damaged is
+	// the newest sequence of all that ever was.
+	damage  []Damage
+	Damaged uint64
+
+	Stretches stretches
+	copies    []copied
+	Stored    uint64   // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
+	Alarm     Alarm    // the sweeper sets it
+	Over      []string // the lives that it rang for
+	Totals    Totals
+	Missed    uint64 // how many sequences were ever missing, those of earlier epochs too
+	Passed    uint64 // how many events ever went with the head, likewise
+
+	pruned   uint64    // first, when all streams were last looked at
+	prunedAt time.Time // when that was
+}
+
+// stamp says which entry it is that has a sequence in some life of the partition.
+type stamp struct {
+	Sequence uint64
+	At       time.Time // when it was stored, by the server's clock
+}
+
+// reading is what the clock of the partition's server showed at a time of the ledger's own.
+type reading struct {
+	at, got time.Time
+}
+
+// Totals are sums over what is retained: what is neither below the floor nor trimmed.
+type Totals struct {
+	Sessions, Streams, Events int
+	Bytes                     int64
+}
+
+// New returns a ledger of nothing, for [Ledger.Begin].
+func New() *Ledger {
+	return &Ledger{Accounts: map[string]*Account{}, openings: map[string]*Opening{}, first: 1}
+}
+
+// Drop forgets everything: the ledger is not complete, and follows no partition,
+// until it begins.
+func (l *Ledger) Drop() {
+	fresh := New()
+	fresh.Epoch, fresh.Alarm, fresh.Missed, fresh.Passed = l.Epoch+1, l.Alarm, l.Missed, l.Passed
+	fresh.Stretches.Step = l.Stretches.Step
+	*l = *fresh
+}
+
+// Follows reports whether a partition is still the one in the book, with all that
+// is in the book: not created anew, and not rolled back, neither now nor meanwhile
+// (a generation that began at or before through has given sequences away again).
+func (l *Ledger) Follows(s eventlog.State) bool { return l.Followed(s, l.Through) }
+
+// Followed is follows for a state that was asked for when the ledger was at
+// through: the tail may have moved on since.
+func (l *Ledger) Followed(s eventlog.State, through uint64) bool {
+	if !l.IsOf(s) || s.Last < through {
+		return false
+	}
+	for _, g := range s.Generations {
+		if g.Start <= through && !l.HeardOf(g.ID) { // the start of a merged one changes
+			return false
+		}
+	}
+	return true
+}
+
+// IsOf reports whether a state is one of the partition in the book.
+func (l *Ledger) IsOf(s eventlog.State) bool {
+	return l.Created.Equal(s.Created) && l.birth == s.Birth
+}
+
+// HeardOf reports whether the ledger follows a generation of the partition.
+func (l *Ledger) HeardOf(generation string) bool {
+	return slices.ContainsFunc(l.Generations, func(g event.Generation) bool { return g.ID == generation })
+}
+
+// Begin prepares the ledger for a tail of a partition, and returns the sequence to
+// go on after: its own when it follows the partition, else 0, and then it begins anew.
+func (l *Ledger) Begin(s eventlog.State) uint64 {
+	if !l.Follows(s) {
+		l.Drop()
+		l.Created, l.birth, l.begunAt = s.Created, s.Birth, s.First
+	}
+	l.Generations = s.Generations
+	l.Advance(s.First, s.Last)
+	return l.Through
+}
+
+// Clock returns the time by the clock of the partition's server, as its newest entry and the
+// looks at it tell: a janitor whose own clock is wrong removes nothing before its time.
+func (l *Ledger) Clock(now time.Time) time.Time {
+	if l.reading.at.IsZero() {
+		return now
+	}
+	return l.reading.at.Add(max(now.Sub(l.reading.got), 0))
+}
+
+// Hear enters the server's clock when it is ahead of what the newest entry tells: nothing may
+// have been stored for long. A look that is older than the newest entry says nothing.
+func (l *Ledger) Hear(s eventlog.State, now time.Time) {
+	if l.Newest.Sequence > 0 && l.Through >= s.Last && !now.Before(l.reading.got) && s.Time.After(l.Clock(now)) {
+		l.reading = reading{s.Time, now}
+	}
+}
+
+// Apply enters an entry of the log. It reports whether the entry is a =clear marker.
+func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
+	if e.Sequence <= l.Through {
+		return false // it was in flight when the ledger went past it, since it is gone
+	}
+	l.miss(e.Sequence - 1)
+	l.Through, l.Newest, l.reading = e.Sequence, stamp{e.Sequence, e.Time}, reading{e.Time, now}
+	if e.Sequence < l.first {
+		l.late(e)
+		return false
+	}
+	l.Stretches.add(e)
+	switch {
+	case !e.Valid:
+		l.controls.push(control{seq: e.Sequence, size: sizeOf(e)})
+	case e.Subject.Kind == event.Open:
+		l.open(e, now)
+	default:
+		a := l.account(e.Subject.Session, e.Subject.Life)
+		if a.first == 0 {
+			a.first = e.Sequence
+		}
+		if e.Subject.Kind == event.Message {
+			l.add(a, e)
+		} else {
+			l.mark(a, e, now)
+		}
+		cleared = e.Subject.Kind == event.Clear
+	}
+	l.settle()
+	return cleared
+}
+
+// late enters an entry that the floor has passed while it was on its way.
+func (l *Ledger) late(e eventlog.Entry) {
+	if a := l.Accounts[event.LifeKey(e.Subject.Session, e.Subject.Life)]; e.Valid && a != nil && e.Subject.Kind == event.Message {
+		if s := a.Streams[e.Subject.Stream]; s != nil {
+			s.noteRemoved(e.Sequence)
+		}
+	}
+	l.settle()
+}
+
+// Reach notes that the partition holds nothing more up to a sequence.
+func (l *Ledger) Reach(through uint64, now time.Time) {
+	l.Skip(through)
+	if !l.Complete {
+		l.Complete, l.since = true, now
+	}
+	l.settle()
+}
+
+// Skip notes that the partition holds nothing between the ledger's sequence and
+// another one.
+func (l *Ledger) Skip(through uint64) {
+	if through <= l.Through {
+		return
+	}
+	l.miss(through)
+	l.Through = through
+	l.settle()
+}
+
+// Advance notes the partition's first retained sequence, and the last one at that time.
+// Streams are brought up to it when they are looked at, and all of them by prune. The copies
+// of what the floor has passed lie at or before last: until the ledger has received them it
+// does not know what they keep alive.
+func (l *Ledger) Advance(first, last uint64) {
+	if first <= l.first {
+		return
+	}
+	l.first, l.Stored = first, max(l.Stored, last)
+	for c, ok := l.controls.popBefore(first); ok; c, ok = l.controls.popBefore(first) {
+		l.gone(c)
+	}
+	l.holes.dropBefore(first)
+	l.Stretches.dropBefore(first)
+	for len(l.Pending) > 0 && l.Pending[0].last() < first {
+		l.Pending = l.Pending[1:]
+	}
+}
+
+// pruneEvery is how often prune looks at all streams at most.
+const pruneEvery = time.Second
+
+// Prune brings all streams up to first, so that the totals are right, and forgets those of
+// which nothing is in the log.
+func (l *Ledger) Prune(now time.Time) {
+	if l.pruned != l.first && now.Sub(l.prunedAt) >= pruneEvery {
+		l.prunedAt = now
+		l.expireAll()
+	}
+}
+
+func (l *Ledger) expireAll() {
+	if l.pruned == l.first {
+		return
+	}
+	l.pruned = l.first
+	for _, a := range l.Accounts {
+		for _, s := range a.Streams {
+			l.expire(a, s)
+			l.tidy(a, s)
+		}
+		l.tidy(a, nil)
+	}
+	l.copies = slices.DeleteFunc(l.copies, func(c copied) bool { return c.original < l.first })
+	l.unlisted = slices.DeleteFunc(l.unlisted, func(seq uint64) bool { return seq < l.first })
+	for i := range l.Pending {
+		l.Pending[i].dropBefore(l.first)
+	}
+	l.Pending = slices.DeleteFunc(l.Pending, func(t trimmed) bool { return len(t.Entries) == 0 })
+}
+
+// expire brings a stream up to first.
+func (l *Ledger) expire(a *Account, s *stream) {
+	for len(s.events) > 0 && s.events[0].seq < l.first {
+		l.Passed++
+		l.pop(a, s)
+	}
+}
+
+// tidy forgets a stream, or a life when there is none, if nothing of it is in the log.
+func (l *Ledger) tidy(a *Account, s *stream) {
+	switch {
+	case s != nil && s.idle():
+		delete(a.Streams, s.name)
+	case s == nil && a.empty():
+		l.since = l.LastEvent(a.key())
+		if o := l.openings[a.Session]; o != nil {
+			o.Used = true
+		}
+		delete(l.Accounts, a.key())
+	}
+}
+
+// LastEvent returns when the last event of a life may have been stored.
+func (l *Ledger) LastEvent(key string) time.Time {
+	if a := l.Accounts[key]; a != nil {
+		if last := (entry{unix: a.last}).time(); last.After(l.since) {
+			return last
+		}
+	}
+	return l.since
+}
+
+// Account returns the account of a life.
+func (l *Ledger) account(session, life string) *Account {
+	key := event.LifeKey(session, life)
+	a, ok := l.Accounts[key]
+	if !ok {
+		a = &Account{Session: session, Life: life, Streams: map[string]*stream{}}
+		l.Accounts[key] = a
+	}
+	return a
+}
+
+func (a *Account) stream(name string) *stream {
+	s, ok := a.Streams[name]
+	if !ok {
+		s = &stream{name: name}
+		a.Streams[name] = s
+	}
+	return s
+}
+
+func (l *Ledger) add(a *Account, e eventlog.Entry) {
+	s := a.stream(e.Subject.Stream)
+	added := entry{seq: e.Sequence, size: sizeOf(e), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
+	l.count(a, s, added, 1)
+	s.push(added)
+	s.final, a.last = e.Final, max(a.last, added.unix)
+	a.recount(s)
+	l.watch(a, s)
+}
+
+// pop takes a stream's oldest event out.
+func (l *Ledger) pop(a *Account, s *stream) entry {
+	e := s.events[0]
+	s.popOldest()
+	if len(s.events) == 0 {
+		a.recount(s)
+	}
+	l.count(a, s, e, -1)
+	return e
+}
+
+// count adds an event to the sums, or takes it off. It expects the stream's list
+// as it is without the event.
+func (l *Ledger) count(a *Account, s *stream, e entry, sign int) {
+	bytes := int64(sign) * int64(e.size)
+	s.bytes += bytes
+	a.bytes += bytes
+	l.Totals.Bytes += bytes
+	if len(s.events) == 0 {
+		l.Totals.Streams += sign
+	}
+	before := a.Events
+	a.Events += sign
+	l.Totals.Events += sign
+	if before == 0 || a.Events == 0 {
+		l.Totals.Sessions += sign
+	}
+}
+
+// Entries returns how many entries lie in the log up to the ledger's sequence, those that are
+// trimmed and not deleted yet among them.
+func (l *Ledger) Entries() uint64 {
+	l.expireAll()
+	return uint64(l.Totals.Events + l.controls.len() + len(l.unlisted) + l.ToDelete()) //nolint:gosec // not negative
+}

@@ -1,0 +1,47 @@
+package ledger
+
+import "time"
+
+// LoggedSession is what a complete ledger knows of a session's name.
+type LoggedSession struct {
+	Opening Opening // the newest; sequence 0 when the log has none
+	Lives   []LoggedLife
+}
+
+// LoggedLife is a life of which something is in the log.
+type LoggedLife struct {
+	Life          string
+	first         uint64 // its oldest entry
+	Events        bool
+	sealed, ended bool
+	unsealed      bool      // it has an end and no seal
+	since         time.Time // when the ledger got the seal
+}
+
+// Logged enters what the ledger knows of each session.
+func (l *Ledger) Logged(all map[string]LoggedSession) {
+	for name := range l.openings {
+		all[name] = LoggedSession{Opening: l.Opening(name)}
+	}
+	for _, a := range l.Accounts {
+		s := all[a.Session]
+		if s.Add(a.Life, a) {
+			all[a.Session] = s
+		}
+	}
+}
+
+// Add adds a life, if more of it is in the log than what explains holes, and reports whether it
+// is.
+func (s *LoggedSession) Add(life string, a *Account) bool {
+	if a == nil || a.bare() {
+		return false
+	}
+	l := LoggedLife{Life: life, first: a.first, Events: a.Events > 0, sealed: a.markers.sealed(), ended: a.markers.ended()}
+	if l.sealed && a.markers.seal.seq > 0 {
+		l.since = a.markers.seal.at
+	}
+	l.unsealed = l.ended && a.markers.seal.seq == 0
+	s.Lives = append(s.Lives, l)
+	return true
+}

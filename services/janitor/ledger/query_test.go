@@ -1,0 +1,148 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
+
+// A stream of an MCP call has no birth. When the floor has passed its events, nothing of it is
+// in the log any more.
+func TestLedger_SessionWasUsed(t *testing.T) {
+	l := New()
+	opened := func(name string, seq uint64, again bool) {
+		l.Apply(eventlog.Entry{Sequence: seq, Time: noon, Valid: true, Again: again, Subject: event.Subject{Session: name, Kind: event.Open}}, noon)
+	}
+	unused := func(name string) bool {
+		all := map[string]LoggedSession{}
+		l.Logged(all)
+		return all[name].Unused()
+	}
+	opened("empty", 1, false)
+	opened("called", 2, false)
+	opened("copied", 3, true)
+	if !unused("empty") || !unused("called") || unused("copied") {
+		t.Error("before the first event")
+	}
+	l.Apply(eventlog.Entry{Sequence: 4, Time: noon, Valid: true, Size: 1, Subject: event.Subject{Session: "called", Life: "x", Stream: "t", Kind: event.Message}}, noon)
+	opened("empty", 5, true)
+	opened("called", 6, true)
+	for _, floor := range []uint64{2, 5} {
+		l.Advance(floor, 0)
+		l.expireAll()
+		if !unused("empty") || unused("called") {
+			t.Errorf("with the floor at %d", floor)
+		}
+	}
+}
+
+func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
+	l := New()
+	fill(l, 1, 3)
+	last := l.Accounts[unopened("s")].last
+	l.Reach(3, noon)
+	if got := l.LastEvent(unopened("nobody")); !got.Equal(noon) {
+		t.Errorf("of a stranger: %s", got)
+	}
+	if got := l.LastEvent(unopened("s")); got.Before(noon) || last == 0 {
+		t.Errorf("%s, %d", got, last)
+	}
+	l.Accounts[unopened("s")].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
+	l.Advance(4, 0)
+	l.expireAll()
+	if got := l.LastEvent(unopened("s")); !got.Equal(noon.Add(time.Hour)) {
+		t.Errorf("when it is forgotten: %s", got)
+	}
+}
+
+func TestTheNewestEventsOfManyStreams(t *testing.T) { // not in parallel: it counts what the process allocates
+	l := New()
+	const streams, events, limit = 100, 30, 7
+	fill(l, streams, events)
+	newest := l.NewestOf(unopened("s"), limit)
+	if len(newest) != limit {
+		t.Fatalf("%d of %d", len(newest), limit)
+	}
+	for i, p := range newest {
+		if want := uint64(streams*events - i); p.Sequence != want || p.Stream != fmt.Sprint((want-1)%streams) {
+			t.Errorf("number %d is %+v", i, p)
+		}
+	}
+	if all := l.NewestOf(unopened("s"), streams*events+1); len(all) != streams*events {
+		t.Errorf("there are %d", len(all))
+	}
+	took := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			l.NewestOf(unopened("s"), limit)
+		}
+	})
+	if size := int(unsafe.Sizeof(PublishedInfo{})); took.AllocedBytesPerOp() > int64(8*limit*size) {
+		t.Errorf("%d B for %d of %d B", took.AllocedBytesPerOp(), limit, size)
+	}
+}
+
+func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
+	l := New()
+	l.Alarm = Limits{MaxPerStream: -1, MaxEvents: 100, MaxBytes: -1}.Alarm()
+	publish := func(session string, n int) {
+		for range n {
+			l.Apply(eventlog.Entry{Subject: event.Subject{Session: session, Stream: "x"}, Valid: true, Sequence: l.Through + 1, Time: noon}, noon)
+		}
+	}
+	publish("a", 111)
+	publish("b", 200)
+	if l.Alarmed() {
+		t.Error("it rings before the ledger is complete")
+	}
+	l.Reach(l.Through, noon)
+	for range 2 {
+		if got := fmt.Sprint(l.Alarms()); got != "[b ]" || l.Alarmed() {
+			t.Errorf("it rang for %s", got)
+		}
+		l.Hush(unopened("b"))
+		publish("b", 2)
+	}
+	l.Alarms()
+	if publish("b", 2); l.Alarmed() {
+		t.Error("it rings for a session that had to give up nothing")
+	}
+	l.Hush(unopened("b"))
+	for range 2 { // it could not be trimmed
+		l.RingAgain([]string{unopened("b"), unopened("gone")})
+	}
+	if publish("b", 2); !l.Alarmed() || len(l.Over) != 1 {
+		t.Errorf("it rings for %q", l.Over)
+	}
+	l.Drop()
+	if l.Alarmed() || l.Alarm.events != 112 {
+		t.Errorf("the ledger that was dropped is left with %+v and %v", l.Alarm, l.Over)
+	}
+}
+
+func TestAlarm_IsAnEighthAboveTheLimit(t *testing.T) {
+	for limit, want := range map[int64]int64{-1: 0, 1: 2, 7: 8, 8: 9, 16: 18, 10_000: 11_250} {
+		if got := (Limits{limit, limit, limit, -1, 0}).Alarm(); got != (Alarm{want, want, want}) {
+			t.Errorf("with a limit of %d it rings at %+v, want %d", limit, got, want)
+		}
+	}
+	m := Alarm{perStream: 3, events: 5, bytes: 50}
+	for name, test := range map[string]struct {
+		a    Account
+		s    stream
+		want bool
+	}{
+		"nothing":  {Account{Events: 4, bytes: 49}, stream{events: sized(1, 2)}, false},
+		"a stream": {Account{Events: 3}, stream{events: sized(1, 2, 3)}, true},
+		"events":   {Account{Events: 5}, stream{}, true},
+		"bytes":    {Account{bytes: 50}, stream{}, true},
+	} {
+		if got := m.rings(&test.a, &test.s); got != test.want {
+			t.Errorf("%s: it rings: %t", name, got)
+		}
+	}
+}
