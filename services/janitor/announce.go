@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -101,7 +103,7 @@ func (p *partition) caughtUp(ctx context.Context) {
 
 // store stores an entry as the janitor that acts, and only as that.
 func store(ctx context.Context, do func(context.Context) (eventlog.Ack, error)) (eventlog.Ack, error) {
-	if err := stillActing(ctx); err != nil {
+	if err := lease.StillActing(ctx); err != nil {
 		return eventlog.Ack{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -52,10 +54,10 @@ func (s kept) restore(srv *natstest.Server) {
 }
 
 // actsAnew waits until a janitor that acted acts again, in another term.
-func (r *running) actsAnew(t *testing.T, before *term) {
+func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 	t.Helper()
 	eventually(t, func() error {
-		if now := r.lease.acting(); now == nil || now == before {
+		if now := r.lease.Acting(); now == nil || now == before {
 			return errors.New("it does not act again")
 		}
 		return nil
@@ -72,7 +74,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 3)
-	earlier := r.lease.acting()
+	earlier := r.lease.Acting()
 	old := keep(t, srv, "")
 	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
@@ -82,7 +84,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	}
 	r.partitions[0].caughtUp(t.Context())
 
-	term := r.lease.acting()
+	term := r.lease.Acting()
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js, err := jetstream.New(srv.Connect())
@@ -145,7 +147,7 @@ func TestASessionIsNotRemovedForAnOldRecord(t *testing.T) {
 	})
 
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Hour })
-	term := r.lease.acting()
+	term := r.lease.Acting()
 	network.lose("$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS")
 	srv.Stop()
 	srv.Start()
@@ -251,7 +253,7 @@ func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
 	quiet := r.publish(t, "s", "quiet", 2)
 	r.publish(t, "s", "busy", 3)
 
-	term := r.lease.acting()
+	term := r.lease.Acting()
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	srv.Stop()
 	srv.Start()

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -90,7 +92,7 @@ func (p *partition) noteChecked(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := stillActing(ctx); err != nil {
+	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	return p.log.SetChecked(ctx, p.number, state, damaged)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/nats-io/nats.go"
@@ -149,7 +151,7 @@ func (d *deleter) some(ctx context.Context, p *partition, created time.Time, som
 }
 
 func (d *deleter) delete(ctx context.Context, p *partition, created time.Time, seq uint64) error {
-	if err := stillActing(ctx); err != nil {
+	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	if now, _ := d.log.State(p.number); !now.Created.Equal(created) {

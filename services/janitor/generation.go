@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
@@ -31,7 +33,7 @@ type generations struct {
 // ends with its connection, and so for a server that is alone it need be done only once.
 func (g *generations) run(ctx context.Context) {
 	complained := false
-	for stillActing(ctx) == nil {
+	for lease.StillActing(ctx) == nil {
 		looks, seen := g.roster.all()
 		err := g.beginAll(ctx, looks)
 		if err != nil && !complained && ctx.Err() == nil {

@@ -331,11 +331,11 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 // term returns the context of the term in which a janitor acts, or fails the test.
 func (r *running) term(t *testing.T) context.Context {
 	t.Helper()
-	term := r.lease.acting()
+	term := r.lease.Acting()
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
-	return term.ctx
+	return term.Ctx
 }
 
 // wantCounts waits until the ledgers have as many entries as the log.

@@ -187,7 +187,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 		d := s.sweeper.dryRun()
 		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.toDelete()})
 	}
-	if !s.lease.held() {
+	if !s.lease.Held() {
 		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")
 	}
 	done := s.sweeper.sweepNow(askPatience)

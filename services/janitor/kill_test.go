@@ -72,8 +72,8 @@ func killedAfter(t *testing.T, changes int, anew bool) int {
 				return nil
 			}
 			first.sweeper.sweepNow(time.Second)
-			if term := first.lease.acting(); term != nil {
-				first.registrar.round(term.ctx)
+			if term := first.lease.Acting(); term != nil {
+				first.registrar.round(term.Ctx)
 			}
 			return settled(second)
 		})

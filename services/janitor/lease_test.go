@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -19,7 +21,7 @@ import (
 func (r *running) acts(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {
-		if r.lease.acting() == nil {
+		if r.lease.Acting() == nil {
 			return errors.New("it does not act")
 		}
 		return nil
@@ -163,12 +165,12 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	first.acts(t)
 	second := begin(t, srv, settings, quick())
 	all := first.publish(t, "s", "a", 5)
-	term := first.lease.acting()
+	term := first.lease.Acting()
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
 	p := first.partitions[0]
-	if err := first.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
+	if err := first.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -179,14 +181,14 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 	if first.metric(t, "lease_held", "") != 0 {
 		t.Error("two hold the lease")
 	}
-	if err := first.deleter.delete(term.ctx, p, time.Time{}, all[4]); !errors.Is(err, errNotActing) {
+	if err := first.deleter.delete(term.Ctx, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
 		t.Errorf("it deletes: %v", err)
 	}
-	if err := first.sweeper.purge(term.ctx, p, all[4], ledger.ByAge); !errors.Is(err, errNotActing) {
+	if err := first.sweeper.purge(term.Ctx, p, all[4], ledger.ByAge); !errors.Is(err, lease.ErrNotActing) {
 		t.Errorf("it moves the floor: %v", err)
 	}
 	nothing := func(context.Context) (eventlog.Ack, error) { return eventlog.Ack{}, errors.New("it stores") }
-	if _, err := store(term.ctx, nothing); !errors.Is(err, errNotActing) {
+	if _, err := store(term.Ctx, nothing); !errors.Is(err, lease.ErrNotActing) {
 		t.Error(err)
 	}
 	slow.mu.Unlock()
@@ -209,21 +211,18 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	all := r.publish(t, "s", "a", 5)
-	term := r.lease.acting()
+	term := r.lease.Acting()
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
 	p := r.partitions[0]
-	if err := r.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
+	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	p.caughtUp(t.Context())
-	r.lease.mu.Lock()
-	awake := r.lease.now
-	r.lease.now = func() instant { now := awake(); return instant{now.mono, now.wall + cfg.Lease} }
-	r.lease.mu.Unlock()
+	r.lease.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
 	// The lease may notice first, and end the term.
-	if more, err := r.deleter.batch(term.ctx, p); err == nil || !more {
+	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
 		t.Errorf("everything was deleted, %v", err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
@@ -344,8 +343,8 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 5)
-	term, p := r.lease.acting(), r.partitions[0]
-	if err := r.sweeper.announce(term.ctx, p, nil, map[ledger.Reason]int{}); err != nil {
+	term, p := r.lease.Acting(), r.partitions[0]
+	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
 	p.caughtUp(t.Context())
@@ -371,10 +370,10 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 		}
 		all = append(all, ack.Sequence)
 	}
-	if err := r.deleter.delete(term.ctx, p, old.Created, all[0]); !errors.Is(err, errMoved) {
+	if err := r.deleter.delete(term.Ctx, p, old.Created, all[0]); !errors.Is(err, errMoved) {
 		t.Errorf("it deletes: %v", err)
 	}
-	if err := r.deleter.all(term.ctx, p); err != nil && !errors.Is(err, errMoved) {
+	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, errMoved) {
 		t.Error(err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {

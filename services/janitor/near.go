@@ -53,7 +53,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	}
 	settings := s.backend.Log.Settings()
 	list := limitList{
-		Acting: s.lease.held(), Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
+		Acting: s.lease.Held(), Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
 	}
 	if settings.MaxEventsPerStream > 0 {
 		list.StreamEvents = &settings.MaxEventsPerStream

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -65,7 +67,7 @@ func (w *sweeper) keeper(l *ledger.Ledger, r ledger.Rules, now time.Time) ledger
 }
 
 func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why string) error {
-	if err := stillActing(ctx); err != nil {
+	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -180,7 +182,7 @@ func (w *sweeper) makeRoom(ctx context.Context, p *partition) error {
 	if state, _ := p.log.State(p.number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
 		return nil
 	}
-	if err := stillActing(ctx); err != nil {
+	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	w.logger.Warn("a partition is full; it gets an eighth more room, so that its oldest part can go", "partition", p.number)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/lease"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/gofiber/fiber/v2"
@@ -45,7 +47,7 @@ type Service struct {
 	backend     *backend.Backend
 	logger      *slog.Logger
 	partitions  []*partition
-	lease       *lease
+	lease       *lease.Lease
 	roster      *roster
 	generations *generations
 	sweeper     *sweeper
@@ -83,7 +85,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
 	var err error
-	if s.lease, err = newLease(cmp.Or(cfg.Lease, DefaultLease), b.Conn, b.Log.Settings().Replicas, b.Now, env.Log); err != nil {
+	if s.lease, err = lease.New(cmp.Or(cfg.Lease, lease.Default), b.Conn, b.Log.Settings().Replicas, b.Now, env.Log); err != nil {
 		return nil, err
 	}
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
@@ -92,12 +94,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	for p := range b.Log.Settings().Partitions {
 		part := newPartition(p, b.Log, settled, env.Log)
 		part.now = b.Now
-		part.cleared, part.alarmed, part.acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.held
+		part.cleared, part.alarmed, part.acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.Held
 		s.partitions = append(s.partitions, part)
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	b.Register("janitor", env.Metrics)
-	m := newMetrics(env.Metrics, s.partitions, s.lease.held)
+	m := newMetrics(env.Metrics, s.partitions, s.lease.Held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
 	s.checker = &checker{partitions: s.partitions, logger: env.Log}
@@ -170,7 +172,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.ln != nil {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
-	start(func(ctx context.Context) error { return s.lease.run(ctx, s.act) })
+	start(func(ctx context.Context) error { return s.lease.Run(ctx, s.act) })
 	start(s.keepLedger)
 	start(func(ctx context.Context) error {
 		s.roster.run(ctx)

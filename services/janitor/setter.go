@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"rejoin/services/janitor/lease"
+
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
@@ -96,7 +98,7 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 // own, the edges' attach records and the bridges' calls. Those that are missing are made
 // with the log's number later.
 func (s *setter) buckets(ctx context.Context, replicas int) error {
-	for _, name := range []string{session.Bucket, LeaseBucket, rpc.AttachBucket, rpc.CallsBucket} {
+	for _, name := range []string{session.Bucket, lease.Bucket, rpc.AttachBucket, rpc.CallsBucket} {
 		if err := s.log.SetReplicas(ctx, name, replicas); err != nil {
 			return fmt.Errorf("the bucket %s: %w", name, err)
 		}

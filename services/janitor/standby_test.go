@@ -51,7 +51,7 @@ func TestAStandbyHasTheSameLedgerAndChangesNothing(t *testing.T) {
 			t.Errorf("%s of the standby is %v", name, n)
 		}
 	}
-	if standby.lease.held() {
+	if standby.lease.Held() {
 		t.Error("the standby acts")
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/services/janitor"
+	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -43,7 +43,7 @@ func TestReplicas_WhilePublishing(t *testing.T) {
 	if err != nil || stored == 0 || state.Last != stored {
 		t.Errorf("%d events are acknowledged, %d are stored, %v", stored, state.Last, err)
 	}
-	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + janitor.LeaseBucket} {
+	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + lease.Bucket} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)

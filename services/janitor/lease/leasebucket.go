@@ -1,4 +1,4 @@
-package janitor
+package lease
 
 import (
 	"context"
@@ -25,11 +25,11 @@ type holder struct {
 func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 
 // open makes the bucket if it is missing. An existing one says how long the lease is.
-func (l *lease) open(ctx context.Context) bool {
+func (l *Lease) open(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.state.lease/renewShare)
 	defer cancel()
 	kv, err := bucket.Ensure(ctx, l.js, jetstream.KeyValueConfig{
-		Bucket: LeaseBucket, Description: "Rejoin: which janitor acts",
+		Bucket: Bucket, Description: "Rejoin: which janitor acts",
 		TTL: l.state.lease, Storage: jetstream.MemoryStorage, Replicas: l.replicas,
 	})
 	if err == nil {
@@ -44,7 +44,7 @@ func (l *lease) open(ctx context.Context) bool {
 }
 
 // complain logs the first trouble of a connection.
-func (l *lease) complain(ctx context.Context, what string, err error) {
+func (l *Lease) complain(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil && !l.complained {
 		l.complained = true
 		l.logger.Warn(what, "error", err) //nolint:sloglint // one of two constants
@@ -52,14 +52,14 @@ func (l *lease) complain(ctx context.Context, what string, err error) {
 }
 
 // adopt takes the lease's length from the bucket.
-func (l *lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
+func (l *Lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
 	status, err := kv.Status(ctx)
 	if err != nil {
 		return err
 	}
 	ttl := status.TTL()
 	if ttl <= 0 {
-		return fmt.Errorf("the bucket %s keeps leases for ever", LeaseBucket)
+		return fmt.Errorf("the bucket %s keeps leases for ever", Bucket)
 	}
 	if ttl != l.state.lease {
 		l.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", l.state.lease.String(), "lease", ttl.String())
@@ -71,7 +71,7 @@ func (l *lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
 }
 
 // try does a write.
-func (l *lease) try(ctx context.Context, w write) outcome {
+func (l *Lease) try(ctx context.Context, w write) outcome {
 	ctx, cancel := context.WithTimeout(ctx, l.state.lease/waitShare)
 	defer cancel()
 	host, _ := os.Hostname() // for people only
@@ -81,9 +81,9 @@ func (l *lease) try(ctx context.Context, w write) outcome {
 	}
 	var revision uint64
 	if w.revision == 0 {
-		revision, err = l.kv.Create(ctx, LeaseKey, value)
+		revision, err = l.kv.Create(ctx, Key, value)
 	} else {
-		revision, err = l.kv.Update(ctx, LeaseKey, value, w.revision)
+		revision, err = l.kv.Update(ctx, Key, value, w.revision)
 	}
 	if err == nil {
 		return outcome{result: written, revision: revision}
@@ -96,8 +96,8 @@ func (l *lease) try(ctx context.Context, w write) outcome {
 }
 
 // read says who has the lease.
-func (l *lease) read(ctx context.Context) outcome {
-	entry, err := l.kv.Get(ctx, LeaseKey)
+func (l *Lease) read(ctx context.Context) outcome {
+	entry, err := l.kv.Get(ctx, Key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return outcome{result: taken}
 	}
@@ -118,7 +118,7 @@ func (l *lease) read(ctx context.Context) outcome {
 // gone reports whether a janitor has surely lost its connection to the only server that
 // there is, so that nothing it does has any effect before it connects again, and then
 // it does not hold the lease any more.
-func (l *lease) gone(ctx context.Context, id string) bool {
+func (l *Lease) gone(ctx context.Context, id string) bool {
 	if l.nc.ConnectedClusterName() != "" {
 		return false
 	}
@@ -128,9 +128,9 @@ func (l *lease) gone(ctx context.Context, id string) bool {
 
 // follow notices that the lease is released, until ctx ends. When it ends before, time
 // alone tells.
-func (l *lease) follow(ctx context.Context) {
-	_ = bucket.Follow(ctx, l.js, LeaseBucket, func(e bucket.Entry) {
-		if e.Removed && e.Key == LeaseKey {
+func (l *Lease) follow(ctx context.Context) {
+	_ = bucket.Follow(ctx, l.js, Bucket, func(e bucket.Entry) {
+		if e.Removed && e.Key == Key {
 			select {
 			case l.freed <- struct{}{}:
 			default:
@@ -143,12 +143,12 @@ func (l *lease) follow(ctx context.Context) {
 const releaseWithin = time.Second
 
 // release gives the lease back, so that another one need not wait for it to run out.
-func (l *lease) release(ctx context.Context, revision uint64) {
+func (l *Lease) release(ctx context.Context, revision uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
-	if err := l.kv.Delete(ctx, LeaseKey, jetstream.LastRevision(revision)); err != nil {
+	if err := l.kv.Delete(ctx, Key, jetstream.LastRevision(revision)); err != nil {
 		l.logger.Info("the lease was not released, and will run out", "error", err)
 	}
 }

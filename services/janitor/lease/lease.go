@@ -1,4 +1,6 @@
-package janitor
+// Package lease says which of several janitors acts: the one that holds a lease in NATS, for as
+// long as it renews it. What it does then has a context that ends with the lease.
+package lease
 
 import (
 	"context"
@@ -16,68 +18,78 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// LeaseBucket is the key-value bucket of the lease, with the key [LeaseKey]. It lies in
+// Bucket is the key-value bucket of the lease, with the key [Key]. It lies in
 // memory: a server that was started anew has none, so that a janitor that dies with its
 // server keeps nobody from beginning the generations.
 const (
-	LeaseBucket = "MCP_LEASE"
-	LeaseKey    = "janitor"
+	Bucket = "MCP_LEASE"
+	Key    = "janitor"
 )
 
-// DefaultLease is the lease of a configuration that says nothing.
-const DefaultLease = 5 * time.Second
+// Default is the lease of a configuration that says nothing.
+const Default = 5 * time.Second
 
 var (
-	// errNotActing is returned when the lease has been lost, or is in doubt.
-	errNotActing = errors.New("this janitor is not the acting one")
+	// ErrNotActing is returned when the lease has been lost, or is in doubt.
+	ErrNotActing = errors.New("this janitor is not the acting one")
 
 	errStopped = errors.New("the janitor stops")
 )
 
-// lease makes one janitor of many the acting one.
+// Lease makes one janitor of many the acting one.
 //
 //	run ──▶ live, one for each connection ──▶ act, one for each term
 //	   │                                 └──▶ follow: notices that the lease is released
 //	   └──▶ a subscription that says that this janitor is connected
 //
 // mu guards state, and is never held across I/O.
-type lease struct {
+type Lease struct {
 	nc         *nats.Conn
 	js         jetstream.JetStream
 	kv         jetstream.KeyValue // of the connection's life; run's own, as is complained
 	complained bool
 	replicas   int
 	logger     *slog.Logger
-	now        func() instant
+	now        func() Instant
 
 	mu    sync.Mutex
 	state candidacy
-	term  *term // nil while another one acts
+	term  *Term // nil while another one acts
 
 	freed chan struct{} // somebody has released the lease
 }
 
-func newLease(length time.Duration, nc *nats.Conn, replicas int, clock func() time.Time, logger *slog.Logger) (*lease, error) {
+// New returns a lease of a length for one janitor. clock is the time of day: a lease is over when
+// either that or the monotonic clock says so.
+func New(length time.Duration, nc *nats.Conn, replicas int, clock func() time.Time, logger *slog.Logger) (*Lease, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(length))
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	l := &lease{
+	l := &Lease{
 		nc: nc, js: js, replicas: replicas, logger: logger,
-		now:   func() instant { return instant{time.Since(start), time.Duration(clock().UnixNano())} },
+		now:   func() Instant { return Instant{time.Since(start), time.Duration(clock().UnixNano())} },
 		state: candidacy{id: rand.Text(), lease: length},
 		freed: make(chan struct{}, 1),
 	}
 	return l, nil
 }
 
-// connection returns the number of the connection's life.
-func (l *lease) connection() uint64 { return l.nc.Stats().Reconnects }
+// SetClock has a clock that is based on the one before say what time it is.
+func (l *Lease) SetClock(change func(now Instant) Instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now
+	l.now = func() Instant { return change(now()) }
+}
 
-// run stands for the lease until ctx ends, and calls act for each term with a context
+// connection returns the number of the connection's life.
+func (l *Lease) connection() uint64 { return l.nc.Stats().Reconnects }
+
+// Run stands for the lease until ctx ends, and calls act for each term with a context
 // that ends with it. It returns act's error, if that does not come with the end.
-func (l *lease) run(ctx context.Context, act func(context.Context) error) error {
+func (l *Lease) Run(ctx context.Context, act func(context.Context) error) error {
 	alive, err := l.nc.Subscribe(holderSubject(l.state.id), func(msg *nats.Msg) {
 		if inbox.Is(msg.Reply) {
 			_ = msg.Respond(nil)
@@ -109,7 +121,7 @@ func (l *lease) run(ctx context.Context, act func(context.Context) error) error 
 
 // live is run for one life of the connection, with which ctx ends. program is what ends
 // with the program alone.
-func (l *lease) live(ctx, program context.Context, act func(context.Context) error) error {
+func (l *Lease) live(ctx, program context.Context, act func(context.Context) error) error {
 	var following sync.WaitGroup
 	defer following.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -117,13 +129,13 @@ func (l *lease) live(ctx, program context.Context, act func(context.Context) err
 	follow := sync.OnceFunc(func() { following.Go(func() { l.follow(ctx) }) })
 	l.kv, l.complained = nil, false
 	for ctx.Err() == nil {
-		t := l.acting()
+		t := l.Acting()
 		result, acting, wait := l.attempt(ctx)
 		switch {
 		case acting && t == nil:
 			t = l.begin(ctx, act)
 		case !acting && t != nil:
-			if err := l.finish(t, errNotActing); err != nil {
+			if err := l.finish(t, ErrNotActing); err != nil {
 				return err
 			}
 			t = nil
@@ -140,7 +152,7 @@ func (l *lease) live(ctx, program context.Context, act func(context.Context) err
 		case <-time.After(wait):
 		case <-l.freed:
 		case <-ended:
-			if err := l.finish(t, errNotActing); err != nil {
+			if err := l.finish(t, ErrNotActing); err != nil {
 				return err
 			}
 		}
@@ -150,7 +162,7 @@ func (l *lease) live(ctx, program context.Context, act func(context.Context) err
 
 // attempt does the next write, and says whether this janitor acts then, and when the
 // next one is due. A term that is over is not renewed.
-func (l *lease) attempt(ctx context.Context) (result result, acting bool, wait time.Duration) {
+func (l *Lease) attempt(ctx context.Context) (result result, acting bool, wait time.Duration) {
 	l.mu.Lock()
 	w := l.state.next(l.now(), l.connection())
 	over := l.term != nil && !l.state.acting
@@ -174,8 +186,8 @@ func (l *lease) attempt(ctx context.Context) (result result, acting bool, wait t
 
 // leave ends the term at the end of a connection's life, and gives the lease back at the
 // end of the program.
-func (l *lease) leave(program context.Context) error {
-	t := l.acting()
+func (l *Lease) leave(program context.Context) error {
+	t := l.Acting()
 	if t == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package janitor
+package lease
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// term is the time from one acquisition of the lease to its loss.
-type term struct {
+// Term is the time from one acquisition of the lease to its loss.
+type Term struct {
 	id    string
-	lease *lease
-	ctx   context.Context
+	lease *Lease
+	Ctx   context.Context
 	end   context.CancelCauseFunc
 	timer *time.Timer
 	ended chan struct{} // act has returned
@@ -21,23 +21,23 @@ type term struct {
 
 type termKey struct{}
 
-// stillActing returns an error that wraps [errNotActing] when ctx is of a term that is
+// StillActing returns an error that wraps [ErrNotActing] when ctx is of a term that is
 // over, by any clock. A process that was stopped, or a machine that slept, finds out
 // here what its timers will say in a moment. Without a term there is nothing to lose.
-func stillActing(ctx context.Context) error {
-	t, ok := ctx.Value(termKey{}).(*term)
+func StillActing(ctx context.Context) error {
+	t, ok := ctx.Value(termKey{}).(*Term)
 	if !ok {
 		return ctx.Err()
 	}
 	t.check()
-	if t.ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", errNotActing, context.Cause(t.ctx))
+	if t.Ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrNotActing, context.Cause(t.Ctx))
 	}
 	return ctx.Err()
 }
 
 // check ends the term when it is over.
-func (t *term) check() {
+func (t *Term) check() {
 	l := t.lease
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,30 +46,30 @@ func (t *term) check() {
 	}
 	now := l.now()
 	if l.state.over(now, l.connection()) {
-		t.end(errNotActing)
+		t.end(ErrNotActing)
 		return
 	}
 	t.timer.Reset(l.state.left(now))
 }
 
-// acting returns the term, or nil.
-func (l *lease) acting() *term {
+// Acting returns the term, or nil.
+func (l *Lease) Acting() *Term {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.term
 }
 
-// held reports whether this janitor acts now.
-func (l *lease) held() bool {
-	t := l.acting()
-	return t != nil && t.ctx.Err() == nil
+// Held reports whether this janitor acts now.
+func (l *Lease) Held() bool {
+	t := l.Acting()
+	return t != nil && t.Ctx.Err() == nil
 }
 
 // begin begins a term.
-func (l *lease) begin(ctx context.Context, act func(context.Context) error) *term {
-	t := &term{id: rand.Text(), lease: l, ended: make(chan struct{})}
+func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
+	t := &Term{id: rand.Text(), lease: l, ended: make(chan struct{})}
 	ctx, t.end = context.WithCancelCause(ctx)
-	t.ctx = context.WithValue(ctx, termKey{}, t)
+	t.Ctx = context.WithValue(ctx, termKey{}, t)
 	t.timer = time.AfterFunc(time.Hour, t.check)
 	l.mu.Lock()
 	l.term = t
@@ -78,7 +78,7 @@ func (l *lease) begin(ctx context.Context, act func(context.Context) error) *ter
 	l.logger.Info("this janitor acts from now on", "lease", l.state.lease.String())
 	go func() { // finish waits for it
 		defer close(t.ended)
-		if err := act(t.ctx); err != nil && t.ctx.Err() == nil {
+		if err := act(t.Ctx); err != nil && t.Ctx.Err() == nil {
 			t.err = err
 		}
 	}()
@@ -86,7 +86,7 @@ func (l *lease) begin(ctx context.Context, act func(context.Context) error) *ter
 }
 
 // finish ends a term, and returns act's error when it has ended.
-func (l *lease) finish(t *term, why error) error {
+func (l *Lease) finish(t *Term, why error) error {
 	t.end(why)
 	t.timer.Stop()
 	<-t.ended
@@ -97,7 +97,7 @@ func (l *lease) finish(t *term, why error) error {
 	if errors.Is(why, errStopped) {
 		l.logger.Info("this janitor has stopped acting")
 	} else {
-		l.logger.Warn("this janitor has stepped down", "reason", context.Cause(t.ctx))
+		l.logger.Warn("this janitor has stepped down", "reason", context.Cause(t.Ctx))
 	}
 	return t.err
 }

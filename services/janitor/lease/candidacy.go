@@ -1,4 +1,4 @@
-package janitor
+package lease
 
 import "time"
 
@@ -13,12 +13,12 @@ const (
 // tenable returns how long a lease is good without another write, for its holder.
 func tenable(lease time.Duration) time.Duration { return lease * 2 / 3 }
 
-// instant is a moment by two clocks: one that stands still while the machine sleeps,
+// Instant is a moment by two clocks: one that stands still while the machine sleeps,
 // and one that somebody may set.
-type instant struct{ mono, wall time.Duration }
+type Instant struct{ Mono, Wall time.Duration }
 
 // until returns how much time has passed, by the clock that says more.
-func (a instant) until(b instant) time.Duration { return max(b.mono-a.mono, b.wall-a.wall) }
+func (a Instant) until(b Instant) time.Duration { return max(b.Mono-a.Mono, b.Wall-a.Wall) }
 
 // candidacy is how one janitor stands to the lease: a state machine without clock or
 // network. Whoever drives it asks next, does the write that it says, one at a time,
@@ -30,19 +30,19 @@ type candidacy struct {
 	lease time.Duration
 
 	acting bool
-	begun  instant // when the newest write that succeeded was asked for
+	begun  Instant // when the newest write that succeeded was asked for
 	// revision is what the next write replaces; 0: nothing, the key must not be there. A
 	// server that was started anew counts from 1 again, so it is good for one connection.
 	revision uint64
 	link     uint64        // the connection
-	tried    instant       // when the last write was asked for
+	tried    Instant       // when the last write was asked for
 	pause    time.Duration // until the next one
 }
 
 // write is an attempt at the lease's record, by compare-and-set.
 type write struct {
 	revision uint64
-	begun    instant
+	begun    Instant
 	link     uint64
 }
 
@@ -63,12 +63,12 @@ type outcome struct {
 }
 
 // over reports whether an acting janitor has to step down.
-func (c *candidacy) over(now instant, link uint64) bool {
+func (c *candidacy) over(now Instant, link uint64) bool {
 	return link != c.link || c.begun.until(now) >= tenable(c.lease)
 }
 
 // left returns how long it may go on, if nothing is written.
-func (c *candidacy) left(now instant) time.Duration {
+func (c *candidacy) left(now Instant) time.Duration {
 	return tenable(c.lease) - c.begun.until(now)
 }
 
@@ -78,10 +78,10 @@ func (c *candidacy) stepDown() {
 }
 
 // due returns how long to wait until next.
-func (c *candidacy) due(now instant) time.Duration { return c.pause - c.tried.until(now) }
+func (c *candidacy) due(now Instant) time.Duration { return c.pause - c.tried.until(now) }
 
 // next returns what to write now.
-func (c *candidacy) next(now instant, link uint64) write {
+func (c *candidacy) next(now Instant, link uint64) write {
 	if c.acting && c.over(now, link) {
 		c.stepDown()
 	}
@@ -92,8 +92,11 @@ func (c *candidacy) next(now instant, link uint64) write {
 	return write{revision: c.revision, begun: now, link: link}
 }
 
+// shortRetry is how long a candidate waits at most after an attempt without an answer.
+const shortRetry = 50 * time.Millisecond
+
 // learn enters what became of a write.
-func (c *candidacy) learn(w write, o outcome, now instant, link uint64) {
+func (c *candidacy) learn(w write, o outcome, now Instant, link uint64) {
 	if link != w.link {
 		o.result = unknown
 	}
@@ -119,6 +122,6 @@ func (c *candidacy) learn(w write, o outcome, now instant, link uint64) {
 		if !c.acting {
 			c.revision = 0
 		}
-		c.pause = min(c.lease/retryShare, generationRetry)
+		c.pause = min(c.lease/retryShare, shortRetry)
 	}
 }

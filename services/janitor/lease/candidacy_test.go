@@ -1,4 +1,4 @@
-package janitor
+package lease
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 const testLease = 12 * time.Second
 
 // moment is one at which both clocks agree.
-func moment(d time.Duration) instant { return instant{d, d + time.Hour} }
+func moment(d time.Duration) Instant { return Instant{d, d + time.Hour} }
 
 func TestCandidacy(t *testing.T) {
 	const me, other = "me", "other"
@@ -26,8 +26,8 @@ func TestCandidacy(t *testing.T) {
 		name    string
 		c       *candidacy
 		out     outcome
-		asked   instant
-		heard   instant
+		asked   Instant
+		heard   Instant
 		link    uint64
 		acting  bool
 		replace uint64        // what the next write replaces
@@ -38,11 +38,11 @@ func TestCandidacy(t *testing.T) {
 		{"another one had it, and is gone", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: other, gone: true}, moment(0), moment(0), 1, false, 3, 0},
 		{"it is our own, of an earlier connection", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: me}, moment(0), moment(0), 1, false, 3, 0},
 		{"it ran out meanwhile", &candidacy{id: me, lease: testLease}, outcome{result: taken}, moment(0), moment(0), 1, false, 0, 0},
-		{"no answer", &candidacy{id: me, lease: testLease}, outcome{result: unknown}, moment(0), moment(0), 1, false, 0, generationRetry},
+		{"no answer", &candidacy{id: me, lease: testLease}, outcome{result: unknown}, moment(0), moment(0), 1, false, 0, shortRetry},
 		{"won, but the answer took too long", &candidacy{id: me, lease: testLease}, outcome{result: written, revision: 3}, moment(0), moment(8 * time.Second), 1, false, 0, 0},
 		{"renewed", won(), outcome{result: written, revision: 8}, moment(4 * time.Second), moment(5 * time.Second), 1, true, 8, 3 * time.Second},
 		{"taken away", won(), outcome{result: taken, revision: 9, holder: other}, moment(4 * time.Second), moment(4 * time.Second), 1, false, 0, testLease / waitShare},
-		{"an answer was lost", won(), outcome{result: unknown}, moment(4 * time.Second), moment(4 * time.Second), 1, true, 7, generationRetry},
+		{"an answer was lost", won(), outcome{result: unknown}, moment(4 * time.Second), moment(4 * time.Second), 1, true, 7, shortRetry},
 		{"an answer of another connection", won(), outcome{result: written, revision: 8}, moment(4 * time.Second), moment(5 * time.Second), 2, true, 7, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -58,16 +58,16 @@ func TestCandidacy(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name string
-		now  instant
+		now  Instant
 		link uint64
 		over bool
 	}{
 		{"at once", moment(0), 1, false},
 		{"before two thirds", moment(8*time.Second - 1), 1, false},
 		{"after two thirds", moment(8 * time.Second), 1, true},
-		{"after two thirds asleep, by the wall clock", instant{time.Second, time.Hour + 8*time.Second}, 1, true},
-		{"somebody set the clock back", instant{time.Second, 0}, 1, false},
-		{"somebody set the clock back, and time has passed", instant{8 * time.Second, 0}, 1, true},
+		{"after two thirds asleep, by the wall clock", Instant{time.Second, time.Hour + 8*time.Second}, 1, true},
+		{"somebody set the clock back", Instant{time.Second, 0}, 1, false},
+		{"somebody set the clock back, and time has passed", Instant{8 * time.Second, 0}, 1, true},
 		{"another connection", moment(0), 2, true},
 	} {
 		t.Run("over "+test.name, func(t *testing.T) {
@@ -110,8 +110,8 @@ type asked struct {
 	out  outcome
 }
 
-func (m *member) clock() instant {
-	return instant{time.Duration(m.mono), time.Duration(m.wall)}
+func (m *member) clock() Instant {
+	return Instant{time.Duration(m.mono), time.Duration(m.wall)}
 }
 
 // believes reports whether a janitor holds the lease, by its own clock, over a
