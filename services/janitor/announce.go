@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -19,19 +21,17 @@ const (
 	storeTimeout = 5 * time.Second
 	// announcing is how many trims of different lives are on their way at a time.
 	announcing = 16
-	// tailPatience is how long the tail is waited for to bring what was stored.
-	tailPatience = 5 * time.Second
 )
 
 // announce stores what a partition's policy says, and adds what that removes to removed. only
 // are the lives that are looked at; nil: all. The ledger learns of it by the tail: until then
 // the partition is left alone.
-func (w *sweeper) announce(ctx context.Context, p *partition, only []string, removed map[ledger.Reason]int) error {
+func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []string, removed map[ledger.Reason]int) error {
 	var lives [][]ledger.Announcement
 	var epoch int
-	err := p.check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
+	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
 		if epoch = l.Epoch; l.Through >= l.Stored {
-			lives = w.planned(l, only, p.now())
+			lives = w.planned(l, only, p.Now())
 		}
 	})
 	if err != nil || len(lives) == 0 {
@@ -50,7 +50,7 @@ func (w *sweeper) announce(ctx context.Context, p *partition, only []string, rem
 				return fmt.Errorf("cannot announce what is trimmed: %w", err)
 			}
 			newest[t.Stream] = ack.Sequence
-			p.with(func(l *ledger.Ledger) { l.NoteStored(epoch, ack.Sequence) })
+			p.With(func(l *ledger.Ledger) { l.NoteStored(epoch, ack.Sequence) })
 			w.metrics.trims.Inc()
 			if t.Why == "" {
 				continue // it takes no events
@@ -92,13 +92,6 @@ func (w *sweeper) planned(l *ledger.Ledger, only []string, now time.Time) (lives
 		lives = append(lives, w.keeper(l, r, now).Forgettable()...)
 	}
 	return lives
-}
-
-// caughtUp waits until the ledger has what this janitor has stored.
-func (p *partition) caughtUp(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, tailPatience)
-	defer cancel()
-	p.await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Stored })
 }
 
 // store stores an entry as the janitor that acts, and only as that.

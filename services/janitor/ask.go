@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -68,8 +70,8 @@ func (w *sweeper) dryRun() dryRun {
 	total := map[ledger.Reason]int{}
 	f := ledger.Firsts[planned]{N: maxRemovals, Compare: comparePlanned}
 	for _, p := range w.partitions {
-		now := p.now()
-		p.with(func(l *ledger.Ledger) {
+		now := p.Now()
+		p.With(func(l *ledger.Ledger) {
 			for r := range w.removals(l, now) {
 				total[r.Reason] += len(r.Sequences)
 				f.Add(planned{ledger.RemovalOf(r), p})
@@ -87,7 +89,7 @@ func (w *sweeper) dryRun() dryRun {
 // planned is a removal of a dry run.
 type planned struct {
 	ledger.RemovalInfo
-	partition *partition
+	partition *follow.Partition
 }
 
 // comparePlanned puts the largest first.
@@ -97,7 +99,7 @@ func comparePlanned(a, b planned) int {
 
 func (d planned) withID() ledger.RemovalInfo {
 	if d.IsOfEvents() {
-		d.partition.with(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
+		d.partition.With(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
 	}
 	return d.RemovalInfo
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -82,7 +84,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
-	r.partitions[0].caughtUp(t.Context())
+	r.partitions[0].CaughtUp(t.Context())
 
 	term := r.lease.Acting()
 	network.lose("$JS.API.STREAM.UPDATE")
@@ -196,7 +198,7 @@ func TestADeleteEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
 	all := r.publish(t, "s", "a", 3)
 	before, _ := r.b.Log.State(0)
-	if err := r.deleter.some(t.Context(), r.partitions[0], before.Created.Add(-time.Second), all[:2]); !errors.Is(err, errMoved) {
+	if err := r.deleter.some(t.Context(), r.partitions[0], before.Created.Add(-time.Second), all[:2]); !errors.Is(err, follow.ErrMoved) {
 		t.Error(err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
@@ -213,7 +215,7 @@ func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 	var off atomic.Int64
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: 20_000 * time.Hour}, cfg, func(s *Service) {
 		for _, p := range s.partitions {
-			p.now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
 		}
 	})
 	r.onlySweeps()

@@ -108,7 +108,7 @@ func TestChecked_DamagedReplicaLeads(t *testing.T) {
 		t.Fatalf("%s lacks %v", whole, absent)
 	}
 	r.wantChecked(t, whole, 0)
-	if _, _, err := r.partitions[0].countLeader(t.Context()); err != nil {
+	if _, _, err := r.partitions[0].CountLeader(t.Context()); err != nil {
 		t.Errorf("of %s: %v", whole, err)
 	}
 
@@ -122,7 +122,7 @@ func TestChecked_DamagedReplicaLeads(t *testing.T) {
 	}
 	last := absent[len(absent)-1]
 	r.wantChecked(t, damaged.Name(), last)
-	if _, _, err := r.partitions[0].countLeader(t.Context()); err == nil {
+	if _, _, err := r.partitions[0].CountLeader(t.Context()); err == nil {
 		t.Errorf("%s has as many entries as the ledger", damaged.Name())
 	}
 	if !strings.Contains(r.log.String(), "lacks entries that others have") {

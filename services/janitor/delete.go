@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -45,7 +47,7 @@ func leisurely(took time.Duration, left int) time.Duration {
 type deleter struct {
 	nc         *nats.Conn
 	log        *eventlog.Log
-	partitions []*partition
+	partitions []*follow.Partition
 	settled    time.Duration
 	every      time.Duration // it looks for what is due
 	metrics    *metrics
@@ -87,8 +89,8 @@ func (d *deleter) round(ctx context.Context) (errs error) {
 		more = false
 		for _, p := range d.partitions {
 			left, err := d.batch(ctx, p)
-			if err != nil && !errors.Is(err, errMoved) {
-				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.number, err))
+			if err != nil && !errors.Is(err, follow.ErrMoved) {
+				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 			}
 			more = more || left && err == nil
 		}
@@ -97,7 +99,7 @@ func (d *deleter) round(ctx context.Context) (errs error) {
 }
 
 // all deletes everything that is due of a partition.
-func (d *deleter) all(ctx context.Context, p *partition) error {
+func (d *deleter) all(ctx context.Context, p *follow.Partition) error {
 	for {
 		if more, err := d.batch(ctx, p); err != nil || !more {
 			return err
@@ -106,16 +108,16 @@ func (d *deleter) all(ctx context.Context, p *partition) error {
 }
 
 // batch deletes the next entries that are due, and reports whether there are more.
-func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error) {
-	due := func(l *ledger.Ledger) (todo []uint64, all int) { return l.Due(p.now(), d.settled, batchSize) }
+func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, err error) {
+	due := func(l *ledger.Ledger) (todo []uint64, all int) { return l.Due(p.Now(), d.settled, batchSize) }
 	var todo []uint64
 	left := 0
-	if p.with(func(l *ledger.Ledger) { _, left = due(l) }); left == 0 {
+	if p.With(func(l *ledger.Ledger) { _, left = due(l) }); left == 0 {
 		return false, nil
 	}
 	var created time.Time
 	var epoch int
-	err = p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+	err = p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		todo, left = due(l)
 		created, epoch = s.Created, l.Epoch
 	})
@@ -126,7 +128,7 @@ func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error
 			break
 		}
 		todo, left = todo[len(some):], left-len(some)
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			if l.Epoch == epoch {
 				l.Deleted(some)
 			}
@@ -140,7 +142,7 @@ func (d *deleter) batch(ctx context.Context, p *partition) (more bool, err error
 }
 
 // some deletes a few entries at once. What it has deleted when it fails is deleted again.
-func (d *deleter) some(ctx context.Context, p *partition, created time.Time, some []uint64) error {
+func (d *deleter) some(ctx context.Context, p *follow.Partition, created time.Time, some []uint64) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(some))
 	for i, seq := range some {
@@ -150,16 +152,16 @@ func (d *deleter) some(ctx context.Context, p *partition, created time.Time, som
 	return errors.Join(errs...)
 }
 
-func (d *deleter) delete(ctx context.Context, p *partition, created time.Time, seq uint64) error {
+func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, seq uint64) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	if now, _ := d.log.State(p.number); !now.Created.Equal(created) {
-		return errMoved // it was made anew since the batch was begun
+	if now, _ := d.log.State(p.Number); !now.Created.Equal(created) {
+		return follow.ErrMoved // it was made anew since the batch was begun
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := d.log.Delete(ctx, p.number, seq); err != nil {
+	if err := d.log.Delete(ctx, p.Number, seq); err != nil {
 		return fmt.Errorf("cannot delete %d: %w", seq, err)
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/natsconn"
@@ -22,7 +24,7 @@ const (
 // setAlarms sets the alarms of all partitions; each sweep does it again, since the limits may change.
 func (w *sweeper) setAlarms() {
 	for _, p := range w.partitions {
-		p.with(func(l *ledger.Ledger) { l.Alarm = w.limits().Alarm() })
+		p.With(func(l *ledger.Ledger) { l.Alarm = w.limits().Alarm() })
 	}
 }
 
@@ -37,9 +39,9 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	stopped := ctx
 	ctx, done := natsconn.While(ctx, w.nc)
 	defer done()
-	err := w.each(ctx, w.partitions, func(p *partition) error {
+	err := w.each(ctx, w.partitions, func(p *follow.Partition) error {
 		var over []string
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			if l.Alarmed() && l.Through >= l.Stored {
 				over = l.Alarms()
 			}
@@ -47,12 +49,12 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 		var err error
 		if len(over) > 0 {
 			if err = w.announce(ctx, p, over, w.early); err != nil {
-				p.with(func(l *ledger.Ledger) { l.RingAgain(over) })
+				p.With(func(l *ledger.Ledger) { l.RingAgain(over) })
 				w.alarmed()
 			}
-			p.caughtUp(ctx)
+			p.CaughtUp(ctx)
 		}
-		if state, _ := p.log.State(p.number); w.rules().Used(state.Bytes) > ledger.FullShare {
+		if state, _ := p.Log.State(p.Number); w.rules().Used(state.Bytes) > ledger.FullShare {
 			err = errors.Join(err, w.moveFloor(ctx, p))
 		}
 		return err

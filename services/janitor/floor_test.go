@@ -146,8 +146,8 @@ func TestAFullPartitionGetsRoomForCopiesAndGivesItBack(t *testing.T) {
 	var off atomic.Int64
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: -1}, cfg, func(s *Service) {
 		for _, p := range s.partitions {
-			p.now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-			p.alarmed = func() {}
+			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+			p.Alarmed = func() {}
 		}
 	})
 	r.acts(t)

@@ -145,7 +145,7 @@ func impatient(s *Service) { s.registrar.patience = time.Millisecond }
 // onlySweeps has sessions trimmed by sweeps alone, until the first one.
 func (r *running) onlySweeps() {
 	for _, p := range r.partitions {
-		p.with(func(l *ledger.Ledger) { l.Alarm = ledger.Alarm{} })
+		p.With(func(l *ledger.Ledger) { l.Alarm = ledger.Alarm{} })
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if !r.partitions[ack.Partition].await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
+	if !r.partitions[ack.Partition].Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
 		t.Fatalf("the ledger does not get to %d", ack.Sequence)
 	}
 }
@@ -190,8 +190,8 @@ func (r *running) exact(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, p := range r.partitions {
-		if !p.await(ctx, (*ledger.Ledger).Exact) {
-			t.Fatalf("the ledger of partition %d does not become exact", p.number)
+		if !p.Await(ctx, (*ledger.Ledger).Exact) {
+			t.Fatalf("the ledger of partition %d does not become exact", p.Number)
 		}
 	}
 }
@@ -316,7 +316,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 			return fmt.Errorf("the log says that %+v is missing of %s/%s, want %d, %s", missing, name, stream, upTo, reason)
 		}
 		removed := uint64(0)
-		r.partitions[p].with(func(l *ledger.Ledger) {
+		r.partitions[p].With(func(l *ledger.Ledger) {
 			if a := l.Accounts[event.LifeKey(name, r.life(name))]; a != nil && a.Streams[stream] != nil {
 				removed = a.Streams[stream].Removed
 			}
@@ -343,14 +343,14 @@ func (r *running) wantCounts(t *testing.T) {
 	t.Helper()
 	for _, p := range r.partitions {
 		eventually(t, func() error {
-			state, err := r.b.Log.Look(t.Context(), p.number)
+			state, err := r.b.Log.Look(t.Context(), p.Number)
 			if err != nil {
 				return err
 			}
-			p.with(func(l *ledger.Ledger) {
+			p.With(func(l *ledger.Ledger) {
 				l.Advance(state.First, state.Last)
 				if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
-					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.number, state.Events, state.Last, l.Exact(), n, l.Through)
+					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
 				}
 			})
 			return err

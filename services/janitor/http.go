@@ -70,7 +70,7 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	}
 	records, inLog := s.backend.Sessions.Sessions(), map[string]ledger.Held{}
 	for _, p := range s.partitions {
-		p.with(func(l *ledger.Ledger) { l.Held(inLog) })
+		p.With(func(l *ledger.Ledger) { l.Held(inLog) })
 	}
 	page, more := q.rows(records, inLog)
 	list := sessionList{Sessions: make([]ledger.SessionInfo, 0, len(page))}
@@ -151,7 +151,7 @@ func (s *Service) recordOf(name string) (session.Record, error) {
 // info puts together what index and ledger have of a session.
 func (s *Service) info(name string, rec session.Record) (info ledger.SessionInfo) {
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger.Ledger) {
+	p.With(func(l *ledger.Ledger) {
 		rec := l.Shown(name, rec)
 		info = l.InfoOf(rec, l.StreamsOf(rec, s.retention()), s.sweeper.limitsOf(rec))
 	})
@@ -161,9 +161,9 @@ func (s *Service) info(name string, rec session.Record) (info ledger.SessionInfo
 // detail is info with the streams, and what goes next.
 func (s *Service) detail(name string, rec session.Record) (d ledger.SessionDetail) {
 	p := s.partitions[s.backend.Log.Partition(name)]
-	p.with(func(l *ledger.Ledger) {
+	p.With(func(l *ledger.Ledger) {
 		rec := l.Shown(name, rec)
-		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.now())
+		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.Now())
 		d = l.Detail(rec, l.StreamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
 	})
 	return d
@@ -205,7 +205,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 func (s *Service) ready() error {
 	for _, p := range s.partitions {
 		complete := false
-		if p.with(func(l *ledger.Ledger) { complete = l.Complete }); !complete {
+		if p.With(func(l *ledger.Ledger) { complete = l.Complete }); !complete {
 			return web.New(web.CodeUnavailable, "The janitor has not read the whole log yet.")
 		}
 	}

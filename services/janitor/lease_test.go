@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -98,7 +100,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 		if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
 			t.Fatal(err)
 		}
-		r.partitions[0].caughtUp(t.Context())
+		r.partitions[0].CaughtUp(t.Context())
 	}
 	remove := func(t *testing.T, r *running, batches int) {
 		t.Helper()
@@ -115,7 +117,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 		"in the first batch": func(t *testing.T, r *running) {
 			announce(t, r)
 			var todo []uint64
-			r.partitions[0].with(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10) })
+			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10) })
 			state, _ := r.b.Log.State(0)
 			if err := r.deleter.some(r.term(t), r.partitions[0], state.Created, todo); err != nil {
 				t.Fatal(err)
@@ -219,7 +221,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
-	p.caughtUp(t.Context())
+	p.CaughtUp(t.Context())
 	r.lease.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
 	// The lease may notice first, and end the term.
 	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
@@ -272,7 +274,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	for _, r := range []*running{first, second} {
 		eventually(t, func() error {
 			var l uint64
-			if r.partitions[0].with(func(b *ledger.Ledger) { l = b.Through }); l < last[14] {
+			if r.partitions[0].With(func(b *ledger.Ledger) { l = b.Through }); l < last[14] {
 				return errors.New("behind")
 			}
 			return nil
@@ -347,7 +349,7 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
-	p.caughtUp(t.Context())
+	p.CaughtUp(t.Context())
 	js, err := srv.Connect().JetStream()
 	if err != nil {
 		t.Fatal(err)
@@ -370,10 +372,10 @@ func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T)
 		}
 		all = append(all, ack.Sequence)
 	}
-	if err := r.deleter.delete(term.Ctx, p, old.Created, all[0]); !errors.Is(err, errMoved) {
+	if err := r.deleter.delete(term.Ctx, p, old.Created, all[0]); !errors.Is(err, follow.ErrMoved) {
 		t.Errorf("it deletes: %v", err)
 	}
-	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, errMoved) {
+	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, follow.ErrMoved) {
 		t.Error(err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {

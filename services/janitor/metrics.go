@@ -3,6 +3,8 @@ package janitor
 import (
 	"math"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +26,7 @@ type metrics struct {
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
 // when they are asked for.
-func newMetrics(registerer prometheus.Registerer, partitions []*partition, acting func() bool) *metrics {
+func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, acting func() bool) *metrics {
 	m := &metrics{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_trimmed_events_total",
@@ -78,7 +80,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 		return func() float64 {
 			sum := 0.0
 			for _, p := range partitions {
-				p.with(func(l *ledger.Ledger) { sum += value(l) })
+				p.With(func(l *ledger.Ledger) { sum += value(l) })
 			}
 			return sum
 		}
@@ -106,8 +108,8 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 	}, func() float64 {
 		sum := 0.0
 		for _, p := range partitions {
-			state, _ := p.log.State(p.number)
-			p.with(func(l *ledger.Ledger) {
+			state, _ := p.Log.State(p.Number)
+			p.With(func(l *ledger.Ledger) {
 				if state.Last > l.Through {
 					sum += float64(state.Last - l.Through)
 				}
@@ -128,12 +130,12 @@ func newMetrics(registerer prometheus.Registerer, partitions []*partition, actin
 }
 
 // registerLog registers what the log takes of what it may.
-func registerLog(registerer prometheus.Registerer, partitions []*partition) {
+func registerLog(registerer prometheus.Registerer, partitions []*follow.Partition) {
 	gauge := func(name, help string, add func(total float64, s eventlog.State) float64) {
 		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_log_" + name, Help: help}, func() float64 {
 			total := 0.0
 			for _, p := range partitions {
-				state, _ := p.log.State(p.number)
+				state, _ := p.Log.State(p.Number)
 				total = add(total, state)
 			}
 			return total

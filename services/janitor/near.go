@@ -66,7 +66,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 		return s.sweeper.limitsOf(rec), !indexed || rec.Life == life && rec.State == session.Open
 	}
 	for _, p := range s.partitions {
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			list.Total += l.Near(&f, float64(percent)/100, limitsOf)
 			list.Retained.add(l.Totals)
 		})

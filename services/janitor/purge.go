@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -37,13 +39,13 @@ type floorKeeper struct {
 }
 
 // moveFloor copies what has to be copied, and moves the floor as far as it may.
-func (w *sweeper) moveFloor(ctx context.Context, p *partition) error {
+func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	r := w.rules()
 	err := w.copyControls(ctx, p, r)
 	var before uint64
 	var why string
-	now, at := p.now(), w.floors[p.number]
-	err = errors.Join(err, p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+	now, at := p.Now(), w.floors[p.Number]
+	err = errors.Join(err, p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		before, why = l.Target(r, s.Bytes, now)
 		if before <= s.First || why == ledger.ByAge && now.Sub(at.moved) < r.MaxAge/floorSteps {
 			before = 0
@@ -66,27 +68,27 @@ func (w *sweeper) keeper(l *ledger.Ledger, r ledger.Rules, now time.Time) ledger
 	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: r.TombstoneTTL, Index: w.sessions.Session}
 }
 
-func (w *sweeper) purge(ctx context.Context, p *partition, before uint64, why string) error {
+func (w *sweeper) purge(ctx context.Context, p *follow.Partition, before uint64, why string) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := w.log.Purge(ctx, p.number, before); err != nil {
+	if err := w.log.Purge(ctx, p.Number, before); err != nil {
 		return fmt.Errorf("cannot move the floor to %d: %w", before, err)
 	}
 	w.metrics.floors.WithLabelValues(why).Inc()
-	w.logger.Debug("the floor has moved", "partition", p.number, "first", before, "reason", why)
-	return p.look(ctx)
+	w.logger.Debug("the floor has moved", "partition", p.Number, "first", before, "reason", why)
+	return p.Look(ctx)
 }
 
 // copyControls writes the control entries again that the floor is about to reach. What it
 // does not manage the floor waits for.
-func (w *sweeper) copyControls(ctx context.Context, p *partition, r ledger.Rules) error {
+func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledger.Rules) error {
 	for range maxCopyRounds {
 		var todo []ledger.Copying
-		err := p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
-			now := p.now()
+		err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+			now := p.Now()
 			if l.Through >= l.Stored {
 				todo = w.keeper(l, r, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
 			}
@@ -104,10 +106,10 @@ func (w *sweeper) copyControls(ctx context.Context, p *partition, r ledger.Rules
 
 // copyAll writes control entries again, and asks the log whose an opening is where that is not
 // known: it may be copied then. It returns for how many it has done something.
-func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []ledger.Copying) (done int, err error) {
+func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledger.Copying) (done int, err error) {
 	var mu sync.Mutex
 	var epoch int
-	p.with(func(l *ledger.Ledger) { epoch = l.Epoch })
+	p.With(func(l *ledger.Ledger) { epoch = l.Epoch })
 	stored := map[uint64]ledger.Copying{} // by where the copies lie
 	err = inParallel(copiesAtOnce, todo, func(c ledger.Copying) error {
 		if c.Opening != nil && !c.Opening.Known {
@@ -128,9 +130,9 @@ func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []ledger.Copyi
 		}
 		return err
 	})
-	p.with(func(l *ledger.Ledger) { l.NoteStored(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
-	p.caughtUp(ctx)
-	p.with(func(l *ledger.Ledger) {
+	p.With(func(l *ledger.Ledger) { l.NoteStored(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
+	p.CaughtUp(ctx)
+	p.With(func(l *ledger.Ledger) {
 		for seq, c := range stored {
 			if c.Opening != nil {
 				l.Learn(c.Subject.Session, seq, c.Opening.Life)
@@ -142,8 +144,8 @@ func (w *sweeper) copyAll(ctx context.Context, p *partition, todo []ledger.Copyi
 
 // copy writes a control entry again. One that somebody has replaced or removed is left to the
 // tail.
-func (w *sweeper) copy(ctx context.Context, p *partition, c ledger.Copying) (eventlog.Ack, error) {
-	c.Subject.Partition = p.number
+func (w *sweeper) copy(ctx context.Context, p *follow.Partition, c ledger.Copying) (eventlog.Ack, error) {
+	c.Subject.Partition = p.Number
 	ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Rewrite(ctx, c.Subject, c.Seq, c.Birth) })
 	switch {
 	case errors.Is(err, eventlog.ErrClosed), errors.Is(err, eventlog.ErrNotFound):
@@ -157,7 +159,7 @@ func (w *sweeper) copy(ctx context.Context, p *partition, c ledger.Copying) (eve
 }
 
 // ask has the ledger know whose an opening is.
-func (w *sweeper) ask(ctx context.Context, p *partition, of *ledger.Opening) (bool, error) {
+func (w *sweeper) ask(ctx context.Context, p *follow.Partition, of *ledger.Opening) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	o, err := w.log.Opening(ctx, of.Session)
@@ -169,39 +171,39 @@ func (w *sweeper) ask(ctx context.Context, p *partition, of *ledger.Opening) (bo
 	case err != nil:
 		return false, err
 	}
-	p.with(func(l *ledger.Ledger) { l.Learn(of.Session, o.Sequence, o.Life) })
+	p.With(func(l *ledger.Ledger) { l.Learn(of.Session, o.Sequence, o.Life) })
 	return o.Sequence == of.Seq, nil
 }
 
 // makeRoom lets a full partition take what the janitor has to store before it may remove
 // anything, up to twice what it should take: publishers take the room as well.
-func (w *sweeper) makeRoom(ctx context.Context, p *partition) error {
+func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 	if err := w.deleter.all(ctx, p); err != nil {
 		return err
 	}
-	if state, _ := p.log.State(p.number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
+	if state, _ := p.Log.State(p.Number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
 		return nil
 	}
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	w.logger.Warn("a partition is full; it gets an eighth more room, so that its oldest part can go", "partition", p.number)
-	return w.log.MakeRoom(ctx, p.number)
+	w.logger.Warn("a partition is full; it gets an eighth more room, so that its oldest part can go", "partition", p.Number)
+	return w.log.MakeRoom(ctx, p.Number)
 }
 
 // takeRoomBack gives a partition that has more room than it should the limit of the settings,
 // when there is room below it.
-func (w *sweeper) takeRoomBack(ctx context.Context, p *partition, r ledger.Rules, at *floorKeeper) error {
-	state, _ := p.log.State(p.number)
+func (w *sweeper) takeRoomBack(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
+	state, _ := p.Log.State(p.Number)
 	settings := w.log.Settings()
 	if r.MaxBytes <= 0 || state.Limits.MaxBytes <= r.MaxBytes || state.Limits.Replicas != settings.Replicas || r.Used(state.Bytes) > ledger.FullShare {
 		at.roomy = time.Time{}
 		return nil
 	}
-	if now := p.now(); at.roomy.IsZero() {
+	if now := p.Now(); at.roomy.IsZero() {
 		at.roomy = now
 	} else if now.Sub(at.roomy) >= roomKept {
-		return w.log.SetLimits(ctx, p.number, settings)
+		return w.log.SetLimits(ctx, p.Number, settings)
 	}
 	return nil
 }

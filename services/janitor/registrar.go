@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/event"
@@ -20,7 +22,7 @@ type registrar struct {
 	now        func() time.Time
 	log        *eventlog.Log
 	sessions   *session.Registry
-	partitions []*partition
+	partitions []*follow.Partition
 	cfg        Config
 	patience   time.Duration // finishAfter
 	metrics    *metrics
@@ -62,7 +64,7 @@ func (r *registrar) round(ctx context.Context) {
 // not outlive them because this machine's clock is behind, nor go before.
 func (r *registrar) clock() (now time.Time) {
 	p := r.partitions[0]
-	p.with(func(l *ledger.Ledger) { now = l.Clock(p.now()) })
+	p.With(func(l *ledger.Ledger) { now = l.Clock(p.Now()) })
 	return now
 }
 
@@ -125,7 +127,7 @@ func (r *registrar) lastEvent(rec session.Record) (last time.Time) {
 
 // with calls f with the ledger of a session.
 func (r *registrar) with(session string, f func(*ledger.Ledger)) {
-	r.partitions[r.log.Partition(session)].with(f)
+	r.partitions[r.log.Partition(session)].With(f)
 }
 
 // holds reports whether something of a record's session is in the log now, or may be.
@@ -188,7 +190,7 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 func (r *registrar) inLog() (map[string]ledger.LoggedSession, bool) {
 	all, ok := map[string]ledger.LoggedSession{}, true
 	for _, p := range r.partitions {
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			ok = ok && l.Complete
 			l.Logged(all)
 		})

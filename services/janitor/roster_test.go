@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
@@ -44,7 +46,7 @@ func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) event
 	t.Helper()
 	var now eventlog.Servers
 	eventually(t, func() error {
-		looks, _ := r.roster.all()
+		looks, _ := r.roster.All()
 		if len(looks) == 0 {
 			return fmt.Errorf("it has not looked")
 		}
@@ -126,14 +128,14 @@ func TestATimeWithoutALookIsNoted(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	log := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log
-	var r *roster
+	var r *follow.Roster
 	eventually(t, func() error { // a look takes as long as the machine pauses, and who is late is not in it
-		r = newRoster(log, slog.New(slog.DiscardHandler))
+		r = follow.NewRoster(log, slog.New(slog.DiscardHandler))
 		looks := func(want int) error {
-			if err := r.look(t.Context()); err != nil {
+			if err := r.Look(t.Context()); err != nil {
 				return err
 			}
-			if all, _ := r.all(); len(all) != want || len(all[want-2]) != 0 || len(all[want-1]) != 3 {
+			if all, _ := r.All(); len(all) != want || len(all[want-2]) != 0 || len(all[want-1]) != 3 {
 				return fmt.Errorf("it has seen %v", all)
 			}
 			return nil
@@ -141,18 +143,18 @@ func TestATimeWithoutALookIsNoted(t *testing.T) {
 		if err := looks(2); err != nil {
 			return err
 		}
-		r.last = time.Now()
+		r.Last = time.Now()
 		if err := looks(2); err != nil {
 			return err
 		}
-		r.last = time.Now().Add(-time.Hour)
+		r.Last = time.Now().Add(-time.Hour)
 		return looks(4)
 	})
-	for range 2 * maxRoster {
-		r.note(nil)
-		r.note(eventlog.Servers{"a": "1"})
+	for range 2 * follow.MaxRoster {
+		r.Note(nil)
+		r.Note(eventlog.Servers{"a": "1"})
 	}
-	if looks, _ := r.all(); len(looks) != maxRoster {
+	if looks, _ := r.All(); len(looks) != follow.MaxRoster {
 		t.Errorf("%d looks are kept", len(looks))
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/lease"
 
 	"rejoin/services/janitor/ledger"
@@ -46,13 +48,13 @@ type Service struct {
 	cfg         Config
 	backend     *backend.Backend
 	logger      *slog.Logger
-	partitions  []*partition
+	partitions  []*follow.Partition
 	lease       *lease.Lease
-	roster      *roster
-	generations *generations
+	roster      *follow.Roster
+	generations *follow.Generations
 	sweeper     *sweeper
 	deleter     *deleter
-	checker     *checker
+	checker     *follow.Checker
 	registrar   *registrar
 	setter      *setter
 	edges       *edges
@@ -92,9 +94,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.deleter = &deleter{nc: b.Conn, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
 	for p := range b.Log.Settings().Partitions {
-		part := newPartition(p, b.Log, settled, env.Log)
-		part.now = b.Now
-		part.cleared, part.alarmed, part.acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.Held
+		part := follow.New(p, b.Log, settled, env.Log)
+		part.Now = b.Now
+		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.Held
 		s.partitions = append(s.partitions, part)
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
@@ -102,10 +104,10 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, s.partitions, s.lease.Held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
-	s.checker = &checker{partitions: s.partitions, logger: env.Log}
+	s.checker = &follow.Checker{Partitions: s.partitions, Logger: env.Log}
 	s.sweeper.setAlarms()
-	s.roster = newRoster(b.Log, env.Log)
-	s.generations = &generations{log: b.Log, roster: s.roster, begun: m.generations, logger: env.Log}
+	s.roster = follow.NewRoster(b.Log, env.Log)
+	s.generations = &follow.Generations{Log: b.Log, Roster: s.roster, Begun: m.generations, Logger: env.Log}
 	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
@@ -143,8 +145,8 @@ func (s *Service) Routes() []web.Route {
 // through an outage of NATS.
 func (s *Service) complete() error {
 	for _, p := range s.partitions {
-		if !p.complete() {
-			return fmt.Errorf("the ledger of partition %d is not complete", p.number)
+		if !p.Complete() {
+			return fmt.Errorf("the ledger of partition %d is not complete", p.Number)
 		}
 	}
 	return nil
@@ -175,7 +177,7 @@ func (s *Service) Run(ctx context.Context) error {
 	start(func(ctx context.Context) error { return s.lease.Run(ctx, s.act) })
 	start(s.keepLedger)
 	start(func(ctx context.Context) error {
-		s.roster.run(ctx)
+		s.roster.Run(ctx)
 		return nil
 	})
 	wg.Wait()
@@ -186,8 +188,8 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) keepLedger(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, p := range s.partitions {
-		wg.Go(func() { p.tail(ctx) })
-		wg.Go(func() { p.follow(ctx) })
+		wg.Go(func() { p.Tail(ctx) })
+		wg.Go(func() { p.Follow(ctx) })
 	}
 	wg.Wait()
 	return nil
@@ -199,7 +201,7 @@ func (s *Service) act(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, run := range []func(context.Context){s.generations.run, s.sweeper.run, s.deleter.run, s.checker.run, s.registrar.run} {
+	for _, run := range []func(context.Context){s.generations.Run, s.sweeper.run, s.deleter.run, s.checker.Run, s.registrar.run} {
 		wg.Go(func() { run(ctx) })
 	}
 	err := s.setter.run(ctx)

@@ -51,7 +51,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 	r.sweepNow(t)
 	r.wantTrimmed(t, "s", "full", full[4], eventlog.Trimmed)
 	epoch := 0
-	r.partitions[0].with(func(l *ledger.Ledger) { epoch = l.Epoch })
+	r.partitions[0].With(func(l *ledger.Ledger) { epoch = l.Epoch })
 	for _, step := range []struct {
 		change func(*eventlog.Settings)
 		quiet  int // how many are gone
@@ -77,7 +77,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 			eventually(t, func() error { return wantSequences(r.stored(t, "s", stream), all[gone:]) })
 		}
 	}
-	r.partitions[0].with(func(l *ledger.Ledger) {
+	r.partitions[0].With(func(l *ledger.Ledger) {
 		if l.Epoch != epoch {
 			t.Error("the ledger began anew")
 		}

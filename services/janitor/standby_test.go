@@ -24,7 +24,7 @@ func TestAStandbyHasTheSameLedgerAndChangesNothing(t *testing.T) {
 	eventually(t, func() error { return wantSequences(acting.stored(t, "s", "b"), busy[6:]) })
 	standby.wantTrimmed(t, "s", "b", busy[5], eventlog.Trimmed)
 	eventually(t, func() error { // it does not wait until it is time to ask
-		standby.partitions[0].askDeleted(t.Context())
+		standby.partitions[0].AskDeleted(t.Context())
 		if n := standby.metric(t, "pending_entries", ""); n != 0 {
 			return fmt.Errorf("%v entries are to be deleted", n)
 		}

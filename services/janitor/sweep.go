@@ -8,6 +8,8 @@ import (
 	"maps"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/nats-io/nats.go"
@@ -27,7 +29,7 @@ const clearDelay = 50 * time.Millisecond
 type sweeper struct {
 	nc         *nats.Conn
 	log        *eventlog.Log
-	partitions []*partition
+	partitions []*follow.Partition
 	floors     []*floorKeeper // of each partition
 	deleter    *deleter
 	sessions   *session.Registry
@@ -111,9 +113,9 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 	ctx, done := natsconn.While(ctx, w.nc)
 	defer done()
 	removed := map[ledger.Reason]int{}
-	err := w.each(ctx, w.partitions, func(p *partition) error { return w.announce(ctx, p, nil, removed) })
-	err = errors.Join(err, w.each(ctx, w.partitions, func(p *partition) error {
-		p.caughtUp(ctx)
+	err := w.each(ctx, w.partitions, func(p *follow.Partition) error { return w.announce(ctx, p, nil, removed) })
+	err = errors.Join(err, w.each(ctx, w.partitions, func(p *follow.Partition) error {
+		p.CaughtUp(ctx)
 		return w.moveFloor(ctx, p)
 	}), ctx.Err())
 	took := time.Since(begun)
@@ -125,7 +127,7 @@ func (w *sweeper) sweep(ctx context.Context) swept {
 
 // each does something for some partitions, one after the other. One that is full gets room for
 // what the janitor has to store; one that is not what it was is left to its tail.
-func (w *sweeper) each(ctx context.Context, partitions []*partition, do func(*partition) error) (errs error) {
+func (w *sweeper) each(ctx context.Context, partitions []*follow.Partition, do func(*follow.Partition) error) (errs error) {
 	for _, p := range partitions {
 		if ctx.Err() != nil {
 			return errs
@@ -136,8 +138,8 @@ func (w *sweeper) each(ctx context.Context, partitions []*partition, do func(*pa
 				err = do(p)
 			}
 		}
-		if err != nil && !errors.Is(err, errMoved) {
-			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.number, err))
+		if err != nil && !errors.Is(err, follow.ErrMoved) {
+			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 		}
 	}
 	return errs
@@ -148,7 +150,7 @@ func (w *sweeper) each(ctx context.Context, partitions []*partition, do func(*pa
 func (w *sweeper) toDelete() map[eventlog.Reason]int {
 	all := map[eventlog.Reason]int{}
 	for _, p := range w.partitions {
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			for _, t := range l.Pending {
 				all[t.Reason] += len(t.Entries)
 			}

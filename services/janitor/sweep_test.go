@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"rejoin/shared/eventlog"
@@ -21,12 +23,12 @@ func TestASweepOnlyAnnouncesForThePartitionItPlannedFor(t *testing.T) {
 	r.onlySweeps()
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
-	p.with(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
-	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); !errors.Is(err, errMoved) {
+	p.With(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
+	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); !errors.Is(err, follow.ErrMoved) {
 		t.Errorf("it announces: %v", err)
 	}
-	p.with(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })
-	if err := r.sweeper.moveFloor(t.Context(), p); !errors.Is(err, errMoved) {
+	p.With(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })
+	if err := r.sweeper.moveFloor(t.Context(), p); !errors.Is(err, follow.ErrMoved) {
 		t.Errorf("it moves the floor: %v", err)
 	}
 	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Events != 5 || now.Last != 5 {
@@ -49,7 +51,7 @@ func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
 	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}
-	p.caughtUp(t.Context())
+	p.CaughtUp(t.Context())
 	if more, err := r.deleter.batch(t.Context(), p); err != nil || !more {
 		t.Fatal(more, err)
 	}
@@ -77,7 +79,7 @@ func TestNothingIsDeletedBeforeItsAnnouncementIsOnDisk(t *testing.T) {
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerSession: 2}, cfg, func(s *Service) {
 		s.deleter.every = 10 * time.Millisecond
 		for _, p := range s.partitions {
-			p.now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
 		}
 	})
 	all := r.publish(t, "s", "a", 5)
@@ -125,11 +127,11 @@ func TestEveryMetricMoves(t *testing.T) {
 		t.Errorf("%v trims are counted", n)
 	}
 	p := r.partitions[0]
-	p.with(func(l *ledger.Ledger) { l.Through -= 2 })
+	p.With(func(l *ledger.Ledger) { l.Through -= 2 })
 	if got := r.metric(t, "lag_events", ""); got != 2 {
 		t.Errorf("the lag is %v", got)
 	}
-	p.with(func(l *ledger.Ledger) { l.Through += 2 })
+	p.With(func(l *ledger.Ledger) { l.Through += 2 })
 	if got := r.metric(t, "tail_missed_total", ""); got != 0 {
 		t.Errorf("%v sequences were missed", got)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"rejoin/services/janitor/follow"
+
 	"rejoin/services/janitor/ledger"
 
 	"github.com/gofiber/fiber/v2"
@@ -107,16 +109,16 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 	for i := range list.Connections {
 		one := &list.Connections[i]
 		// A session may have many streams, and the ledger has others to answer in between.
-		p.with(func(l *ledger.Ledger) { one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
+		p.With(func(l *ledger.Ledger) { one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
 	}
 	return answerJSON(c, list)
 }
 
 // lifeOf returns the life of a session that is shown, and the session's partition.
-func (s *Service) lifeOf(name string) (life string, p *partition) {
+func (s *Service) lifeOf(name string) (life string, p *follow.Partition) {
 	p = s.partitions[s.backend.Log.Partition(name)]
 	rec, _ := s.backend.Sessions.Session(name)
-	p.with(func(l *ledger.Ledger) { life = l.Shown(name, rec).Life })
+	p.With(func(l *ledger.Ledger) { life = l.Shown(name, rec).Life })
 	return life, p
 }
 
@@ -155,7 +157,7 @@ func (s *Service) published(name string, limit int) []ledger.PublishedInfo {
 	life, p := s.lifeOf(name)
 	var newest []ledger.PublishedInfo
 	var through uint64
-	p.with(func(l *ledger.Ledger) { newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through })
+	p.With(func(l *ledger.Ledger) { newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through })
 	if len(newest) == 0 {
 		return []ledger.PublishedInfo{}
 	}

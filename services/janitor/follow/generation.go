@@ -1,4 +1,4 @@
-package janitor
+package follow
 
 import (
 	"context"
@@ -19,32 +19,32 @@ const generationRetry = 50 * time.Millisecond
 // generationTimeout bounds one attempt.
 const generationTimeout = 2 * time.Second
 
-// generations begins them.
-type generations struct {
-	log    *eventlog.Log
-	roster *roster
-	begun  prometheus.Counter
-	logger *slog.Logger
+// Generations begins them.
+type Generations struct {
+	Log    *eventlog.Log
+	Roster *Roster
+	Begun  prometheus.Counter
+	Logger *slog.Logger
 }
 
-// run makes sure, from the beginning of a term, that every partition has a
+// Run makes sure, from the beginning of a term, that every partition has a
 // generation for the servers that hold it. Publishing and tails wait up to 3 s for it after
 // a start of the server that they are connected to, so it waits for nothing itself. A term
 // ends with its connection, and so for a server that is alone it need be done only once.
-func (g *generations) run(ctx context.Context) {
+func (g *Generations) Run(ctx context.Context) {
 	complained := false
 	for lease.StillActing(ctx) == nil {
-		looks, seen := g.roster.all()
+		looks, seen := g.Roster.All()
 		err := g.beginAll(ctx, looks)
 		if err != nil && !complained && ctx.Err() == nil {
-			g.logger.Warn("cannot begin a generation", "error", err)
+			g.Logger.Warn("cannot begin a generation", "error", err)
 		}
 		complained = err != nil
 		var again <-chan time.Time
 		switch {
 		case err != nil:
 			again = time.After(generationRetry)
-		case !g.log.Clustered():
+		case !g.Log.Clustered():
 			return
 		}
 		select {
@@ -57,7 +57,7 @@ func (g *generations) run(ctx context.Context) {
 
 // beginAll does it for all partitions at once and returns the first error. looks is what
 // was seen of a cluster.
-func (g *generations) beginAll(ctx context.Context, looks []eventlog.Servers) error {
+func (g *Generations) beginAll(ctx context.Context, looks []eventlog.Servers) error {
 	ctx, cancel := context.WithTimeout(ctx, generationTimeout)
 	defer cancel()
 	var (
@@ -66,9 +66,9 @@ func (g *generations) beginAll(ctx context.Context, looks []eventlog.Servers) er
 		begun int
 		first error
 	)
-	for p := range g.log.Settings().Partitions {
+	for p := range g.Log.Settings().Partitions {
 		wg.Go(func() {
-			ok, err := g.log.BeginGeneration(ctx, p, looks...)
+			ok, err := g.Log.BeginGeneration(ctx, p, looks...)
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
@@ -81,8 +81,8 @@ func (g *generations) beginAll(ctx context.Context, looks []eventlog.Servers) er
 	}
 	wg.Wait()
 	if begun > 0 {
-		g.begun.Add(float64(begun))
-		g.logger.Info("the server was started anew, or most of those that hold a partition; generations begun", "partitions", begun)
+		g.Begun.Add(float64(begun))
+		g.Logger.Info("the server was started anew, or most of those that hold a partition; generations begun", "partitions", begun)
 	}
 	return first
 }

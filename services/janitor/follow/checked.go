@@ -1,4 +1,4 @@
-package janitor
+package follow
 
 import (
 	"context"
@@ -29,33 +29,33 @@ const (
 	maxAbsent = 1 << 20
 )
 
-// checker has the log say what is missing of each partition without an explanation, as far as
+// Checker has the log say what is missing of each partition without an explanation, as far as
 // its generation and its leader are concerned. Edges need to know it also while no janitor is
 // there.
-type checker struct {
-	partitions []*partition
-	logger     *slog.Logger
+type Checker struct {
+	Partitions []*Partition
+	Logger     *slog.Logger
 }
 
-// run works until ctx ends. A partition that has no leader holds up no other one.
-func (c *checker) run(ctx context.Context) {
+// Run works until ctx ends. A partition that has no leader holds up no other one.
+func (c *Checker) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, p := range c.partitions {
+	for _, p := range c.Partitions {
 		wg.Go(func() { c.follow(ctx, p) })
 	}
 	wg.Wait()
 }
 
-func (c *checker) follow(ctx context.Context, p *partition) {
+func (c *Checker) follow(ctx context.Context, p *Partition) {
 	complained := false
 	for pause := checkEvery; natsconn.Pause(ctx, pause); {
 		err := p.noteChecked(ctx)
 		if pause = checkEvery; err != nil {
 			pause = checkAgain
 		}
-		failed := err != nil && !errors.Is(err, errMoved)
+		failed := err != nil && !errors.Is(err, ErrMoved)
 		if failed && !complained && ctx.Err() == nil {
-			c.logger.Warn("cannot find out whether a partition is damaged; it is tried again", "partition", p.number, "error", err)
+			c.Logger.Warn("cannot find out whether a partition is damaged; it is tried again", "partition", p.Number, "error", err)
 		}
 		complained = failed
 	}
@@ -64,10 +64,10 @@ func (c *checker) follow(ctx context.Context, p *partition) {
 // noteChecked has the log say that all of the partition was read in its generation, and up
 // to which sequence entries are missing that nothing explains: of the ledger, and in a cluster of
 // the server that leads. The error is errMoved when that cannot be told at the moment.
-func (p *partition) noteChecked(ctx context.Context) error {
-	state, _ := p.log.State(p.number)
+func (p *Partition) noteChecked(ctx context.Context) error {
+	state, _ := p.Log.State(p.Number)
 	generation, damaged, known := "", uint64(0), false
-	p.with(func(l *ledger.Ledger) {
+	p.With(func(l *ledger.Ledger) {
 		if n := len(l.Generations); n > 0 && l.Exact() && p.compared(state) {
 			generation, damaged, known = l.Generations[n-1].ID, l.Damaged, true
 		}
@@ -77,7 +77,7 @@ func (p *partition) noteChecked(ctx context.Context) error {
 		return nil
 	case state.Checked() && damaged <= state.Damaged:
 		return nil
-	case state.Leader == "" && p.log.Clustered(): // an election is not over
+	case state.Leader == "" && p.Log.Clustered(): // an election is not over
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
@@ -85,7 +85,7 @@ func (p *partition) noteChecked(ctx context.Context) error {
 	if state.Leader != "" {
 		compare := p.listLeader
 		if state.Absent() > maxAbsent {
-			compare = p.countLeader
+			compare = p.CountLeader
 		}
 		var err error
 		if state, damaged, err = compare(ctx); err != nil {
@@ -95,28 +95,28 @@ func (p *partition) noteChecked(ctx context.Context) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	return p.log.SetChecked(ctx, p.number, state, damaged)
+	return p.Log.SetChecked(ctx, p.Number, state, damaged)
 }
 
 // listLeader compares the ledger with the files of the server that leads. The ledger has read
 // those of any server that holds the partition, and each of them may be damaged by itself. It
 // returns a look at that server, and the newest sequence that the ledger or the server lacks
 // without an explanation.
-func (p *partition) listLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
+func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	asOf, epoch := uint64(0), 0
-	p.with(func(l *ledger.Ledger) { asOf, epoch = l.Through, l.Epoch })
-	state, absent, err := p.log.Absent(ctx, p.number)
+	p.With(func(l *ledger.Ledger) { asOf, epoch = l.Through, l.Epoch })
+	state, absent, err := p.Log.Absent(ctx, p.Number)
 	if err != nil {
 		return state, 0, err
 	}
 	// What is deleted was announced before: when the ledger has come to where the log ended then, it
 	// knows everything that explains the list.
-	p.await(ctx, func(l *ledger.Ledger) bool { return l.Epoch != epoch || l.Through >= state.Last })
+	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Epoch != epoch || l.Through >= state.Last })
 	var found ledger.Damage
 	known := false
-	p.with(func(l *ledger.Ledger) {
+	p.With(func(l *ledger.Ledger) {
 		if l.Epoch != epoch || !l.Exact() || !l.Followed(state, asOf) || !l.HeardOf(state.Generation().ID) || !p.compared(state) || l.Through < state.Last {
-			err = errMoved
+			err = ErrMoved
 			return
 		}
 		found, known = l.Lacking(absent), p.lacking == state.Leader
@@ -127,19 +127,19 @@ func (p *partition) listLeader(ctx context.Context) (state eventlog.State, damag
 	})
 	if found.N > 0 && !known {
 		p.logger.Warn("the server that leads a partition lacks entries that others have; every stream may have lost events up to the last of them",
-			"partition", p.number, "leader", state.Leader, "from", found.From, "to", found.To, "entries", found.N)
+			"partition", p.Number, "leader", state.Leader, "from", found.From, "to", found.To, "entries", found.N)
 	}
 	return state, damaged, err
 }
 
-// countLeader is listLeader for a partition of which too much is deleted for a list: the server
+// CountLeader is listLeader for a partition of which too much is deleted for a list: the server
 // has everything when it has as many entries as the ledger. The error says that it has not, or that
 // something is being deleted.
-func (p *partition) countLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
+func (p *Partition) CountLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	balance, epoch := uint64(0), 0
-	p.with(func(l *ledger.Ledger) { balance, epoch = l.Balance(), l.Epoch })
+	p.With(func(l *ledger.Ledger) { balance, epoch = l.Balance(), l.Epoch })
 	whole := false
-	err = p.check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+	err = p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		whole = l.Epoch == epoch && l.Exact() && l.HeardOf(s.Generation().ID) && l.Has(s, balance)
 		state, damaged = s, l.Damaged
 	})

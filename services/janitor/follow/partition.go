@@ -1,4 +1,7 @@
-package janitor
+// Package follow keeps the ledger of each partition up to date: by a tail of the partition's
+// headers, and by looks at its leader. It also notices which servers hold a partition, begins a
+// generation after one has started, and compares the entries of a new leader.
+package follow
 
 import (
 	"context"
@@ -13,22 +16,22 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// partition keeps the ledger of one partition up to date.
+// Partition keeps the ledger of one partition up to date.
 //
 //	tail     calls start, handle and through, in this order of events
 //	follow   tells the ledger the first retained sequence, and looks at the server
 //	         when something was missed
 //
 // mu guards the ledger. It is never held across I/O.
-type partition struct {
-	number  int
-	log     *eventlog.Log
+type Partition struct {
+	Number  int
+	Log     *eventlog.Log
 	logger  *slog.Logger
 	settled time.Duration // after which what was announced may be deleted
-	cleared func()        // called for every =clear marker of a complete ledger
-	alarmed func()        // called while a session of a complete ledger, or the partition, holds too much
-	acts    func() bool   // reports whether this janitor acts
-	now     func() time.Time
+	Cleared func()        // called for every =clear marker of a complete ledger
+	Alarmed func()        // called while a session of a complete ledger, or the partition, holds too much
+	Acts    func() bool   // reports whether this janitor acts
+	Now     func() time.Time
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
@@ -40,21 +43,23 @@ type partition struct {
 	lacking string         // the leader that was found to lack entries, for its line in the log
 }
 
-func newPartition(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *partition {
-	return &partition{
-		number: p, log: log, logger: logger, settled: settled, cleared: func() {}, alarmed: func() {}, acts: func() bool { return false }, now: time.Now,
+// New returns a partition with an empty ledger. settled is after how long an announcement is surely
+// on disk.
+func New(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *Partition {
+	return &Partition{
+		Number: p, Log: log, logger: logger, settled: settled, Cleared: func() {}, Alarmed: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
-// tail follows the log until ctx ends.
-func (p *partition) tail(ctx context.Context) {
-	_ = p.log.Tail(ctx, p.number, eventlog.TailConfig{ // it ends with its context
+// Tail follows the log until ctx ends.
+func (p *Partition) Tail(ctx context.Context) {
+	_ = p.Log.Tail(ctx, p.Number, eventlog.TailConfig{ // it ends with its context
 		HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
 	})
 }
 
-func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error) {
+func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error) {
 	same, err := p.same(ctx, s)
 	if err != nil {
 		return 0, err
@@ -66,9 +71,9 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 		p.ledger.Drop()
 	}
 	after := p.ledger.Begin(s)
-	p.ledger.Stretches.Step = ledger.StepOf(p.log.Settings())
+	p.ledger.Stretches.Step = ledger.StepOf(p.Log.Settings())
 	if p.ledger.Epoch != epoch && through > 0 {
-		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.number, "through", through, "last", s.Last)
+		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.Number, "through", through, "last", s.Last)
 	}
 	p.tailed = s
 	return after, nil
@@ -78,7 +83,7 @@ func (p *partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 // another server than before: one that was started anew may have lost some of it. It may have
 // given the sequence of the newest entry to another one before there was a generation that
 // says so, and a damaged block leaves a hole inside.
-func (p *partition) same(ctx context.Context, s eventlog.State) (bool, error) {
+func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
 	newest, other := p.ledger.Newest, p.ledger.Follows(s) && !s.SameServer(p.tailed)
 	whole := !other || p.ledger.Intact(s)
@@ -86,7 +91,7 @@ func (p *partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	if !other || !whole || newest.Sequence < s.First { // the last: nothing that is in the ledger is there any more
 		return whole, nil
 	}
-	there, err := p.log.At(ctx, p.number, newest.Sequence)
+	there, err := p.Log.At(ctx, p.Number, newest.Sequence)
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 		return false, err
 	}
@@ -95,42 +100,42 @@ func (p *partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 
 // compared reports whether the ledger is of the log as the server of a state has it. The
 // caller holds mu.
-func (p *partition) compared(s eventlog.State) bool { return s.SameServer(p.tailed) }
+func (p *Partition) compared(s eventlog.State) bool { return s.SameServer(p.tailed) }
 
-func (p *partition) handle(e eventlog.Entry, _ uint64) {
+func (p *Partition) handle(e eventlog.Entry, _ uint64) {
 	p.mu.Lock()
-	cleared := p.ledger.Apply(e, p.now()) && p.ledger.Complete
+	cleared := p.ledger.Apply(e, p.Now()) && p.ledger.Complete
 	alarmed := p.ledger.Alarmed()
 	p.progress()
 	p.mu.Unlock()
 	if cleared {
-		p.cleared()
+		p.Cleared()
 	}
 	if alarmed {
-		p.alarmed()
+		p.Alarmed()
 	}
 }
 
-func (p *partition) through(sequence, _ uint64) {
+func (p *Partition) through(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ledger.Reach(sequence, p.now())
+	p.ledger.Reach(sequence, p.Now())
 	if !p.ready {
 		p.ready = true
-		p.logger.Debug("the ledger is complete", "partition", p.number)
+		p.logger.Debug("the ledger is complete", "partition", p.Number)
 	}
 	p.progress()
 }
 
 // progress wakes those who wait for the ledger to move. The caller holds mu.
-func (p *partition) progress() {
+func (p *Partition) progress() {
 	if p.waiting > 0 {
 		close(p.moved)
 		p.moved = make(chan struct{})
 	}
 	for _, d := range p.ledger.TakeDamage() {
 		p.logger.Warn("entries are missing that nothing explains; every stream may have lost events up to the last of them",
-			"partition", p.number, "from", d.From, "to", d.To, "entries", d.N)
+			"partition", p.Number, "from", d.From, "to", d.To, "entries", d.N)
 	}
 	if p.ledger.WantsLook() {
 		select {
@@ -150,13 +155,13 @@ const stuckAfter = 3 * time.Second
 // askEvery is how often a standby asks what the janitor that acts has deleted at most.
 const askEvery = 10 * time.Second
 
-// follow runs until ctx ends.
-func (p *partition) follow(ctx context.Context) {
+// Follow runs until ctx ends.
+func (p *Partition) Follow(ctx context.Context) {
 	var still eventlog.Standing
 	var looked, asked time.Time
 	for {
-		state, changed := p.log.State(p.number)
-		now := p.now()
+		state, changed := p.Log.State(p.Number)
+		now := p.Now()
 		p.mu.Lock()
 		if p.ledger.IsOf(state) {
 			p.note(state, now)
@@ -174,15 +179,15 @@ func (p *partition) follow(ctx context.Context) {
 				due = time.After(wait)
 			} else {
 				looked = time.Now()
-				if err := p.look(ctx); err == nil {
+				if err := p.Look(ctx); err == nil {
 					continue
 				}
 				due = time.After(lookEvery)
 			}
 		}
-		if now.Sub(asked) >= askEvery && !p.acts() {
+		if now.Sub(asked) >= askEvery && !p.Acts() {
 			asked = now
-			p.askDeleted(ctx)
+			p.AskDeleted(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -194,20 +199,20 @@ func (p *partition) follow(ctx context.Context) {
 	}
 }
 
-// note enters what was seen of the partition. The caller holds mu.
-func (p *partition) note(state eventlog.State, now time.Time) {
+// Note enters what was seen of the partition. The caller holds mu.
+func (p *Partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
-	l.Stretches.Step = ledger.StepOf(p.log.Settings())
+	l.Stretches.Step = ledger.StepOf(p.Log.Settings())
 	l.Advance(state.First, state.Last)
 	l.Hear(state, now)
 	l.Prune(now)
-	if !p.acts() {
+	if !p.Acts() {
 		for _, key := range l.Alarms() { // nobody hears them: the first sweep of a term looks at all
 			l.Hush(key)
 		}
 	}
-	if (ledger.Rules{MaxBytes: p.log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
-		p.alarmed()
+	if (ledger.Rules{MaxBytes: p.Log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
+		p.Alarmed()
 	}
 	if p.compared(state) && !l.HeardOf(state.Generation().ID) {
 		l.Generations = state.Generations // begun late: the life is the same
@@ -215,21 +220,21 @@ func (p *partition) note(state eventlog.State, now time.Time) {
 	}
 }
 
-// askDeleted forgets what the janitor that acts has deleted. It deletes in order, so of each
+// AskDeleted forgets what the janitor that acts has deleted. It deletes in order, so of each
 // trim the last entry tells.
-func (p *partition) askDeleted(ctx context.Context) {
+func (p *Partition) AskDeleted(ctx context.Context) {
 	var due []uint64
 	epoch := 0
-	p.with(func(l *ledger.Ledger) { due, epoch = l.DueTrims(p.now(), p.settled), l.Epoch })
+	p.With(func(l *ledger.Ledger) { due, epoch = l.DueTrims(p.Now(), p.settled), l.Epoch })
 	n := slices.IndexFunc(due, func(last uint64) bool {
-		_, err := p.log.At(ctx, p.number, last)
+		_, err := p.Log.At(ctx, p.Number, last)
 		return !errors.Is(err, eventlog.ErrNotFound)
 	})
 	if n < 0 {
 		n = len(due)
 	}
 	if n > 0 {
-		p.with(func(l *ledger.Ledger) {
+		p.With(func(l *ledger.Ledger) {
 			if l.Epoch == epoch {
 				l.OthersDeleted(due[n-1])
 			}
@@ -237,8 +242,8 @@ func (p *partition) askDeleted(ctx context.Context) {
 	}
 }
 
-// look looks at the server and tells the ledger.
-func (p *partition) look(ctx context.Context) error {
+// Look looks at the server and tells the ledger.
+func (p *Partition) Look(ctx context.Context) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		if same {
 			p.ledger.Looked(asOf, s)
@@ -250,11 +255,11 @@ func (p *partition) look(ctx context.Context) error {
 
 // lookThen looks at the server, and calls f under the lock: with the ledger's sequence when the
 // look began, and whether the ledger was not begun anew since.
-func (p *partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
+func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
 	p.mu.Lock()
 	asOf, epoch := p.ledger.Through, p.ledger.Epoch
 	p.mu.Unlock()
-	state, err := p.log.Look(ctx, p.number)
+	state, err := p.Log.Look(ctx, p.Number)
 	if err != nil {
 		return err
 	}
@@ -263,16 +268,16 @@ func (p *partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 	return f(state, asOf, p.ledger.Epoch == epoch)
 }
 
-// errMoved is returned when the partition is not the one that the ledger follows.
-var errMoved = errors.New("the partition is not what it was")
+// ErrMoved is returned when the partition is not the one that the ledger follows.
+var ErrMoved = errors.New("the partition is not what it was")
 
-// check looks at the server, and calls f with the state and the ledger if that is of the
+// Check looks at the server, and calls f with the state and the ledger if that is of the
 // partition and complete. Whoever changes the log does it first.
-func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
+func (p *Partition) Check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		l := p.ledger
 		if !same || !l.Complete || !l.Followed(s, asOf) || !p.compared(s) {
-			return errMoved
+			return ErrMoved
 		}
 		l.Looked(asOf, s)
 		p.progress()
@@ -281,15 +286,15 @@ func (p *partition) check(ctx context.Context, f func(eventlog.State, *ledger.Le
 	})
 }
 
-// with calls f with the ledger, under its lock.
-func (p *partition) with(f func(*ledger.Ledger)) {
+// With calls f with the ledger, under its lock.
+func (p *Partition) With(f func(*ledger.Ledger)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(p.ledger)
 }
 
-// await waits until ok says yes to the ledger, or ctx ends. ok is called under the lock.
-func (p *partition) await(ctx context.Context, ok func(*ledger.Ledger) bool) bool {
+// Await waits until ok says yes to the ledger, or ctx ends. ok is called under the lock.
+func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting++
@@ -308,9 +313,19 @@ func (p *partition) await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 	return true
 }
 
-// complete reports whether the ledger was complete once.
-func (p *partition) complete() bool {
+// Complete reports whether the ledger was complete once.
+func (p *Partition) Complete() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ready
+}
+
+// tailPatience is how long the tail is waited for to bring what was stored.
+const tailPatience = 5 * time.Second
+
+// CaughtUp waits until the ledger has what this janitor has stored.
+func (p *Partition) CaughtUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tailPatience)
+	defer cancel()
+	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Stored })
 }

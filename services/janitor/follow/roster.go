@@ -1,4 +1,4 @@
-package janitor
+package follow
 
 import (
 	"context"
@@ -26,27 +26,28 @@ const rosterGap = 3 * time.Second
 // rosterRefused is the pause after a look that the user was refused: each one is logged.
 const rosterRefused = time.Minute
 
-// maxRoster is how many looks that differ are kept.
-const maxRoster = 64
+// MaxRoster is how many looks that differ are kept.
+const MaxRoster = 64
 
-// roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
+// Roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
 // while nobody does, servers may be started anew one after the other.
-type roster struct {
+type Roster struct {
 	log    *eventlog.Log
 	logger *slog.Logger
 
 	mu    sync.Mutex
 	looks []eventlog.Servers // oldest first, without repetitions; an empty one for a gap
-	last  time.Time          // when the newest look was
+	Last  time.Time          // when the newest look was
 	seen  chan struct{}      // closed and replaced with every look
 }
 
-func newRoster(log *eventlog.Log, logger *slog.Logger) *roster {
-	return &roster{log: log, logger: logger, seen: make(chan struct{})}
+// NewRoster returns an empty roster, until Run.
+func NewRoster(log *eventlog.Log, logger *slog.Logger) *Roster {
+	return &Roster{log: log, logger: logger, seen: make(chan struct{})}
 }
 
-// run looks every second, and after every connection at once, until ctx ends.
-func (r *roster) run(ctx context.Context) {
+// Run looks every second, and after every connection at once, until ctx ends.
+func (r *Roster) Run(ctx context.Context) {
 	nc := r.log.Conn()
 	connected := nc.StatusChanged(nats.CONNECTED)
 	defer nc.RemoveStatusListener(connected)
@@ -54,7 +55,7 @@ func (r *roster) run(ctx context.Context) {
 	for {
 		pause := rosterPause
 		if nc.IsConnected() && r.log.Clustered() {
-			err := r.look(ctx)
+			err := r.Look(ctx)
 			if err != nil && errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 				pause = rosterRefused
 			}
@@ -72,9 +73,10 @@ func (r *roster) run(ctx context.Context) {
 	}
 }
 
-func (r *roster) look(ctx context.Context) error {
+// Look asks which servers hold the partitions.
+func (r *Roster) Look(ctx context.Context) error {
 	known := eventlog.Servers{}
-	looks, _ := r.all()
+	looks, _ := r.All()
 	for _, there := range looks {
 		maps.Copy(known, there)
 	}
@@ -85,26 +87,26 @@ func (r *roster) look(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if now.Sub(r.last) > rosterGap {
-		r.note(nil)
+	if now.Sub(r.Last) > rosterGap {
+		r.Note(nil)
 	}
-	r.note(there)
-	r.last = now
+	r.Note(there)
+	r.Last = now
 	close(r.seen)
 	r.seen = make(chan struct{})
 	return nil
 }
 
-// note keeps a look. The caller holds the lock.
-func (r *roster) note(there eventlog.Servers) {
+// Note keeps a look. The caller holds the lock.
+func (r *Roster) Note(there eventlog.Servers) {
 	if n := len(r.looks); n == 0 || !maps.Equal(r.looks[n-1], there) {
-		r.looks = append(slices.Clone(r.looks[max(n-maxRoster+1, 0):]), there)
+		r.looks = append(slices.Clone(r.looks[max(n-MaxRoster+1, 0):]), there)
 	}
 }
 
-// all returns what was seen, which nobody changes, and a channel that is closed with the
+// All returns what was seen, which nobody changes, and a channel that is closed with the
 // next look.
-func (r *roster) all() ([]eventlog.Servers, <-chan struct{}) {
+func (r *Roster) All() ([]eventlog.Servers, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.looks, r.seen
