@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 )
 
@@ -54,7 +56,7 @@ func newCall(h *held, stream string, ids []json.RawMessage) *call {
 	}
 	c.out.over = h.over
 	for _, id := range ids {
-		c.open = append(c.open, asked{id: id, key: idKey(id)})
+		c.open = append(c.open, asked{id: id, key: upstream.IDKey(id)})
 	}
 	return c
 }
@@ -76,7 +78,7 @@ func (c *call) accept() { c.tell(rpc.Answer{Status: http.StatusAccepted}) }
 
 // answered notes that the response to a request is stored.
 func (c *call) answered(id []byte) {
-	key := idKey(id)
+	key := upstream.IDKey(id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, a := range c.open {
@@ -89,7 +91,7 @@ func (c *call) answered(id []byte) {
 
 // waitsFor reports whether the response to this request is missing.
 func (c *call) waitsFor(id []byte) bool {
-	key := idKey(id)
+	key := upstream.IDKey(id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.open, func(a asked) bool { return a.key == key })
@@ -99,7 +101,7 @@ func (c *call) waitsFor(id []byte) bool {
 func (c *call) last(id []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.open) == 1 && c.open[0].key == idKey(id)
+	return len(c.open) == 1 && c.open[0].key == upstream.IDKey(id)
 }
 
 // cancel notes that the client has cancelled a request: the upstream need not answer it
@@ -191,12 +193,12 @@ func (c *call) take(it item) error {
 	}
 	it.final = m.IsResponse() && c.last(m.ID)
 	sequence, err := c.put(it)
-	if errors.Is(err, errTooLarge) {
+	if errors.Is(err, upstream.ErrTooLarge) {
 		if !m.IsResponse() {
 			c.drop(dropTooLarge, err)
 			return nil
 		}
-		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, errTooLarge.Error(), nil)
+		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil)
 		c.held.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
 		sequence, err = c.put(it)
 	}
@@ -226,21 +228,21 @@ func (c *call) drop(reason string, err error) {
 func (c *call) over(why error) {
 	switch {
 	case why == nil, errors.Is(why, errClosed):
-	case errors.Is(why, errStopping):
+	case errors.Is(why, upstream.ErrStopping):
 		c.accept() // the upstream may have it; the next bridge will see to it
 	case errors.Is(why, errEnded):
 		c.tell(ended())
-	case errors.Is(why, errTimeout):
-		c.fail(codeTimeout, errTimeout.Error(), failTimeout)
-	case errors.Is(why, errTooLarge):
-		c.fail(rpc.CodeInternal, errTooLarge.Error(), failTooLarge)
-	case errors.Is(why, errExited):
-		c.fail(rpc.CodeInternal, errExited.Error(), failLost)
-	case errors.Is(why, errGone), errors.Is(why, errNoStream), errors.Is(why, errCancelled):
-		c.fail(rpc.CodeInternal, errUnanswered.Error(), failLost)
+	case errors.Is(why, upstream.ErrTimeout):
+		c.fail(upstream.CodeTimeout, upstream.ErrTimeout.Error(), failTimeout)
+	case errors.Is(why, upstream.ErrTooLarge):
+		c.fail(rpc.CodeInternal, upstream.ErrTooLarge.Error(), failTooLarge)
+	case errors.Is(why, upstream.ErrExited):
+		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), failLost)
+	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, errCancelled):
+		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), failLost)
 	default:
 		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "stream", c.stream, "error", why)
-		c.fail(rpc.CodeInternal, errUnanswered.Error(), failLost)
+		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), failLost)
 	}
 }
 
@@ -281,7 +283,7 @@ func (c *call) close() {
 // that is too late, in the stream.
 func (c *call) refuse(a rpc.Answer) {
 	open, _ := c.left()
-	if c.tell(about(a, open)) {
+	if c.tell(upstream.About(a, open)) {
 		return
 	}
 	code, text := rpc.CodeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/mattn/go-shellwords"
 
 	"rejoin/shared/session"
@@ -148,7 +150,7 @@ func (c Config) Validate() error {
 var reserved = map[string]bool{
 	"Accept": true, "Content-Type": true, "Content-Length": true, "Host": true, "Connection": true,
 	"Transfer-Encoding": true, "Upgrade": true, "Last-Event-Id": true,
-	headerSession: true, headerVersion: true,
+	upstream.HeaderSession: true, upstream.HeaderVersion: true,
 }
 
 // credentials are the fields that edges keep to themselves.
@@ -217,3 +219,12 @@ func (c Config) withDefaults() Config {
 
 // closeTimeout bounds an attempt to end a session in the log.
 func (c Config) closeTimeout() time.Duration { return c.AckTimeout + 5*time.Second }
+
+// command returns how the processes of an MCP server are started; nil when there are none.
+func (c Config) command(environ []string) (*upstream.Command, error) {
+	argv, err := c.argv()
+	if argv == nil || err != nil {
+		return nil, err
+	}
+	return upstream.NewCommand(argv, environ, c.UpstreamEnv, c.UpstreamUser)
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -20,7 +22,7 @@ func (h *held) endNow(c rpc.Call) rpc.Answer {
 	case <-h.ended:
 		return rpc.Answer{Status: http.StatusNoContent}
 	case <-ctx.Done():
-		return busy("the session cannot be closed now")
+		return upstream.Busy("the session cannot be closed now")
 	}
 }
 
@@ -37,13 +39,13 @@ func (h *held) check(c rpc.Call) rpc.Answer {
 	lost := newCall(h, c.Stream, ids)
 	final, err := lost.hasFinal(ctx)
 	if err != nil {
-		return busy("the log cannot be read now")
+		return upstream.Busy("the log cannot be read now")
 	}
 	if final {
 		return accepted
 	}
 	if _, err := lost.recallOnce(ctx); err != nil { // some of a batch may be answered
-		return busy("the log cannot be read now")
+		return upstream.Busy("the log cannot be read now")
 	}
 	// Checks of two edges may come at once.
 	lost.out.nonce = "check"
@@ -84,4 +86,9 @@ func (c *call) hasEnd(ctx context.Context) (bool, error) {
 func (c *call) subject() event.Subject {
 	h := c.held
 	return event.Subject{Partition: h.service.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: c.stream}
+}
+
+// ended says that the session is over.
+func ended() rpc.Answer {
+	return upstream.Failure(http.StatusNotFound, rpc.CodeInvalid, errEnded.Error())
 }

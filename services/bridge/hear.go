@@ -5,24 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 )
 
 // read stores what the process writes, until its output ends.
 func (u *stdio) read() {
 	defer close(u.over)
-	l := newLines(&leftover{f: u.process.stdout}, u.service.maxBytes())
+	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.service.maxBytes())
 	var own *call
 	for {
-		var skim skimmer
-		line, err := l.next(skim.add)
-		if errors.Is(err, errTooLarge) {
+		var skim upstream.Skimmer
+		line, err := l.Next(skim.Add)
+		if errors.Is(err, upstream.ErrTooLarge) {
 			u.service.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
-			id := skim.response()
+			id := skim.Response()
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, errTooLarge.Error(), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil), nil
 		}
 		if err != nil {
 			return
@@ -59,7 +61,7 @@ func (u *stdio) isFirst(data []byte) bool {
 	opening := u.opening
 	u.mu.Unlock()
 	m, err := rpc.ParseMessage(data)
-	if opening == "" || err != nil || !m.IsResponse() || idKey(m.ID) != opening {
+	if opening == "" || err != nil || !m.IsResponse() || upstream.IDKey(m.ID) != opening {
 		return false
 	}
 	u.mu.Lock()
@@ -114,7 +116,7 @@ func (u *stdio) route(m rpc.Message) *spoken {
 	defer u.mu.Unlock()
 	if m.IsResponse() {
 		for _, s := range u.calls {
-			if s.keys[idKey(m.ID)] {
+			if s.keys[upstream.IDKey(m.ID)] {
 				return s
 			}
 		}
@@ -122,7 +124,7 @@ func (u *stdio) route(m rpc.Message) *spoken {
 	}
 	if token := m.Param("progressToken"); token != nil {
 		for _, s := range u.calls {
-			if s.tokens[idKey(token)] {
+			if s.tokens[upstream.IDKey(token)] {
 				return s
 			}
 		}

@@ -9,11 +9,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
 
-// upstream is a session's side of the MCP server. It is safe for concurrent use.
-type upstream interface {
+// peer is a session's side of the MCP server. It is safe for concurrent use.
+type peer interface {
 	// serve hands over requests and sees to them until the end. ctx ends with the session.
 	serve(ctx context.Context, c *call, client http.Header, data []byte)
 	// send hands over messages that are no requests.
@@ -37,7 +38,7 @@ type held struct {
 	life    string
 	owner   string // whose share it is of; see [clientOf]
 	begun   time.Time
-	up      upstream
+	up      peer
 	ctx     context.Context //nolint:containedctx // of all that is done for the session
 	end     context.CancelCauseFunc
 	over    chan struct{} // closed when the session has ended, and its streams with it
@@ -53,7 +54,7 @@ type held struct {
 	ending     bool
 }
 
-func newHeld(s *Service, name, life, owner string, up upstream) *held {
+func newHeld(s *Service, name, life, owner string, up peer) *held {
 	h := &held{service: s, name: name, life: life, owner: owner, begun: time.Now(), up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(s.life)
 	return h
@@ -101,7 +102,7 @@ func (h *held) run(work func()) bool {
 func (h *held) post(c rpc.Call) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
-		return failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
 	}
 	var ids []json.RawMessage
 	var cancel []string
@@ -110,12 +111,12 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 		m, err := rpc.ParseMessage(data)
 		switch {
 		case err != nil:
-			return failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
+			return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
 		case m.IsRequest():
 			ids = append(ids, m.ID)
-		case m.Is(methodCancelled):
-			cancel = append(cancel, idKey(m.Param("requestId")))
-		case m.Is(methodInitialized):
+		case m.Is(upstream.MethodCancelled):
+			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
+		case m.Is(upstream.MethodInitialized):
 			initialized = true
 		}
 	}
@@ -128,7 +129,7 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 		return h.notify(c, initialized)
 	}
 	if c.Stream == "" || c.Stream == rpc.Standalone {
-		return failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
 	}
 	return h.request(c, ids)
 }
@@ -174,7 +175,7 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := newCall(h, c.Stream, ids)
 	made.out.trace = c.Trace
 	if !h.service.open.enter(h.owner) {
-		return busy("the bridge has too many requests, or too many of this client's")
+		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	leave := func() { h.service.open.leave(h.owner) }
 	h.mu.Lock()
@@ -185,7 +186,7 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	h.mu.Unlock()
 	if twice {
 		leave()
-		return failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
+		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
 	if !h.run(func() {
 		defer h.forget(made, leave)
@@ -236,7 +237,7 @@ func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
 		reply <- a
 		switch {
 		case a.Status == http.StatusNotFound:
-			h.finish(errGone)
+			h.finish(upstream.ErrGone)
 		case a.Status == http.StatusAccepted && initialized:
 			h.listen(cursor{})
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
@@ -124,7 +126,7 @@ func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
-		w.Header().Set(headerSession, "left-behind")
+		w.Header().Set(upstream.HeaderSession, "left-behind")
 		w.stream()
 		<-r.Context().Done()
 	})
@@ -158,7 +160,7 @@ func TestAProcessThatEndsBehindItsFirstResponseHasAnswered(t *testing.T) {
 	}
 	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
 	u := &stdio{
-		service: &Service{cfg: testConfig("")}, process: &process{stdin: theirs},
+		service: &Service{cfg: testConfig("")}, process: &upstream.Process{Stdin: theirs},
 		writing: make(chan struct{}, 1), first: make(chan []byte, 1), over: make(chan struct{}),
 	}
 	close(u.over)
@@ -174,7 +176,7 @@ func TestASessionIDThatCannotBeKeptIsRefused(t *testing.T) {
 	for _, id := range []string{"\xff", strings.Repeat("x", 100_000)} {
 		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 		up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
-			w.Header().Set(headerSession, id)
+			w.Header().Set(upstream.HeaderSession, id)
 			w.json(response(string(m.ID)))
 		})
 		in := s.start(t, testConfig(up.URL))

@@ -26,13 +26,13 @@ import (
 const bridgeMode = "be-a-bridge"
 
 // bridgeProgram is a bridge until it is killed.
-func bridgeProgram(natsURL, upstream string) error {
+func bridgeProgram(natsURL, server string) error {
 	env := daemon.NewEnv(nil)
 	b, err := backend.Open(context.Background(), backend.Config{NATSURL: natsURL}, "bridge", env.Log, fast()...)
 	if err != nil {
 		return err
 	}
-	service, err := New(testConfig(upstream), b, env)
+	service, err := New(testConfig(server), b, env)
 	if err != nil {
 		return err
 	}
@@ -40,9 +40,9 @@ func bridgeProgram(natsURL, upstream string) error {
 }
 
 // startProgram starts a bridge as a program of its own, and returns what kills it.
-func (s *system) startProgram(t *testing.T, upstream string) (kill func()) {
+func (s *system) startProgram(t *testing.T, server string) (kill func()) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], bridgeMode, s.srv.URL(), upstream) //nolint:gosec,noctx // this program, killed below
+	cmd := exec.Command(os.Args[0], bridgeMode, s.srv.URL(), server) //nolint:gosec,noctx // this program, killed below
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

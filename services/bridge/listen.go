@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 )
 
@@ -29,13 +31,13 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		resp, err := r.get(ctx, client(), c.cursor().ID)
 		next := pause
 		switch {
-		case errors.Is(err, errGone):
-			c.held.finish(errGone)
+		case errors.Is(err, upstream.ErrGone):
+			c.held.finish(upstream.ErrGone)
 			return
-		case errors.Is(err, errNoStream):
+		case errors.Is(err, upstream.ErrNoStream):
 			return
 		case err == nil:
-			b := newBody(resp.Header, resp.Body, r.service.maxBytes())
+			b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
 			began := time.Now()
 			var came bool
 			came, err = r.read(p, c, b)
@@ -43,7 +45,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 			if errors.Is(err, errClosed) {
 				return
 			}
-			if errors.Is(err, errTooLarge) {
+			if errors.Is(err, upstream.ErrTooLarge) {
 				// It would come again. What is between it and now is lost with it.
 				c.drop(dropTooLarge, err)
 				c.restart()
@@ -52,11 +54,11 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 				pause = listenPause
 			}
 			next = pause
-			if b.retry() > 0 {
+			if b.Retry() > 0 {
 				if came || time.Since(began) > pollPause {
 					pause = pollPause
 				}
-				next = max(min(pause, pollPauseMax), b.retry())
+				next = max(min(pause, pollPauseMax), b.Retry())
 			}
 		}
 		if ctx.Err() != nil {

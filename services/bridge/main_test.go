@@ -85,9 +85,9 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	return &system{srv: srv, b: b}
 }
 
-func testConfig(upstream string) Config {
+func testConfig(server string) Config {
 	return Config{
-		Upstream: upstream, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
+		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
@@ -33,7 +35,7 @@ func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
 	for method, want := range map[string][]string{
 		"array":  {response("2"), response("1")},
 		"stream": {response("1"), note(1), note(2), response("2.0")},
-		"half":   {response("2"), `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"` + errUnanswered.Error() + `"}}`},
+		"half":   {response("2"), `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"` + upstream.ErrUnanswered.Error() + `"}}`},
 	} {
 		stream := newStream(t, "1", "2")
 		body := fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":%q},{"jsonrpc":"2.0","id":2,"method":"x"}]`, method)
@@ -68,7 +70,7 @@ func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 		stream, _ := s.request(t, name, "1", method)
 		all := s.finished(t, name, stream)
 		wantError(t, all, 1, "1")
-		if !strings.Contains(all[0], errTooLarge.Error()) {
+		if !strings.Contains(all[0], upstream.ErrTooLarge.Error()) {
 			t.Errorf("the error is %s", all[0])
 		}
 	}
@@ -115,7 +117,7 @@ func TestHeadersOnTheListReachTheServer(t *testing.T) {
 	stream := newStream(t, "1")
 	s.do(t, rpc.Call{
 		Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"x"}`),
-		Header: http.Header{"Accept-Language": {"de"}, "Authorization": {"Bearer a"}, "Cookie": {"a"}, "X-Key": {"mine"}, headerVersion: {"2025-06-18"}},
+		Header: http.Header{"Accept-Language": {"de"}, "Authorization": {"Bearer a"}, "Cookie": {"a"}, "X-Key": {"mine"}, upstream.HeaderVersion: {"2025-06-18"}},
 	})
 	s.finished(t, name, stream)
 	up.mu.Lock()
@@ -127,15 +129,15 @@ func TestHeadersOnTheListReachTheServer(t *testing.T) {
 		}
 	}
 	for field, want := range map[string]string{
-		"Accept-Language": "de", "Authorization": "", "Cookie": "", "X-Key": "secret, twice", headerVersion: "2025-06-18",
+		"Accept-Language": "de", "Authorization": "", "Cookie": "", "X-Key": "secret, twice", upstream.HeaderVersion: "2025-06-18",
 		"Accept": "application/json, text/event-stream", "Content-Type": "application/json",
 	} {
 		if got.Get(field) != want {
 			t.Errorf("%s is %q, want %q", field, got.Get(field), want)
 		}
 	}
-	if !strings.HasPrefix(got.Get(headerSession), "up-") {
-		t.Errorf("the session is %q", got.Get(headerSession))
+	if !strings.HasPrefix(got.Get(upstream.HeaderSession), "up-") {
+		t.Errorf("the session is %q", got.Get(upstream.HeaderSession))
 	}
 }
 

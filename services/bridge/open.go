@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -30,14 +32,14 @@ type metadata struct {
 func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	m, err := rpc.ParseMessage(c.Data)
 	if err != nil || !m.IsRequest() || !m.Is(rpc.MethodInitialize) {
-		return failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
 	}
 	id := m.ID
 	leave, err := s.limits.Enter(newRecord(c, nil))
 	if err != nil {
-		a := busy(err.Error())
+		a := upstream.Busy(err.Error())
 		a.Status = http.StatusTooManyRequests
-		return about(a, []json.RawMessage{id})
+		return upstream.About(a, []json.RawMessage{id})
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
@@ -48,7 +50,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	}
 	d, refused := dial(ctx, c, id)
 	if refused != nil {
-		return about(*refused, []json.RawMessage{id})
+		return upstream.About(*refused, []json.RawMessage{id})
 	}
 	if d.up == nil { // an error: there is no session
 		return rpc.Answer{Status: http.StatusOK, Data: d.response}
@@ -57,7 +59,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	if err != nil {
 		s.log.Warn("a session is not made", "session", c.Session, "error", err)
 		d.up.close(s.life, c.Header)
-		return about(busy("the session cannot be registered now"), []json.RawMessage{id})
+		return upstream.About(upstream.Busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
 	if c.Stream != "" {
 		w := newWriter(s, c.Session, life, c.Stream)
@@ -67,7 +69,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 			if h := s.held(c.Session); h != nil {
 				h.finish(errEnded)
 			}
-			return about(busy("the response cannot be stored now"), []json.RawMessage{id})
+			return upstream.About(upstream.Busy("the response cannot be stored now"), []json.RawMessage{id})
 		}
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: d.response}
@@ -75,7 +77,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 
 // dialled is a session at the upstream, or why there is none.
 type dialled struct {
-	up       upstream // nil when the response is an error
+	up       peer // nil when the response is an error
 	attach   func(*held)
 	id       string // the upstream's own name of the session
 	version  string
@@ -103,9 +105,9 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	if refused != nil {
 		return dialled{}, refused
 	}
-	r.id = resp.Header.Get(headerSession)
+	r.id = resp.Header.Get(upstream.HeaderSession)
 	m, data, err := s.response(resp, id)
-	if !s.run(func() { finish(resp) }) { // a server may leave the stream open
+	if !s.run(func() { upstream.Finish(resp) }) { // a server may leave the stream open
 		_ = resp.Body.Close()
 	}
 	d := dialled{up: r, id: r.id, response: data}
@@ -113,7 +115,7 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 		err = d.readVersion(m)
 	}
 	if len(r.id) > maxIDBytes || !fieldValue.MatchString(r.id) {
-		err = errSession // the registry could not keep it as it is
+		err = upstream.ErrSession // the registry could not keep it as it is
 	}
 	r.version = d.version
 	if err != nil || d.up == nil {
@@ -126,7 +128,7 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
 	u, err := startStdio(s, c.Session, clientOf(c))
 	if errors.Is(err, errBusy) {
-		a := busy(errBusy.Error())
+		a := upstream.Busy(errBusy.Error())
 		return dialled{}, &a
 	}
 	if err != nil {
@@ -140,7 +142,7 @@ func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage)
 		}
 	}
 	if err != nil || d.up == nil {
-		u.process.stop()
+		u.process.Stop()
 	}
 	return d, s.undialled(err)
 }
@@ -151,27 +153,27 @@ func (s *Service) undialled(err error) *rpc.Answer {
 		return nil
 	}
 	s.log.Warn("the MCP server did not answer initialize", "error", err)
-	a := unreachable(err)
+	a := upstream.Unreachable(err)
 	return &a
 }
 
 // response reads an answer up to the response to a request. What comes before it has no
 // session to belong to, and is left out.
 func (s *Service) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
-	b := newBody(resp.Header, resp.Body, s.maxBytes())
+	b := upstream.NewBody(resp.Header, resp.Body, s.maxBytes())
 	if b == nil {
-		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
+		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
 	}
 	for {
-		in, err := b.next()
+		in, err := b.Next()
 		if errors.Is(err, io.EOF) {
-			return rpc.Message{}, nil, errUnanswered
+			return rpc.Message{}, nil, upstream.ErrUnanswered
 		}
 		if err != nil {
 			return rpc.Message{}, nil, err
 		}
-		for _, data := range in.messages {
-			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && idKey(m.ID) == idKey(id) {
+		for _, data := range in.Messages {
+			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && upstream.IDKey(m.ID) == upstream.IDKey(id) {
 				return m, data, nil
 			}
 		}

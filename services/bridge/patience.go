@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"rejoin/services/bridge/upstream"
 )
 
 // cancelGrace is how long the upstream may go on without a message when the client has
@@ -24,7 +26,7 @@ type patience struct {
 // newPatience returns a context that ends with parent, or when nothing has come for
 // timeout; 0 or less means for ever. over must be called.
 func newPatience(parent context.Context, timeout time.Duration) (ctx context.Context, p *patience) {
-	p = &patience{timeout: max(timeout, 0), cause: errTimeout}
+	p = &patience{timeout: max(timeout, 0), cause: upstream.ErrTimeout}
 	ctx, p.end = context.WithCancelCause(parent)
 	p.wait()
 	return ctx, p

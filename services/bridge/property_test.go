@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"rejoin/services/bridge/upstream"
+
 	"pgregory.net/rapid"
 
 	"rejoin/shared/eventlog"
@@ -184,25 +186,25 @@ func FuzzBody(f *testing.F) {
 	f.Add("text/event-stream", "retry: 5\n\nid\ndata:\n\nevent: x\ndata: y\n\n")
 	f.Fuzz(func(t *testing.T, contentType, text string) {
 		const most = 100
-		b := newBody(http.Header{"Content-Type": {contentType}}, strings.NewReader(text), most)
+		b := upstream.NewBody(http.Header{"Content-Type": {contentType}}, strings.NewReader(text), most)
 		if b == nil {
 			return
 		}
 		for {
-			in, err := b.next()
+			in, err := b.Next()
 			if err != nil {
 				break
 			}
-			for _, data := range in.messages {
-				if len(data) > mostMessages*most+blockOverhead {
+			for _, data := range in.Messages {
+				if len(data) > upstream.MostMessages*most+upstream.BlockOverhead {
 					t.Errorf("a message has %d bytes", len(data))
 				}
 				if m, err := rpc.ParseMessage(data); err == nil {
 					_ = m.Param("_meta", "progressToken")
-					_ = idKey(m.ID)
+					_ = upstream.IDKey(m.ID)
 				}
 			}
 		}
-		_, _ = b.lastID(), b.retry()
+		_, _ = b.LastID(), b.Retry()
 	})
 }

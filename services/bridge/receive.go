@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/rpc"
@@ -32,20 +34,20 @@ func (s *Service) accept(msg *nats.Msg) {
 		s.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
 		err := a.Respond(msg)
 		if errors.Is(err, nats.ErrMaxPayload) {
-			err = failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
+			err = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
 		}
 		if err != nil {
 			s.log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
-		respond(failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
 		return
 	}
 	select {
 	case s.handling <- struct{}{}:
 	default:
-		respond(busy("the bridge has too much to do"))
+		respond(upstream.Busy("the bridge has too much to do"))
 		return
 	}
 	if !s.run(func() {
@@ -57,7 +59,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		respond(a)
 	}) {
 		<-s.handling
-		respond(busy(errStopping.Error()))
+		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
 }
 
@@ -78,6 +80,6 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case rpc.Check:
 		return h.check(c)
 	default:
-		return failure(http.StatusBadRequest, rpc.CodeInvalid, "the bridge does not know what to do")
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the bridge does not know what to do")
 	}
 }

@@ -7,13 +7,15 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 )
 
 // remote is a session at the upstream's endpoint. It is safe for concurrent use.
 type remote struct {
 	service  *Service
-	endpoint *endpoint
+	endpoint *upstream.Endpoint
 	id       string // the upstream's session; empty when it has none
 	version  string // of the protocol, as negotiated
 }
@@ -21,14 +23,14 @@ type remote struct {
 // header returns the header of a request: what is forwarded of a client's, and the
 // transport's own.
 func (r *remote) header(client http.Header) http.Header {
-	h := r.endpoint.chosen(client)
+	h := r.endpoint.Chosen(client)
 	if r.id != "" {
-		h.Set(headerSession, r.id)
+		h.Set(upstream.HeaderSession, r.id)
 	}
-	if version := client.Get(headerVersion); version != "" {
-		h.Set(headerVersion, version)
+	if version := client.Get(upstream.HeaderVersion); version != "" {
+		h.Set(upstream.HeaderVersion, version)
 	} else if r.version != "" {
-		h.Set(headerVersion, r.version)
+		h.Set(upstream.HeaderVersion, r.version)
 	}
 	return h
 }
@@ -37,16 +39,16 @@ func (r *remote) header(client http.Header) http.Header {
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
 	span := r.service.posts(ctx, client, header)
-	resp, err := r.endpoint.do(ctx, http.MethodPost, header, data)
+	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
 	posted(span, resp)
 	if err != nil {
-		a := unreachable(err)
+		a := upstream.Unreachable(err)
 		return nil, &a
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
-	a := refusal(resp)
+	a := upstream.Refusal(resp)
 	if a.Status == http.StatusNotFound && r.id == "" {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
 	}
@@ -55,11 +57,11 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 
 // send hands over messages that are no requests.
 func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
-	resp, refused := r.post(ctx, client, data)
+	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // Finish closes it
 	if refused != nil {
 		return *refused
 	}
-	finish(resp)
+	upstream.Finish(resp)
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
@@ -76,7 +78,7 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound {
-			c.held.finish(errGone)
+			c.held.finish(upstream.ErrGone)
 		}
 		c.refuse(*refused)
 	}
@@ -84,22 +86,22 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 
 // finish ends a call.
 func (r *remote) finish(c *call, client http.Header, why error) {
-	if errors.Is(why, errTimeout) {
+	if errors.Is(why, upstream.ErrTimeout) {
 		r.cancel(c, client)
 	}
-	if errors.Is(why, errGone) {
-		c.held.finish(errGone)
+	if errors.Is(why, upstream.ErrGone) {
+		c.held.finish(upstream.ErrGone)
 	}
 	c.over(why)
 }
 
 // cancel tells the upstream that nobody waits for the open requests any more.
 func (r *remote) cancel(c *call, client http.Header) {
-	ctx, cancel := context.WithTimeout(r.service.life, dialTimeout)
+	ctx, cancel := context.WithTimeout(r.service.life, upstream.DialTimeout)
 	defer cancel()
 	open, _ := c.left()
 	for _, id := range open {
-		_ = r.send(ctx, client, cancelled(id)) // it is over in any case
+		_ = r.send(ctx, client, upstream.Cancelled(id)) // it is over in any case
 	}
 }
 
@@ -108,28 +110,28 @@ func (r *remote) cancel(c *call, client http.Header) {
 func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.Header, resp *http.Response) error {
 	pause := firstPause
 	for {
-		b := newBody(resp.Header, resp.Body, r.service.maxBytes())
+		b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
 		if b == nil {
-			finish(resp)
-			return fmt.Errorf("%w: it sent %q", errUnanswered, resp.Header.Get("Content-Type"))
+			upstream.Finish(resp)
+			return fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
 		}
 		began := time.Now()
 		came, err := r.read(p, c, b)
-		finish(resp)
+		upstream.Finish(resp)
 		switch why := context.Cause(ctx); {
 		case c.done():
 			return nil
 		case why != nil:
 			return why
-		case errors.Is(err, errTooLarge), errors.Is(err, errClosed), errors.Is(err, errStopping):
+		case errors.Is(err, upstream.ErrTooLarge), errors.Is(err, errClosed), errors.Is(err, upstream.ErrStopping):
 			return err
 		case c.cursor().ID == "":
-			return fmt.Errorf("%w: %w", errUnanswered, err)
+			return fmt.Errorf("%w: %w", upstream.ErrUnanswered, err)
 		}
 		if came && time.Since(began) > pollPause { // else it ended at once, and may go on so
 			pause = firstPause
 		}
-		if resp, err = r.reconnect(ctx, c, client, max(pause, b.retry())); err != nil { //nolint:bodyclose // finish closes it
+		if resp, err = r.reconnect(ctx, c, client, max(pause, b.Retry())); err != nil { //nolint:bodyclose // finish closes it
 			return err
 		}
 		pause = min(2*pause, lastPause)
@@ -138,20 +140,20 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 
 // read stores the messages of an answer, and reports whether there were any. It returns
 // when all requests of c are answered, or with the reason why it cannot go on.
-func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
+func (r *remote) read(p *patience, c *call, b *upstream.Body) (came bool, err error) {
 	for {
-		in, err := b.next()
+		in, err := b.Next()
 		if err != nil {
-			c.moved(b.lastID())
+			c.moved(b.LastID())
 			return came, err
 		}
-		if len(in.messages) == 0 {
-			c.moved(b.lastID())
+		if len(in.Messages) == 0 {
+			c.moved(b.LastID())
 			continue // no message: the patience goes on
 		}
 		p.came()
-		for i, data := range in.messages {
-			if err := c.take(item{data: data, id: in.id, index: i}); err != nil {
+		for i, data := range in.Messages {
+			if err := c.take(item{data: data, id: in.ID, index: i}); err != nil {
 				return came, err
 			}
 			came = true
@@ -159,7 +161,7 @@ func (r *remote) read(p *patience, c *call, b *body) (came bool, err error) {
 		if !c.standalone() && c.done() {
 			return came, nil
 		}
-		c.moved(b.lastID())
+		c.moved(b.LastID())
 		p.wait()
 	}
 }
@@ -182,7 +184,7 @@ func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pau
 		if why := context.Cause(ctx); why != nil {
 			return nil, why
 		}
-		if errors.Is(err, errGone) || errors.Is(err, errNoStream) || time.Since(since) > r.service.cfg.OpenTimeout {
+		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.service.cfg.OpenTimeout {
 			return nil, err
 		}
 	}
@@ -193,23 +195,23 @@ func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pau
 func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*http.Response, error) {
 	h := r.header(client)
 	if lastID != "" {
-		h.Set(headerLastEvent, lastID)
+		h.Set(upstream.HeaderLastEvent, lastID)
 	}
-	resp, err := r.endpoint.do(ctx, http.MethodGet, h, nil)
+	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusOK && mediaType(resp.Header) == eventStream {
+	if resp.StatusCode == http.StatusOK && upstream.MediaType(resp.Header) == upstream.EventStream {
 		return resp, nil
 	}
-	finish(resp)
+	upstream.Finish(resp)
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotFound && r.id != "":
-		return nil, errGone
+		return nil, upstream.ErrGone
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusConflict:
 		return nil, fmt.Errorf("the MCP server answered GET with %d", code)
 	default:
-		return nil, fmt.Errorf("%w: it answered GET with %d", errNoStream, code)
+		return nil, fmt.Errorf("%w: it answered GET with %d", upstream.ErrNoStream, code)
 	}
 }
 
@@ -218,12 +220,12 @@ func (r *remote) close(ctx context.Context, client http.Header) {
 	if r.id == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, upstream.DialTimeout)
 	defer cancel()
-	resp, err := r.endpoint.do(ctx, http.MethodDelete, r.header(client), nil)
+	resp, err := r.endpoint.Do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
 		r.service.log.Info("a session is not ended at the MCP server", "error", err)
 		return
 	}
-	finish(resp) // 405: sessions of this server end by themselves
+	upstream.Finish(resp) // 405: sessions of this server end by themselves
 }

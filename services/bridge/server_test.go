@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/google/uuid"
 
 	"rejoin/shared/rpc"
@@ -70,7 +72,7 @@ func newServer(t testing.TB) *server {
 	s.on[rpc.MethodInitialize] = func(w *writing, _ *http.Request, m rpc.Message) {
 		s.mu.Lock()
 		if s.session != "" {
-			w.Header().Set(headerSession, s.session+uuid.NewString())
+			w.Header().Set(upstream.HeaderSession, s.session+uuid.NewString())
 		}
 		s.mu.Unlock()
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}`)
@@ -123,7 +125,7 @@ func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
 		return
 	case http.MethodDelete:
 		s.mu.Lock()
-		s.deleted = append(s.deleted, r.Header.Get(headerSession))
+		s.deleted = append(s.deleted, r.Header.Get(upstream.HeaderSession))
 		hang := s.onDelete
 		s.mu.Unlock()
 		if hang != nil {

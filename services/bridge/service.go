@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/backend"
@@ -41,9 +43,9 @@ type Service struct {
 	metrics  *metrics
 	traces   *tracing.Traces
 	bodies   bool // the debug lines about publishing show messages
-	endpoint *endpoint
+	endpoint *upstream.Endpoint
 
-	command *command // of a server that speaks stdio; nil when it speaks HTTP
+	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
 	doubtAfter  time.Duration                        // [doubtAfter], but for tests
 	unusedAfter time.Duration                        // [unusedAfter], but for tests
@@ -87,7 +89,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := newEndpoint(cfg)
+	static, err := cfg.header()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +100,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	b.Register("bridge", env.Metrics)
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: e, command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
 		limits:   session.NewLimits(cfg.Sessions, b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: newPlaces(cfg.MaxCalls, m.calls), running: newPlaces(cfg.MaxProcesses, m.processes),
@@ -121,7 +123,7 @@ func (s *Service) maxBytes() int { return s.backend.Log.Settings().MaxMessageByt
 // Run takes calls until ctx ends, then leaves the upstream alone and returns nil.
 func (s *Service) Run(ctx context.Context) error {
 	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer s.endpoint.close()
+	defer s.endpoint.Close()
 	alive, err := s.alone(ctx)
 	var records *records
 	if err == nil {
@@ -170,7 +172,7 @@ func (s *Service) stop() {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	s.endLife(errStopping)
+	s.endLife(upstream.ErrStopping)
 	s.work.Wait()
 	for {
 		select {
@@ -189,7 +191,7 @@ func (s *Service) closeAll() {
 	for _, h := range s.all() {
 		closing.Go(func() {
 			for _, c := range h.streams() {
-				c.over(errExited)
+				c.over(upstream.ErrExited)
 			}
 			if err := s.closeOnce(h); err != nil {
 				s.log.Warn("a session is left to the next bridge to end", "session", h.name, "error", err)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/rpc"
 )
 
@@ -23,7 +25,7 @@ import (
 // A call belongs to read while that has its turn, and to serve at the end.
 type stdio struct {
 	service *Service
-	process *process
+	process *upstream.Process
 	writing chan struct{} // holds a token while somebody writes
 	first   chan []byte   // the response to initialize
 	opening string        // idKey of initialize
@@ -54,7 +56,7 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 		s.endUnused()
 		return nil, errBusy
 	}
-	p, err := startProcess(s.command, s.log.With("session", session))
+	p, err := upstream.StartProcess(s.command, s.log.With("session", session))
 	if err != nil {
 		s.running.leave(client)
 		return nil, err
@@ -67,10 +69,10 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 		defer s.running.leave(client)
 		u.mind()
 	}) {
-		p.stop()
-		p.closeAll()
+		p.Stop()
+		p.CloseAll()
 		s.running.leave(client)
-		return nil, errStopping
+		return nil, upstream.ErrStopping
 	}
 	return u, nil
 }
@@ -82,19 +84,19 @@ func (u *stdio) mind() {
 	reading.Go(u.read)
 	select {
 	case <-u.over:
-	case <-u.process.exited:
+	case <-u.process.Exited:
 		<-u.over // what it has written before
 	case <-u.service.life.Done():
 	}
-	u.process.stop()
+	u.process.Stop()
 	reading.Wait()
-	u.process.closeAll()
+	u.process.CloseAll()
 	u.mu.Lock()
 	u.gone = true
 	h := u.held
 	u.mu.Unlock()
 	if h != nil {
-		h.finish(errExited)
+		h.finish(upstream.ErrExited)
 	}
 }
 
@@ -106,7 +108,7 @@ func (u *stdio) attach(h *held) {
 	u.mu.Unlock()
 	close(u.ready)
 	if gone {
-		h.finish(errExited)
+		h.finish(upstream.ErrExited)
 	}
 }
 
@@ -114,7 +116,7 @@ func (u *stdio) attach(h *held) {
 // errExited, and ctx's cause.
 func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
 	u.mu.Lock()
-	u.opening = idKey(id)
+	u.opening = upstream.IDKey(id)
 	u.mu.Unlock()
 	if err := u.write(ctx, data); err != nil {
 		return nil, err
@@ -127,7 +129,7 @@ func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte)
 		case response := <-u.first: // it came before
 			return response, nil
 		default:
-			return nil, errExited
+			return nil, upstream.ErrExited
 		}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -149,9 +151,9 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-u.writing }()
-	if err := u.process.write(data, time.Now().Add(u.service.cfg.OpenTimeout)); err != nil {
-		u.process.signal(syscall.SIGKILL)
-		return errExited
+	if err := u.process.Write(data, time.Now().Add(u.service.cfg.OpenTimeout)); err != nil {
+		u.process.Signal(syscall.SIGKILL)
+		return upstream.ErrExited
 	}
 	return nil
 }
@@ -159,7 +161,7 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 // send hands over messages that are no requests.
 func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
 	if err := u.write(ctx, data); err != nil {
-		return unreachable(err)
+		return upstream.Unreachable(err)
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
 }
@@ -170,7 +172,7 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	defer p.over()
 	call, ok := u.begin(c, p, data)
 	if !ok {
-		c.refuse(failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
+		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
 		return
 	}
 	why := u.write(ctx, data)
@@ -186,17 +188,17 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	call.turn <- struct{}{}
 	call.ended = true
 	<-call.turn
-	if errors.Is(why, errTimeout) {
+	if errors.Is(why, upstream.ErrTimeout) {
 		open, _ := c.left()
 		for _, id := range open {
-			_ = u.write(u.service.life, cancelled(id)) // it is over in any case
+			_ = u.write(u.service.life, upstream.Cancelled(id)) // it is over in any case
 		}
 	}
 	c.over(why)
 }
 
 // resume ends a call whose process has ended with the bridge before.
-func (u *stdio) resume(_ context.Context, c *call, _ http.Header) { c.over(errExited) }
+func (u *stdio) resume(_ context.Context, c *call, _ http.Header) { c.over(upstream.ErrExited) }
 
 // listen has nothing to do: all messages come on one stream.
 func (u *stdio) listen(context.Context, *call, func() http.Header) {}
@@ -204,7 +206,7 @@ func (u *stdio) listen(context.Context, *call, func() http.Header) {}
 // close ends the process.
 func (u *stdio) close(context.Context, http.Header) {
 	if u.process != nil {
-		u.process.stop()
+		u.process.Stop()
 	}
 }
 
@@ -225,13 +227,13 @@ func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
 		if err != nil || !m.IsRequest() {
 			continue
 		}
-		key := idKey(m.ID)
+		key := upstream.IDKey(m.ID)
 		if slices.ContainsFunc(u.calls, func(other *spoken) bool { return other.keys[key] }) {
 			return nil, false
 		}
 		s.keys[key] = true
 		if token := m.Param("_meta", "progressToken"); token != nil {
-			s.tokens[idKey(token)] = true
+			s.tokens[upstream.IDKey(token)] = true
 		}
 	}
 	u.calls = append(u.calls, s)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +18,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"rejoin/services/bridge/upstream"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -56,7 +61,7 @@ func stdioServer() {
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.Param("id"))
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 		case "hang", "notifications/initialized":
-		case "cancelled", methodCancelled:
+		case "cancelled", upstream.MethodCancelled:
 			say(`{"jsonrpc":"2.0","method":"cancelled","params":{"id":%s}}`, m.Param("requestId"))
 		case "huge":
 			say(`{"result":{"id":7,"x":"%s"},"jsonrpc":"2.0","id":%s}`, strings.Repeat("x", 3<<20), id)
@@ -265,15 +270,15 @@ func TestTheNextBridgeClosesSessionsWhoseProcessesHaveEnded(t *testing.T) {
 }
 
 func TestLinesAreBounded(t *testing.T) {
-	l := newLines(strings.NewReader("ab\n\n123456\n12345\nrest"), 5)
+	l := upstream.NewLines(strings.NewReader("ab\n\n123456\n12345\nrest"), 5)
 	var got []string
 	var rest strings.Builder
 	for {
-		line, err := l.next(func(part []byte) { rest.Write(part) })
+		line, err := l.Next(func(part []byte) { rest.Write(part) })
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if errors.Is(err, errTooLarge) {
+		if errors.Is(err, upstream.ErrTooLarge) {
 			line = []byte("too large")
 		}
 		got = append(got, string(line))
@@ -292,21 +297,63 @@ func FuzzSkimmer(f *testing.F) {
 		f.Add([]byte(data), 3)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, at int) {
-		var s skimmer
+		var s upstream.Skimmer
 		at = min(max(at, 0), len(data))
-		s.add(data[:at])
-		s.add(data[at:])
-		got := s.response()
+		s.Add(data[:at])
+		s.Add(data[at:])
+		got := s.Response()
 		m, err := rpc.ParseMessage(data)
-		if err != nil || strings.Contains(string(data), `\u`) || len(m.ID) > skimBytes {
+		if err != nil || strings.Contains(string(data), `\u`) || len(m.ID) > upstream.SkimBytes {
 			return // it only must not fail
 		}
 		want := ""
 		if m.IsResponse() && string(m.ID) != "null" {
-			want = idKey(m.ID)
+			want = upstream.IDKey(m.ID)
 		}
-		if got == nil && want != "" || got != nil && idKey(got) != want {
+		if got == nil && want != "" || got != nil && upstream.IDKey(got) != want {
 			t.Errorf("%q is taken for the response to %q", data, got)
 		}
 	})
+}
+
+// M7: an MCP server of another user reads the bridge's files, and has what that may do.
+func TestAttackStdioServerReadsFiles(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newSystem(t, eventlog.Settings{})
+	cfg := testConfig("")
+	cfg.MaxProcesses = 1
+	cfg.UpstreamCommand = "sh -c '" + `read -r request
+		printf "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"protocolVersion\":\"2025-11-25\",\"found\":\"%s\"}}\n" "$(id -u; id -g; id -G; echo $HOME; cat ` + secret + `; grep Cap /proc/self/status)" | tr "\n\t" "  "
+		echo; cat >/dev/null` + "'"
+	open := func() string {
+		t.Helper()
+		in := s.start(t, cfg)
+		defer in.stop()
+		a := s.do(t, rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
+		var m struct{ Result struct{ Found string } }
+		if err := json.Unmarshal(a.Data, &m); err != nil || a.Status != http.StatusOK {
+			t.Fatalf("%d %s, %v", a.Status, a.Data, err)
+		}
+		return m.Result.Found
+	}
+	if found := open(); !strings.Contains(found, " secret ") {
+		t.Errorf("a server of the bridge's own user has found %q", found)
+	}
+	cfg.UpstreamUser = "7654321:7654322"
+	if !upstream.MaySwitchUser() {
+		if _, err := New(cfg, s.b, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "CAP_SETUID") {
+			t.Errorf("the error is %v", err)
+		}
+		return
+	}
+	found := open()
+	if got := strings.Fields(found)[:4]; !slices.Equal(got, []string{"7654321", "7654322", "7654322", "/"}) {
+		t.Errorf("it runs as %q", got)
+	}
+	if strings.Contains(found, "secret") || !strings.Contains(found, "CapPrm: 0000000000000000 CapEff: 0000000000000000") {
+		t.Errorf("it has found %q", found)
+	}
 }

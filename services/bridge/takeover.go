@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -104,7 +106,7 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 }
 
 func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
-	var up upstream = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+	var up peer = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 	if s.command != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
@@ -122,7 +124,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
 	err := s.hold(h)
 	if s.command != nil {
-		h.finish(errExited)
+		h.finish(upstream.ErrExited)
 	}
 	return err
 }
@@ -217,7 +219,7 @@ func (c *call) repeated(data []byte) bool {
 // resume goes on with a call of another bridge, where the upstream offers that.
 func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 	if c.cursor().ID == "" {
-		c.over(errUnanswered)
+		c.over(upstream.ErrUnanswered)
 		return
 	}
 	ctx, p := c.wait(ctx)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
@@ -166,7 +168,7 @@ func TestAServerWithoutSessionsWorks(t *testing.T) {
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	for _, h := range up.headers {
-		if h.Get(headerSession) != "" {
+		if h.Get(upstream.HeaderSession) != "" {
 			t.Error("it was given a session")
 		}
 	}
@@ -180,7 +182,7 @@ func TestACancelledRequestEndsWithoutAMessage(t *testing.T) {
 		w.send("", note(0))
 		<-cancelled
 	})
-	up.handle(methodCancelled, func(w *writing, _ *http.Request, _ rpc.Message) {
+	up.handle(upstream.MethodCancelled, func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.WriteHeader(http.StatusAccepted)
 		close(cancelled)
 	})

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/services/bridge/upstream"
+
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/tracing"
@@ -43,7 +45,7 @@ type item struct {
 }
 
 // put stores an event, and returns its sequence, as long as ctx does not end between two
-// attempts. Errors are [errTooLarge], [errClosed], and ctx's cause.
+// attempts. Errors are [upstream.ErrTooLarge], [errClosed], and ctx's cause.
 func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 	e := eventlog.Event{
 		Session: w.session, Life: w.life, Stream: w.stream, Sole: w.stream != rpc.Standalone,
@@ -82,7 +84,7 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 			m.messages.WithLabelValues(resultStored).Inc()
 			return ack.Sequence, nil
 		case errors.Is(err, eventlog.ErrTooLarge):
-			return 0, errTooLarge
+			return 0, upstream.ErrTooLarge
 		case errors.Is(err, eventlog.ErrClosed):
 			return 0, errClosed
 		}

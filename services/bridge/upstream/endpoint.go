@@ -1,4 +1,6 @@
-package bridge
+// Package upstream speaks with an MCP server: over HTTP, or with a process on its standard input and
+// output. It knows messages and their IDs, and nothing of sessions, calls or the log.
+package upstream
 
 import (
 	"bytes"
@@ -16,41 +18,39 @@ import (
 
 // Header fields of the transport.
 const (
-	headerSession   = "Mcp-Session-Id"
-	headerVersion   = "Mcp-Protocol-Version"
-	headerLastEvent = "Last-Event-Id"
+	HeaderSession   = "Mcp-Session-Id"
+	HeaderVersion   = "Mcp-Protocol-Version"
+	HeaderLastEvent = "Last-Event-Id"
 )
 
 // idleTimeout is how long a connection is kept for the next request: less than the 5 s
 // of Node and uvicorn, so that no request meets the end of one.
 const idleTimeout = 3 * time.Second
 
-// dialTimeout bounds the making of a connection to the upstream.
-const dialTimeout = 10 * time.Second
+// DialTimeout bounds the making of a connection to the upstream.
+const DialTimeout = 10 * time.Second
 
-// endpoint is an MCP server that is reached over Streamable HTTP (MCP 2025-11-25,
+// Endpoint is an MCP server that is reached over Streamable HTTP (MCP 2025-11-25,
 // transports). It is safe for concurrent use.
-type endpoint struct {
+type Endpoint struct {
 	url     string
 	static  http.Header
 	forward []string
 	client  *http.Client
 }
 
-func newEndpoint(cfg Config) (*endpoint, error) {
-	static, err := cfg.header()
-	if err != nil {
-		return nil, err
-	}
-	e := &endpoint{url: cfg.Upstream, static: static}
-	for _, name := range cfg.ForwardHeader {
+// NewEndpoint returns where an MCP server listens. Each request has the static headers, and those
+// of the client that forward names.
+func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
+	e := &Endpoint{url: url, static: static}
+	for _, name := range forward {
 		e.forward = append(e.forward, textproto.CanonicalMIMEHeaderKey(name))
 	}
 	e.client = &http.Client{
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSHandshakeTimeout: dialTimeout,
+			DialContext:         (&net.Dialer{Timeout: DialTimeout}).DialContext,
+			TLSHandshakeTimeout: DialTimeout,
 			ForceAttemptHTTP2:   true,
 			DisableCompression:  true, // events would wait for a compressor's buffer
 			MaxIdleConnsPerHost: 256,
@@ -65,13 +65,14 @@ func newEndpoint(cfg Config) (*endpoint, error) {
 			return nil
 		},
 	}
-	return e, nil
+	return e
 }
 
-func (e *endpoint) close() { e.client.CloseIdleConnections() }
+// Close closes connections that nobody uses.
+func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 
-// chosen returns what of a client's header the upstream gets.
-func (e *endpoint) chosen(client http.Header) http.Header {
+// Chosen returns what of a client's header the upstream gets.
+func (e *Endpoint) Chosen(client http.Header) http.Header {
 	h := http.Header{}
 	for _, name := range e.forward {
 		if values := client.Values(name); len(values) > 0 {
@@ -81,8 +82,8 @@ func (e *endpoint) chosen(client http.Header) http.Header {
 	return h
 }
 
-// do makes a request. The answer's body must be closed. header is not changed.
-func (e *endpoint) do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
+// Do makes a request. The answer's body must be closed. header is not changed.
+func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
 	var content io.Reader
 	if data != nil {
 		content = bytes.NewReader(data)
@@ -119,16 +120,16 @@ const (
 	restBytes  = 64 << 10
 )
 
-// finish reads the little that may be left of an answer, and closes it.
-func finish(resp *http.Response) {
+// Finish reads the little that may be left of an answer, and closes it.
+func Finish(resp *http.Response) {
 	timer := time.AfterFunc(restWithin, func() { _ = resp.Body.Close() })
 	_, _ = io.CopyN(io.Discard, resp.Body, restBytes)
 	timer.Stop()
 	_ = resp.Body.Close()
 }
 
-// refusal makes the bridge's answer of an upstream's that is no success, and closes it.
-func refusal(resp *http.Response) rpc.Answer {
+// Refusal makes the bridge's answer of an upstream's that is no success, and closes it.
+func Refusal(resp *http.Response) rpc.Answer {
 	a := rpc.Answer{Status: resp.StatusCode, Header: http.Header{}}
 	for _, name := range rpc.AnswerHeaders {
 		if values := resp.Header.Values(name); len(values) > 0 {
@@ -151,14 +152,14 @@ func refusal(resp *http.Response) rpc.Answer {
 	return a
 }
 
-// unreachable is the answer when there was none of the upstream.
-func unreachable(err error) rpc.Answer {
+// Unreachable is the answer when there was none of the upstream.
+func Unreachable(err error) rpc.Answer {
 	switch {
-	case errors.Is(err, errStopping):
-		return busy(errStopping.Error())
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTimeout):
-		return failure(http.StatusGatewayTimeout, codeTimeout, "the MCP server did not answer in time")
+	case errors.Is(err, ErrStopping):
+		return Busy(ErrStopping.Error())
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, ErrTimeout):
+		return Failure(http.StatusGatewayTimeout, CodeTimeout, "the MCP server did not answer in time")
 	default:
-		return failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
+		return Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
 	}
 }

@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"encoding/json"
@@ -11,20 +11,20 @@ import (
 // retrySeconds is when a client that was told to come again does.
 const retrySeconds = 2
 
-// failure is an answer with a JSON-RPC error.
-func failure(status, code int, text string) rpc.Answer {
+// Failure is an answer with a JSON-RPC error.
+func Failure(status, code int, text string) rpc.Answer {
 	return rpc.Answer{Status: status, Data: rpc.ErrorMessage(nil, code, text, nil)}
 }
 
-// busy says that trying again may help.
-func busy(text string) rpc.Answer {
-	a := failure(http.StatusServiceUnavailable, rpc.CodeInternal, text)
+// Busy says that trying again may help.
+func Busy(text string) rpc.Answer {
+	a := Failure(http.StatusServiceUnavailable, rpc.CodeInternal, text)
 	a.Header = http.Header{"Retry-After": {strconv.Itoa(retrySeconds)}}
 	return a
 }
 
-// about gives an error the ID of the one request that it is about.
-func about(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
+// About gives an error the ID of the one request that it is about.
+func About(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
 	if len(ids) != 1 || len(a.Data) == 0 {
 		return a
 	}
@@ -42,6 +42,3 @@ func about(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
 	}
 	return a
 }
-
-// ended says that the session is over.
-func ended() rpc.Answer { return failure(http.StatusNotFound, rpc.CodeInvalid, errEnded.Error()) }

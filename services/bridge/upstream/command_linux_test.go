@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ func TestCommand_UserWithoutCapabilities(t *testing.T) {
 			got <- err
 			return
 		}
-		_, err := Config{UpstreamCommand: "x", UpstreamUser: "7654321:1"}.command(os.Environ())
+		_, err := NewCommand([]string{"x"}, os.Environ(), nil, "7654321:1")
 		got <- err
 	}()
 	if err := <-got; err == nil || !strings.Contains(err.Error(), "--upstream-user=7654321:1: the bridge must be root, or have CAP_SETUID") {
@@ -30,7 +30,7 @@ func TestCommand_UserWithoutCapabilities(t *testing.T) {
 }
 
 func TestWithoutAmbient(t *testing.T) {
-	if !maySwitchUser() {
+	if !MaySwitchUser() {
 		return // there are no capabilities to inherit
 	}
 	got := make(chan error)

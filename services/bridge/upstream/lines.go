@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"bufio"
@@ -7,21 +7,23 @@ import (
 	"io"
 )
 
-// lines reads lines of bounded length. It is not safe for concurrent use.
-type lines struct {
+// Lines reads lines of bounded length. It is not safe for concurrent use.
+type Lines struct {
 	r    *bufio.Reader
 	max  int
 	line []byte
 }
 
-func newLines(r io.Reader, maxBytes int) *lines {
-	return &lines{r: bufio.NewReader(r), max: maxBytes}
+// NewLines returns a reader of lines of at most maxBytes bytes; of longer ones it keeps what says
+// which request they answer.
+func NewLines(r io.Reader, maxBytes int) *Lines {
+	return &Lines{r: bufio.NewReader(r), max: maxBytes}
 }
 
-// next returns the next line without its end, good until the next call. What is behind
+// Next returns the next line without its end, good until the next call. What is behind
 // the last line end is no line. The error of a line that is too long is errTooLarge, and
 // the next one follows; rest is told of all of it.
-func (l *lines) next(rest func([]byte)) ([]byte, error) {
+func (l *Lines) Next(rest func([]byte)) ([]byte, error) {
 	l.line = l.line[:0]
 	long := false
 	for {
@@ -41,15 +43,15 @@ func (l *lines) next(rest func([]byte)) ([]byte, error) {
 		switch {
 		case err != nil: // the line goes on
 		case long:
-			return nil, errTooLarge
+			return nil, ErrTooLarge
 		default:
 			return l.line[:len(l.line)-1], nil
 		}
 	}
 }
 
-// skimmer finds the ID of a JSON-RPC message that is too long to be kept.
-type skimmer struct {
+// Skimmer finds the ID of a JSON-RPC message that is too long to be kept.
+type Skimmer struct {
 	depth   int
 	quoted  bool
 	escaped bool
@@ -59,11 +61,11 @@ type skimmer struct {
 	other   bool   // there is a method: it is no response
 }
 
-// skimBytes bounds what is kept of a key or an ID.
-const skimBytes = 256
+// SkimBytes bounds what is kept of a key or an ID.
+const SkimBytes = 256
 
-// add takes the next part of the message.
-func (s *skimmer) add(part []byte) {
+// Add takes the next part of the message.
+func (s *Skimmer) Add(part []byte) {
 	for _, b := range part {
 		s.keep(b)
 		switch {
@@ -82,7 +84,7 @@ func (s *skimmer) add(part []byte) {
 }
 
 // keep keeps what stands at the top of the message.
-func (s *skimmer) keep(b byte) {
+func (s *Skimmer) keep(b byte) {
 	if s.depth != 1 {
 		return
 	}
@@ -100,15 +102,15 @@ func (s *skimmer) keep(b byte) {
 		}
 	}
 	switch {
-	case !s.value && len(s.key) < skimBytes:
+	case !s.value && len(s.key) < SkimBytes:
 		s.key = append(s.key, b)
-	case s.value && string(s.key) == `"id"` && len(s.id) < skimBytes:
+	case s.value && string(s.key) == `"id"` && len(s.id) < SkimBytes:
 		s.id = append(s.id, b)
 	}
 }
 
-// response returns the ID that the message is the response to, or nil.
-func (s *skimmer) response() json.RawMessage {
+// Response returns the ID that the message is the response to, or nil.
+func (s *Skimmer) Response() json.RawMessage {
 	if s.other || s.depth != 0 || !json.Valid(s.id) || s.id[0] == '{' || s.id[0] == '[' || s.id[0] == 'n' {
 		return nil
 	}

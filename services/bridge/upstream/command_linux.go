@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"runtime"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maySwitchUser reports whether the bridge may start processes as another user, and end them.
-func maySwitchUser() bool {
+// MaySwitchUser reports whether the bridge may start processes as another user, and end them.
+func MaySwitchUser() bool {
 	var sets [2]unix.CapUserData // 32 capabilities each
 	if unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]) != nil {
 		return false

@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"context"
@@ -24,24 +24,24 @@ const (
 // stderrBytes is how much of a line of a process's stderr goes to the log.
 const stderrBytes = 8 << 10
 
-// process is a running program in a process group of its own.
+// Process is a running program in a process group of its own.
 //
 //	startProcess ──▶ wait: one goroutine, until the program has ended
 //	             └─▶ complain: one, stderr to the log
-type process struct {
+type Process struct {
 	log    *slog.Logger
 	cmd    *exec.Cmd
-	stdin  *os.File
-	stdout *os.File
+	Stdin  *os.File
+	Stdout *os.File
 	stderr *os.File
-	exited chan struct{}
+	Exited chan struct{}
 	work   sync.WaitGroup
 	end    sync.Once
 }
 
-// startProcess starts a program. stop must be called.
-func startProcess(c *command, log *slog.Logger) (*process, error) {
-	p := &process{log: log, exited: make(chan struct{})}
+// StartProcess starts a program. stop must be called.
+func StartProcess(c *Command, log *slog.Logger) (*Process, error) {
+	p := &Process{log: log, Exited: make(chan struct{})}
 	p.cmd = exec.Command(c.argv[0], c.argv[1:]...) //nolint:gosec,noctx // the operator's own command, which stop ends
 	p.cmd.Env = c.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
@@ -54,13 +54,13 @@ func startProcess(c *command, log *slog.Logger) (*process, error) {
 			}
 		}
 		if err != nil {
-			p.closeAll()
+			p.CloseAll()
 		}
 	}()
-	if theirs[0], p.stdin, err = os.Pipe(); err != nil {
+	if theirs[0], p.Stdin, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	if p.stdout, theirs[1], err = os.Pipe(); err != nil {
+	if p.Stdout, theirs[1], err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	if p.stderr, theirs[2], err = os.Pipe(); err != nil {
@@ -75,8 +75,9 @@ func startProcess(c *command, log *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-func (p *process) closeAll() {
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
+// CloseAll closes the bridge's ends of the pipes.
+func (p *Process) CloseAll() {
+	for _, f := range []*os.File{p.Stdin, p.Stdout, p.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -85,25 +86,26 @@ func (p *process) closeAll() {
 
 // wait waits for the program's end, and ends what it has left running: its group, and the
 // reading of what that has open.
-func (p *process) wait() {
+func (p *Process) wait() {
 	err := p.cmd.Wait()
 	p.log.Info("a process of the MCP server has ended", "state", p.cmd.ProcessState.String(), "error", err)
-	close(p.exited)
-	p.signal(syscall.SIGKILL)
+	close(p.Exited)
+	p.Signal(syscall.SIGKILL)
 	deadline := time.Now().Add(drainWithin)
-	_ = p.stdout.SetReadDeadline(deadline)
+	_ = p.Stdout.SetReadDeadline(deadline)
 	_ = p.stderr.SetReadDeadline(deadline)
 }
 
-func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+// Signal sends a signal to the process and those that it has started.
+func (p *Process) Signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
 
 // complain writes stderr to the log.
-func (p *process) complain() {
-	l := newLines(&leftover{f: p.stderr}, stderrBytes)
+func (p *Process) complain() {
+	l := NewLines(&Leftover{F: p.stderr}, stderrBytes)
 	for {
 		var long []byte
-		line, err := l.next(func(part []byte) { long = append(long, part[:min(len(part), stderrBytes-len(long))]...) })
-		if errors.Is(err, errTooLarge) {
+		line, err := l.Next(func(part []byte) { long = append(long, part[:min(len(part), stderrBytes-len(long))]...) })
+		if errors.Is(err, ErrTooLarge) {
 			line, err = long, nil
 		}
 		if err != nil {
@@ -113,37 +115,37 @@ func (p *process) complain() {
 	}
 }
 
-// leftover reads a pipe of a program. Once that has ended, which sets a deadline, it reads
+// Leftover reads a pipe of a program. Once that has ended, which sets a deadline, it reads
 // what is there, and no more: others may have the pipe open.
-type leftover struct{ f *os.File }
+type Leftover struct{ F *os.File }
 
-func (l *leftover) Read(b []byte) (int, error) {
-	n, err := l.f.Read(b)
+func (l *Leftover) Read(b []byte) (int, error) {
+	n, err := l.F.Read(b)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
 	// The deadline passed while somebody was busy with what was read before.
-	if err := l.f.SetReadDeadline(time.Now().Add(drainWithin)); err != nil {
+	if err := l.F.SetReadDeadline(time.Now().Add(drainWithin)); err != nil {
 		return 0, err
 	}
-	return l.f.Read(b)
+	return l.F.Read(b)
 }
 
-// write writes a line to the program, in at most the time that is left until the
+// Write writes a line to the program, in at most the time that is left until the
 // deadline. After an error the program has got a part of it, and is of no use any more.
-func (p *process) write(line []byte, deadline time.Time) error {
-	if err := p.stdin.SetWriteDeadline(deadline); err != nil {
+func (p *Process) Write(line []byte, deadline time.Time) error {
+	if err := p.Stdin.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
-	_, err := p.stdin.Write(append(line[:len(line):len(line)], '\n'))
+	_, err := p.Stdin.Write(append(line[:len(line):len(line)], '\n'))
 	return err
 }
 
-// stop ends the program: its input ends, then it is asked, then it is killed. It returns
+// Stop ends the program: its input ends, then it is asked, then it is killed. It returns
 // when nothing is left, and may be called repeatedly.
-func (p *process) stop() {
+func (p *Process) Stop() {
 	p.end.Do(func() {
-		_ = p.stdin.Close()
+		_ = p.Stdin.Close()
 		for _, step := range []struct {
 			grace  time.Duration
 			signal syscall.Signal
@@ -151,17 +153,17 @@ func (p *process) stop() {
 			if p.endsWithin(step.grace) {
 				break
 			}
-			p.signal(step.signal)
+			p.Signal(step.signal)
 		}
 		p.work.Wait()
 	})
 }
 
-func (p *process) endsWithin(d time.Duration) bool {
+func (p *Process) endsWithin(d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 		return true
 	case <-ctx.Done():
 		return false

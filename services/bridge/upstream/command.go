@@ -1,4 +1,4 @@
-package bridge
+package upstream
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// command is how the processes of an MCP server are started. It does not change.
-type command struct {
+// Command is how the processes of an MCP server are started. It does not change.
+type Command struct {
 	argv []string
 	env  []string            // all of their environment
 	user *syscall.Credential // whom they run as; nil: as the bridge
@@ -22,23 +22,19 @@ type command struct {
 // told to, besides LC_*. Any other may be a secret.
 var passedOn = []string{"PATH", "HOME", "LANG", "TZ", "TMPDIR"}
 
-// command returns how processes of UpstreamCommand are started in a bridge with this
-// environment; nil when there are none. Errors name the flag that is wrong, or that the
-// bridge may not follow.
-func (c Config) command(environ []string) (*command, error) {
-	argv, err := c.argv()
-	if argv == nil || err != nil {
-		return nil, err
-	}
-	cmd := &command{argv: argv, env: []string{}} // nil would be all of the bridge's
-	names := slices.Concat(passedOn, c.UpstreamEnv)
-	if c.UpstreamUser != "" {
-		credential, home, err := account(c.UpstreamUser)
-		if err == nil && !maySwitchUser() {
+// NewCommand returns how processes of a program are started in a bridge with this environment, of
+// which more names the variables that they get besides the usual ones. They run as a user, or, if
+// that is empty, as the bridge. Errors name the flag.
+func NewCommand(argv, environ, more []string, as string) (*Command, error) {
+	cmd := &Command{argv: argv, env: []string{}} // nil would be all of the bridge's
+	names := slices.Concat(passedOn, more)
+	if as != "" {
+		credential, home, err := account(as)
+		if err == nil && !MaySwitchUser() {
 			err = errors.New("the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--upstream-user=%s: %w", c.UpstreamUser, err)
+			return nil, fmt.Errorf("--upstream-user=%s: %w", as, err)
 		}
 		cmd.user, cmd.env = credential, append(cmd.env, "HOME="+home)
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "HOME" || name == "TMPDIR" })

@@ -1,0 +1,30 @@
+package upstream
+
+import "errors"
+
+var (
+	// ErrStopping is the cause of contexts that end with the service.
+	ErrStopping = errors.New("the bridge stops")
+
+	// ErrTimeout is the cause of a call that was without any message for too long.
+	ErrTimeout = errors.New("the MCP server sent nothing for too long")
+
+	// ErrGone is returned when the upstream does not know the session any more.
+	ErrGone = errors.New("the MCP server does not know the session")
+
+	// ErrExited is returned when the upstream's process has ended.
+	ErrExited = errors.New("the process of the MCP server has ended")
+
+	// ErrSession is returned when the upstream's name of a session is not visible ASCII
+	// (MCP 2025-11-25, session management), or too long.
+	ErrSession = errors.New("the MCP server's session ID is not valid")
+
+	// ErrNoStream is returned when the upstream has no stream to read or to resume.
+	ErrNoStream = errors.New("the MCP server offers no stream")
+
+	// ErrUnanswered is the cause of a call whose upstream has ended it without a response.
+	ErrUnanswered = errors.New("the MCP server ended the request without a response")
+
+	// ErrTooLarge is returned when a message of the upstream is larger than the log takes.
+	ErrTooLarge = errors.New("a message of the MCP server is too large")
+)
