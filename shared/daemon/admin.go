@@ -66,9 +66,6 @@ func NewAdmin(cfg Config, env Env) (*Admin, error) {
 // Addr returns the address that the admin port is bound to.
 func (a *Admin) Addr() net.Addr { return a.ln.Addr() }
 
-// Close frees the port of an Admin that was not run.
-func (a *Admin) Close() error { return a.ln.Close() }
-
 // Run serves until ctx ends, then ends the profiles that are being taken and
 // waits up to 5 s for other requests. It returns nil after an end that ctx
 // asked for. An Admin runs once.

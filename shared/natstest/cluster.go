@@ -67,18 +67,6 @@ func (c *Cluster) Named(name string) *Server {
 	return nil
 }
 
-// Follower returns a server that does not lead the cluster's JetStream.
-func (c *Cluster) Follower() *Server {
-	c.t.Helper()
-	for _, s := range c.Servers {
-		if s.srv != nil && !s.srv.JetStreamIsLeader() {
-			return s
-		}
-	}
-	c.t.Fatal("all servers lead")
-	return nil
-}
-
 // WaitCurrent waits until all servers are there and have all that is stored.
 func (c *Cluster) WaitCurrent() {
 	c.t.Helper()
