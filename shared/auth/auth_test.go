@@ -584,7 +584,7 @@ func BenchmarkVerify(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					if anew {
-						v.memory.newer = nil
+						v.memory.Purge()
 					}
 					if _, err := v.Verify(b.Context(), token); err != nil {
 						b.Fatal(err)

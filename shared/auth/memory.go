@@ -2,8 +2,9 @@ package auth
 
 import (
 	"crypto/sha256"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 const (
@@ -11,7 +12,7 @@ const (
 	// is taken out of a key set may be good for as much longer.
 	memoryAge = time.Minute
 
-	// memorySize is how many tokens are remembered, give or take a half.
+	// memorySize is how many tokens are remembered: those used last.
 	memorySize = 8192
 )
 
@@ -20,9 +21,7 @@ const (
 // other algorithms. It holds no token, only hashes. Only good ones get in, so strangers
 // cannot push out others'. It is safe for concurrent use.
 type memory struct {
-	mu sync.Mutex
-	// When newer is full it becomes the older, which is forgotten.
-	newer, older map[[sha256.Size]byte]remembered
+	*lru.Cache[[sha256.Size]byte, remembered]
 }
 
 type remembered struct {
@@ -30,35 +29,20 @@ type remembered struct {
 	until  time.Time
 }
 
-func (m *memory) recall(token string, now time.Time) (Grants, bool) {
-	hash := sha256.Sum256([]byte(token))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, ok := m.newer[hash]
-	if !ok {
-		if r, ok = m.older[hash]; ok {
-			m.put(hash, r)
-		}
-	}
+func newMemory() memory {
+	cache, _ := lru.New[[sha256.Size]byte, remembered](memorySize) // fails only without a size
+	return memory{cache}
+}
+
+func (m memory) recall(token string, now time.Time) (Grants, bool) {
+	r, ok := m.Get(sha256.Sum256([]byte(token)))
 	return r.grants, ok && now.Before(r.until)
 }
 
-func (m *memory) remember(token string, grants Grants, now time.Time) {
+func (m memory) remember(token string, grants Grants, now time.Time) {
 	until := now.Add(memoryAge)
 	if grants.Expires.Before(until) {
 		until = grants.Expires
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.put(sha256.Sum256([]byte(token)), remembered{grants, until})
-}
-
-func (m *memory) put(hash [sha256.Size]byte, r remembered) {
-	if len(m.newer) >= memorySize/2 {
-		m.newer, m.older = nil, m.newer
-	}
-	if m.newer == nil {
-		m.newer = make(map[[sha256.Size]byte]remembered)
-	}
-	m.newer[hash] = r
+	m.Add(sha256.Sum256([]byte(token)), remembered{grants, until})
 }

@@ -59,7 +59,7 @@ func TestAGoodTokenIsCheckedOnceAMinuteAndNeverBeyondItsEnd(t *testing.T) {
 }
 
 func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
-	var m memory
+	m := newMemory()
 	grants := Grants{Subject: "alice", Expires: noon.Add(time.Hour)}
 	m.remember("used", grants, noon)
 	for i := range 3 * memorySize {
@@ -67,7 +67,7 @@ func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 		if _, ok := m.recall("used", noon); !ok {
 			t.Fatalf("forgotten after %d others", i)
 		}
-		if n := len(m.newer) + len(m.older); n > memorySize {
+		if n := m.Len(); n > memorySize {
 			t.Fatalf("%d are remembered", n)
 		}
 	}

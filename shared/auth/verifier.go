@@ -52,7 +52,7 @@ func NewVerifier(cfg Config, log *slog.Logger) (*Verifier, error) {
 }
 
 func newVerifier(cfg Config, log *slog.Logger, now func() time.Time) (*Verifier, error) {
-	v := &Verifier{now: now}
+	v := &Verifier{now: now, memory: newMemory()}
 	switch {
 	case cfg.SecretFile != "":
 		secret, err := ReadSecret(cfg.SecretFile)
