@@ -143,6 +143,37 @@ func TestKeySet(t *testing.T) {
 	}
 }
 
+func TestParseKeySet_OneKey(t *testing.T) {
+	ring := newKeyring(t)
+	for _, tt := range []struct {
+		member string
+		value  any
+		want   int
+	}{
+		{"e", "AQAB", 1},
+		{"e", "AQ", 0},           // 1
+		{"e", "Ag", 0},           // 2
+		{"e", "BA", 0},           // 4
+		{"e", "AQAAAAAAAQAB", 0}, // more than 64 bits, of which the last are 65537
+		{"e", "AQAB==", 0},
+		// What is not used to check a signature does not matter.
+		{"x5u", "http://127.0.0.1:1/certificates", 1},
+		{"x5c", []string{"AAAA"}, 1},
+		{"x5c", "AAAA", 1},
+		{"key_ops", []string{"verify", "new"}, 1},
+	} {
+		key := ring.rsaJWK("r")
+		key[tt.member] = tt.value
+		data, err := json.Marshal(map[string]any{"keys": []any{key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys, err := parseKeySet(data); len(keys) != tt.want {
+			t.Errorf("%s = %v: %d keys, want %d: %v", tt.member, tt.value, len(keys), tt.want, err)
+		}
+	}
+}
+
 func TestATokenWithoutAKeyIDFitsOneKeyOnly(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	is.serve(ring.edJWK("1"), newKeyring(t).edJWK("2"))
