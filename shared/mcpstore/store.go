@@ -3,7 +3,6 @@ package mcpstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -164,19 +163,12 @@ func (s *Store) open(ctx context.Context, at place, life string, mayBeNew bool) 
 // [session.ErrClosed] when it has ended.
 func (s *Store) register(ctx context.Context, name string) (rec session.Record, created bool, err error) {
 	sessions := s.backend.Sessions
-	if rec, err = sessions.Learn(ctx, name); errors.Is(err, session.ErrNotFound) {
-		rec, err = sessions.Create(ctx, session.New(name, s.cfg.Owner, nil, time.Now()))
-		if err == nil {
-			return rec, true, nil
-		}
-		if errors.Is(err, session.ErrExists) {
-			rec, err = sessions.Get(ctx, name)
-		}
-	}
-	if err == nil && rec.State != session.Open {
-		err = fmt.Errorf("%w: session %s", session.ErrClosed, name)
-	}
-	return rec, false, err
+	rec, err = sessions.Ensure(ctx, name, func() (session.Record, error) {
+		rec, err := sessions.Create(ctx, session.New(name, s.cfg.Owner, nil, time.Now()))
+		created = err == nil
+		return rec, err
+	})
+	return rec, created, err
 }
 
 // closeWithin bounds SessionClosed, during which the SDK holds a lock.
