@@ -152,7 +152,7 @@ func (u *underWay) refused(err error) error {
 	}
 	m := u.message
 	u.service.streams.ended(m.session, m.stream)
-	u.service.endings.add(m.session, u.session.Life, m.stream)
+	u.service.endings.Add(ending{m.session, u.session.Life, m.stream}, struct{}{})
 	why := u.whyEnded
 	if m.batch != nil {
 		why = func() error { return m.batch.once(u.whyEnded) }

@@ -75,6 +75,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		places:     quota.NewPool(int64(cfg.MaxInFlight)),
 		arrays:     make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
 		longArrays: make(chan struct{}, max(runtime.GOMAXPROCS(0)/4, 1)),
+		endings:    newEndings(),
 		ids:        newIDs(),
 		memory:     env.Memory,
 		sessions:   limits,
