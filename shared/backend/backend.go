@@ -148,10 +148,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 		if b.Log != nil {
 			b.Log.Close()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryEvery):
-		}
+		natsconn.Pause(ctx, retryEvery)
 	}
 	if errors.Is(err, eventlog.ErrMismatch) && cfg.NATSURL != "" { // without it NATS is in this process
 		err = fmt.Errorf("%s: %w; --nats-url chooses another server", nc.ConnectedUrlRedacted(), err)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natsconn"
 )
 
 const (
@@ -45,10 +47,8 @@ func settled(ctx context.Context, write func() error) error {
 		if !busy(err) || time.Now().After(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, busyEvery) {
 			return err
-		case <-time.After(busyEvery):
 		}
 	}
 }

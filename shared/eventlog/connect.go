@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natsconn"
 )
 
 // Connect opens a connection to NATS that reconnects for ever and never buffers
@@ -62,10 +64,8 @@ func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) erro
 			log.Info("waiting for JetStream", "reason", err)
 			said = true
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, retryEvery) {
 			return errors.Join(ErrUnavailable, err, ctx.Err())
-		case <-time.After(retryEvery):
 		}
 	}
 }

@@ -101,10 +101,8 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 			log.Info("waiting for the log", "reason", err)
 			said = true
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, retryEvery) {
 			return nil, fmt.Errorf("the log is not there (%w): %w", err, ctx.Err())
-		case <-time.After(retryEvery):
 		}
 	}
 }

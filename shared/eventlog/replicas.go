@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natsconn"
 )
 
 // current returns how many of the servers that hold a stream have all of it, the leader
@@ -48,10 +50,8 @@ func (l *Log) waitCurrent(ctx context.Context, name string) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, currentEvery) {
 			return errors.Join(fmt.Errorf("%w: %d replicas of %s are current yet", ErrUnavailable, n, name), err)
-		case <-time.After(currentEvery):
 		}
 	}
 }

@@ -50,10 +50,8 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 			return ctx.Err()
 		}
 		l.log.Debug("a tail was interrupted", "partition", p, "reason", err)
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, tailRetry) {
 			return ctx.Err()
-		case <-time.After(tailRetry):
 		}
 	}
 }

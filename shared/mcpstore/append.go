@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 )
 
@@ -78,10 +79,8 @@ func patiently(ctx context.Context, try func() error) error {
 		if err == nil || !passing(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, attemptEvery) {
 			return err
-		case <-time.After(attemptEvery):
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 )
 
@@ -32,10 +33,8 @@ func (s *Store) mend(ctx context.Context) {
 		case <-s.poked:
 		}
 		for s.mendAll(ctx) {
-			select {
-			case <-ctx.Done():
+			if !natsconn.Pause(ctx, mendEvery) {
 				return
-			case <-time.After(mendEvery):
 			}
 		}
 	}

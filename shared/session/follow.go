@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -88,10 +87,7 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 func (r *Registry) pause(ctx context.Context) {
 	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
-	select {
-	case <-ctx.Done():
-	case <-time.After(retryEvery):
-	}
+	natsconn.Pause(ctx, retryEvery)
 }
 
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {

@@ -139,10 +139,8 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 			r.kv = bucket.Patient(kv)
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, retryEvery) {
 			return nil, fmt.Errorf("the session registry is not there (%w): %w", err, ctx.Err())
-		case <-time.After(retryEvery):
 		}
 	}
 	followCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
