@@ -14,8 +14,7 @@ type Lines struct {
 	line []byte
 }
 
-// NewLines returns a reader of lines of at most maxBytes bytes; of longer ones it keeps what says
-// which request they answer.
+// NewLines returns a reader of lines of at most maxBytes bytes.
 func NewLines(r io.Reader, maxBytes int) *Lines {
 	return &Lines{r: bufio.NewReader(r), max: maxBytes}
 }
