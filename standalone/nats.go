@@ -35,7 +35,7 @@ type natsServer struct {
 
 // startNATS starts a server with its store in the folder, and waits until it takes
 // connections. addr is where programs outside this one reach it, empty for nowhere; guarded
-// says that it takes nobody without the key in the folder. It syncs its files every
+// says that it takes no client without the key in the folder. It syncs its files every
 // syncInterval, or after each write when that is 0. Errors wrap [ErrServer] or [ErrFolder].
 func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
 	n := &natsServer{failed: &failure{folder: f.path, over: make(chan struct{})}}

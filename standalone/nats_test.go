@@ -20,7 +20,7 @@ func guarded(t *testing.T) []string {
 	return []string{"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience}
 }
 
-// With access control nobody else reaches the embedded server, unless it is told to listen.
+// With access control only the program reaches the embedded server, unless it listens.
 func TestNATS_NotAsked(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
@@ -29,7 +29,7 @@ func TestNATS_NotAsked(t *testing.T) {
 		t.Errorf("it listens\n%s", r.log)
 	}
 	if _, err := os.Stat(filepath.Join(data, keyFile)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("there is a key for nobody: %v", err)
+		t.Errorf("there is a key without a use: %v", err)
 	}
 	r.stop()
 }

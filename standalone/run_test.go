@@ -31,7 +31,7 @@ func parsed(t *testing.T, args ...string) Config {
 	return cfg
 }
 
-// Run leaves nothing behind, whenever it is told to stop.
+// Run leaves nothing behind, whenever it is stopped.
 func TestRun_EndsCleanly(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")

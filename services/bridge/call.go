@@ -38,7 +38,7 @@ type call struct {
 	stream string
 	began  time.Time
 	out    *writer
-	reply  chan rpc.Answer // holds what the client is told at once
+	reply  chan rpc.Answer // holds the client's immediate answer
 
 	mu      sync.Mutex
 	open    []asked
@@ -214,7 +214,7 @@ func (c *call) take(it item) error {
 	return nil
 }
 
-// put stores an event. It goes on when the session ends, whose close ends it, but not
+// put stores an event. It continues when the session ends, whose close ends it, but not
 // when the service does.
 func (c *call) put(it item) (uint64, error) { return c.out.put(c.held.service.life, it) }
 
@@ -279,7 +279,7 @@ func (c *call) close() {
 	}
 }
 
-// refuse ends a call that the upstream has not taken: the client is told at once, or, when
+// refuse ends a call that the upstream has not taken: the client gets an answer at once, or, when
 // that is too late, in the stream.
 func (c *call) refuse(a rpc.Answer) {
 	open, _ := c.left()

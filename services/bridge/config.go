@@ -51,7 +51,7 @@ type Config struct {
 	// Credentials cannot be among them, since edges pass none on.
 	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Header fields of the client that are forwarded to the MCP server; credentials are never forwarded." placeholder:"NAME"`
 
-	// BridgeName is what a bridge that is started anew recognizes its sessions by: it
+	// BridgeName is what a restarted bridge recognizes its sessions by: it
 	// must be another one for each bridge. Default: the host's name.
 	BridgeName string `help:"Unique name of this bridge, by which it finds its sessions after a restart (default: the host's name)." placeholder:"NAME"`
 
@@ -60,7 +60,7 @@ type Config struct {
 	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to reject a request with an HTTP status."`
 
 	// CallTimeout is how long a request may be without any message from the upstream
-	// before it is cancelled. 0 and -1: for ever. Default: 5 min.
+	// before it is cancelled. 0 and -1: no limit. Default: 5 min.
 	CallTimeout Timeout `default:"5m" help:"Maximum time without any message before a request is cancelled; 0 or -1 for unlimited." placeholder:"DURATION"`
 
 	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
@@ -79,7 +79,7 @@ type Config struct {
 	AckTimeout time.Duration `kong:"-"`
 }
 
-// Timeout is a duration that is read from text; -1 says for ever.
+// Timeout is a duration that is read from text; -1 is no limit.
 type Timeout time.Duration
 
 // UnmarshalText reads what [time.ParseDuration] reads, and -1.

@@ -17,7 +17,7 @@ var (
 	// this client may have of them.
 	errBusy = errors.New("the bridge has too many processes, or too many of this client's")
 
-	// errUnknownRequest is why a response is left out that nobody waits for.
+	// errUnknownRequest is why a response without an open request is left out.
 	errUnknownRequest = errors.New("it is about a request that is over")
 
 	// errClosed is returned when the log takes no more of a stream.

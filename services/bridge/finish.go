@@ -24,7 +24,7 @@ func (h *held) finish(cause error) {
 	h.service.run(func() {
 		h.work.Wait() // calls that the upstream has lost end with an error
 		if errors.Is(cause, errEnded) {
-			// Some servers answer when their tools have ended; nobody waits for that.
+			// Some servers answer when their tools have ended; that is not waited for.
 			h.service.run(func() { h.up.close(h.service.life, h.header()) })
 		}
 		h.service.close(h)

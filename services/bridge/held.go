@@ -19,7 +19,7 @@ type peer interface {
 	serve(ctx context.Context, c *call, client http.Header, data []byte)
 	// send hands over messages that are no requests.
 	send(ctx context.Context, client http.Header, data []byte) rpc.Answer
-	// resume goes on with a call that another bridge has begun.
+	// resume continues a call that another bridge has begun.
 	resume(ctx context.Context, c *call, client http.Header)
 	// listen stores what is about no request, until ctx ends or there is nothing of it.
 	listen(ctx context.Context, c *call, client func() http.Header)

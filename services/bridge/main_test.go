@@ -161,7 +161,7 @@ func (in *instance) metric(t testing.TB, name string, labels ...string) float64 
 	return sum
 }
 
-// do asks the bridge as an edge does, again while nobody listens.
+// do asks the bridge as an edge does, again while no bridge listens.
 func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
 	t.Helper()
 	var a rpc.Answer

@@ -98,7 +98,7 @@ func (d *dialled) readVersion(m rpc.Message) error {
 	return err
 }
 
-// dialHTTP posts an initialize request. What is no answer to it is what the client is told.
+// dialHTTP posts an initialize request. An answer that is no success is the client's.
 func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
 	r := &remote{service: s, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)

@@ -18,13 +18,13 @@ type patience struct {
 	end context.CancelCauseFunc
 
 	mu      sync.Mutex
-	timeout time.Duration // 0: for ever
+	timeout time.Duration // 0: no limit
 	cause   error
 	timer   *time.Timer // nil while nothing is waited for
 }
 
 // newPatience returns a context that ends with parent, or when nothing has come for
-// timeout; 0 or less means for ever. over must be called.
+// timeout; 0 or less means no limit. over must be called.
 func newPatience(parent context.Context, timeout time.Duration) (ctx context.Context, p *patience) {
 	p = &patience{timeout: max(timeout, 0), cause: upstream.ErrTimeout}
 	ctx, p.end = context.WithCancelCause(parent)

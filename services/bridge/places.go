@@ -35,5 +35,5 @@ func (p places) leave(client string) {
 }
 
 // clientOf returns whose share the session is of that a call begins: the owner's, or without
-// access control that of the client's address; nobody's in particular when it is not known.
+// access control that of the client's address; empty when it is not known.
 func clientOf(c rpc.Call) string { return cmp.Or(c.Owner, c.Client) }

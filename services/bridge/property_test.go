@@ -88,7 +88,7 @@ func drawScript(rt *rapid.T, key string) *script {
 }
 
 // TestTheLogHasExactlyWhatTheServerSent runs random scripts while NATS and the bridge are
-// started anew.
+// restarted.
 func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
@@ -167,7 +167,7 @@ func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
 			if m, err := rpc.ParseMessage([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
 				rt.Fatalf("the stream of %s has %v, want %v", key, all, want[key])
 			}
-			// What has IDs goes on, unless there was none yet; what has none must have been cut.
+			// What has IDs is resumed, unless there was none yet; what has none must have been cut.
 			if allowed := restarted && n == 0 || !scripts[key].ids && (cut[key] || restarted); !allowed {
 				rt.Fatalf("the stream of %s ended after %d with %s", key, n, all[n])
 			}

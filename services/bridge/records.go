@@ -24,7 +24,7 @@ const (
 )
 
 // record is what the bucket of calls holds of a stream, under <session token>.<stream
-// token>: what the next bridge goes on from.
+// token>: what the next bridge continues from.
 type record struct {
 	// ID is the upstream's last event ID that is stored; empty when it gives none.
 	ID string `json:"id,omitempty"`

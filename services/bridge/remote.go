@@ -35,7 +35,7 @@ func (r *remote) header(client http.Header) http.Header {
 	return h
 }
 
-// post posts messages. What is no success is what the client is told.
+// post posts messages. An answer that is no success is the client's.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
 	span := r.service.posts(ctx, client, header)
@@ -95,7 +95,7 @@ func (r *remote) finish(c *call, client http.Header, why error) {
 	c.over(why)
 }
 
-// cancel tells the upstream that nobody waits for the open requests any more.
+// cancel tells the upstream that the open requests are cancelled.
 func (r *remote) cancel(c *call, client http.Header) {
 	ctx, cancel := context.WithTimeout(r.service.life, upstream.DialTimeout)
 	defer cancel()
@@ -149,7 +149,7 @@ func (r *remote) read(p *patience, c *call, b *upstream.Body) (came bool, err er
 		}
 		if len(in.Messages) == 0 {
 			c.moved(b.LastID())
-			continue // no message: the patience goes on
+			continue // no message: the patience runs on
 		}
 		p.came()
 		for i, data := range in.Messages {

@@ -27,7 +27,7 @@ func (p *pausing) after(d time.Duration) <-chan time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.left <= 0 {
-		return nil // for ever
+		return nil // without limit
 	}
 	p.taken = append(p.taken, d)
 	if p.left -= d; p.left <= 0 {

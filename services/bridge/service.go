@@ -34,7 +34,7 @@ import (
 //	                   └─────▶ what the sessions run, see [held]
 //
 // When Run's context ends, calls are taken no more; then life ends, and with it all
-// waiting for the upstream, which is not told: the next bridge goes on.
+// waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
 	cfg      Config
 	name     string
@@ -145,7 +145,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.stop()
 		return fmt.Errorf("cannot listen on NATS: %w", err)
 	}
-	// Whoever sees that the bridge is ready finds it on NATS, without a connection when there
+	// A bridge that reports ready is there on NATS, without a connection when there
 	// is one again.
 	_ = s.backend.Conn.FlushTimeout(flushTimeout)
 	s.run(s.patrol)

@@ -107,7 +107,7 @@ func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
 	if all := s.finished(t, name, stream); len(all) != 4 || all[3] != response("2") {
 		t.Errorf("the stream has %v", all)
 	}
-	// What is about no request goes to the only one that is open, or else to nobody's.
+	// What is about no request goes to the only one that is open, or else to none.
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
 	eventually(t, "the note is there", func() bool {
 		all, _ := s.read(t, name, hang)
@@ -199,7 +199,7 @@ func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
 	in.stop()
 	for _, pid := range m.Result.Pids {
 		eventually(t, strconv.Itoa(pid)+" has ended", func() bool {
-			// Whoever inherits the child may not have looked after it yet.
+			// The process that inherits the child may not have waited for it yet.
 			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			return err != nil || strings.Contains(string(stat), ") Z ")
 		})

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// takeOver goes on with the open sessions of this bridge's name, and with their calls.
+// takeOver continues the open sessions of this bridge's name, and with their calls.
 // Records of sessions that are over are left to the recorder to remove.
 func (s *Service) takeOver(ctx context.Context, r *records) error {
 	all, err := r.load(ctx)
@@ -33,7 +33,7 @@ func (s *Service) takeOver(ctx context.Context, r *records) error {
 	for key, rec := range all {
 		name, stream, ok := names(key)
 		if known, found := registry.Session(name); !ok || !found || known.State != session.Open {
-			r.written[key] = rec // nobody works on it: it will be removed
+			r.written[key] = rec // no bridge works on it: it will be removed
 			continue
 		}
 		if calls[name] == nil {
@@ -129,7 +129,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	return err
 }
 
-// goOn goes on with a call that another bridge has begun.
+// goOn continues a call that another bridge has begun.
 func (h *held) goOn(c *call) {
 	h.mu.Lock()
 	h.calls[c.stream] = c
@@ -216,7 +216,7 @@ func (c *call) repeated(data []byte) bool {
 	return false
 }
 
-// resume goes on with a call of another bridge, where the upstream offers that.
+// resume continues a call of another bridge, where the upstream offers that.
 func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 	if c.cursor().ID == "" {
 		c.over(upstream.ErrUnanswered)

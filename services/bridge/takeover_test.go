@@ -22,7 +22,7 @@ type resumable struct {
 	serving atomic.Int64
 }
 
-// left waits until nobody takes steps whom the bridge has left.
+// left waits until no call of a bridge that has gone makes progress.
 func (r *resumable) left(t *testing.T) {
 	t.Helper()
 	eventually(t, "the server has noticed that the bridge has gone", func() bool { return r.serving.Load() == 0 })
@@ -83,7 +83,7 @@ func TestTheNextBridgeGoesOnWithCalls(t *testing.T) {
 	if n := second.metric(t, "takeovers_total"); n != 1 {
 		t.Errorf("%v sessions are taken over", n)
 	}
-	// The session goes on too.
+	// The session continues too.
 	again, _ := s.request(t, name, "2", "quick")
 	s.finished(t, name, again)
 	eventually(t, "no record is left", func() bool {

@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// begin begins the span of what an edge asks for, which the call goes on with. What is
+// begin begins the span of what an edge asks for, which the call continues. What is
 // asked about a call, again and again, has none.
 func (s *Service) begin(c *rpc.Call) (context.Context, trace.Span) {
 	ctx := c.Trace.Within(context.Background())

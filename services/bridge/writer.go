@@ -18,7 +18,7 @@ import (
 // writer stores the events of one stream, one after the other: the next is begun when
 // the one before is acknowledged. What the log does not answer is tried again under the
 // same idempotency key, so nothing is stored twice, left out, or stored in another
-// order. While the log is away whoever calls waits, and so does the upstream.
+// order. While the log is unavailable the caller waits, and so does the upstream.
 //
 // The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
 // others may write too.
@@ -139,7 +139,7 @@ func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 	return 0, nil
 }
 
-// try is an attempt. It goes on for its own time when ctx ends: what was sent may be
+// try is an attempt. It keeps its own deadline when ctx ends: what was sent may be
 // stored anyway.
 func (w *writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)

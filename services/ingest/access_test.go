@@ -235,6 +235,6 @@ func TestARequestOnNATSNeedsASessionAndNoToken(t *testing.T) {
 		t.Errorf("%s %v", m.Data, m.Header)
 	}
 	if _, ok := s.b.Sessions.Session("nothing"); ok {
-		t.Error("a session was made that belongs to nobody")
+		t.Error("a session was made without an owner")
 	}
 }

@@ -13,14 +13,14 @@ const maxErrors = 1000
 // summary is the answer to the messages of one request.
 type summary struct {
 	// Accepted counts the messages that are stored, Duplicates those of them that were
-	// before. Refused are not stored; of Unknown nobody knows.
+	// before. Refused are not stored; Unknown have an unknown outcome.
 	Accepted   int `json:"accepted"`
 	Duplicates int `json:"duplicates"`
 	Refused    int `json:"refused"`
 	Unknown    int `json:"unknown"`
 	// LastID is the event ID of the last one that is stored.
 	LastID *string `json:"lastId"`
-	// Errors names the first that are not stored, or of which nobody knows.
+	// Errors names the first that are not stored, or whose outcome is unknown.
 	Errors []refusal `json:"errors"`
 	// Stopped says which message was the first that was not tried, and why.
 	Stopped *refusal `json:"stopped"`

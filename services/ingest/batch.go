@@ -58,7 +58,7 @@ type batch struct {
 	from     source
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops
-	over     <-chan struct{} // closed when nobody wants the rest; may be nil
+	over     <-chan struct{} // closed when the rest is not wanted; may be nil
 	memory   *quota.Pool     // that the elements of from hold
 	client   string          // whom for
 	slow     slowness
@@ -261,7 +261,7 @@ func (b *batch) settle() (first *stop) {
 			}
 		}
 		b.memory.Give(b.client, p.held)
-		b.ahead.give(p.size) // read goes on, and has to see the trouble
+		b.ahead.give(p.size) // read continues, and has to see the trouble
 		if first == nil || !first.fenced {
 			b.report(r)
 		}

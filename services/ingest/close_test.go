@@ -295,7 +295,7 @@ func TestPublish_NameOfAnotherWhileCopyIsOld(t *testing.T) {
 	}
 }
 
-// When a DELETE is answered, JetStream stores nothing of the session, whoever publishes it.
+// When a DELETE is answered, JetStream stores nothing of the session, from any publisher.
 func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: -1})

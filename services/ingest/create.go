@@ -35,7 +35,7 @@ type sessionRequest struct {
 	metadata json.RawMessage // nil: none
 }
 
-// sessionAnswer is what a client is told of its session.
+// sessionAnswer is a client's answer about its session.
 type sessionAnswer struct {
 	Session string `json:"session"`
 	// Life tells this use of the name from earlier ones. Who publishes to the log

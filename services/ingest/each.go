@@ -13,7 +13,7 @@ import (
 // resultsTimeout is how long a client that has sent everything may go without reading.
 const resultsTimeout = 30 * time.Second
 
-// results are lines on their way to a client. Whoever adds never waits for the client,
+// results are lines on their way to a client. Adding never waits for the client,
 // so one that writes everything before it reads does not wait for itself, as long as there is
 // memory for what it has not read.
 type results struct {
@@ -132,7 +132,7 @@ func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
 			return
 		}
 		if !gone && out.write(w, lines) != nil {
-			gone = true // nobody hears any more of what would be stored
+			gone = true // the client has gone
 			end()
 		}
 	}

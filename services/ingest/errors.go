@@ -46,7 +46,7 @@ var (
 	errCloseFailed = errors.New("the close is not finished")
 )
 
-// problem is the one place where an error becomes what a client is told.
+// problem is the one place where an error becomes a client's answer.
 func problem(err error) *web.Problem {
 	if p, ok := errors.AsType[*web.Problem](err); ok {
 		return p

@@ -172,7 +172,7 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 }
 
 // close ends a session or stream in the log. After it has returned nil JetStream stores
-// nothing of it any more, whoever publishes. Errors wrap [session.ErrNotFound], [errBusy],
+// nothing more of it, from any publisher. Errors wrap [session.ErrNotFound], [errBusy],
 // [session.ErrUnavailable] or [errCloseFailed].
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())

@@ -26,7 +26,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// H3: results that nobody reads end their batch when the memory has no room for them.
+// H3: unread results end their batch when the memory has no room for them.
 func TestResults_AreHeldWithinTheMemory(t *testing.T) {
 	memory := quota.NewPool(1000)
 	here, there := net.Pipe()
@@ -44,7 +44,7 @@ func TestResults_AreHeldWithinTheMemory(t *testing.T) {
 	if over != 1 || memory.Used() != 900 {
 		t.Errorf("ended %d times with %d bytes held", over, memory.Used())
 	}
-	if lines := r.take(nil); len(lines) != 1200 { // what was begun is told
+	if lines := r.take(nil); len(lines) != 1200 { // what was begun is reported
 		t.Errorf("%d bytes are told", len(lines))
 	}
 	if r.drop(); memory.Used() != 0 {
@@ -53,7 +53,7 @@ func TestResults_AreHeldWithinTheMemory(t *testing.T) {
 }
 
 // handlersOwn is a request whose methods that keep something for NATS's service are called by
-// nobody, since they may be called by its handler's goroutine alone.
+// none, since they may be called by its handler's goroutine alone.
 type handlersOwn struct {
 	micro.Request
 

@@ -257,7 +257,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	tooMany(t, in.post(t, "g6", "t", ping("1"), "X-Forwarded-For", greedy))
 	tooMany(t, in.post(t, "g6", "t", []byte("["+string(ping("1"))+"]"), "X-Forwarded-For", greedy))
 	tooMany(t, in.send(t, http.MethodPost, eventsOf("g6", "t"), ping("1"), "Content-Type", asNDJSON, "X-Forwarded-For", greedy))
-	in.post(t, "g0", "t", ping("1"), "X-Forwarded-For", greedy).stored(t, false) // what there is goes on
+	in.post(t, "g0", "t", ping("1"), "X-Forwarded-For", greedy).stored(t, false) // existing streams take more
 
 	open(create(modest, "m0"))
 	if a := in.close(t, "g0"); a.status != http.StatusNoContent {

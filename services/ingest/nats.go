@@ -29,7 +29,7 @@ const (
 	flushTimeout = time.Second
 )
 
-// listen offers the service on NATS, to whoever may send to its subjects there:
+// listen offers the service on NATS, to all users that may send to its subjects there:
 // requests to mcp.ingest.<session>.<stream>, whose answers are those of the HTTP
 // resource; requests to mcp.ingest.<session>, which are answered with the session; and the
 // discovery that NATS services have. Requests are shared out among all ingests.
@@ -191,7 +191,7 @@ func (v *visits) enter() bool {
 
 func (v *visits) leave() { v.inside.Done() }
 
-// close lets nobody in any more, and waits for those who are.
+// close refuses all later requests, and waits for those in progress.
 func (v *visits) close() {
 	v.mu.Lock()
 	v.closed = true
@@ -242,7 +242,7 @@ func (s *Service) refuse(req micro.Request, err error) {
 // respond answers a request. A request's own methods are for its handler's goroutine alone: they
 // keep the error for the statistics of the service, which are made when the handler returns.
 func (s *Service) respond(req micro.Request, body []byte, header nats.Header) {
-	// Nobody is told that nobody can be told.
+	// A failed answer has no other way to its publisher.
 	_ = s.backend.Conn.PublishMsg(&nats.Msg{Subject: req.Reply(), Header: header, Data: body})
 }
 

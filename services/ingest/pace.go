@@ -32,7 +32,7 @@ func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
 	return web.Counted(s.cfg.Clients.Address(c)).String()
 }
 
-// turn counts a message for its publisher; on NATS nobody knows who that is. The error is
+// turn counts a message for its publisher; on NATS the publisher is unknown. The error is
 // a [*rateError].
 func (s *Service) turn(m message) error {
 	if m.trusted {
@@ -88,7 +88,7 @@ func (b *batch) pace(try func() error) error {
 	}
 }
 
-// pause reports whether the batch goes on after d.
+// pause reports whether the batch continues after d.
 func (b *batch) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -28,7 +28,7 @@ type message struct {
 	data            []byte
 }
 
-// stored is what a publisher is told of an event in the log.
+// stored is a publisher's answer for an event in the log.
 type stored struct {
 	ID        string `json:"id"`
 	Duplicate bool   `json:"duplicate"`

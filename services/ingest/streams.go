@@ -26,7 +26,7 @@ const (
 // most. It is safe for concurrent use.
 type openStreams struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
-	retained func() time.Duration       // how long the log retains an event; negative: for ever
+	retained func() time.Duration       // how long the log retains an event; negative: without limit
 
 	mu            sync.Mutex
 	recent, older map[string]*sessionStreams // by session; older: without a message since recent began

@@ -16,7 +16,7 @@ import (
 // before may have much to delete.
 const askPatience = 10 * time.Second
 
-// errNoSweep is returned when no sweep begins within askPatience: another one goes on,
+// errNoSweep is returned when no sweep begins within askPatience: another one runs,
 // or this janitor does not sweep.
 var errNoSweep = errors.New("no sweep begins")
 

@@ -245,7 +245,7 @@ func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 	r.wantTrimmed(t, "quiet", "a", 0, "")
 }
 
-// A server that was started anew reads its blocks again, and one of them may be damaged.
+// A restarted server reads its blocks again, and one of them may be damaged.
 func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -284,7 +284,7 @@ func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
 	}
 }
 
-// The index and an opening are lost, and somebody opens the session again: whoever still
+// The index and an opening are lost, and somebody opens the session again: a client that still
 // publishes to the earlier life is refused from then on, and what it has goes.
 func TestALifeWhoseNameIsOpenedAgainIsEnded(t *testing.T) {
 	t.Parallel()

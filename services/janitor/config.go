@@ -41,18 +41,18 @@ type Config struct {
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session cannot be reused."`
 
 	// IdleAfter is how long a session may have no events in the log, no subscribers and
-	// no requests until it is closed; -1 for ever. 0, which no flag gives, is the same.
+	// no requests until it is closed; -1 for no limit. 0, which no flag gives, is the same.
 	// Default: 24 h.
 	IdleAfter Age `default:"24h" help:"How long a session may have no events in the log, subscribers or requests before it is closed; -1 for unlimited." placeholder:"DURATION"`
 
 	// UnusedAfter is how long a session may be open that was never used: nothing was stored in
 	// it but its opening, and no edge knows of a subscriber or request since it was created.
 	// Sessions that were created before the acting janitor began, or while an edge ran that has
-	// gone, count as used, since nobody knows. -1 and 0: as long as any other. Default: 1 h.
+	// gone, count as used, since that is unknown. -1 and 0: as long as any other. Default: 1 h.
 	UnusedAfter Age `default:"1h" help:"How long a session that was never used (no event, subscriber or request since its creation) stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
 
 	// IdleAfterOverride is how long the metadata of a session may ask to stay open so, and
-	// without use; -1 for ever. Default: 0, which is no longer than IdleAfter and UnusedAfter.
+	// without use; -1 for no limit. Default: 0, which is no longer than IdleAfter and UnusedAfter.
 	IdleAfterOverride Age `default:"0s" help:"Maximum idleAfter that the metadata of a session may request; -1 for unlimited, 0 for no more than --idle-after and --unused-after." placeholder:"DURATION"`
 
 	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
@@ -85,11 +85,11 @@ func (c Config) Validate() error {
 	case c.TombstoneTTL < c.ClosedGrace:
 		return fmt.Errorf("--tombstone-ttl (%s) must not be shorter than --closed-grace (%s)", c.TombstoneTTL, c.ClosedGrace)
 	case c.IdleAfter < -1 || c.IdleAfter > 0 && time.Duration(c.IdleAfter) < time.Second:
-		return fmt.Errorf("--idle-after must be at least 1s, or -1 for ever, not %s", time.Duration(c.IdleAfter))
+		return fmt.Errorf("--idle-after must be at least 1s, or -1 for no limit, not %s", time.Duration(c.IdleAfter))
 	case c.UnusedAfter < -1 || c.UnusedAfter > 0 && time.Duration(c.UnusedAfter) < time.Second:
 		return fmt.Errorf("--unused-after must be at least 1s, or -1 for as long as any other, not %s", time.Duration(c.UnusedAfter))
 	case c.IdleAfterOverride < -1:
-		return fmt.Errorf("--idle-after-override must not be negative, or -1 for ever, not %s", time.Duration(c.IdleAfterOverride))
+		return fmt.Errorf("--idle-after-override must not be negative, or -1 for no limit, not %s", time.Duration(c.IdleAfterOverride))
 	case c.MaxEventsOverride < -1:
 		return fmt.Errorf("--max-events-override must be -1 or more, not %d", c.MaxEventsOverride)
 	case c.MaxBytesOverride < -1:

@@ -157,7 +157,7 @@ func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.
 		return err
 	}
 	if now, _ := d.log.State(p.Number); !now.Created.Equal(created) {
-		return follow.ErrMoved // it was made anew since the batch was begun
+		return follow.ErrMoved // it was created again since the batch was begun
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

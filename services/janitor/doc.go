@@ -14,13 +14,9 @@
 // announces, copies and deletes. The others stand by with the same ledgers. Operators ask over
 // HTTP what is retained.
 //
-//	lease.go, term.go, leasebucket.go, candidacy.go (pure)             who acts
-//	ledger.go, stream.go, control.go, trim.go, hole.go, stretch.go     the ledger: pure
-//	policy.go, merge.go, alarm.go, floor.go, duty.go, idle.go          what has to go, stay and be done: pure
-//	partition.go, generation.go                                        the ledger's connection to NATS
-//	checked.go                                                         what is missing without an explanation is noted here
-//	plan.go, sweep.go, early.go, announce.go, purge.go, delete.go      what the policy says is done here
-//	registrar.go, setter.go                                            the index of sessions, and the limits
-//	http.go, list.go, view.go, ask.go                                  what is told to others
-//	edges.go, watch.go, near.go, adminpage                             what is told to those who watch
+//	ledger    what a partition holds, and what has to go, stay and be done: pure
+//	follow    keeps the ledgers up to date, begins generations, compares new leaders
+//	lease     says who acts
+//	janitor   sweep.go, early.go, announce.go, purge.go, delete.go carry it out; registrar.go and
+//	          setter.go keep the index of sessions and the limits; http.go and watch.go answer
 package janitor

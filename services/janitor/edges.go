@@ -40,7 +40,7 @@ type edgesInfo struct {
 	Answered int `json:"answered"`
 	// Silent are those that did answer within two minutes, and have not now.
 	Silent int `json:"silent"`
-	// Reachable is false when nobody could be asked, since NATS is away.
+	// Reachable is false when no edge could be asked, since NATS is unavailable.
 	Reachable bool `json:"reachable"`
 }
 
@@ -55,7 +55,7 @@ func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, 
 	answers, err := inspect.Ask(ctx, e.nc, q, e.known(time.Now()), answerWithin)
 	info := e.roll(answers, time.Now())
 	info.Reachable = err == nil
-	return answers, info, nil // the error is told in info
+	return answers, info, nil // the error is in info
 }
 
 // known returns how many edges may answer.

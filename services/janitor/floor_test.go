@@ -45,7 +45,7 @@ func TestWhatIsTooOldGoesAndLivesStay(t *testing.T) {
 		}
 		return err
 	})
-	// The floor goes on with each copy, so what is missing is asked between two looks at it.
+	// The floor moves on with each copy, so what is missing is asked between two looks at it.
 	waittest.NoError(t, func() error {
 		before, err := r.b.Log.Look(t.Context(), 0)
 		if err != nil {

@@ -307,7 +307,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 		}
 		var newest eventlog.Missing
 		for _, m := range missing {
-			// Without a birth nobody can say what the floor took.
+			// Without a birth it is unknown what the floor took.
 			if m.UpTo > newest.UpTo && (m.Reason != eventlog.Expired || reason == eventlog.Expired) {
 				newest = m
 			}

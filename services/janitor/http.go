@@ -50,7 +50,7 @@ type dryAnswer struct {
 	// Removals are the largest ones.
 	Removals []ledger.RemovalInfo `json:"removals"`
 	More     bool                 `json:"more"` // there are more than these
-	// Left is what earlier sweeps have announced and nobody has deleted yet.
+	// Left is what earlier sweeps have announced and is not deleted yet.
 	Left map[eventlog.Reason]int `json:"left"`
 }
 
@@ -195,13 +195,13 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	case errors.Is(done.err, errNoSweep):
 		return web.Wrap(done.err, web.CodeUnavailable, "No sweep can begin at the moment.")
 	case done.err != nil:
-		return web.Wrap(done.err, web.CodeUnavailable, "The sweep is left unfinished; the next one goes on.")
+		return web.Wrap(done.err, web.CodeUnavailable, "The sweep is left unfinished; the next one continues.")
 	}
 	return answerJSON(c, sweepAnswer{done.removed, done.left, done.took.Seconds()})
 }
 
 // ready returns the problem that answers a request while a ledger is not complete: at
-// the beginning, and while one begins anew.
+// the beginning, and while one starts again.
 func (s *Service) ready() error {
 	for _, p := range s.partitions {
 		complete := false

@@ -147,7 +147,7 @@ func TestHTTP(t *testing.T) {
 				names = append(names, s.Session)
 			}
 			if got := strings.Join(names, " "); got != test.names || list.Next != test.next {
-				t.Errorf("the list is %q and goes on after %q, want %q and %q", got, list.Next, test.names, test.next)
+				t.Errorf("the list is %q and continues after %q, want %q and %q", got, list.Next, test.names, test.next)
 			}
 		})
 	}
@@ -278,7 +278,7 @@ func TestASweepOnRequest(t *testing.T) {
 	}
 }
 
-// One at a time: who asks while there is another one, or none at all, is told to come back.
+// One at a time: a request while there is another one, or none at all, gets 503.
 func TestWhoAsksForASweepThatDoesNotBeginIsToldSo(t *testing.T) {
 	w := &sweeper{asks: make(chan ask)}
 	if got := w.sweepNow(time.Millisecond); !errors.Is(got.err, errNoSweep) {

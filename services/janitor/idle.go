@@ -29,9 +29,9 @@ const (
 // the next. It is pure: no clock, no network.
 //
 // A session is closed when two rounds in a row have found it without events in the
-// log, and no edge knew of a connection or of a request. In doubt nobody is alone:
+// log, and no edge knew of a connection or of a request. In doubt no session is idle:
 // while NATS cannot be asked, and while an edge does not answer that did within
-// edgeGone. When no edge is known and none answers, nobody is connected.
+// edgeGone. When no edge is known and none answers, no client is connected.
 //
 // A session that was never used may be idle for less time. In doubt it was used: when it was
 // created before known, when an edge remembers anybody, or did when it was asked before.
@@ -40,7 +40,7 @@ type vigil struct {
 	present map[string]time.Time // when an edge last knew of somebody
 	edges   map[string]time.Time // when each edge last answered
 	called  time.Time            // when edges were asked last
-	known   time.Time            // the edges remember all requests since then; zero: nobody was asked
+	known   time.Time            // the edges remember all requests since then; zero: none was asked
 }
 
 // candidate is a session that may be idle.
@@ -153,7 +153,7 @@ func (v *vigil) missing(now time.Time) (some bool) {
 		switch {
 		case now.Sub(at) >= edgeGone:
 			delete(v.edges, edge)
-			v.known = now // whom it alone has seen nobody knows
+			v.known = now // requests that it alone has seen are unknown
 		case at.Before(now):
 			some = true
 		}
@@ -162,7 +162,7 @@ func (v *vigil) missing(now time.Time) (some bool) {
 }
 
 // idleLimit returns how long a session may be idle, by what it asks for and whether it was ever
-// used; negative is for ever.
+// used; negative is without limit.
 func (c Config) idleLimit() func(asked session.Retention, used bool) time.Duration {
 	within := func(asked session.Retention, all Age) time.Duration {
 		return session.Within(asked.IdleAfter, time.Duration(cmp.Or(all, -1)), time.Duration(c.IdleAfterOverride))

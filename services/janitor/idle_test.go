@@ -86,7 +86,7 @@ func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
 	}{
 		"shorter":                      {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, 0, 24 * time.Hour, time.Hour},
 		"longer":                       {Config{IdleAfter: Age(time.Hour), UnusedAfter: Age(24 * time.Hour)}, 0, time.Hour, time.Hour},
-		"used ones are open for ever":  {Config{IdleAfter: -1, UnusedAfter: Age(time.Hour)}, 0, -1, time.Hour},
+		"used ones stay open":          {Config{IdleAfter: -1, UnusedAfter: Age(time.Hour)}, 0, -1, time.Hour},
 		"off":                          {Config{IdleAfter: Age(time.Hour), UnusedAfter: -1}, 0, time.Hour, time.Hour},
 		"off, by default of a program": {Config{IdleAfter: Age(time.Hour)}, 0, time.Hour, time.Hour},
 		"all off":                      {Config{}, 0, -1, -1},
@@ -117,7 +117,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		}
 		return a
 	}
-	nobody := []who.Answer{edge("e")}
+	idle := []who.Answer{edge("e")}
 	for name, test := range map[string]struct {
 		in      ledger.LoggedSession
 		known   time.Duration // ago
@@ -126,20 +126,20 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		idleFor time.Duration // how long it is idle until it is closed, whatever the edges remember
 		want    bool          // it is closed after the last round
 	}{
-		"never":                           {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}, want: true},
-		"asked once":                      {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody}},
+		"never":                           {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{idle, idle}, want: true},
+		"asked once":                      {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{idle}},
 		"no edge":                         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nil, nil}, want: true},
-		"something was stored":            {in: written, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
-		"something was stored, and went":  {in: forgotten, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
-		"only the opening's copy is left": {in: copied, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
-		"the log has no opening":          {known: 2 * time.Hour, rounds: [][]who.Answer{nobody, nobody}},
-		"the janitor is hardly older":     {in: whole, known: time.Hour + clockSkew, rounds: [][]who.Answer{nobody, nobody}},
-		"visited":                         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{{edge("e", 3500)}, nobody, nobody, nobody}},
-		"visited at another edge":         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{nobody, {edge("e"), edge("f", 0)}, nobody, nobody}},
-		"visited, and idle since":         {in: whole, known: 2 * time.Hour, idleFor: time.Hour, rounds: [][]who.Answer{{edge("e", 3600)}, nobody, nobody}, want: true},
+		"something was stored":            {in: written, known: 2 * time.Hour, rounds: [][]who.Answer{idle, idle}},
+		"something was stored, and went":  {in: forgotten, known: 2 * time.Hour, rounds: [][]who.Answer{idle, idle}},
+		"only the opening's copy is left": {in: copied, known: 2 * time.Hour, rounds: [][]who.Answer{idle, idle}},
+		"the log has no opening":          {known: 2 * time.Hour, rounds: [][]who.Answer{idle, idle}},
+		"the janitor is hardly older":     {in: whole, known: time.Hour + clockSkew, rounds: [][]who.Answer{idle, idle}},
+		"visited":                         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{{edge("e", 3500)}, idle, idle, idle}},
+		"visited at another edge":         {in: whole, known: 2 * time.Hour, rounds: [][]who.Answer{idle, {edge("e"), edge("f", 0)}, idle, idle}},
+		"visited, and idle since":         {in: whole, known: 2 * time.Hour, idleFor: time.Hour, rounds: [][]who.Answer{{edge("e", 3600)}, idle, idle}, want: true},
 		"an edge has gone": {
 			in: whole, known: 2 * time.Hour, edges: map[string]time.Time{"f": midday.Add(-edgeGone)},
-			rounds: [][]who.Answer{nobody, nobody, nobody},
+			rounds: [][]who.Answer{idle, idle, idle},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 					t.Errorf("the edges are asked %+v", q)
 				}
 				if len(asked) == 0 {
-					answers = nobody
+					answers = idle
 				}
 				alone = v.heard(asked, answers, nil, now)
 			}
@@ -170,8 +170,8 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 	if v.heard(nil, nil, errors.New("away"), midday); !v.known.IsZero() {
 		t.Error("an edge that was not asked is known")
 	}
-	v.heard(nil, nobody, nil, midday)
-	if v.heard(nil, nobody, nil, midday.Add(time.Minute)); !v.known.Equal(midday) {
+	v.heard(nil, idle, nil, midday)
+	if v.heard(nil, idle, nil, midday.Add(time.Minute)); !v.known.Equal(midday) {
 		t.Errorf("the edges are known since %s", v.known)
 	}
 }

@@ -28,17 +28,17 @@ func TestAJanitorThatIsKilledAtAnyChangeLeavesNothingWrong(t *testing.T) {
 		t.Fatalf("there are %d changes in all", total)
 	}
 	for n := range total {
-		anew := n%2 == 0
-		t.Run(fmt.Sprintf("%d changes, next started anew %t", n, anew), func(t *testing.T) {
+		fresh := n%2 == 0
+		t.Run(fmt.Sprintf("%d changes, next started afresh %t", n, fresh), func(t *testing.T) {
 			t.Parallel()
-			killedAfter(t, n, anew)
+			killedAfter(t, n, fresh)
 		})
 	}
 }
 
 // killedAfter has a janitor make so many changes, and another one the rest. It returns
 // how many there were.
-func killedAfter(t *testing.T, changes int, anew bool) int {
+func killedAfter(t *testing.T, changes int, fresh bool) int {
 	t.Helper()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: -1}
 	network := newNetwork(t, srv)
@@ -59,7 +59,7 @@ func killedAfter(t *testing.T, changes int, anew bool) int {
 		}
 		made = int(network.wrote.Load())
 		first.kill()
-		if first = nil; anew {
+		if first = nil; fresh {
 			second.kill()
 			second = beginAt(t, srv.URL(), settings, cfg, impatient)
 		}

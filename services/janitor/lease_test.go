@@ -147,8 +147,8 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 				t.Error(err)
 			}
 			second.wantCounts(t)
-			if log := second.log.String(); strings.Contains(log, "begins anew") || strings.Contains(log, "nothing explains") {
-				t.Error("the ledger began anew, or is not the log")
+			if log := second.log.String(); strings.Contains(log, "starts again") || strings.Contains(log, "nothing explains") {
+				t.Error("the ledger started again, or is not the log")
 			}
 		})
 	}
@@ -230,7 +230,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
 		t.Error(err)
 	}
-	r.actsAnew(t, term) // nobody else wants it
+	r.actsAnew(t, term) // no other janitor wants it
 	if err := r.deleter.all(r.term(t), p); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	}
 	first.kill()
 	second.acts(t)
-	eventually(t, func() error { // the ledger may have begun anew
+	eventually(t, func() error { // the ledger may have started again
 		if done := second.sweeper.sweepNow(patience); done.err != nil {
 			return done.err
 		}
@@ -321,8 +321,8 @@ func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
 		t.Logf("a generation after %s", time.Since(begun))
 		r.acts(t)
 	}
-	if log := r.log.String(); strings.Contains(log, "begins anew") {
-		t.Error("a ledger began anew")
+	if log := r.log.String(); strings.Contains(log, "starts again") {
+		t.Error("a ledger started again")
 	}
 }
 

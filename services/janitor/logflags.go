@@ -15,7 +15,7 @@ type LogFlags struct {
 	Partitions int `help:"Partitions of a new log (default: 16)." placeholder:"N"`
 	// Replicas is the number of servers that hold each partition. Default: 1.
 	Replicas int `help:"Servers that store each partition of a new log (default: 1)." placeholder:"N"`
-	// MaxAge is how long an event is retained; -1 for ever. Default: 1 h.
+	// MaxAge is how long an event is retained; -1 for no limit. Default: 1 h.
 	MaxAge Age `help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
 	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
 	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`

@@ -55,7 +55,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rejoin_janitor_failed_sweeps_total",
-			Help: "Sweeps, and trimmings of sessions between them, that were left unfinished. The next one goes on.",
+			Help: "Sweeps, and trimmings of sessions between them, that were left unfinished. The next sweep continues.",
 		}),
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_registry_records_total",
@@ -63,7 +63,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		}, []string{"task"}),
 		generations: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rejoin_janitor_generations_begun_total",
-			Help: "Generations of partitions that were begun because the server was started anew, or most of the servers of a cluster that hold the partition at once.",
+			Help: "Generations of partitions that were begun because the server was restarted, or most of the servers of a cluster that hold the partition at once.",
 		}),
 	}
 	for _, r := range ledger.Reasons {

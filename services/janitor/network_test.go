@@ -18,12 +18,12 @@ import (
 type network struct {
 	url   string
 	mu    sync.RWMutex           // held for writing while it is held up
-	lost  atomic.Pointer[string] // requests that begin so nobody hears
+	lost  atomic.Pointer[string] // requests that begin so are lost
 	wrote atomic.Int64           // how many changes were sent
 	most  atomic.Int64           // with so many it breaks; 0: never
 }
 
-// lose has nobody hear what is sent to subjects that begin so; with none, all is heard.
+// lose drops what is sent to subjects that begin so; with none, nothing is dropped.
 func (n *network) lose(subjects string) { n.lost.Store(&subjects) }
 
 // breakAfter breaks it for good instead of sending more than so many changes.

@@ -166,7 +166,7 @@ func (w *sweeper) ask(ctx context.Context, p *follow.Partition, of *ledger.Openi
 	switch {
 	case errors.Is(err, eventlog.ErrNotFound):
 		return false, nil
-	case errors.Is(err, eventlog.ErrMismatch): // nobody can read it, so nobody needs it
+	case errors.Is(err, eventlog.ErrMismatch): // it cannot be read, so it is not needed
 		o.Sequence = of.Seq
 	case err != nil:
 		return false, err

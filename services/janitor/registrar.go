@@ -90,7 +90,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 	return true
 }
 
-// idle returns the sessions that nobody needs, as duties. It asks the edges who is
+// idle returns the idle sessions, as duties. It asks the edges who is
 // there, and looks again when they have answered.
 func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]ledger.LoggedSession) []ledger.Duty {
 	limit := r.cfg.idleLimit()

@@ -59,7 +59,7 @@ func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) event
 	return now
 }
 
-// Whoever is connected to which server, and whoever acts meanwhile.
+// It does not matter which janitor acts, and to which server it is connected.
 func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -122,7 +122,7 @@ func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.
 	r.written(t, r.sees(t, before, c.Servers[0].Name()))
 }
 
-// What was between two looks nobody knows when they are far apart, and what is the same
+// What was between two looks is unknown when they are far apart, and what is the same
 // again and again is kept once.
 func TestATimeWithoutALookIsNoted(t *testing.T) {
 	t.Parallel()

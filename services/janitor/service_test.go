@@ -175,8 +175,8 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 	all := slices.Concat(before, after)
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })
 	r.wantTrimmed(t, "s", "a", all[4], eventlog.Trimmed)
-	if strings.Contains(r.log.String(), "begins anew") {
-		t.Error("the ledger began anew")
+	if strings.Contains(r.log.String(), "starts again") {
+		t.Error("the ledger started again")
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // logs it, and the asker times out.
 const setsBacklog = 64
 
-// setter changes the limits of partitions for whoever asks.
+// setter changes the limits of partitions on request.
 type setter struct {
 	nc     *nats.Conn
 	log    *eventlog.Log

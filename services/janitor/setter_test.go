@@ -79,7 +79,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 	}
 	r.partitions[0].With(func(l *ledger.Ledger) {
 		if l.Epoch != epoch {
-			t.Error("the ledger began anew")
+			t.Error("the ledger started again")
 		}
 	})
 	r.stop()
@@ -129,6 +129,6 @@ func TestWhatCannotBeSetIsRefused(t *testing.T) {
 	}
 	r.stop()
 	if err := logset.Ask(t.Context(), natstest.Start(t).Connect(), logset.Request{}); !errors.Is(err, logset.ErrNobody) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no janitor there: %v", err)
 	}
 }

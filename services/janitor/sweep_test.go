@@ -71,7 +71,7 @@ func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
 	}
 }
 
-// Nobody deletes before a power cut could not take the announcement any more.
+// Nothing is deleted before the announcement survives a power cut.
 func TestNothingIsDeletedBeforeItsAnnouncementIsOnDisk(t *testing.T) {
 	cfg := quick()
 	cfg.SyncInterval = time.Hour

@@ -88,7 +88,7 @@ func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
 		t.Errorf("%+v", list.Sessions)
 	}
 	if list := seen(t, r, "/v1/sessions", func(sessionList) bool { return true }); list.Edges != nil || list.Sessions[0].Clients != nil {
-		t.Errorf("nobody asked for clients: %+v", list)
+		t.Errorf("clients were not asked for: %+v", list)
 	}
 	end()
 	seen(t, r, "/v1/sessions/s/connections?limit=2", func(l connectionList) bool { return l.Edges == edgesInfo{1, 1, true} && l.Total == 2 })

@@ -18,7 +18,7 @@ import (
 
 // admit returns an error unless a request may read a session: what the token does not
 // allow is 403, whatever there is, and a session of another is 404, the same as one that
-// is not there. So nobody can wait for a session that somebody else may create. With
+// is not there. So a client cannot wait for a session that somebody else may create. With
 // access control it returns the life of the session that the caller may read: no other one
 // of the name may be read.
 func (s *Service) admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
@@ -120,7 +120,7 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 // errNoRoom is returned by [Service.letIn], which has counted why.
 var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
 
-// letIn admits a request for events of a session. Whoever is let in has to leave
+// letIn admits a request for events of a session. A visit that is let in has to leave
 // admission. The error is errNoRoom.
 func (s *Service) letIn(c *fiber.Ctx, session string) (delivery.Request, error) {
 	by := delivery.Request{Visit: admission.Visit{Session: session, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}

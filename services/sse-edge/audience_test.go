@@ -85,7 +85,7 @@ resume a window from 1
 gap a trimmed true, asked for 1, on from 2
 end a gone at 8, sent 1`
 	happenings := inspect.Question{About: inspect.Happenings, Session: "s"}
-	a = f.audience(happenings, "the end is told", func(a inspect.Answer) bool { return a.Total == 7 })
+	a = f.audience(happenings, "the end is noted", func(a inspect.Answer) bool { return a.Total == 7 })
 	if got := recounted(a.Happenings); got != want {
 		t.Errorf("it happened\n%s\nwant\n%s", got, want)
 	}
@@ -102,11 +102,11 @@ end a gone at 8, sent 1`
 	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for 1, on from 2\ngap a unknown true, asked for 0, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
 		t.Errorf("the gaps are %v\n%s", a.Reasons, got)
 	}
-	a = f.audience(inspect.Question{About: inspect.Clients, Sessions: []string{"s", "nobody's"}}, "they are counted", func(a inspect.Answer) bool { return a.Clients == 2 })
+	a = f.audience(inspect.Question{About: inspect.Clients, Sessions: []string{"s", "unused"}}, "they are counted", func(a inspect.Answer) bool { return a.Clients == 2 })
 	if !slices.Equal(a.Of, []int{2, 0}) {
 		t.Errorf("the sessions have %v clients", a.Of)
 	}
-	if a := f.audience(inspect.Question{About: inspect.Connections, Session: "other"}, "nobody is there", always); a.Total != 0 || a.Clients != 0 {
+	if a := f.audience(inspect.Question{About: inspect.Connections, Session: "other"}, "no client is there", always); a.Total != 0 || a.Clients != 0 {
 		t.Errorf("of another session: %+v", a)
 	}
 }
@@ -156,7 +156,7 @@ func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
 	b.f.audience(q, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 })
 	standalone := u.get("")
 	standalone.primed()
-	a = b.f.audience(inspect.Question{About: inspect.Happenings, Session: u.session}, "a GET is told of", func(a inspect.Answer) bool { return a.Total == 1 })
+	a = b.f.audience(inspect.Question{About: inspect.Happenings, Session: u.session}, "a GET is noted", func(a inspect.Answer) bool { return a.Total == 1 })
 	if got := recounted(a.Happenings); !strings.HasPrefix(got, "connect standalone now from ") {
 		t.Error(got)
 	}

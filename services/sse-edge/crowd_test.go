@@ -259,7 +259,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	})
 }
 
-// A client that takes a few bytes now and then makes progress for ever, but an edge
+// A client that takes a few bytes now and then makes progress without end, but an edge
 // that stops does not wait for it.
 func TestAnEdgeThatStopsDoesNotWaitForAClientThatReadsByteByByte(t *testing.T) {
 	f := newFixture(t)

@@ -95,7 +95,7 @@ func TestABlockedClientIsCounted(t *testing.T) {
 	}
 }
 
-// Behind a gap that is answered as an error there are events that nobody gets.
+// The events after a gap that is answered as an error are not sent.
 func TestAnErrorSendsNoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)

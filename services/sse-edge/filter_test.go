@@ -215,7 +215,7 @@ func wanted(message []byte, methods []string, level string) bool {
 	return level == "" || m.Method == nil || *m.Method != event.MethodLog || at < 0 || at >= slices.Index(event.Levels, level)
 }
 
-// With a filter, a client is told what it would be told without, but for what is hidden:
+// With a filter, a client receives what it would receive without, but for what is hidden:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
 func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 	t.Parallel()
@@ -308,7 +308,7 @@ func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
 }
 
 // pagesOf polls until the end, and returns all pages as one, with the first one's gap. A
-// flow is told of what was cleared again, when a page ends before it.
+// flow receives the gap of what was cleared again, when a page ends before it.
 func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 	path += "&limit=" + strconv.Itoa(limit)
 	all = poll(t, path)

@@ -224,7 +224,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 			t.Errorf("backfill %d: %+v", backfill, p)
 		}
 	}
-	f.Purge(end + 1) // and then nobody knows of it
+	f.Purge(end + 1) // and then nothing is known of it
 	url := f.edge(nil)
 	if p := poll(t, url+flowPath); p.Closed {
 		t.Errorf("an unknown session: %+v", p)

@@ -12,7 +12,7 @@ import (
 // audience returns how the edge answers the janitor until ctx ends.
 func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.Answer {
 	id := rand.Text()
-	host, _ := os.Hostname() // or none is told
+	host, _ := os.Hostname() // or none is shown
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
 		a.Clients, a.Of = s.admitted.Clients(q)

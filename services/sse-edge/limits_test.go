@@ -44,7 +44,7 @@ func TestForwardedAddressesCountFromTrustedProxiesOnly(t *testing.T) {
 	}
 }
 
-// Who connects too often is told so before anything else, and served again when there is
+// A client that connects too often is refused before anything else, and served again when there is
 // a token for it. Others are not concerned.
 func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 	t.Parallel()
@@ -77,14 +77,14 @@ func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
 			t.Fatalf("poll %d: %d", i, status)
 		}
 	}
-	waittest.Until(t, "a stream is told to come back", func() bool {
+	waittest.Until(t, "a stream is refused with a retry", func() bool {
 		status, header, body := ask("text/event-stream", "203.0.113.1")
 		if status != http.StatusOK {
 			t.Fatalf("%d %s", status, body)
 		}
 		return strings.HasPrefix(body, "retry: ") && header.Get("Cache-Control") == "no-store, no-transform"
 	})
-	waittest.Until(t, "a poll is told when to come back", func() bool {
+	waittest.Until(t, "a poll is refused with Retry-After", func() bool {
 		status, header, body := ask("application/json", "203.0.113.1")
 		return status == http.StatusTooManyRequests && header.Get("Retry-After") == "1" && strings.Contains(body, `"code":"rate_limited"`)
 	})

@@ -154,7 +154,7 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 	}
 }
 
-// refusal is why a request to /mcp is not served, as its client is told.
+// refusal is the answer to a request to /mcp that is not served.
 type refusal struct {
 	status     int
 	code       int // of JSON-RPC
@@ -178,11 +178,11 @@ func refuseInvalid(message string) *refusal {
 	return &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalid, message: message}
 }
 
-// errNoSession is told without the request's ID: go-sdk 1.8 takes a 404 for the end of
+// errNoSession is answered without the request's ID: go-sdk 1.8 takes a 404 for the end of
 // the session only if its body is no response to a request.
 var errNoSession = &refusal{status: http.StatusNotFound, code: codeNoSession, message: "There is no such session, or it has ended."}
 
-// asRefusal returns what a client is told about an error.
+// asRefusal returns the answer to a client for an error.
 func asRefusal(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r

@@ -274,7 +274,7 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 }
 
 // A client that asks for what is behind the last event of a call has everything: any
-// stream would have it ask again, for ever.
+// stream would have it ask again and again.
 func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))

@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// M8: whoever holds a bridge's key answers with headers and a status that make a second
+// M8: the holder of a bridge's key answers with headers and a status that make a second
 // response on the client's connection.
 func TestAttackResponseSplitting(t *testing.T) {
 	b, u := newMCP(t, nil)

@@ -22,7 +22,7 @@ import (
 //	          the newest ends ──▶ the next one here, or the record is released
 //
 // The record of a stream says which edge the newest connection is at. A POST's own
-// stream needs none: nobody else can know of it before. An edge that has gone is known
+// stream needs none: no other connection can exist before. An edge that has gone is known
 // by its silence. Without NATS every edge is by itself.
 //
 // Workers call join and leave, and never wait for it: what takes a request to NATS goes
@@ -46,14 +46,14 @@ type attachments struct {
 // attached are the connections to one stream that this edge has.
 type attached struct {
 	streams []*mcpForm // oldest first
-	// holder gets the messages; nil while nobody here does.
+	// holder gets the messages; nil while no connection here does.
 	holder *mcpForm
 	// revision is that of the newest record known of, 0 for none; written is when this
 	// edge wrote it, and other is whose it is otherwise.
 	revision uint64
 	written  time.Time
 	other    string
-	// handed takes the place that another edge hands over; nil while nobody waits.
+	// handed takes the place that another edge hands over; nil without a waiter.
 	handed chan string
 }
 
@@ -112,7 +112,7 @@ func (a *attachments) join(st *mcpForm) {
 	a.work.Go(func() { a.begin(key, st.claim) })
 }
 
-// came notes that nobody has to wait for a connection with a claim any more. The caller
+// came notes that the connection of a claim has joined, or never will. The caller
 // holds the lock.
 func (a *attachments) came(key string) {
 	if a.coming[key]--; a.coming[key] == 0 {
@@ -185,7 +185,7 @@ func (a *attachments) turn(at *attached, st *mcpForm, where string) {
 func (a *attachments) begin(key string, c claim) {
 	a.mu.Lock()
 	at := a.places[key]
-	if at == nil { // it has gone, and whoever was quiet for it is not to wait
+	if at == nil { // it closed before its turn: release the record, so that the connection that it silenced resumes at once
 		a.mu.Unlock()
 		a.release(key, "")
 		return
@@ -330,7 +330,7 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	}
 }
 
-// forget forgets all revisions: the records are followed anew, and may be others.
+// forget forgets all revisions: the records may be others when they are followed again.
 func (a *attachments) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

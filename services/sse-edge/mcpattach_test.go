@@ -236,7 +236,7 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
-// Who takes over a record may find that it was claimed anew meanwhile.
+// An edge that takes over a record may find that it was claimed meanwhile.
 func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached

@@ -56,14 +56,14 @@ func (b *bridge) listen(subject string) {
 	b.subs = append(b.subs, sub)
 }
 
-// leave has nobody listen any more.
+// leave ends the subscription.
 func (b *bridge) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, sub := range b.subs {
 		_ = sub.Unsubscribe()
 	}
-	_ = b.f.Backend.Conn.Flush() // fails on a connection that is closed; who asks on another one must find nobody
+	_ = b.f.Backend.Conn.Flush() // fails on a connection that is closed; a request on another one must find no bridge
 	b.subs = nil
 }
 
@@ -150,7 +150,7 @@ func progress(n int) string {
 
 func result(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"result":{}}` }
 
-// mcpUser is a client of /mcp that does what it is told.
+// mcpUser is a client of /mcp that a test drives.
 type mcpUser struct {
 	t       *testing.T
 	url     string
@@ -258,7 +258,7 @@ func (c *client) says(messages ...string) (id string) {
 func (c *client) over() {
 	c.t.Helper()
 	if e, err := c.dec.Next(); !errors.Is(err, io.EOF) {
-		c.t.Errorf("the stream goes on with %s, %v", e.Data, err)
+		c.t.Errorf("the stream continues with %s, %v", e.Data, err)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Whoever hears NATS must not get the tokens of clients, and a bridge has no use for them.
+// Clients' tokens must not pass over NATS, and a bridge has no use for them.
 func TestForwarded_NoCredentials(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()

@@ -83,7 +83,7 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 	case http.StatusTooManyRequests:
 		reason = "address_rate"
 	case http.StatusServiceUnavailable:
-		s.logger.WarnContext(c.UserContext(), "an MCP client is told to come back", "session", sessionNamed(c), "error", err)
+		s.logger.WarnContext(c.UserContext(), "an MCP client is sent away with a retry", "session", sessionNamed(c), "error", err)
 	default:
 		return err
 	}

@@ -28,7 +28,7 @@ func TestAttackMCPFromOtherOrigins(t *testing.T) {
 			host := strings.TrimPrefix(url, "http://")
 			for name, page := range map[string][]string{
 				"another scheme":              {"Origin", "https://" + host},
-				"a scheme of nobody's":        {"Origin", "foo://" + host},
+				"an unknown scheme":           {"Origin", "foo://" + host},
 				"no scheme":                   {"Origin", host},
 				"another site":                {"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"},
 				"another site, no origin":     {"Sec-Fetch-Site", "cross-site"},

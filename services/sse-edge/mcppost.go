@@ -34,7 +34,7 @@ const (
 	// bridgeRetry is when a client may try again that no bridge listened to.
 	bridgeRetry = 3 * time.Second
 	// atOnce is how long a streamable call may take to be answered on a connection that
-	// goes on behind it. A new connection costs about as much as such a call.
+	// is kept. A new connection costs about as much as such a call.
 	atOnce = 10 * time.Millisecond
 )
 
@@ -217,7 +217,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	return postStream, st.handOver(c)
 }
 
-// ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are what a client is told.
+// ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
 func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.base, timeout)
 	defer cancel()
@@ -270,7 +270,7 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 	return c.Status(answer.Status).Send(answer.Data)
 }
 
-// whole answers with all of a stream that has ended already. The connection goes on.
+// whole answers with all of a stream that has ended already, and keeps the connection.
 func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
 	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
 	step := st.Settle(st.Step)
@@ -283,7 +283,7 @@ func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
 	return c.Send(body)
 }
 
-// asks begins the span of what a bridge is asked, which it goes on with. When it is not
+// asks begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
 func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
 	_, span := s.traces.Start(by, tracing.NameAsk, trace.SpanKindClient)

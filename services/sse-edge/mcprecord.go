@@ -34,7 +34,7 @@ type attachRecord struct {
 	Edge string `json:"edge"`
 	// From is the event ID of where the connection before, or the released one, stood.
 	From string `json:"from,omitempty"`
-	// Released says that the connection has ended: whoever has an older one may take over.
+	// Released says that the connection has ended: an edge with an older connection may take over.
 	Released bool `json:"released,omitempty"`
 }
 
@@ -96,7 +96,7 @@ func (a *attachRecords) claim(ctx context.Context, key, edge string) (before att
 			case errors.Is(err, jetstream.ErrKeyNotFound):
 				revision, err = kv.Create(ctx, key, value)
 			case err == nil:
-				_ = json.Unmarshal(entry.Value(), &before) // what cannot be read is nobody's
+				_ = json.Unmarshal(entry.Value(), &before) // an unreadable record belongs to no edge
 				revision, err = kv.Update(ctx, key, value, entry.Revision())
 			}
 			if err == nil || !bucket.Conflict(err) {
@@ -129,7 +129,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 				return err
 			}
 			var now attachRecord
-			_ = json.Unmarshal(entry.Value(), &now) // what cannot be read is nobody's
+			_ = json.Unmarshal(entry.Value(), &now) // an unreadable record belongs to no edge
 			next, ok := to(now)
 			if !ok {
 				return nil

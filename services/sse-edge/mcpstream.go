@@ -143,7 +143,7 @@ func appendPrime(b []byte, id string) []byte {
 	return append(b, "data:\n\n"...)
 }
 
-// Farewell is the last block of a stream that goes on elsewhere.
+// Farewell is the last block of a stream that continues elsewhere.
 func (m *mcpForm) Farewell() []byte {
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
 		return delivery.Farewell(m.service.cfg.Retry)
@@ -180,7 +180,7 @@ func (m *mcpForm) Told(s cursor.Step, told int) {
 	}
 }
 
-// Gaps returns what is told of gaps in the flow of a session: an error for each request
+// Gaps returns the blocks of gaps in the flow of a session: an error for each request
 // whose response may be missing.
 func (m *mcpForm) Gaps(s cursor.Step) (b []byte) {
 	if !m.legacy {

@@ -121,7 +121,7 @@ func TestTheWire(t *testing.T) {
 		{"a call of an older client", old.request("POST", toolCall), wireHead + messages(4, "=22a=22")},
 		{"a batch", batch.request("POST", "["+toolCall+"]"), wireHead + messages(6, "=5B=22a=22=5D")},
 		{
-			"a place of a call that nobody knows", u.request("GET", "", "Last-Event-ID", `abcdefabcdef-7_0000000_1`),
+			"a cursor of an unknown call", u.request("GET", "", "Last-Event-ID", `abcdefabcdef-7_0000000_1`),
 			wireHead + "retry: <ms>\nid: <unique>-7_<tag>_0.<n>\ndata:\n\n" +
 				`data: {"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"The answer cannot be continued: unknown."}}` + "\n\n",
 		},
@@ -129,7 +129,7 @@ func TestTheWire(t *testing.T) {
 		opened := testutil.ToFloat64(edge.streams.Metrics.Opened)
 		answer := make(chan string, 1)
 		go func() { answer <- rawly(t, url, tt.request) }()
-		// An answer that is there at once has a length, and the connection goes on behind it.
+		// An answer that is complete at once has a length, and the connection is kept.
 		waittest.Until(t, "the stream is open", func() bool { return testutil.ToFloat64(edge.streams.Metrics.Opened) > opened })
 		if strings.HasPrefix(tt.request, "POST") {
 			calls := b.sent(rpc.Post)

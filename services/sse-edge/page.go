@@ -103,7 +103,7 @@ func pageSize(s cursor.Step) int {
 }
 
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
-// poll goes on; gap, which is what should have come before the events and no longer
+// poll continues; gap, which is what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
 func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *delivery.GapData) []byte {
 	b = append(b, `{"events":[`...)
@@ -199,7 +199,7 @@ type sieve struct {
 	lookedAt int // their bytes
 }
 
-// The work of one page. What lies behind is for the next one, which goes on at the
+// The work of one page. What follows is for the next one, which continues at the
 // cursor, however little this one shows.
 const (
 	sieveEvents = 10 * maxLimit

@@ -66,7 +66,7 @@ type Config struct {
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections." default:"20s"`
 	// LedgerPatience is how long a janitor is waited for that has not read a partition since
-	// its server started, before a gap is told that is not certain.
+	// its server started, before a gap is sent that is not certain.
 	LedgerPatience time.Duration `name:"ledger-patience" help:"How long to wait until a janitor has checked a partition for damage, after its server started or its leader changed, before clients receive a gap that is not certain." default:"5s"`
 	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
 	// for; empty means lax.
@@ -142,7 +142,7 @@ type Service struct {
 	end  context.CancelFunc
 
 	attached *attachments
-	checks   chan struct{} // holds a token for each check that goes on
+	checks   chan struct{} // holds a token for each check in progress
 	// checkEvery and unheardFor are the constants, or a test's.
 	checkEvery, unheardFor time.Duration
 	admitted               *admission.Admission

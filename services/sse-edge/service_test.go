@@ -100,7 +100,7 @@ func (s *Service) has(t *testing.T, sequence uint64) {
 	waittest.Until(t, "the window has it", func() bool { return s.parts.Of("s").Stats().End >= sequence })
 }
 
-// placeOf is a stream of a session that nobody has opened.
+// placeOf is a stream of a session without an opening.
 func placeOf(session, stream string) window.Place {
 	return window.Place{Session: session, Stream: stream}
 }
@@ -276,7 +276,7 @@ func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
 	}
 }
 
-// What the log says of a removal decides between silence and a gap, and each gap is told
+// What the log says of a removal decides between silence and a gap, and each gap is sent
 // once.
 func TestEvidence(t *testing.T) {
 	t.Parallel()
@@ -389,7 +389,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 	}
 }
 
-// No sequence is so large that its client is told of a gap and then hears nothing.
+// No sequence is so large that its client receives a gap and then nothing.
 func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
@@ -425,7 +425,7 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 		t.Errorf("close is %s", closed.Data)
 	}
 	if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("the stream goes on: %v", err)
+		t.Errorf("the stream continues: %v", err)
 	}
 	for _, after := range []string{id, closed.ID} {
 		if again := subscribe(t, url+streamPath+"?after="+after); again.resp.StatusCode != http.StatusNoContent {
@@ -495,7 +495,7 @@ func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
 	}
 }
 
-// A poll is counted too, and is told in its own way.
+// A poll is counted too, and answered in its own way.
 func TestFullEdgeAnswersPollsWith503(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.MaxConnections = 1 })

@@ -36,7 +36,7 @@ type pending struct {
 // that has ended.
 type tally struct {
 	stored, duplicates, refused int
-	err                         error // why nobody waited for the rest
+	err                         error // why the rest was not awaited
 }
 
 func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {

@@ -33,7 +33,7 @@ type Incoming struct {
 const EventStream = "text/event-stream"
 
 // An answer, or an event of a stream, may be this many times as large as a message: it may
-// be an array, and what is a little too large is told for itself. What is larger ends the
+// be an array, and a message that is a little too large is reported by itself. What is larger ends the
 // answer.
 const (
 	MostMessages  = 4
@@ -84,7 +84,7 @@ func (b *Body) Next() (Incoming, error) {
 		}
 		all, _, err := rpc.Messages(e.Data)
 		if err != nil {
-			all = []json.RawMessage{e.Data} // it is dropped, and the stream goes on
+			all = []json.RawMessage{e.Data} // it is dropped, and the stream continues
 		}
 		in := Incoming{Messages: all}
 		if e.HasID {

@@ -56,7 +56,7 @@ func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     idleTimeout,
 		},
-		// Some frameworks redirect /mcp to /mcp/. Elsewhere nobody is sent: the request
+		// Some frameworks redirect /mcp to /mcp/. Other redirects are not followed: the request
 		// may carry credentials; and a POST stays one.
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme || req.Method != via[0].Method {
@@ -68,7 +68,7 @@ func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
 	return e
 }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections.
 func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 
 // Chosen returns what of a client's header the upstream gets.

@@ -21,7 +21,7 @@ func NewLines(r io.Reader, maxBytes int) *Lines {
 
 // Next returns the next line without its end, good until the next call. What is behind
 // the last line end is no line. The error of a line that is too long is errTooLarge, and
-// the next one follows; rest is told of all of it.
+// the next one follows; rest receives all of it.
 func (l *Lines) Next(rest func([]byte)) ([]byte, error) {
 	l.line = l.line[:0]
 	long := false
@@ -40,7 +40,7 @@ func (l *Lines) Next(rest func([]byte)) ([]byte, error) {
 			l.line = append(l.line, part...)
 		}
 		switch {
-		case err != nil: // the line goes on
+		case err != nil: // the line continues
 		case long:
 			return nil, ErrTooLarge
 		default:

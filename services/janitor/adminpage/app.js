@@ -267,7 +267,7 @@ async function end({ stream = '', clear = false }) {
 
 // ---- Start ---------------------------------------------------------------------------------
 
-function anew() {
+function reload() {
   after = ''
   refresh()
 }
@@ -275,14 +275,14 @@ function anew() {
 let typing = 0
 $('filter').addEventListener('input', () => {
   clearTimeout(typing)
-  typing = setTimeout(anew, 200)
+  typing = setTimeout(reload, 200)
 })
 $('filter-form').addEventListener('submit', (e) => {
   e.preventDefault()
-  anew()
+  reload()
 })
-for (const id of ['sort', 'by-state']) $(id).addEventListener('change', anew)
-$('first').addEventListener('click', anew)
+for (const id of ['sort', 'by-state']) $(id).addEventListener('change', reload)
+$('first').addEventListener('click', reload)
 $('next').addEventListener('click', () => {
   after = next
   refresh()

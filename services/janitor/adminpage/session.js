@@ -156,7 +156,7 @@ const ENDS = {
 export function gapText(h) {
   const parts = [h.certain === false ? 'not certain' : 'certain']
   if (h.requested) parts.push(`asked for what follows ${h.requested}`)
-  parts.push(`goes on behind ${h.cursor ?? 0}`)
+  parts.push(`resumes after ${h.cursor ?? 0}`)
   return parts.join(' · ')
 }
 

@@ -82,7 +82,7 @@ func (g *Generations) beginAll(ctx context.Context, looks []eventlog.Servers) er
 	wg.Wait()
 	if begun > 0 {
 		g.Begun.Add(float64(begun))
-		g.Logger.Info("the server was started anew, or most of those that hold a partition; generations begun", "partitions", begun)
+		g.Logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", begun)
 	}
 	return first
 }

@@ -73,14 +73,14 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	after := p.ledger.Begin(s)
 	p.ledger.Stretches.Step = ledger.StepOf(p.Log.Settings())
 	if p.ledger.Epoch != epoch && through > 0 {
-		p.logger.Warn("the partition is not what it was; its ledger begins anew", "partition", p.Number, "through", through, "last", s.Last)
+		p.logger.Warn("the partition is not what it was; its ledger starts again", "partition", p.Number, "through", through, "last", s.Last)
 	}
 	p.tailed = s
 	return after, nil
 }
 
 // same reports whether the log has what the ledger has, when the ledger is to go on with
-// another server than before: one that was started anew may have lost some of it. It may have
+// another server than before: a restarted one may have lost some of it. It may have
 // given the sequence of the newest entry to another one before there was a generation that
 // says so, and a damaged block leaves a hole inside.
 func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
@@ -207,7 +207,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	l.Hear(state, now)
 	l.Prune(now)
 	if !p.Acts() {
-		for _, key := range l.Alarms() { // nobody hears them: the first sweep of a term looks at all
+		for _, key := range l.Alarms() { // a standby does not trim: the first sweep of a term looks at all
 			l.Hush(key)
 		}
 	}
@@ -254,7 +254,7 @@ func (p *Partition) Look(ctx context.Context) error {
 }
 
 // lookThen looks at the server, and calls f under the lock: with the ledger's sequence when the
-// look began, and whether the ledger was not begun anew since.
+// look began, and whether the ledger is still of the same epoch.
 func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
 	p.mu.Lock()
 	asOf, epoch := p.ledger.Through, p.ledger.Epoch
@@ -272,7 +272,7 @@ func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 var ErrMoved = errors.New("the partition is not what it was")
 
 // Check looks at the server, and calls f with the state and the ledger if that is of the
-// partition and complete. Whoever changes the log does it first.
+// partition and complete. Each change of the log begins with it.
 func (p *Partition) Check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		l := p.ledger

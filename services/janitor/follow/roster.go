@@ -15,11 +15,11 @@ import (
 )
 
 // rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
-// when all answer: servers that are started anew one after the other are seen to be, as
+// when all answer: servers that restart one after the other are seen to be, as
 // each is away for a second.
 const rosterPause = 700 * time.Millisecond
 
-// rosterGap is how far apart two looks may be: more, and nobody knows what was between
+// rosterGap is how far apart two looks may be: more, and what was between them is unknown
 // them. To find another server takes less.
 const rosterGap = 3 * time.Second
 
@@ -30,7 +30,7 @@ const rosterRefused = time.Minute
 const MaxRoster = 64
 
 // Roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
-// while nobody does, servers may be started anew one after the other.
+// while none does, servers may restart one after the other.
 type Roster struct {
 	log    *eventlog.Log
 	logger *slog.Logger
@@ -60,7 +60,7 @@ func (r *Roster) Run(ctx context.Context) {
 				pause = rosterRefused
 			}
 			if err != nil && !complained && ctx.Err() == nil {
-				r.logger.Warn("cannot look at the servers of the cluster, so nobody will be told what all of them may lose together", "error", err)
+				r.logger.Warn("cannot look at the servers of the cluster, so a loss of all of them together would not be noticed", "error", err)
 			}
 			complained = err != nil
 		}
@@ -104,7 +104,7 @@ func (r *Roster) Note(there eventlog.Servers) {
 	}
 }
 
-// All returns what was seen, which nobody changes, and a channel that is closed with the
+// All returns what was seen, which must not be changed, and a channel that is closed with the
 // next look.
 func (r *Roster) All() ([]eventlog.Servers, <-chan struct{}) {
 	r.mu.Lock()

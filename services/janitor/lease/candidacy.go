@@ -21,7 +21,7 @@ type Instant struct{ Mono, Wall time.Duration }
 func (a Instant) until(b Instant) time.Duration { return max(b.Mono-a.Mono, b.Wall-a.Wall) }
 
 // candidacy is how one janitor stands to the lease: a state machine without clock or
-// network. Whoever drives it asks next, does the write that it says, one at a time,
+// network. Its driver asks next, does the write that it says, one at a time,
 // and tells it the outcome.
 //
 //	candidate ── written ──▶ acting ── taken, over ──▶ candidate
@@ -32,7 +32,7 @@ type candidacy struct {
 	acting bool
 	begun  Instant // when the newest write that succeeded was asked for
 	// revision is what the next write replaces; 0: nothing, the key must not be there. A
-	// server that was started anew counts from 1 again, so it is good for one connection.
+	// restarted server counts from 1 again, so it is good for one connection.
 	revision uint64
 	link     uint64        // the connection
 	tried    Instant       // when the last write was asked for
@@ -58,7 +58,7 @@ const (
 type outcome struct {
 	result   result
 	revision uint64 // what was written, or is there
-	holder   string // taken: who is there; empty: nobody any more
+	holder   string // taken: the holder; empty: it has gone
 	gone     bool   // taken: the holder's connection is known to be gone
 }
 

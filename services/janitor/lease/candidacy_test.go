@@ -33,7 +33,7 @@ func TestCandidacy(t *testing.T) {
 		replace uint64        // what the next write replaces
 		wait    time.Duration // until then
 	}{
-		{"nobody has it", &candidacy{id: me, lease: testLease}, outcome{result: written, revision: 3}, moment(0), moment(0), 1, true, 3, testLease / renewShare},
+		{"it is free", &candidacy{id: me, lease: testLease}, outcome{result: written, revision: 3}, moment(0), moment(0), 1, true, 3, testLease / renewShare},
 		{"another one has it", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: other}, moment(0), moment(0), 1, false, 0, testLease / waitShare},
 		{"another one had it, and is gone", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: other, gone: true}, moment(0), moment(0), 1, false, 3, 0},
 		{"it is our own, of an earlier connection", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: me}, moment(0), moment(0), 1, false, 3, 0},
@@ -217,7 +217,7 @@ func TestNeverTwoHoldTheLeaseAndSomebodyTakesItOver(t *testing.T) {
 			"sleep": func(t *rapid.T) { m := who(t); m.asleep, m.slept = true, true },
 			"wake":  func(t *rapid.T) { who(t).asleep = false },
 			"set the clock": func(t *rapid.T) {
-				if m := who(t); !m.slept { // else both clocks may be wrong, and nobody can know
+				if m := who(t); !m.slept { // else both clocks may be wrong, and it cannot know
 					m.wall += float64(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, "by"))
 				}
 			},

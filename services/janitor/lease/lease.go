@@ -19,8 +19,8 @@ import (
 )
 
 // Bucket is the key-value bucket of the lease, with the key [Key]. It lies in
-// memory: a server that was started anew has none, so that a janitor that dies with its
-// server keeps nobody from beginning the generations.
+// memory: a restarted server has none, so that a janitor that dies with its
+// server does not delay the generations.
 const (
 	Bucket = "MCP_LEASE"
 	Key    = "janitor"

@@ -59,7 +59,7 @@ func (l *Lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
 	}
 	ttl := status.TTL()
 	if ttl <= 0 {
-		return fmt.Errorf("the bucket %s keeps leases for ever", Bucket)
+		return fmt.Errorf("the bucket %s keeps leases without limit", Bucket)
 	}
 	if ttl != l.state.lease {
 		l.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", l.state.lease.String(), "lease", ttl.String())
@@ -106,7 +106,7 @@ func (l *Lease) read(ctx context.Context) outcome {
 	}
 	var h holder
 	if err := json.Unmarshal(entry.Value(), &h); err != nil || h.ID == "" {
-		return outcome{result: taken, revision: entry.Revision(), holder: "nobody we know"}
+		return outcome{result: taken, revision: entry.Revision(), holder: "unknown"}
 	}
 	o := outcome{result: taken, revision: entry.Revision(), holder: h.ID}
 	if h.ID != l.state.id {

@@ -14,7 +14,7 @@ type Task uint8
 const (
 	// Repair has the index say what the log does, and asks whose the opening is.
 	Repair Task = iota
-	// CloseIdle ends a session that nobody needs.
+	// CloseIdle ends an idle session.
 	CloseIdle
 	// Finish ends a life whose end somebody began and did not finish, and the life of a
 	// name that has a newer opening.
@@ -62,7 +62,7 @@ func (s LoggedSession) Holds(rec session.Record) bool {
 }
 
 // disagrees reports whether the log says something else of a session than its record, or
-// may: what an opening says that nobody has read matters when the record's life began
+// may: the content of an unread opening matters when the record's life began
 // before it or has ended, or when something of another life is in the log.
 func (s LoggedSession) disagrees(rec session.Record) bool {
 	own, _ := s.of(rec.Life)

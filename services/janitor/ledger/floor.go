@@ -151,7 +151,7 @@ func (k Keeper) behind(a *Account, seq uint64) bool {
 }
 
 // forgotten reports whether it is known that a life has ended for as long as its name is kept,
-// and the index says that it has: of what only the index has, nobody could say that it is wrong.
+// and the index says that it has: an end that only the index has cannot be proved.
 func (k Keeper) forgotten(a *Account) bool {
 	if a == nil || !a.markers.ended() {
 		return false
@@ -197,7 +197,7 @@ func (k Keeper) Barrier(upTo uint64, settled time.Duration, now time.Time) uint6
 }
 
 // knows reports whether the ledger knows all that a stream has ever had: it began with the
-// partition, or with the life, or a copy of the birth goes on where the ledger began.
+// partition, or with the life, or a copy of the birth reaches up to where the ledger began.
 func (k Keeper) knows(a *Account, s *stream) bool {
 	o := k.openings[a.Session]
 	return k.begunAt <= 1 || s.known || o != nil && o.Whole && o.Known && o.Life == a.Life

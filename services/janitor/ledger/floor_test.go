@@ -130,7 +130,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		entries []stored
-		life    string        // what the opening says; empty: nobody has asked
+		life    string        // what the opening says; empty: it was not read
 		after   time.Duration // since the last entry was stored
 		index   session.Record
 		want    []uint64
@@ -144,7 +144,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 		{"a clear", with(stored{event.Clear, a}, stored{event.Clear, x}), "x", 0, session.Record{}, []uint64{1, 2}},
 		{"sealed and not ended", with(stored{event.Seal, x}), "x", 10 * ttl, session.Record{}, []uint64{1, 2, 3}},
 		{"ended", ended, "x", ttl - 1, session.Record{}, []uint64{1, 4, 5}},
-		{"ended, and nobody has asked whose the opening is", ended, "", ttl - 1, session.Record{}, []uint64{1, 4, 5}},
+		{"ended, and the opening was not read", ended, "", ttl - 1, session.Record{}, []uint64{1, 4, 5}},
 		{"forgotten", ended, "x", ttl, session.Record{}, nil},
 		{"ended, and the index has not heard of it", ended, "x", 10 * ttl, session.Record{Session: "s", Life: "x", State: session.Open}, []uint64{1, 4, 5}},
 		{"forgotten, perhaps", ended, "", ttl, session.Record{}, []uint64{1}},
@@ -266,7 +266,7 @@ func TestKeeper_Knows(t *testing.T) {
 		"a birth that may be another one": {first: 8},
 		"a copy that ends before":         {first: 8, birth: eventlog.Entry{Copy: &eventlog.Copy{Last: 3, Through: 6}}},
 		"a copy that claims nothing":      {first: 8, birth: eventlog.Entry{Copy: &eventlog.Copy{Last: 3}}},
-		"a copy that goes on":             {first: 8, birth: eventlog.Entry{Copy: &eventlog.Copy{Last: 3, Through: 7}}, want: true},
+		"a copy that reaches the ledger":  {first: 8, birth: eventlog.Entry{Copy: &eventlog.Copy{Last: 3, Through: 7}}, want: true},
 		"the life's opening":              {first: 8, open: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	}
 	announced() // they are still to be deleted
 	l.Deleted([]uint64{3, 5})
-	announced() // nobody has asked whose the opening is
+	announced() // the opening was not read
 	l.Learn("s", 1, "l1")
 	announced(1)
 	announced() // it is still to be deleted

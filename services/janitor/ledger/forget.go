@@ -7,7 +7,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A life that has ended for as long as its name is kept is forgotten: nobody needs its control
+// A life that has ended for as long as its name is kept is forgotten: it does not need its control
 // entries any more. The floor takes them where it moves by age. Where it does not, they are
 // announced and deleted as events are, in two steps: the opening, and once it is deleted the
 // rest. An opening whose seal were deleted first would open the life again, whatever a power cut

@@ -17,15 +17,15 @@ import (
 // It is fed in order of sequence by a tail (apply, reach) and told the partition's first
 // retained sequence (advance). All that it knows follows from these, since the log says
 // itself what is removed from it: everything below its first sequence, and what the trims
-// in it name. So the ledger at sequence T is the log at sequence T, whoever acts, and after
+// in it name. So the ledger at sequence T is the log at sequence T, in every janitor, and after
 // a restart as before.
 type Ledger struct {
 	Created     time.Time
 	birth       string
 	Generations []event.Generation
-	Epoch       int // how often the ledger was begun anew
+	Epoch       int // how often the ledger was started again
 
-	begunAt  uint64 // first when the ledger began anew: what lay below it never saw
+	begunAt  uint64 // first when this epoch began: it never saw what lay below
 	first    uint64 // everything before it is gone
 	Through  uint64 // the sequence up to which the log was followed
 	Complete bool   // the tail has caught up once
@@ -95,7 +95,7 @@ func (l *Ledger) Drop() {
 }
 
 // Follows reports whether a partition is still the one in the book, with all that
-// is in the book: not created anew, and not rolled back, neither now nor meanwhile
+// is in the book: not created again, and not rolled back, neither now nor meanwhile
 // (a generation that began at or before through has given sequences away again).
 func (l *Ledger) Follows(s eventlog.State) bool { return l.Followed(s, l.Through) }
 
@@ -124,7 +124,7 @@ func (l *Ledger) HeardOf(generation string) bool {
 }
 
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to
-// go on after: its own when it follows the partition, else 0, and then it begins anew.
+// go on after: its own when it follows the partition, else 0, and then it starts again.
 func (l *Ledger) Begin(s eventlog.State) uint64 {
 	if !l.Follows(s) {
 		l.Drop()

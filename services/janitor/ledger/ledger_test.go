@@ -35,7 +35,7 @@ func TestLedger_FollowsItsPartitionAndNoOther(t *testing.T) {
 	}{
 		{"the same", func(*eventlog.State) {}, 5},
 		{"more", func(s *eventlog.State) { s.Last = 9 }, 5},
-		{"created anew", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
+		{"created again", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
 		{"other limits", func(s *eventlog.State) { s.Limits.MaxBytes = 7 }, 5},
 		{"another birth", func(s *eventlog.State) { s.Birth = "other" }, 0},
 		{"rolled back", func(s *eventlog.State) { s.Last = 4 }, 0},
@@ -52,7 +52,7 @@ func TestLedger_FollowsItsPartitionAndNoOther(t *testing.T) {
 			s := base.state()
 			test.change(&s)
 			if got := l.Begin(s); got != test.want {
-				t.Errorf("it goes on after %d, want %d", got, test.want)
+				t.Errorf("it continues after %d, want %d", got, test.want)
 			}
 			if l.Complete != (test.want != 0) || l.Alarm != (Alarm{1, 2, 3}) {
 				t.Errorf("it is complete: %t, with %+v", l.Complete, l.Alarm)
@@ -79,15 +79,15 @@ func TestLedger_MergedGenerationIsTheSame(t *testing.T) {
 	l.Reach(5, m.now)
 	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "next", Start: 6})
 	if got := l.Begin(s); got != 5 {
-		t.Errorf("it goes on after %d", got)
+		t.Errorf("it continues after %d", got)
 	}
 	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "rolled back", Start: 3})
 	if got := l.Begin(s); got != 0 {
-		t.Errorf("after a roll-back it goes on after %d", got)
+		t.Errorf("after a roll-back it continues after %d", got)
 	}
 }
 
-// A server that was started anew reads its files again, and may have lost some of them.
+// A restarted server reads its files again, and may have lost some of them.
 func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 	next := event.Generation{ID: "next", Start: 6}
 	for _, test := range []struct {
@@ -105,7 +105,7 @@ func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 		{"there is one that was deleted", false, 6, false, 5, false},
 		{"all that is to be deleted is there", true, 6, false, 6, true},
 		{"something is deleted, or lost", true, 5, false, 6, false},
-		{"something is deleted, and no server was started anew", true, 5, true, 6, true},
+		{"something is deleted, and no server was restarted", true, 5, true, 6, true},
 		{"more is gone than was to be deleted", true, 4, true, 6, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

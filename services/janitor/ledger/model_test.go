@@ -175,7 +175,7 @@ func (m *model) has(s event.Subject) bool {
 	return slices.ContainsFunc(m.entries, func(e eventlog.Entry) bool { return e.Subject == s })
 }
 
-// delete removes one entry, whoever does it.
+// delete removes one entry.
 func (m *model) delete(seq uint64) {
 	if i, there := m.find(seq); there {
 		m.entries = slices.Delete(slices.Clone(m.entries), i, i+1)

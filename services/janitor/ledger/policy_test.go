@@ -150,7 +150,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// Nobody has opened the empty life, and it has no fence: an opening of its session ends it.
+// The empty life has no opening and no fence: an opening of its session ends it.
 func TestPolicy_EmptyLife(t *testing.T) {
 	lim := Limits{MaxPerStream: -1, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1, ClosedGrace: time.Hour}
 	streams := []streamView{{name: "a", events: sized(1)}}
@@ -160,7 +160,7 @@ func TestPolicy_EmptyLife(t *testing.T) {
 		life    string
 		goes    bool
 	}{
-		"nobody has opened the session":  {nil, "", false},
+		"the session has no opening":     {nil, "", false},
 		"opened for less than the grace": {opened(time.Hour - 1), "", false},
 		"opened for the grace":           {opened(time.Hour), "", true},
 		"a life that the opening is of":  {opened(time.Hour), "x", false},

@@ -45,7 +45,7 @@ func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 	fill(l, 1, 3)
 	last := l.Accounts[unopened("s")].last
 	l.Reach(3, noon)
-	if got := l.LastEvent(unopened("nobody")); !got.Equal(noon) {
+	if got := l.LastEvent(unopened("unknown")); !got.Equal(noon) {
 		t.Errorf("of a stranger: %s", got)
 	}
 	if got := l.LastEvent(unopened("s")); got.Before(noon) || last == 0 {

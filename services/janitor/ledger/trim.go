@@ -25,7 +25,7 @@ func (t *trimmed) dropBefore(seq uint64) {
 	t.Entries = t.Entries[n:]
 }
 
-// trim takes out of the book what a trim removes, whoever has written it. What it names of
+// trim takes out of the book what a trim of any janitor removes. What it names of
 // that is to be deleted; what it names and the ledger has not was deleted already.
 func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
 	if a.trims == nil {

@@ -35,7 +35,7 @@ type Admission struct {
 type Visit struct {
 	Session string
 	Address netip.Addr
-	Client  string // whose share it is of; empty for nobody's in particular
+	Client  string // whose share it is of; empty for none
 }
 
 // network returns the /48 network of an IPv6 address, which may have four times as many as one
@@ -115,7 +115,7 @@ func (a *Admission) Leave(v Visit) {
 	a.inside.Done()
 }
 
-// Close lets nobody in any more.
+// Close refuses all later visits.
 func (a *Admission) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

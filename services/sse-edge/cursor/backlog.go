@@ -21,14 +21,14 @@ type backlog struct {
 	base    context.Context //nolint:containedctx // of the edge: scans end with it
 	log     *eventlog.Log
 	number  int
-	slots   chan struct{} // one for each read that goes on, shared by all partitions
+	slots   chan struct{} // one for each read in progress, shared by all partitions
 	budget  int           // bytes
 	metrics *metrics
 
 	mu      sync.Mutex
 	waiting []*logRead
 	busy    bool          // a dispatcher is at work
-	arrived chan struct{} // closed at the next arrival; nil while nobody waits for it
+	arrived chan struct{} // closed at the next arrival; nil without a waiter
 	work    sync.WaitGroup
 }
 
@@ -166,7 +166,7 @@ func (s *logScan) join(position uint64) (least uint64) {
 	rest := b.waiting[:0]
 	for _, q := range b.waiting {
 		switch {
-		case q.ctx.Err() != nil: // nobody waits for it
+		case q.ctx.Err() != nil: // its caller has given up
 		case q.after < position:
 			rest = append(rest, q)
 		default:

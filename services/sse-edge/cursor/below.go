@@ -46,7 +46,7 @@ func (r *Reader) findEnd(ctx context.Context) error {
 		}
 		newest, end = max(newest, at), at
 	}
-	if newest > end { // the stream goes on, or its last event is final
+	if newest > end { // the stream continues, or its last event is final
 		e, err := r.part.log.At(ctx, r.part.number, newest)
 		if err == nil && e.Final {
 			r.end = newest
@@ -105,7 +105,7 @@ func (r *Reader) itemsOf(page eventlog.Page) []window.Item {
 			continue
 		}
 		if e.Sequence > r.end {
-			r.end = 0 // the log decides: what ended goes on
+			r.end = 0 // the log decides: the stream continues
 		}
 		if e.Final && r.Place.Stream != "" {
 			r.end = e.Sequence

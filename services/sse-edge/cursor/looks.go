@@ -25,7 +25,7 @@ type looks struct {
 
 	mu   sync.Mutex
 	busy bool
-	next *look // of those who wait; nil when nobody does
+	next *look // of those who wait; nil without a waiter
 }
 
 // look is one look at a partition's leader.

@@ -25,7 +25,7 @@ type Partition struct {
 	patience patience
 	logger   *slog.Logger
 	backfill int                            // bytes of the log to begin with
-	turns    chan struct{}                  // one for each backfill that goes on, shared by all partitions
+	turns    chan struct{}                  // one for each backfill in progress, shared by all partitions
 	turn     bool                           // the tail has one
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
@@ -198,7 +198,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		p.window.GoOn(state)
 		after = end
 	} else {
-		p.logger.Warn("the partition was rolled back; the window begins anew", "partition", p.number, "from", end, "to", state.Last, "common", common)
+		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
 		p.window.Rollback(state, after, floor, common)
 	}
@@ -236,7 +236,7 @@ func (p *Partition) endTurn() {
 const compareEntries = 8
 
 // compare tells whether the log, of which the window has seen another state before,
-// goes on behind the window, and if it does not, the newest sequence that both have
+// continues after the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
 func (p *Partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
 	if !state.Created.Equal(before.Created) || state.Birth != before.Birth {
@@ -259,7 +259,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		if e.Time.UnixNano() == en.Time {
 			return end, true, nil
 		}
-		return 0, false, nil // replaced, and nobody noted when
+		return 0, false, nil // replaced, and no generation says when
 	}
 	return end, true, nil
 }

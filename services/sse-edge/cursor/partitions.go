@@ -32,7 +32,7 @@ type Config struct {
 	// Backfill is how many bytes of the newest events the windows read when they begin;
 	// 0 means as much as fits, -1 none.
 	Backfill int
-	// LogReads is how many reads below the windows go on at a time.
+	// LogReads is how many reads below the windows may run at a time.
 	LogReads int
 	// Patience is how long a reader waits for the janitor to check a partition for damage.
 	Patience time.Duration
@@ -99,7 +99,7 @@ func (ps *Partitions) Run(ctx context.Context) {
 	tails.Wait()
 }
 
-// Wait returns when no read goes on, after the base context is done.
+// Wait returns when no read is in progress, after the base context is done.
 func (ps *Partitions) Wait() {
 	for _, p := range ps.all {
 		p.backlog.work.Wait()

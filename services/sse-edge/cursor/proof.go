@@ -48,7 +48,7 @@ func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.Stat
 }
 
 // prove finds out whether events are missing behind a cursor that lies in the window, but
-// below a jump of the tail. The error errAgain says that the view is to be read anew.
+// below a jump of the tail. The error errAgain says that the view must be read again.
 func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	state, err := r.part.afterJump(ctx, v)
 	if err != nil {
@@ -229,8 +229,8 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 const checkAgain = 50 * time.Millisecond
 
 // patience is how long readers wait for a janitor to read a partition after a start of its
-// server, or to compare it with a new leader: a janitor that restarts makes nobody uncertain, one
-// that is gone holds nobody up.
+// server, or to compare it with a new leader: a janitor that restarts makes no gap uncertain, one
+// that is down delays no reader.
 type patience struct {
 	limit time.Duration
 
@@ -240,7 +240,7 @@ type patience struct {
 	since      time.Time // when it was missed first
 }
 
-// over reports whether nobody has to wait: the partition was checked, or that has been missed
+// over reports whether the wait is over: the partition was checked, or that has been missed
 // for too long.
 func (p *patience) over(state eventlog.State) bool {
 	p.mu.Lock()

@@ -21,7 +21,7 @@ import (
 // window or out of the log, and a gap where something should have followed that
 // no longer exists. Nothing is sent twice, because the cursor only moves over what
 // was returned; nothing is left out without a word, because everything returned
-// was proved complete, or is told as a gap.
+// was proved complete, or is reported as a gap.
 type Reader struct {
 	part  *Partition
 	Place window.Place
@@ -49,7 +49,7 @@ type Reader struct {
 	end uint64
 
 	// toldDamage is up to where damage of the log was told; doubted says that a gap was
-	// told because nobody could say whether there is any.
+	// told although damage was not certain.
 	toldDamage uint64
 	doubted    bool
 
@@ -105,7 +105,7 @@ var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlo
 
 const (
 	// catchUpWithin is how long a window that is behind is waited for: its tail
-	// begins anew as soon as it may.
+	// starts again as soon as it may.
 	catchUpWithin = 5 * time.Second
 	catchUpEvery  = 20 * time.Millisecond
 )
@@ -124,7 +124,7 @@ func catchesUp(ctx context.Context, begun time.Time, err error) bool {
 	}
 }
 
-// errAgain is returned within next when the cursor was moved and has to be read anew.
+// errAgain is returned within next when the cursor was moved and the window must be read again.
 var errAgain = errors.New("read again")
 
 // Next returns what follows the cursor and moves the cursor behind it. An empty
@@ -180,7 +180,7 @@ func (r *Reader) take(v window.View, s *Step) {
 	s.Found(r.keep(v.Items))
 	r.retagBeyond(v)
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
-		r.end = 0 // the log decides: what ended goes on
+		r.end = 0 // the log decides: the stream continues
 	}
 	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
 	if len(r.Dropped) > 0 {

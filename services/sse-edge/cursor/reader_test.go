@@ -56,7 +56,7 @@ func caughtUp(budget int) *window.Window {
 func streamOf(stream string) window.Place { return window.Place{Session: "s", Stream: stream} }
 
 // After a roll-back the log is of the new life at once, and the window when its tail
-// has begun anew. What is read of both in between must not be taken for one.
+// has started again. What is read of both in between must not be taken for one.
 func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
@@ -146,18 +146,18 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	second := first
 	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
 	if p.over(first) {
-		t.Error("nobody waits")
+		t.Error("no wait")
 	}
 	p.since = p.since.Add(-2 * time.Hour)
 	if !p.over(first) {
 		t.Error("another reader waits for as long")
 	}
 	if p.over(second) {
-		t.Error("nobody waits for the next generation")
+		t.Error("no wait for the next generation")
 	}
 	p.since = p.since.Add(-2 * time.Hour)
 	if second.Leader = "nats-2@later"; p.over(second) {
-		t.Error("nobody waits for the next leader")
+		t.Error("no wait for the next leader")
 	}
 }
 
@@ -214,7 +214,7 @@ func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
 			r.rolledBack(v, &s)
 		}
 		if len(s.Gaps) > 0 != told || told && r.Cursor != 2 {
-			t.Errorf("a reader is told %v and stands at %d", s.Gaps, r.Cursor)
+			t.Errorf("a reader has the gaps %v and the cursor %d", s.Gaps, r.Cursor)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestBackfillsTakeTurns(t *testing.T) {
 	if _, err := second.start(ended, eventlog.State{}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("a second one began before the first had ended: %v", err)
 	}
-	// An attempt that begins anew has lost its turn, and needs none.
+	// A second attempt has lost its turn, and needs none.
 	if err := begin(first); err != nil {
 		t.Fatal(err)
 	}

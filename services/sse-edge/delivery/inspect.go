@@ -88,7 +88,7 @@ func (st *Stream) noteComing() {
 	st.streams.History.note(h)
 }
 
-// noteEnd writes down that it has ended. Nobody uses it any more.
+// noteEnd notes that the stream has ended. It is not used after that.
 func (st *Stream) noteEnd() {
 	if st.Routine && st.reason == "ended" {
 		return

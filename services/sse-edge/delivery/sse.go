@@ -35,7 +35,7 @@ func (f sseFormat) Kind() string {
 
 func (sseFormat) Protocol() inspect.Protocol { return inspect.SSE }
 
-// Opening returns the connect event. A client that is told of a gap next keeps the cursor
+// Opening returns the connect event. A client that receives a gap next keeps the cursor
 // that it came with until then: else a connection that ends before would swallow the gap.
 func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	cfg, r := f.streams.cfg, f.Reader

@@ -19,7 +19,7 @@ import (
 const logRetry = 500 * time.Millisecond
 
 // Format is how a stream writes to its client. Its methods are called by the stream's worker,
-// before there is one by whoever makes the stream.
+// before that by the request that makes the stream.
 type Format interface {
 	// Kind is the same for formats that make the same blocks of a step.
 	Kind() string
@@ -110,7 +110,7 @@ type Stream struct {
 	beatAt, endAt time.Time
 	retryAt       time.Time // when the log is read again; zero when it could be read
 	cause         string    // why it ends at endAt: the metric's reason
-	warnAt        time.Time // when the client is told that its token expires; zero when it was, or need not be
+	warnAt        time.Time // when the client is warned that its token expires; zero when it was, or need not be
 
 	traffic traffic
 }
@@ -206,7 +206,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 
 // open reads what follows the client's cursor, and makes the first block: where a
 // client without a cursor stands is known once its first event is, and whether one
-// with a cursor goes on there once what follows was read.
+// with a cursor continues there once what follows was read.
 func (st *Stream) open(from Beginning) (err error) {
 	r := st.Reader
 	ctx, cancel := context.WithTimeout(st.streams.base, openingTimeout)

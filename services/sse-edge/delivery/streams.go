@@ -93,7 +93,7 @@ func (s *Streams) nextWorker() *worker {
 
 // Reconnects logs why a subscriber is sent away with a reconnection time.
 func (s *Streams) Reconnects(ctx context.Context, at window.Place, why error) {
-	s.logger.WarnContext(ctx, "a subscriber is told to come back", "session", at.Session, "stream", at.Stream, "error", why)
+	s.logger.WarnContext(ctx, "a subscriber is sent away with a retry", "session", at.Session, "stream", at.Stream, "error", why)
 }
 
 // CountTold counts and notes what a client received of a step: its gaps, and n of its events.
@@ -103,7 +103,7 @@ func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request)
 	for _, g := range st.Gaps {
 		s.Metrics.Gaps.WithLabelValues(string(g.Reason)).Inc()
 		s.History.noteGap(r, st, g, by)
-		s.logger.DebugContext(by.Ctx, "a subscriber is told of a gap", "session", r.Place.Session, "stream", g.Stream,
+		s.logger.DebugContext(by.Ctx, "a subscriber receives a gap", "session", r.Place.Session, "stream", g.Stream,
 			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
 	}
 	if !s.traces.On() {

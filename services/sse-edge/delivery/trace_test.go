@@ -25,7 +25,7 @@ func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
 	return e
 }
 
-// untraced returns streams that nobody has opened.
+// untraced returns a set without streams.
 func untraced() *Streams {
 	return &Streams{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), logger: slog.New(slog.DiscardHandler)}
 }

@@ -376,7 +376,7 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 	}()
 }
 
-// back goes on with a stream that had to wait.
+// back takes a stream back from its goroutine.
 func (w *worker) back(st *Stream) {
 	s, err, was := st.Step, st.err, st.phase
 	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
@@ -384,7 +384,7 @@ func (w *worker) back(st *Stream) {
 	st.again = false
 	switch {
 	case st.Over():
-		st.Reader.GoBack(s, 0) // nobody was sent what was read
+		st.Reader.GoBack(s, 0) // what was read was not sent
 		w.finish(st, true)
 	case was != reading && err != nil:
 		w.end(st, reasonToEnd(err))
@@ -432,7 +432,7 @@ func (w *worker) end(st *Stream, reason string) {
 	}
 }
 
-// Finish lets go of what a stream held. Nobody uses it any more.
+// finish releases what a stream held. It is not used after that.
 func (w *worker) finish(st *Stream, begun bool) {
 	st.logEnd()
 	st.Reader.Close()
@@ -504,11 +504,11 @@ func (w *worker) tick(now time.Time) {
 }
 
 // warn tells a client that its token is about to expire. While its stream is away, a
-// frame may be unfinished, so it is told a moment later.
+// frame may be unfinished, so the warning follows a moment later.
 func (w *worker) warn(st *Stream, now time.Time) {
 	st.warnAt = time.Time{}
 	heap.Fix(&w.timers, st.timer)
-	w.advance(st) // so that it is told its newest place
+	w.advance(st) // so that it receives its newest cursor
 	switch {
 	case st.Over():
 	case st.phase.away():
@@ -598,7 +598,7 @@ func (s *shared) serves(st *Stream) bool {
 const forever = 100 * 365 * 24 * time.Hour
 
 const (
-	// expiryWarning is how long before its end a client is told that its token expires.
+	// expiryWarning is how long before its token expires a client is warned.
 	expiryWarning = time.Minute
 
 	// warnAgain is how long a stream that is away when it should be told is left alone.

@@ -82,7 +82,7 @@ func (l *Log) Rewrite(stream string, c eventlog.Copy) {
 	}
 }
 
-// Restart restarts the server and begins a generation, which nobody has checked.
+// Restart restarts the server and begins a generation, which is not checked.
 func (l *Log) Restart() {
 	l.t.Helper()
 	l.Server.Stop()

@@ -326,7 +326,7 @@ function save(place) {
   schedule()
 }
 
-// follow starts on a target; on another one than before it starts counting anew.
+// follow starts on a target; on another one than before it starts counting again.
 function follow(next) {
   if (target === null || target.key !== next.key || target.whole !== next.whole) {
     target = next
@@ -425,9 +425,9 @@ function onGap(data) {
   const reason = String(data.reason)
   const sure = data.certain !== false
   const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
-  if (!sure) parts.push('Nobody could say for certain just now.')
+  if (!sure) parts.push('This is not certain at the moment.')
   if (data.requested) parts.push(`Asked for what follows ${data.requested}.`)
-  parts.push(data.resumesAt ? `It goes on at ${data.resumesAt}.` : 'It goes on with the next event.')
+  parts.push(data.resumesAt ? `The stream resumes at ${data.resumesAt}.` : 'The stream resumes with the next event.')
   counts.gaps++
   push({
     kind: 'gap', id: data.id, type: 'gap', stream: target.whole ? data.stream : '',
@@ -674,7 +674,7 @@ function start() {
       target = first
       order.reset(cursor)
     }
-    setState('idle', cursor ? 'Connect goes on after the saved cursor.' : '')
+    setState('idle', cursor ? 'Connect resumes after the saved cursor.' : '')
   }
   render()
 }

@@ -316,7 +316,7 @@ class Subscription {
     try {
       this.#cursor = this.#options.cursor ?? (await this.#store.load()) ?? ''
       this.#position = sequenceOf(this.#cursor) ?? -1n
-      await null // nobody is called before subscribe has returned
+      await null // no handler is called before subscribe has returned
       end = await this.#follow()
     } catch (error) {
       end = { reason: 'failed', error }

@@ -7,7 +7,7 @@ import (
 )
 
 // Place is a stream of a life of a session, or the flow of all its streams when stream is
-// empty. A life that nobody has opened is empty.
+// empty. A life without an opening is empty.
 type Place struct{ Session, Life, Stream string }
 
 // lives is what the window knows of a session's name: which of its lives is the newest.
@@ -60,7 +60,7 @@ type Chain struct {
 	// readers counts the subscribers that hold the chain.
 	readers int
 	// Version counts what subscribers are woken for; changed is closed at the next
-	// one, and nil while nobody waits. subs are the workers that are told of it.
+	// one, and nil without a waiter. subs are the workers that it wakes.
 	version uint64
 	changed chan struct{}
 	subs    []Listener

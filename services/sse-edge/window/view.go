@@ -171,7 +171,7 @@ func (w *Window) Trims(c *Chain) (newest, floor uint64) {
 }
 
 // Reached reports whether the window has come to the end of the log as a look has shown it.
-// One that is of another generation begins anew soon, and is not to be waited for.
+// One that is of another generation starts again soon, and is not waited for.
 func (w *Window) Reached(state eventlog.State) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()

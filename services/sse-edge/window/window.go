@@ -117,7 +117,7 @@ func (w *Window) Rollback(state eventlog.State, after, floor, common uint64) {
 }
 
 // GoOn takes over the generations of a partition that was compared with the window
-// and goes on behind it: later frames carry the newest. The window itself is as good
+// and the window continues after it: later frames carry the newest. The window itself is as good
 // as it was, but a reader may be ahead of it, and has to hear if the partition is not
 // what it was there.
 func (w *Window) GoOn(state eventlog.State) {
@@ -126,10 +126,10 @@ func (w *Window) GoOn(state eventlog.State) {
 	w.take(state, event.Fork(w.gens, state.Generations))
 }
 
-// Extend takes over generations that were begun while the tail goes on, if they
+// Extend takes over generations that were begun while the tail runs, if they
 // follow the window's own and begin behind its end. Otherwise the partition was
 // rolled back: what the window holds is of the life before, and must not be given
-// out under an ID of the new one. The tail will find that out and begin anew, unless
+// out under an ID of the new one. The tail will find that out and start again, unless
 // it is on the same server already: then the generation was begun late, when no
 // janitor was there at the start.
 func (w *Window) Extend(state eventlog.State, sameServer bool) {
@@ -521,7 +521,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.life, n.known, n.opened = "", false, 0 // nobody who comes now belongs to it
+		n.life, n.known, n.opened = "", false, 0 // no later reader belongs to it
 	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {

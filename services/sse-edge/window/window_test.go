@@ -201,7 +201,7 @@ func TestWindowStaysWithinItsBudget(t *testing.T) {
 	}
 }
 
-// Chains of streams that nobody reads go with their last event, or the window
+// Chains of streams without readers go with their last event, or the window
 // would grow with every stream there ever was.
 func TestWindowForgetsStreams(t *testing.T) {
 	w := newTestWindow(32 << 10)
@@ -286,7 +286,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	}
 }
 
-// The marker comes behind the last event, and must not keep the chain for ever.
+// The marker comes behind the last event, and must not keep the chain.
 func TestAWindowForgetsWhatHasEnded(t *testing.T) {
 	w := newTestWindow(16 << 10)
 	for n := uint64(1); n < 4000; n += 2 {
@@ -352,7 +352,7 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	}
 	w.Append(trimOf(8, a, 1, 3, 6), 0)
 	if !isClosed(woken) {
-		t.Error("nobody is told what is missing")
+		t.Error("what is missing is not reported")
 	}
 	lost := Loss{"a", 3, eventlog.Trimmed, true}
 	want(a, 2, lost)
@@ -368,7 +368,7 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
 }
 
-// Whatever a janitor deletes while a tail goes on, a reader is told all that the tail missed,
+// Whatever a janitor deletes while a tail runs, a reader hears of all that the tail missed,
 // and nothing else, once the tail has come to the end.
 func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

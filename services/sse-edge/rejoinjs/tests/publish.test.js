@@ -57,7 +57,7 @@ test('it is tried five times, in less time than the server knows a key', async (
   assert.equal(server.requests.length, 6)
 })
 
-test('a refusal is told at once', async (t) => {
+test('a refusal is reported at once', async (t) => {
   for (const status of [400, 401, 403, 404, 409, 413]) {
     await t.test(String(status), async () => {
       const server = serve(problem(status, 'no'))
@@ -85,7 +85,7 @@ test('a token that is refused is replaced once', async () => {
   assert.equal(never.requests.length, 2)
 })
 
-test('it stops when it is told to', async (t) => {
+test('it stops when it is stopped', async (t) => {
   for (const [name, answer] of Object.entries({ 'while it waits for the answer': hanging, 'between two attempts': problem(503, 'unavailable') })) {
     await t.test(name, async () => {
       const abort = new AbortController()

@@ -17,7 +17,7 @@ export function serve(...answers) {
 // streamed answers with an event stream that ends.
 export const streamed = (text) => () => new Response(text, { headers: { 'Content-Type': 'text/event-stream' } })
 
-// live answers with an event stream that goes on, without ever saying more. Each text is
+// live answers with an event stream that stays open and silent. Each text is
 // a chunk of its own; those that were not read are lost when the connection is given up.
 export const live = (...texts) => (signal) => {
   const body = new ReadableStream({

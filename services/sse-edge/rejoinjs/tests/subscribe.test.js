@@ -5,7 +5,7 @@ import { block, close, connect, cursor, ended, gap, hanging, hurry, id, live, me
 
 const target = { session: 'x', stream: 's', base: 'http://rejoin.test' }
 
-// follow subscribes and writes down what it is told, until the subscription ends.
+// follow subscribes and notes what it receives, until the subscription ends.
 async function follow(server, options = {}) {
   const told = { events: [], gaps: [], states: [], ends: [], repeats: [], saved: [] }
   const store = { load: () => null, save: (place) => { told.saved.push(place) } }
@@ -77,7 +77,7 @@ test('only a gap moves the cursor back, and what follows it is delivered', async
   assert.deepEqual(saved, [id(0), id(7), id(9), id(6), id(7), id(8)])
 })
 
-test('a gap that comes without an ID is told again on the next connection', async (t) => {
+test('a gap without an ID comes again on the next connection', async (t) => {
   hurry(t)
   const first = block({ event: 'gap', data: { reason: 'trimmed', certain: true } })
   const server = serve(streamed(connect(4)), streamed(connect(null) + first), ended)
@@ -86,7 +86,7 @@ test('a gap that comes without an ID is told again on the next connection', asyn
   assert.equal(after(server.requests[2]), id(4))
 })
 
-test('a gap for which nobody asked is told on the console', async (t) => {
+test('a gap without a handler is shown on the console', async (t) => {
   hurry(t)
   const warn = t.mock.method(console, 'warn', () => {})
   await follow(serve(streamed(connect(null) + gap(6, 'expired')), ended), { onGap: undefined })
@@ -166,7 +166,7 @@ test('what it asks for', async (t) => {
   assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
 })
 
-test('a refusal for good is told once and ends it', async (t) => {
+test('a final refusal is reported once and ends it', async (t) => {
   for (const status of [400, 401, 403, 404, 405, 406, 410, 431]) {
     await t.test(String(status), async () => {
       const server = serve(problem(status, 'some_code'))
@@ -224,7 +224,7 @@ test('reconnections are spread', () => {
   assert.equal(backoff(60_000, 3, 30_000, () => 0), 60_000) // the server's wish
 })
 
-test('a connection on which nothing is heard is made anew', async (t) => {
+test('a silent connection is replaced', async (t) => {
   const states = []
   const server = serve(live(connect(0) + message(1)), hanging, ended)
   const waiting = hurry(t)
@@ -360,7 +360,7 @@ test('the end of one stream is not the end of its session', async (t) => {
   assert.equal(after(server.requests[1]), id(2))
 })
 
-test('what is known of the stream, and that a token expires, is told', async () => {
+test('connect and expiring events are reported', async () => {
   const told = []
   const stream = connect(3, { oldest: id(1) }) + block({ event: 'expiring', id: id(3), data: { in: 60 } }) + close(4)
   await follow(serve(streamed(stream)), { onConnect: (place) => { told.push(place) }, onExpiring: (data) => { told.push(data) } })
@@ -404,7 +404,7 @@ test('close ends it at once, wherever it is', async (t) => {
   })
 })
 
-test('an end that nobody asks about is told on the console when it is none to be wished', async (t) => {
+test('an unwanted end without a handler is shown on the console', async (t) => {
   const error = t.mock.method(console, 'error', () => {})
   for (const answer of [problem(403, 'forbidden'), ended]) {
     await subscribe(target, { fetch: serve(answer).fetch, onEvent: () => {} }).closed
