@@ -36,7 +36,7 @@ type load struct {
 	engines []*engine
 	// opened and connected count connections: begun, and past their first block.
 	opened, connected atomic.Int64
-	// delivered counts messages over all connections; reached is told when it has
+	// delivered counts messages over all connections; reached receives a value when it has
 	// come to want.
 	delivered, want atomic.Int64
 	reached         chan struct{}
@@ -126,7 +126,7 @@ func (l *load) count(delivered int64) {
 	if l.delivered.Add(delivered) >= l.want.Load() {
 		select {
 		case l.reached <- struct{}{}:
-		default: // it is told already
+		default: // it has one already
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (l *load) resetLatencies() {
 }
 
 // open counts the connections that the server has not ended. Call it for a crowd
-// that is stalled: nobody else would notice.
+// that is stalled: nothing else would notice.
 func (l *load) open() (n int) {
 	for _, e := range l.engines {
 		for i := range e.conns {

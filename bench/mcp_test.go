@@ -39,7 +39,7 @@ func TestMCPClient_Resumes(t *testing.T) {
 	h := mcpHTTP()
 	defer h.CloseIdleConnections()
 	gone := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-	defer gone.Close() // until then nobody else gets its port
+	defer gone.Close() // until then no other program gets its port
 	c, err := openMCP(t.Context(), h, s.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func (m *mcpClient) message(data []byte, progress func(int)) (done bool, err err
 func (m *mcpClient) resume(ctx context.Context, last string) (*http.Response, error) {
 	for {
 		if err := pause(ctx, mcpRetry); err != nil {
-			return nil, fmt.Errorf("nobody has the rest behind %q", last)
+			return nil, fmt.Errorf("the rest after %q is unknown", last)
 		}
 		req, err := m.request(ctx, http.MethodGet, "")
 		if err != nil {

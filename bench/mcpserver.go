@@ -19,7 +19,7 @@ import (
 // bareMCP is the argument that makes this program an MCP server of the Go SDK.
 const bareMCP = "mcp"
 
-// mcpTools are its tools: now answers at once; count reports steps as it is told to.
+// mcpTools are its tools: now answers at once; count reports as many steps as it is asked for.
 type mcpTools struct {
 	runs atomic.Int64 // calls of count
 

@@ -193,7 +193,7 @@ type nchanPublisher struct {
 	conn  net.Conn
 	host  string
 	w     *bufio.Writer
-	asked chan func(id string) // of the requests on their way; nil when nobody wants the id
+	asked chan func(id string) // of the requests on their way; nil when the id is not wanted
 	taken chan struct{}        // a token for each request that may be sent
 	done  sync.WaitGroup
 	err   error // of the reader, once taken is closed

@@ -121,7 +121,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 			}
 			select {
 			case lines <- l:
-			default: // nobody waits for addresses any more
+			default: // the addresses are not awaited any more
 			}
 		}
 	}()

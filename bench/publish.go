@@ -177,7 +177,7 @@ func created(in *bufio.Reader) error {
 }
 
 // directRate returns how many messages a second are acknowledged when they are published straight
-// to one stream of the log: as docs/publishing.md has it, or as nobody may, without a fence.
+// to one stream of the log: as docs/publishing.md has it, or, as is not allowed, without a fence.
 func directRate(ctx context.Context, r *rejoin, fenced bool) (float64, error) {
 	session := sessionOf(publishStreams)
 	fence := event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: oneLife, Stream: strconv.Itoa(publishStreams), Kind: event.End}

@@ -34,7 +34,7 @@ func stormInWindow(ctx context.Context, p *programs) (figures, error) {
 	return f, err
 }
 
-// stormBelow measures the same with a window of a tenth of the log, in which nobody
+// stormBelow measures the same with a window of a tenth of the log, in which no client
 // finds what comes next.
 func stormBelow(ctx context.Context, p *programs) (figures, error) {
 	var f figures

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// dial opens a connection to the address of a flag, on which nothing lasts for ever.
+// dial opens a connection to the address of a flag, on which nothing lasts without end.
 func (p *proc) dial(flag string) net.Conn {
 	p.t.Helper()
 	var dialer net.Dialer
@@ -92,7 +92,7 @@ func TestAttackSlowloris(t *testing.T) {
 			all.Wait()
 		})
 	}
-	// Who sends a line now and then goes on.
+	// Who sends a line now and then continues.
 	t.Run("a slow publisher", func(t *testing.T) {
 		t.Parallel()
 		p := p.in(t)

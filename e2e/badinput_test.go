@@ -159,7 +159,7 @@ func TestBadInput_StoresNothing(t *testing.T) {
 		})
 	}
 
-	// Nothing is stored, and the service goes on.
+	// Nothing is stored, and the service continues.
 	list := do(t, http.MethodGet, p.api()+"/v1/sessions", "")
 	if want := `{"sessions":[]}`; list.status != http.StatusOK || list.body != want {
 		t.Errorf("the sessions are %d %s, want %s", list.status, list.body, want)

@@ -186,7 +186,7 @@ func (b *browser) click(id string) {
 }
 
 // press clicks the first element of a selector as soon as it is enabled and nothing covers
-// it. It looks and clicks within one script: a page that is drawn anew in between would
+// it. It looks and clicks within one script: a page that is redrawn in between would
 // move the element away from under a mouse.
 func (b *browser) press(selector string) {
 	b.t.Helper()

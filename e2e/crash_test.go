@@ -309,7 +309,7 @@ func TestResume_LogRolledBackToACopy(t *testing.T) {
 			}
 			first := numberOf(t, s.next("message").Data)
 			if first > 101 {
-				t.Errorf("after the gap the stream goes on at %d: events between are lost", first)
+				t.Errorf("after the gap the stream continues at %d: events between are lost", first)
 			}
 			if first < 101 { // events that the client has already may come again, in order
 				s.numbers(first+1, 5)

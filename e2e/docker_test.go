@@ -121,7 +121,7 @@ func TestDockerADeploymentOnOneMachine(t *testing.T) {
 		{"the proxy answers for an edge that is away", d.speaksForTheEdge},
 		{"an edge hears that a client behind the proxy has gone", d.noticesWhoGoes},
 		{"attacks on its memory kill no container", d.standsAttacks},
-		{"a session of curl goes on after down and up", d.outlivesDown},
+		{"a session of curl continues after down and up", d.outlivesDown},
 		{"a restart of each container loses nothing", d.survivesRestarts},
 		{"access control is a matter of .env", d.letsIn},
 	})

@@ -37,7 +37,7 @@ func (b *browser) says(want string) {
 	b.until("document.getElementById('state').textContent == '" + want + "'")
 }
 
-// A page goes on after a restart and a reload, says what is missing, and ends with its stream.
+// A page continues after a restart and a reload, says what is missing, and ends with its stream.
 func TestExamples_Pages(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"eventsource.html", "client.html"} {

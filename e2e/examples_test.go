@@ -287,7 +287,7 @@ func TestExamples_Publishing(t *testing.T) {
 	}
 }
 
-// A subscriber goes on where it stopped, whoever was away, says what is missing, and ends
+// A subscriber continues where it stopped, whoever was away, says what is missing, and ends
 // with the stream.
 func TestExamples_Subscribing(t *testing.T) {
 	t.Parallel()

@@ -73,7 +73,7 @@ func TestGoClient_ProgramIsKilled(t *testing.T) {
 }
 
 // publishAll publishes messages to the streams in turn, tells of each that is stored,
-// and fills in their IDs. It goes on as far as it is heard.
+// and fills in their IDs. It continues as far as it is heard.
 func publishAll(ctx context.Context, publisher *rejoin.Publisher, stored [][]string, messages int, progress chan<- struct{}) error {
 	results := make(chan *rejoin.Result, cap(progress))
 	failed := make(chan error, 1)

@@ -27,7 +27,7 @@ type told struct {
 	Trouble  string  `json:"trouble"` // with a connection, which the client may get over
 }
 
-// mcpCall is a call that goes on.
+// mcpCall is a call in progress.
 type mcpCall struct {
 	t testing.TB
 	// silent is a client that tells of no progress.

@@ -43,7 +43,7 @@ func echoServer(t *testing.T) (url string) {
 	return srv.URL
 }
 
-// An MCP session over an edge and a bridge that is killed, and a NATS that is started anew.
+// An MCP session over an edge and a bridge that is killed, and a NATS that is restarted.
 func TestPrivileges_EdgeAndBridge(t *testing.T) {
 	t.Parallel()
 	srv, upstream := startPrivileged(t), echoServer(t)

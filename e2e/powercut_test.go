@@ -1020,7 +1020,7 @@ func (r *placeReader) checkDelivered(read *cutRead, wrong func(string, ...any)) 
 }
 
 // covers reports whether a gap says that an event is missing. Where damage is, a gap does not
-// say; a flow goes on with other streams' events behind a gap of one stream.
+// say; a flow continues with other streams' events behind a gap of one stream.
 func (r *placeReader) covers(item cutItem, seq uint64) bool {
 	switch {
 	case item.gap == nil:

@@ -66,7 +66,7 @@ func (w *world) checkRefusal(s *subscriber, r *refusal, what string) {
 		w.count("on_gap=error: it was not certain")
 		return
 	}
-	w.violate("%s: %s answered 410 after %s, and then goes on with %s", s, r.life, r.cursor, what)
+	w.violate("%s: %s answered 410 after %s, and then continues with %s", s, r.life, r.cursor, what)
 }
 
 // toldAgain notes that a subscriber is told a gap. The caller holds mu.

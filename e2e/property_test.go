@@ -122,7 +122,7 @@ func (w *world) end() map[string]int {
 		w.tally["received"] += len(s.delivered)
 		w.tally["connections"] += s.conns
 	}
-	return maps.Clone(w.tally) // the world goes on until the test ends
+	return maps.Clone(w.tally) // the world continues until the test ends
 }
 
 // do does one step.

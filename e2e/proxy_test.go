@@ -56,7 +56,7 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 	s := via.subscribe(path, "")
 	s.connected()
 	s.numbers(1, 3)
-	for n := 4; n <= 8; n++ { // each comes while the answer goes on
+	for n := 4; n <= 8; n++ { // each comes while the answer continues
 		via.publish("proxied", "main", n, n)
 		s.numbers(n, n)
 	}

@@ -233,7 +233,7 @@ func (w *world) loseIndex(st step) {
 	older := filepath.Join(w.t.TempDir(), index)
 	if st.n == 0 {
 		w.whileStopped(0, func(store string) { w.must(os.CopyFS(older, os.DirFS(folderOf(store, index)))) })
-		time.Sleep(st.wait * 2) // the index goes on
+		time.Sleep(st.wait * 2) // the index continues
 	}
 	w.whileStopped(st.wait, func(store string) {
 		w.must(os.RemoveAll(folderOf(store, index)))
@@ -286,7 +286,7 @@ func (w *world) tear(st step) {
 	})
 }
 
-// beforeBubble begins what goes on for as long as the process does: a goroutine that a bubble
+// beforeBubble begins what continues for as long as the process does: a goroutine that a bubble
 // began would have to end in it.
 func beforeBubble() {
 	ats.Register()

@@ -222,7 +222,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	bridge.end(syscall.SIGTERM)
 }
 
-// Without traces nothing is exported, and the publisher's trace context goes on as it is.
+// Without traces nothing is exported, and the publisher's trace context continues as it is.
 func TestTrace_ContextPassesWithoutExport(t *testing.T) {
 	for name, env := range map[string][2]string{
 		"disabled":    {"OTEL_SDK_DISABLED", "true"},

@@ -29,7 +29,7 @@ var (
 	ProxyNames = []string{"localhost", "127.0.0.1", "::1"}
 )
 
-// certificateLife is long because nobody renews them.
+// certificateLife is long because they are not renewed.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
 // MakeCertificates makes those certificates of a cluster that are missing. Each is signed

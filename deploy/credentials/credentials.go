@@ -16,7 +16,7 @@ import (
 var Services = []string{"ingest", "sse-edge", "janitor", "bridge"}
 
 // Outside are the users for who is no service of Rejoin: `publisher` asks ingest, `direct`
-// publishes straight to the log, `operator` is for "rejoin log". Nobody uses their keys
+// publishes straight to the log, `operator` is for "rejoin log". Their keys are not used
 // until somebody takes them away.
 var Outside = []string{"publisher", "direct", "operator"}
 

@@ -171,7 +171,7 @@ func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 		t.Error("browsers and routes have the same certificate")
 	}
 
-	// What a crash left half done is made anew.
+	// What a crash left half done is made again.
 	if err := os.Remove(filepath.Join(dir, credentials.RouteFile)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// archive returns a tar.gz of files in one folder: sorted, all of one time, nobody's, so
+// archive returns a tar.gz of files in one folder: sorted, all of one time and without an owner, so
 // that equal files give equal bytes.
 func archive(folder string, at time.Time, files []file) ([]byte, error) {
 	files = slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.path, b.path) })

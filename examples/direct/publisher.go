@@ -124,7 +124,7 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 }
 
 // begin finds out the session's life and stores the birth of the stream, once for each
-// server that is connected: one that was started anew may have lost the birth.
+// server that is connected: one that was restarted may have lost the birth.
 func (p *publisher) begin(ctx context.Context, e event) error {
 	server := p.nc.ConnectedServerId()
 	if p.server == server {

@@ -102,7 +102,7 @@ func (c Config) CheckListen(addr, flag string) error {
 
 // Loopback reports whether an address to listen on, host:port, can be reached from this
 // machine only. Of names, only "localhost" is known to. What is no address is reached
-// by nobody.
+// by no other user.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err != nil || loopback(host)

@@ -2,8 +2,8 @@ package auth
 
 import "errors"
 
-// The reasons for which a token is refused. All are equal to a client, which is told
-// that its token is not valid and no more; only [ErrUnavailable] is not about the
+// The reasons for which a token is refused. A client receives the same answer for all:
+// its token is not valid; only [ErrUnavailable] is not about the
 // token. They go into the log and the metrics.
 var (
 	// ErrMissing is returned when there is no token.

@@ -46,7 +46,7 @@ func (g Grants) MayPublish(session string) bool { return matches(g.Publish, sess
 func (g Grants) MaySubscribe(session string) bool { return matches(g.Subscribe, session) }
 
 // ActsFor reports whether the sessions of an owner may be used as the subject's own. A
-// session without an owner belongs to nobody: for an empty owner it returns false.
+// session without an owner belongs to no subject: for an empty owner it returns false.
 func (g Grants) ActsFor(owner string) bool {
 	return owner != "" && (owner == g.Subject || matches(g.Owners, owner))
 }

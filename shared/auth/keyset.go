@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// keySetAge is the age at which a key set is fetched anew: how long a key that was
+	// keySetAge is the age at which a key set is fetched again: how long a key that was
 	// taken out of it may still be good.
 	keySetAge = 5 * time.Minute
 
 	// keySetPause is the least time between two fetches, however many tokens name keys
-	// that nobody knows: the time that a new key may be unknown.
+	// that is unknown: the time that a new key may be unknown.
 	keySetPause = 10 * time.Second
 
 	// keySetTimeout bounds a fetch.
@@ -36,7 +36,7 @@ const (
 )
 
 // keySet is a JWK Set (RFC 7517, section 5) behind a URL. It is fetched when a token
-// needs it: when it is too old, or does not have a token's key. Whoever finds it so
+// needs it: when it is too old, or does not have a token's key. The caller that finds it so
 // fetches it, and those who cannot do without it wait. While it cannot be fetched, the
 // keys that are known stay good, however old: who signs tokens may be away without
 // everybody being locked out. It is safe for concurrent use and has no goroutine.
@@ -113,7 +113,7 @@ func (s *keySet) known(algorithm, id string) any {
 		switch {
 		case k.algorithm != algorithm || id != "" && k.id != id:
 		case found != nil:
-			return nil // which of them is meant, nobody can say
+			return nil // it is unknown which of them is meant
 		default:
 			found = k.key
 		}

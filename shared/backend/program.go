@@ -17,7 +17,7 @@ type Service interface {
 // Serve is the Run of a program with one service: it waits for the backend that
 // open opens, makes the service on it, and runs it until ctx ends; told to stop
 // while it waits, it returns nil. The admin port is open from the beginning, so
-// that nobody takes a program that waits for one that hangs; it is ready when the
+// that a program that waits is not taken for one that hangs; it is ready when the
 // service is there and says so.
 func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, name string,
 	open func(context.Context) (*Backend, error), start func(*Backend) (S, error),

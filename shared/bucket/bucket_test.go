@@ -169,7 +169,7 @@ func TestFollow_CompleteInACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		var whole uint64
-		for err = jetstream.ErrNoHeartbeat; errors.Is(err, jetstream.ErrNoHeartbeat); { // who follows begins anew then
+		for err = jetstream.ErrNoHeartbeat; errors.Is(err, jetstream.ErrNoHeartbeat); { // who follows starts again then
 			ctx, cancel := context.WithCancel(t.Context())
 			var shown uint64
 			err = bucket.Follow(ctx, js, "B", func(e bucket.Entry) { shown = e.Revision }, func() {

@@ -7,7 +7,7 @@ import (
 
 // buffer counts messages and their bytes, and makes publishers wait while there is
 // no room. They get room in the order in which they came, so that a large message
-// is not overtaken for ever by small ones.
+// is not overtaken without end by small ones.
 type buffer struct {
 	mu       sync.Mutex
 	messages int // free
@@ -71,7 +71,7 @@ func (b *buffer) free(messages, bytes int) {
 	b.grant()
 }
 
-// close refuses whoever waits and whoever comes.
+// close refuses all that wait, and all later ones.
 func (b *buffer) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

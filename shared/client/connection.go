@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/sse"
 )
 
-// connection is one answer of an edge, while it goes on.
+// connection is one answer of an edge, while it continues.
 type connection struct {
 	body   io.Closer
 	blocks *sse.Decoder

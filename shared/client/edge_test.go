@@ -23,7 +23,7 @@ type fakeEdge struct {
 	floor   uint64      // events up to it are gone
 	tag     string
 	closed  bool
-	changed chan struct{} // closed and made anew with every change
+	changed chan struct{} // closed and made again with every change
 	faults  []edgeFault   // of the next requests
 	heads   []edgeHead
 }

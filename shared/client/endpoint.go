@@ -20,7 +20,7 @@ type endpoint struct {
 	base  string
 	token TokenFunc
 	http  *http.Client
-	own   *http.Transport // of http, when nobody else has it
+	own   *http.Transport // of http, when it is not shared
 }
 
 // newEndpoint returns the endpoint at a URL. Without a client it gets a transport
@@ -78,7 +78,7 @@ func (e *endpoint) request(ctx context.Context, method, path string, body io.Rea
 	return req, nil
 }
 
-// rest lets go of the connections that nobody uses.
+// rest closes idle connections.
 func (e *endpoint) rest() {
 	if e.own != nil {
 		e.own.CloseIdleConnections()

@@ -51,17 +51,17 @@ type Event struct {
 }
 
 // Gap says that events are missing that should have come here, since they no
-// longer exist. The subscription goes on with what is retained.
+// longer exist. The subscription continues with what is retained.
 type Gap struct {
 	// Reason says why.
 	Reason Reason `json:"reason"`
-	// Certain is false when nobody could say whether anything is missing.
+	// Certain is false when it is unknown whether anything is missing.
 	Certain bool `json:"certain"`
 	// Stream is the stream whose events are missing, or empty for any of the session.
 	Stream string `json:"stream"`
 	// Requested is the cursor that the missing events should have followed.
 	Requested string `json:"requested"`
-	// ResumesAt is the cursor at which the subscription goes on.
+	// ResumesAt is the cursor at which the subscription continues.
 	ResumesAt string `json:"resumesAt"`
 }
 

@@ -121,7 +121,7 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// work stores messages and writes the answer. It goes on when its client is gone.
+// work stores messages and writes the answer. It continues when its client is gone.
 func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingestFault) {
 	accepted, duplicates, unknown := 0, 0, 0
 	var lastID, stopped any

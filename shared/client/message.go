@@ -104,7 +104,7 @@ func (r *Result) Done() <-chan struct{} { return r.done }
 
 // Wait returns the outcome. Without an error, the message is stored. The errors:
 //
-//   - [ErrUnknown], with the reason: nobody knows;
+//   - [ErrUnknown], with the reason: the outcome is unknown;
 //   - an [*Error]: refused by the server, and not stored;
 //   - [ErrClosed]: the publisher was closed before, and it is not stored;
 //   - the cause of ctx's end: there is no outcome yet, and Wait may be called again.

@@ -23,7 +23,7 @@ func positionOf(text, stream string) position {
 
 // covers reports whether an event at the other place was delivered already.
 // Sequences are compared whatever the tags: they differ after a restart of the
-// server, and when sequences are given anew a gap says so first.
+// server, and when sequences are given again a gap says so first.
 func (p position) covers(other position) bool {
 	return p.readable && other.readable && other.sequence <= p.sequence
 }

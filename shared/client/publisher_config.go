@@ -34,8 +34,8 @@ type PublisherConfig struct {
 	// HTTPClient sends the requests. Default: one of the publisher's own.
 	HTTPClient *http.Client
 
-	// Logger is told of every request that failed and will be repeated. Default:
-	// nobody is.
+	// Logger receives every request that failed and will be repeated. Default:
+	// nothing is logged.
 	Logger *slog.Logger
 
 	// MaxBufferedMessages and MaxBufferedBytes bound what was published and has no

@@ -59,10 +59,10 @@ func (s *Subscriber) Cursor() string {
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
 //   - [ErrProtocol] when the answer is not that of a Rejoin server, or a block is
 //     larger than MaxEventBytes;
-//   - [ErrBusy] when another loop over the subscriber goes on.
+//   - [ErrBusy] when another loop over the subscriber continues.
 //
 // Everything else, network errors and 5xx among them, is retried for as long as
-// ctx lives. A loop that was left can be begun again, and goes on behind the event
+// ctx lives. A loop that was left can be begun again, and continues after the event
 // at which it was left.
 //
 // A connection that ends between two gaps is followed by one that tells both: a

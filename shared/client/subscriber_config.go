@@ -13,7 +13,7 @@ import (
 type Start uint8
 
 const (
-	// StartOldest begins with all that is retained, and goes on live.
+	// StartOldest begins with all that is retained, and continues live.
 	StartOldest Start = iota
 	// StartNow leaves out what was published before.
 	StartNow
@@ -80,8 +80,8 @@ type SubscriberConfig struct {
 	// connection lives. Default: one of the subscriber's own.
 	HTTPClient *http.Client
 
-	// Logger is told of every connection that ended and of what happens next.
-	// Default: nobody is.
+	// Logger receives every connection that ended and what happens next.
+	// Default: nothing is logged.
 	Logger *slog.Logger
 
 	// IdleTimeout is how long a connection may be silent before it counts as dead.

@@ -14,7 +14,7 @@ import (
 )
 
 // adminStopTimeout bounds the wait for admin requests that are being
-// answered when the admin port is told to stop; then they are cut off.
+// answered when the admin port stops; then they are cut off.
 const adminStopTimeout = 5 * time.Second
 
 // Admin is the admin port of a program:
@@ -40,7 +40,7 @@ func NewAdmin(cfg Config, env Env) (*Admin, error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // the client is gone: nobody to tell
+		_, _ = io.WriteString(w, "ok\n") // the client is gone
 	})
 	mux.HandleFunc("GET /readyz", env.Health.serveReady)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(env.Gatherer, promhttp.HandlerOpts{}))

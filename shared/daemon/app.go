@@ -173,7 +173,7 @@ func (a App) parser(exit func(code int)) (*kong.Kong, error) {
 
 // parse fills a.CLI. With done the program is over, as after --help.
 func (a App) parse() (command string, code int, done bool) {
-	// Kong goes on parsing after exit returned; what it finds then is of no interest.
+	// Kong continues parsing after exit returned; what it finds then is of no interest.
 	parser, err := a.parser(func(c int) { code, done = c, true })
 	if err != nil {
 		return "", a.fail(ExitUsage, err), true

@@ -125,7 +125,7 @@ func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 
 // IsTerminal reports whether a reader or writer is a terminal, for which it takes any
 // character device. The only other one that streams are usually sent to or come from is
-// /dev/null, where no format matters and nobody answers.
+// /dev/null, where no format matters and no terminal answers.
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	if !ok {

@@ -41,7 +41,7 @@ func (g *Group) Add(name string, run func(ctx context.Context) error) {
 // Run starts all actors in the order of Add, each in a goroutine of its own
 // with a context of its own, and waits until ctx ends or any actor returns.
 // Then it cancels the context of the actor added last, waits until that one
-// has returned, and goes on with the one before it, up to the first. An
+// has returned, and continues with the one before it, up to the first. An
 // actor's context carries ctx's values but does not end with ctx.
 //
 // Run returns nil when no actor failed. Otherwise the error joins, each with

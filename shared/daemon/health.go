@@ -90,5 +90,5 @@ func (h *Health) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if !r.Ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(r) // the client is gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(r) // the client is gone
 }

@@ -3,5 +3,5 @@ package daemon
 import "golang.org/x/sys/unix"
 
 // hideMemory makes the process one of which no core is dumped. For the files under /proc and
-// for ptrace that means that nobody but root may look into it (proc(5), ptrace(2)).
+// for ptrace that means that only root may look into it (proc(5), ptrace(2)).
 func hideMemory() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -11,7 +11,7 @@ import (
 )
 
 // Generation is one life of a partition. A new one starts when the partition is
-// created and whenever the server that holds it was started anew, since what was
+// created and whenever the server that holds it was restarted, since what was
 // stored last before that may be gone.
 type Generation struct {
 	// ID is random text without spaces, commas or colons.
@@ -172,7 +172,7 @@ const (
 	// RolledBack means that the ID belongs to this place, but to events that the
 	// partition has lost and since replaced.
 	RolledBack
-	// Forgotten means that nobody can say whether the partition has lost the ID's events: its
+	// Forgotten means that it is unknown whether the partition has lost the ID's events: its
 	// generation is unknown, and was perhaps merged with another one, or the ID is older than
 	// all generations on the list but the first.
 	Forgotten

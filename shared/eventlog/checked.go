@@ -77,7 +77,7 @@ func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Events }
 
 // Absent asks the partition's leader for its state and for the sequences from First to Last of
 // which its files have no entry, in order. The answer is one message with about eight bytes for
-// each of them, and a server ends a connection for which 64 MiB wait: so nobody asks before a
+// each of them, and a server ends a connection for which 64 MiB wait: so a caller does not ask before a
 // look has shown that there are not too many ([State.Absent]). Errors are those of [Log.Look].
 func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 	server := l.nc.ConnectedServerId()

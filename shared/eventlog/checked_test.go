@@ -33,7 +33,7 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 }
 
 // What is known of the files of one server says nothing of those of another one, and nothing of
-// those that it has when it leads again: it may have been started anew in between.
+// those that it has when it leads again: it may have been restarted in between.
 func TestChecked_HoldsForOneLeader(t *testing.T) {
 	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))

@@ -12,10 +12,10 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Connect opens a connection to NATS that reconnects for ever and never buffers
+// Connect opens a connection to NATS that reconnects without limit and never buffers
 // what it cannot send: a publish without a connection fails at once, so that
 // nothing lands long after its publisher was told that it did not. The first
-// attempt may fail too; the connection then goes on trying.
+// attempt may fail too; the connection then continues trying.
 //
 // name is shown by the server's monitoring. opts are applied last.
 func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {

@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// dialGuard keeps a connection to NATS from being made anew between a look at which connection
-// there is and what is published on it: whoever is paused in between would publish on the next
+// dialGuard keeps a connection to NATS from being made again between a look at which connection
+// there is and what is published on it: a publisher that is paused in between would publish on the next
 // one, where it overtakes what was lost on this one. It is safe for concurrent use.
 type dialGuard struct {
 	publishing sync.RWMutex // held by who publishes; to dial takes all of it
-	dialing    atomic.Bool  // somebody waits to dial: nobody begins to publish
+	dialing    atomic.Bool  // a dial waits: no publish begins
 	dialed     atomic.Uint64
 }
 
@@ -90,7 +90,7 @@ func guardOf(nc *nats.Conn) *dialGuard {
 	return nil
 }
 
-// hold returns the number of the connection to NATS, and keeps it from being made anew until
+// hold returns the number of the connection to NATS, and keeps it from being made again until
 // release is called; it returns 0 and no release while it is being made. A connection that is
 // not of [Connect] is only numbered.
 func (l *Log) hold() (connection uint64, release func()) {

@@ -45,7 +45,7 @@ func TestDialGuard(t *testing.T) {
 }
 
 // Who is held up between a look at the connection and the publish finds no other connection
-// when it goes on: what it sends there would overtake what was lost.
+// when it continues: what it sends there would overtake what was lost.
 func TestHold_NoReconnect(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

@@ -10,7 +10,7 @@ import (
 // a headers-only tail that has caught up rides on a tail of whole messages, and needs no
 // consumer any more. Both are the same log on the same server, or nothing is shared.
 //
-// It rides until either of the two ends, and then begins anew, as after any interruption.
+// It rides until either of the two ends, and then starts again, as after any interruption.
 // A rider never holds up what it rides on: it has a queue, and is left behind when it
 // does not keep up. A Feed is safe for concurrent use.
 type Feed struct {
@@ -60,7 +60,7 @@ func (f *Feed) join(a *attempt) bool {
 	if f == nil || !a.cfg.HeadersOnly {
 		return false
 	}
-	// The rider's lock comes first: whoever waits for its handler holds nobody up.
+	// Lock order: rider, feed, host.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.mu.Lock()

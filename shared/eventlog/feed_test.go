@@ -73,7 +73,7 @@ func TestFeed_HeadersRideOnMessages(t *testing.T) {
 		t.Errorf("%d starts, %d missed", len(f.starts), f.missed)
 	}
 	wantConsumers(t, headers, 1)
-	// It goes on by itself when the other one has ended.
+	// It continues by itself when the other one has ended.
 	host.stop()
 	publish(t, whole, "s", "t", 100)
 	f.waitLast(t, 101)
@@ -130,7 +130,7 @@ func TestFeed_Property(t *testing.T) {
 				host.stop()
 				host = follow(t, whole, 0, host.last)
 			case 4:
-				if rapid.Bool().Draw(rt, "the rider begins anew") {
+				if rapid.Bool().Draw(rt, "the rider starts again") {
 					restart()
 				} else {
 					// Behind the last entries, if these were deleted, the two may stand at

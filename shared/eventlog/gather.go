@@ -55,7 +55,7 @@ func (l *Log) storeGathered(fence event.Subject, g *gather) {
 	}
 }
 
-// dropGivenUp takes those off for whom nobody waits any more. They are not sent.
+// dropGivenUp removes those whose callers have given up. They are not sent.
 func dropGivenUp(waiting []*Publishing) (left []*Publishing) {
 	for _, w := range waiting {
 		if err := w.queued.ctx.Err(); err != nil {

@@ -51,10 +51,10 @@ func parseGenerations(s string) ([]event.Generation, error) {
 // that hold it now, and reports whether it had to start one. Only the acting
 // janitor may call it.
 //
-// A server that was started anew may have lost what it stored last (a power cut,
+// A server that was restarted may have lost what it stored last (a power cut,
 // an older copy of its files), so IDs made before may name events that are gone.
 // In a cluster the loss of one server loses nothing, and a generation is begun when most
-// of those that hold the partition were started anew at once. looks is what [Log.Servers]
+// of those that hold the partition were restarted at once. looks is what [Log.Servers]
 // said, oldest first; without any, nothing is done in a cluster. The log is asked there
 // only when what is known of it, at most a few seconds old, says that there is something
 // to write.

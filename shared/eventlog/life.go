@@ -47,7 +47,7 @@ func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc)
 	now := l.life.Load()
 	if now == nil || now.ctx.Err() != nil {
 		// There is no connection, and the client says so at once; or there is one again,
-		// of which the log has yet to hear, and nobody would say when that is lost.
+		// of which the log has yet to hear, and its loss would not be noticed.
 		return context.WithTimeout(ctx, lookWithin)
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -48,7 +48,7 @@ const updateWithin = time.Minute
 // acting janitor may call it, since it and [Log.BeginGeneration] read and write
 // the same configuration.
 //
-// Whoever changes a log gives the partitions their limits from the last one to the
+// A change of a log gives the partitions their limits from the last one to the
 // first, as [Create] makes them: partition 0 comes last, so the log's settings are
 // the old ones until every partition has the new limits. A change that was cut off
 // is then a difference that is still there, to be made, and asked about, again.
@@ -107,7 +107,7 @@ func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settin
 	return l.waitCurrent(ctx, streamName(p))
 }
 
-// changeAttempts is how often a change of a configuration is made anew after a hold-up.
+// changeAttempts is how often a change of a configuration is made again after a hold-up.
 const changeAttempts = 3
 
 // change lets edit change the configuration of a partition, whose metadata is then what is ours,
@@ -174,7 +174,7 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamC
 	return cfg
 }
 
-// own waits until nobody else in this process reads and writes the configuration of
+// own waits until no other goroutine of this process reads and writes the configuration of
 // the partition: of two at a time one would undo the other's change. The error
 // wraps [ErrUnavailable].
 func (part *partition) own(ctx context.Context) (release func(), err error) {

@@ -65,7 +65,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 		}
 	}
 	if again := open(t, srv).Settings(); again != to {
-		t.Errorf("opened anew: %+v", again)
+		t.Errorf("opened again: %+v", again)
 	}
 	if state := lookAt(t, l, l.Partition("s")); state.Events != 4 {
 		t.Errorf("a smaller limit has removed events: %+v", state)

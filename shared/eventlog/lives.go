@@ -20,7 +20,7 @@ type Opening struct {
 	Session string `json:"-"`
 	// Life is part of the subject of everything that belongs to the session from then on.
 	Life string `json:"life"`
-	// Owner is whose session it is; empty for nobody's.
+	// Owner is whose session it is; empty without an owner.
 	Owner string `json:"owner,omitempty"`
 	// Members are the subjects, or patterns of subjects, that may use the session besides
 	// its owner.
@@ -131,14 +131,14 @@ func (l *Log) LifeOf(ctx context.Context, session string) (life string, sequence
 }
 
 // EndStream ends a stream: when it returns no error, JetStream stores no event of the
-// stream any more, whoever publishes it. It may be repeated. Errors are those of
+// stream any more, from any publisher. It may be repeated. Errors are those of
 // [Log.Publish]; after [ErrUnknown] the stream may have ended.
 func (l *Log) EndStream(ctx context.Context, session, life, stream string) error {
 	return l.once(ctx, event.Subject{Session: session, Life: life, Stream: stream, Kind: event.End})
 }
 
 // EndSession ends a life of a session, and all its streams: when it returns no error,
-// JetStream stores nothing of the life any more, whoever publishes it. It may be repeated,
+// JetStream stores nothing of the life any more, from any publisher. It may be repeated,
 // and finishes what another process began. Errors are those of [Log.EndStream].
 //
 // The order is what makes the end the last entry: the seal refuses births, so the list of
@@ -251,7 +251,7 @@ const maxBirths = 1 << 16
 
 // births are the streams of a partition that are known to have a birth. What is forgotten is
 // born again, which costs one entry. A birth stays in the log as long as the life does, but a
-// server that was started anew may have lost it: so another generation, and a server that went
+// server that was restarted may have lost it: so another generation, and a server that went
 // on without the janitor's word, make all of them forgotten. It is safe for concurrent use.
 type births struct {
 	mu            sync.Mutex

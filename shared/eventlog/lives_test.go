@@ -349,7 +349,7 @@ func TestOpening_CannotBeRead(t *testing.T) {
 	}
 }
 
-// A server that was started anew may have lost the births, so they are written again.
+// A server that was restarted may have lost the births, so they are written again.
 func TestBirth_AgainInEachGeneration(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

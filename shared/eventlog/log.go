@@ -50,7 +50,7 @@ const retryEvery = 200 * time.Millisecond
 const requestTimeout = 5 * time.Second
 
 // Create opens the log and creates whatever of it is missing, with settings; an
-// existing log keeps its own settings. One service of an installation is told to
+// existing log keeps its own settings. One service of an installation is configured to
 // create: the janitor, or the standalone program.
 //
 // Errors wrap [ErrInvalidSettings], [ErrMismatch] or [ErrUnavailable].
@@ -71,7 +71,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	}
 	l.settings.Store(&has)
 	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
-	// MCP_0 comes last: it holds the settings, so whoever sees it sees a whole log.
+	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
 		if err := l.createPartition(ctx, p, servers); err != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 const (
 	// maxBegun is how many publishes may be under way: far more than any ingest begins.
 	maxBegun = 1 << 20
-	// forgetBegun is when a publish that JetStream does not answer is forgotten; whoever
+	// forgetBegun is when a publish that JetStream does not answer is forgotten; a caller that
 	// waits for it has given up before.
 	forgetBegun = time.Minute
 )

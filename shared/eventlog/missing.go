@@ -15,7 +15,7 @@ type Missing struct {
 	// UpTo is the last sequence that is removed.
 	UpTo   uint64
 	Reason Reason
-	// Certain says that an event was removed; else nobody can say.
+	// Certain says that an event was removed; else it is unknown.
 	Certain bool
 }
 

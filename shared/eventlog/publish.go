@@ -23,7 +23,7 @@ type Event struct {
 	// Life is the session's life, which its opening names ([Log.Opening]). Without one the
 	// event has no fence: it is stored even after the end of its stream or session.
 	Life string
-	// Sole says that nobody but the caller writes to the stream. It then has no birth, and
+	// Sole says that only the caller writes to the stream. It then has no birth, and
 	// its events are fenced on the seal of the life, not on the stream's end.
 	Sole bool
 	// Type is the SSE event type; empty and "message" are the same.

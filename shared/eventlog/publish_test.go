@@ -148,7 +148,7 @@ func TestPublish_LargestWithAllHeaders(t *testing.T) {
 	}
 }
 
-// A log that was made when the stream had no room for headers goes on as it is.
+// A log that was made when the stream had no room for headers continues as it is.
 func TestPublish_NoRoomForHeaders(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})

@@ -31,7 +31,7 @@ func current(info *jetstream.StreamInfo) (n int, whole bool) {
 
 const (
 	// currentWithin bounds how long new replicas are waited for: JetStream copies what
-	// there is to them while everything goes on.
+	// there is to them while everything runs.
 	currentWithin = 4 * time.Minute
 	currentEvery  = 100 * time.Millisecond
 )

@@ -50,7 +50,7 @@ type scan struct {
 const scanIdle = 30 * time.Second
 
 // scanPatience is how long a scan waits for the next event before it asks whether
-// there still is one: nobody says so when it was removed before it could be sent.
+// there still is one: no message says that it was removed before it could be sent.
 const scanPatience = 250 * time.Millisecond
 
 func (s *scan) run(ctx context.Context) (through uint64, err error) {

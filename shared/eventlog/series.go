@@ -29,12 +29,12 @@ const (
 // What is on its way when the connection to NATS is lost may be lost too, and what is sent
 // on the next one would overtake it: so nothing is begun there before all is settled that
 // was begun on another. In a cluster the same holds for the leader of a partition, of
-// whose changes nobody hears in time. Nothing is sent there before all that was sent
+// whose changes are heard too late. Nothing is sent there before all that was sent
 // earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
 // After an event that is not stored, or of which it is not known, what waits behind it is
-// not stored and fails with [ErrEnded]; so does what is begun later. It goes on
+// not stored and fails with [ErrEnded]; so does what is begun later. It continues
 // behind those alone that are too large.
 //
 // A Series belongs to one goroutine, which begins its events. Another one calls Wait for
@@ -130,7 +130,7 @@ type routed struct {
 }
 
 // enter counts one more event as under way, once nothing is on another connection, and keeps
-// the connection from being made anew until release is called.
+// the connection from being made again until release is called.
 func (s *Series) enter(ctx context.Context, p int) (release func(), err error) {
 	for {
 		release, quiet, err := s.tryEnter()
@@ -271,7 +271,7 @@ func (q *queued) wait(ctx context.Context) (Ack, error) {
 }
 
 // store stores events of one partition in their order, and sets what became of each. It
-// goes on behind those alone that are too large.
+// continues after those alone that are too large.
 func (l *Log) store(all []*Publishing) {
 	together := len(all) > 1
 	for tries := 0; len(all) > 0; tries++ {
@@ -280,7 +280,7 @@ func (l *Log) store(all []*Publishing) {
 			if settled {
 				return
 			}
-			// Whoever repeats a request repeats what was stored of it first.
+			// A repeated request repeats first what was stored of it.
 			together = repeated
 		}
 		all = l.storeSingly(all, together && tries < maxTries)

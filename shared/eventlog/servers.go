@@ -26,14 +26,14 @@ const (
 	// when all that are known have answered.
 	pingWithin = 1500 * time.Millisecond
 	pingQuiet  = 300 * time.Millisecond
-	// maxServers bounds a partition's list; one that would be longer begins anew with the
+	// maxServers bounds a partition's list; one that would be longer starts again with the
 	// servers that are there.
 	maxServers = 64
 )
 
 // Servers asks all servers of the cluster who they are, and returns those that answer: all
 // of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when nobody answers: the
+// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when no server answers: the
 // user may lack the permission to ask.
 func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
 	ctx, cancel := context.WithTimeout(ctx, pingWithin)
@@ -122,7 +122,7 @@ func (s Servers) count(names []string) (n int) {
 	return n
 }
 
-// doubt stands before the ID, in a partition's list, of a server that was started anew
+// doubt stands before the ID, in a partition's list, of a server that was restarted
 // while others that hold the partition were away: those may have been with it.
 const doubt = "?"
 
@@ -153,10 +153,10 @@ func (s Servers) with(there Servers) Servers {
 
 // compare judges a partition whose metadata says s and that holders hold now, by what was
 // seen of the cluster, oldest look first. It is lost when most of its holders were started
-// anew together: what they stored last may have been on them alone. next is what the
+// again together: what they stored last may have been on them alone. next is what the
 // metadata is to say.
 //
-// A server that was started anew is taken for one that has got everything from the others
+// A server that was restarted is taken for one that has got everything from the others
 // when it is seen with all of them, most in the lives that are known; or with some, while
 // there never was a look without most of them. So servers that are started one after the
 // other lose nothing, whether or not somebody writes that down at once. Those that come
@@ -189,8 +189,8 @@ func (s Servers) compare(holders []string, looks []Servers) (lost bool, next Ser
 }
 
 // since returns the looks that are newer than s: those from the newest ones on that agree
-// with s, or the newest one alone. Others have written s perhaps, and of older looks nobody
-// knows on which side of it they are.
+// with s, or the newest one alone. Others have written s perhaps, and it is unknown on which
+// side of it older looks are.
 func (s Servers) since(holders []string, looks []Servers) []Servers {
 	i := len(looks) - 1
 	for i >= 0 && !s.agrees(holders, looks[i]) {

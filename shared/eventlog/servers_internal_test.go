@@ -31,11 +31,11 @@ func TestServers_MajorityRestarted(t *testing.T) {
 	}{
 		{"nothing was seen", "a1 b1 c1", "a b c", nil, false, "a1 b1 c1"},
 		{"nothing has changed", "a1 b1 c1", "a b c", []string{"a1 b1 c1"}, false, "a1 b1 c1"},
-		{"one was started anew", "a1 b1 c1", "a b c", []string{"a2 b1 c1"}, false, "a2 b1 c1"},
+		{"one was restarted", "a1 b1 c1", "a b c", []string{"a2 b1 c1"}, false, "a2 b1 c1"},
 		{"two at once", "a1 b1 c1", "a b c", []string{"a2 b2 c1"}, true, "a2 b2 c1"},
 		{"all at once", "a1 b1 c1", "a b c", []string{"a2 b2 c2"}, true, "a2 b2 c2"},
 		{"two of them are back", "a1 b1 c1", "a b c", []string{"a2 b2"}, true, "a2 b2"},
-		{"the third one is back, and one of the others started anew", "a2 b2", "a b c", []string{"a2 b2 c2", "a3 c2"}, false, "a3 b2 c2"},
+		{"the third one is back, and one of the others restarted", "a2 b2", "a b c", []string{"a2 b2 c2", "a3 c2"}, false, "a3 b2 c2"},
 		{"one of them is back", "a1 b1 c1", "a b c", []string{"a2"}, false, "a?2 b1 c1"},
 		{"one after the other are back", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "a2", "a2 b2", "a2 b2 c2"}, true, "a2 b2 c2"},
 		{"the last one comes later", "a2 b2 c1", "a b c", []string{"a2 b2", "a2 b2 c2"}, false, "a2 b2 c2"},
@@ -43,7 +43,7 @@ func TestServers_MajorityRestarted(t *testing.T) {
 		{"one after the other, nobody looked", "a1 b1 c1", "a b c", []string{"a2 b2 c2"}, true, "a2 b2 c2"},
 		{"another janitor has seen the first two", "a2 b2 c1", "a b c", []string{"a1 b1 c1", "a2 b2 c2"}, false, "a2 b2 c2"},
 		{"another janitor knows more than was seen", "a2 b2 c1", "a b c", []string{"a1 b1 c1", "a2 b2 c1"}, false, "a2 b2 c1"},
-		{"one is away for long, and another one started anew", "a1 b1 c1", "a b c", []string{"a2 b1"}, false, "a?2 b1 c1"},
+		{"one is away for long, and another one restarted", "a1 b1 c1", "a b c", []string{"a2 b1"}, false, "a?2 b1 c1"},
 		{"and again", "a?2 b1 c1", "a b c", []string{"a3 b1"}, false, "a?3 b1 c1"},
 		{"and the other one", "a?2 b1 c1", "a b c", []string{"a2 b2"}, true, "a2 b2"},
 		{"and the one that was away is back", "a?2 b1 c1", "a b c", []string{"a2 b1 c1"}, false, "a2 b1 c1"},
@@ -122,7 +122,7 @@ func (r *ring) judge(t *rapid.T) {
 	r.known, r.cut = next, false
 }
 
-// Servers that are started anew one after the other never make a generation begin; a power
+// Servers that are restarted one after the other never make a generation begin; a power
 // cut of all always does, in whatever order they come back.
 func TestServers_LossNeedsAPowerCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

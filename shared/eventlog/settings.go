@@ -24,7 +24,7 @@ const (
 // has 950; the rest is for publishers on NATS, which may send more.
 const headerRoom = 4 << 10
 
-// Settings are the properties of a log, set by whoever creates it; only the limits and
+// Settings are the properties of a log, set by its creator; only the limits and
 // the replicas can be changed later ([Log.SetLimits]). Every service reads them from the log, so
 // that none that starts with other defaults can delete anything. -1 switches a limit off; zero means the default.
 type Settings struct {
@@ -54,7 +54,7 @@ type Settings struct {
 	Compression bool
 }
 
-// DefaultSettings returns the settings of a log that nobody configured.
+// DefaultSettings returns the settings of a log without configuration.
 func DefaultSettings() Settings {
 	return Settings{Compression: true}.withDefaults()
 }

@@ -46,7 +46,7 @@ func (l *Log) connected() connection {
 }
 
 // knows reports whether the janitor has written down that the partition is what it was, or
-// that it is in another generation, on the server that is connected. In a cluster nobody
+// that it is in another generation, on the server that is connected. In a cluster no publisher
 // waits where no janitor has written anything, and the server may be one that holds
 // nothing. The caller holds the lock.
 func (part *partition) knows(c connection) bool {
@@ -58,7 +58,7 @@ func (part *partition) knows(c connection) bool {
 
 // settledOn reports whether the partition may be published to and tailed on the server that
 // is connected. What was known before the connection is good in a cluster, where a server
-// that was not started anew says that not all were. The caller holds the lock.
+// that was not restarted says that not all were. The caller holds the lock.
 func (part *partition) settledOn(c connection) bool {
 	return part.settled == c.id || c.clustered && part.knows(c)
 }
@@ -174,7 +174,7 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 // is connected now, and returns that server's ID. It waits for a generation of the
 // server's own, so that no event is written or shown under an ID that a power cut
 // could have given to another event; in a cluster until the janitor has compared the
-// servers, but nobody waits who comes to one that is known from before. The error wraps
+// servers, but a publisher on a server that is known from before does not wait. The error wraps
 // [ErrUnavailable].
 func (l *Log) settle(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]

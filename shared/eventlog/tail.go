@@ -40,7 +40,7 @@ const tailRetry = 100 * time.Millisecond
 const tailPull = 1024
 
 // Tail follows partition p with one ordered consumer until ctx ends, which is
-// also its error. It goes on after every interruption, and begins again, with a
+// also its error. It continues after every interruption, and begins again, with a
 // call of Start, when the connection was lost, when the partition was re-created
 // or rolled back, and when the consumer stalls.
 func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
@@ -130,7 +130,7 @@ func (a *attempt) end() {
 
 // wait returns when the attempt has to end: ctx is done, the connection went to
 // another server, or the partition is another, was rolled back, or has more than
-// the tail gets to see. The error is errRides when it goes on, on another tail.
+// the tail gets to see. The error is errRides when it continues, on another tail.
 func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 	var still Standing
 	for {
@@ -200,7 +200,7 @@ func (a *attempt) skipHidden(ctx context.Context, last uint64) (*jetstream.RawSt
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.ended || a.last != last {
-			return false // it goes on
+			return false // it continues
 		}
 		a.pass(e)
 		last = e.Sequence
@@ -213,7 +213,7 @@ func (a *attempt) skipHidden(ctx context.Context, last uint64) (*jetstream.RawSt
 }
 
 // standstill finds out why nothing comes after last: an error says that the consumer has
-// to begin anew. Otherwise everything behind last was removed before it could be sent,
+// to start again. Otherwise everything behind last was removed before it could be sent,
 // and a tail that has not caught up yet has.
 func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	msg, err := a.skipHidden(ctx, last)

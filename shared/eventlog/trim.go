@@ -41,7 +41,7 @@ const MaxRemoved = 4096
 
 // Trim announces that events of a stream, or of a whole life when Stream is empty, are
 // removed. For readers the announcement is the removal; the entries are deleted some time
-// later. It lies behind everything that it removes, so whoever reads the log from a cursor on
+// later. It lies behind everything that it removes, so a reader of the log from a cursor on
 // sees every trim that takes something behind the cursor.
 type Trim struct {
 	Session, Life, Stream string

@@ -33,7 +33,7 @@ var (
 // are those of the log, so it comes last, as [eventlog.Log.SetLimits] says.
 type Request struct {
 	Partition int
-	// From are the log's settings as whoever asks has seen them: another change in
+	// From are the log's settings as the caller has seen them: another change in
 	// between is not undone unseen.
 	From eventlog.Settings
 	// To are the new ones. Only limits may differ.
@@ -48,7 +48,7 @@ type Reply struct {
 
 // Ask sends a request and waits for the answer, which may take as long as JetStream
 // takes to copy a partition to new replicas. Errors wrap [ErrNobody],
-// [ErrRefused], or ctx's or the connection's error, with which nobody knows whether
+// [ErrRefused], or ctx's or the connection's error, with which it is unknown whether
 // the partition has the new limits.
 func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
 	data, err := json.Marshal(req)

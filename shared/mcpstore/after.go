@@ -95,7 +95,7 @@ func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error
 	return st.writer != "", nil
 }
 
-// unknownIndex is where a stream goes on when nobody knows how many events it has had:
+// unknownIndex is where a stream continues when the number of its events is unknown:
 // no client has an index there.
 const unknownIndex = 1 << 30
 
@@ -123,7 +123,7 @@ func (s *Store) load(ctx context.Context, st *stream, life string) error {
 	return nil
 }
 
-// reload has a store that opens a stream again go on behind whoever has written to it
+// reload has a store that opens a stream again continue after other writers' events
 // meanwhile. The caller holds the stream's token.
 func (s *Store) reload(ctx context.Context, st *stream) error {
 	h, err := s.read(ctx, st.at, st.life)

@@ -21,7 +21,7 @@ const attemptEvery = 50 * time.Millisecond
 // resumes. While NATS is away it tries again, under one key: the event is stored once.
 //
 // An Append that fails has used its index up, as it has in the SDK (docs/upstream/0029). After
-// then tells whoever has not come past it that something is lost. When the one before has failed
+// then reports a loss to each client that is not past it. When the one before has failed
 // as well and NATS is still away, Append fails at once.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], [eventlog.ErrTooLarge],
@@ -36,7 +36,7 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 		return err
 	}
 	st := s.streams.use(at)
-	release, err := st.own(context.WithoutCancel(ctx)) // its turn comes: whoever has the token is bounded
+	release, err := st.own(context.WithoutCancel(ctx)) // its turn comes: the holder of the token is bounded
 	if err != nil {
 		return err
 	}

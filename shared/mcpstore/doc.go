@@ -14,6 +14,6 @@
 //
 // After reads the whole stream, and answers with everything behind an index or with
 // an error, never with a part. w is the writer, a random name for each time that a
-// store begins to write a stream: when an earlier writer goes on behind a later one, two
+// store begins to write a stream: when an earlier writer continues after a later one, two
 // replicas have counted beside each other, and what an index means is not known any more.
 package mcpstore

@@ -41,7 +41,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 			case "twice":
 				put(r)
 				late = append(late, record{index: index{n: n, writer: writer, lost: true}})
-			case "taken over": // by another process, which goes on where the log ends
+			case "taken over": // by another process, which continues where the log ends
 				put(r)
 				writer = fmt.Sprint("w", n+1)
 				late = nil

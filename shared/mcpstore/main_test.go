@@ -69,7 +69,7 @@ func (w *world) process(cfg Config) (s *Store, end func()) {
 	}
 }
 
-// restart starts NATS anew, with a new generation, as the janitor would begin it.
+// restart starts NATS again, with a new generation, as the janitor would begin it.
 func (w *world) restart() {
 	w.t.Helper()
 	w.server.Stop()

@@ -75,7 +75,7 @@ func (s *Store) mendOne(ctx context.Context, st *stream) error {
 			return err
 		}
 		st.lost = false
-		s.cfg.Log.Warn("an event may not have been stored; who resumes before it is told so", "session", st.at.session, "stream", st.at.stream)
+		s.cfg.Log.Warn("an event may not have been stored; a client that resumes before it receives an error", "session", st.at.session, "stream", st.at.stream)
 	}
 	s.mu.Lock()
 	delete(s.broken, st)

@@ -61,7 +61,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 }
 
 // The SDK's own client and server: the connection is cut in the middle of a call, and
-// NATS is started anew, and the client misses nothing and gets nothing twice.
+// NATS is restarted, and the client misses nothing and gets nothing twice.
 func TestSDK_CutsAndARestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

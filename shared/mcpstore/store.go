@@ -18,7 +18,7 @@ import (
 // Config configures a [Store]. The zero value is good.
 type Config struct {
 	// Owner owns the sessions that the store registers: with access control, the
-	// subject whose tokens may read them over HTTP. Default: nobody.
+	// subject whose tokens may read them over HTTP. Default: none.
 	Owner string
 
 	// Timeout bounds each call; an Append's begins when those before it on its stream
@@ -34,7 +34,7 @@ type Config struct {
 	// forgotten is read from the log when it is used again. Default: 65,536.
 	MaxStreams int
 
-	// Log is told what goes wrong. Default: nothing is logged.
+	// Log receives warnings. Default: nothing is logged.
 	Log *slog.Logger
 }
 
@@ -51,7 +51,7 @@ const (
 //	                ends in Close
 //
 // One process at a time writes a stream. Who opens it later takes it over; when the
-// earlier one goes on all the same, After fails from then on with [ErrForked].
+// earlier one continues all the same, After fails from then on with [ErrForked].
 //
 // What the log retains, for how long and how much of it, is the log's own setting. A
 // session that its server does not close is closed by the janitor when it has been idle
@@ -112,7 +112,7 @@ func (s *Store) bound(ctx context.Context, cancel bool) (context.Context, contex
 // Open registers the session on first use and finds out where the stream ended before.
 // A request's stream of which the log holds nothing is a new one, since the SDK names it
 // at random. When the standalone stream of a session may have had events and none are
-// left, it goes on at an index that no client has, so that they are told as lost. Without
+// left, it continues at an index that no client has, so that they are told as lost. Without
 // a session ID, as in a stateless server, the store keeps nothing.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is away.
@@ -174,7 +174,7 @@ func (s *Store) register(ctx context.Context, name string) (rec session.Record, 
 // closeWithin bounds SessionClosed, during which the SDK holds a lock.
 const closeWithin = 2 * time.Second
 
-// SessionClosed ends the session in the log: nobody publishes to it any more, its streams
+// SessionClosed ends the session in the log: it takes no more events, its streams
 // end, and After returns nothing of it from now on. The janitor removes its events after a
 // grace (--closed-grace). Ending a session that is not known, or again, does nothing. Errors
 // say that NATS is away; the janitor then ends the session when it has been idle.

@@ -33,8 +33,8 @@ type ReaderConfig struct {
 }
 
 // Reader hands over the messages of a JetStream stream in their order, with an ordered
-// consumer (ADR-15 of NATS), until the first trouble: whoever wants to go on begins
-// anew with another one.
+// consumer (ADR-15 of NATS), until the first trouble: the caller begins
+// again with another one.
 //
 // The ordered consumer of nats.go mends itself, and keeps a lock meanwhile. When its
 // request is lost with a connection that is 10 s, in which it cannot be stopped either
@@ -160,7 +160,7 @@ func (r *Reader) beginAgain() bool {
 			if r.stopped {
 				return
 			}
-			r.consuming.Stop() // nothing comes on what nobody has answered
+			r.consuming.Stop() // nothing comes on a consumer without an answer
 			if err := r.consume(); err != nil {
 				r.fail(err)
 			}
@@ -205,7 +205,7 @@ func (r *Reader) Stop() error {
 	r.end()
 	name := r.consumer.CachedInfo().Name
 	if r.failed.Load() {
-		// Its server may be gone, and then nobody answers. What is lost is left to the server.
+		// Its server may be gone, and then no answer comes. What is lost is left to the server.
 		return r.js.Conn().Publish(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+r.stream+"."+name, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeWithin)

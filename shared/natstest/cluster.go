@@ -98,7 +98,7 @@ func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
 }
 
 // WaitHeard waits until the server of a connection knows who takes what is published to a
-// subject: in a cluster it hears of a new stream a moment after whoever made it. Nothing is
+// subject: in a cluster it hears of a new stream a moment after its creator. Nothing is
 // stored, since no server knows the rollup that is asked for.
 func WaitHeard(t testing.TB, nc *nats.Conn, subject string) {
 	t.Helper()

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Link is a dialer whose connections a test can cut and heal, while the server goes on for
+// Link is a dialer whose connections a test can cut and heal, while the server continues for
 // everybody else. The zero Link is healed. Its methods may be called at the same time.
 type Link struct {
 	mu    sync.Mutex

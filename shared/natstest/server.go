@@ -135,7 +135,7 @@ func run(opt *server.Options) (*server.Server, error) {
 	return srv, nil
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on, and that no
+// FreePort returns a port of the loopback interface that is free, and that no
 // other process of tests is given until the test ends, also while who listens there is
 // stopped: it is kept by a UDP socket. It is none of those that the system gives to who
 // connects: a client that tries again and again to reach a stopped server there connects

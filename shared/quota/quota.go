@@ -45,7 +45,7 @@ func (p *Pool) Used() int64 {
 	return p.used
 }
 
-// Take takes n for a client, and reports whether it could. An empty client stands for nobody in
+// Take takes n for a client, and reports whether it could. An empty client stands for none in
 // particular, whose share is not bounded. What was taken must be given back with [Pool.Give].
 func (p *Pool) Take(client string, n int64) bool {
 	if p == nil {

@@ -78,7 +78,7 @@ type Call struct {
 	// Header is the client's, without what belongs to the connection or to the transport.
 	// The bridge chooses what it passes on.
 	Header http.Header `json:"header,omitempty"`
-	// Trace is the trace context that the bridge goes on with; it is none of Header's.
+	// Trace is the trace context that the bridge continues with; it is none of Header's.
 	Trace tracing.Context `json:"-"`
 	// Data is the body of the client's POST, unchanged.
 	Data []byte `json:"-"`

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/inbox"
 )
 
-// ErrUnknown is returned when nobody can say who has answered.
+// ErrUnknown is returned when it is unknown who has answered.
 var ErrUnknown = errors.New("it is not known who is connected")
 
 // backlog is how many questions may wait; more are dropped by the client, and who asked
@@ -57,8 +57,8 @@ const (
 
 // Ask asks a question and returns the answers that come within a time, or, when it is
 // known how many may answer, until as many have, and a moment longer; 0 is unknown. It
-// returns none at once when NATS knows of nobody who listens. from says whose an answer
-// is: nobody's makes no sense, and of each there is one.
+// returns none at once when NATS knows of no listener. from says whose an answer
+// is: an answer without a sender is invalid, and each sender counts once.
 //
 // Errors wrap [ErrUnknown]. Beside one about an answer that makes no sense, or about too
 // many, there are the others.

@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A bucket that somebody deletes under the running system is made anew, and written again.
+// A bucket that somebody deletes under the running system is made again, and written again.
 func TestIndex_Deleted(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

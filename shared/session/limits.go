@@ -97,7 +97,7 @@ func (l *Limits) Grow(holder Holder, more Usage) (leave func(), err error) {
 		case limit.capacity < 1 || limit.needsNow == 0:
 		case limit.all+limit.needsNow > limit.capacity:
 			return nil, &FullError{limit.reason, limit.flag, limit.capacity}
-		case !holder.Nobody() && !quota.Within(limit.capacity, limit.all, limit.own, limit.needsNow):
+		case !holder.Anonymous() && !quota.Within(limit.capacity, limit.all, limit.own, limit.needsNow):
 			return nil, &FullError{FullShare, limit.flag, limit.capacity}
 		}
 	}

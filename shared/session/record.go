@@ -51,7 +51,7 @@ type Record struct {
 	// Revision is the record's revision in the bucket; zero when it is not stored.
 	Revision uint64 `json:"-"`
 	// Client is for whom this process created a session that has no owner; empty when that is
-	// nobody in particular, or another process did. It is not stored.
+	// no client in particular, or another process did. It is not stored.
 	Client string `json:"-"`
 
 	metadataBytes int // of Metadata and Members, as stored; the copy may lack Metadata

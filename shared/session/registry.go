@@ -45,7 +45,7 @@ type Registry struct {
 
 	now      func() time.Time
 	readOnly bool // see [Registry.ReadOnly]
-	creator  bool // it makes the bucket anew when that has gone
+	creator  bool // it makes the bucket again when that has gone
 	bare     bool // see [WithoutMetadata]
 
 	mu   sync.RWMutex
@@ -73,7 +73,7 @@ func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ..
 func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.Log) error {
 	// The bucket is a stream like CreateKeyValue makes one, but without direct
 	// gets: any replica answers those, and an old answer here is a wrong one; and
-	// without roll-ups, by which whoever writes one record could remove all. The server
+	// without roll-ups, by which the writer of one record could remove all. The server
 	// allows them wherever it is to leave markers itself (SubjectDeleteMarkerTTL).
 	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
 		Name:              "KV_" + Bucket,
@@ -326,8 +326,8 @@ func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
 	return r.Get(ctx, name)
 }
 
-// Create opens a session in the log and indexes it. Errors wrap [ErrExists], whoever owns the
-// session that has the name, since a name is given once, or [ErrUnavailable].
+// Create opens a session in the log and indexes it. Errors wrap [ErrExists], whatever the owner of
+// the session of that name, since a name is given once, or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()

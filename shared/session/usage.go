@@ -21,8 +21,8 @@ type Holder struct {
 	Client string // where there is no owner; see [Record.Client]
 }
 
-// Nobody reports whether the holder is nobody in particular.
-func (h Holder) Nobody() bool { return h == Holder{} }
+// Anonymous reports whether the holder is no client in particular.
+func (h Holder) Anonymous() bool { return h == Holder{} }
 
 // Holder returns whose share the session counts in.
 func (r Record) Holder() Holder {

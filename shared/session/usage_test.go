@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/bucket"
 )
 
-// usageOf is what records take, counted anew. The metadata of each is a string of so many bytes
+// usageOf is what records take, counted again. The metadata of each is a string of so many bytes
 // as its life has.
 func usageOf(records map[string]Record) map[Holder]Usage {
 	sums := map[Holder]Usage{}
@@ -135,7 +135,7 @@ func TestUsage_ClientIsKept(t *testing.T) {
 		r.next = newBucketCopy(true)
 		show(life, Open, revision)
 		r.swap()
-		expect("copied anew", 1)
+		expect("copied again", 1)
 		show(life, Closed, revision+1)
 		expect("closed", 1)
 	}

@@ -13,7 +13,7 @@ import (
 // depend on the session's state, and may not wait. The error wraps [ErrNotFound] when there is
 // no session of this name and when the caller may not use it, alike: in both cases two requests
 // are made, and their answers are equally small, so that not even the time they take tells them
-// apart. A session without an owner is visible to nobody. Other errors are those of
+// apart. A session without an owner is visible to no subject. Other errors are those of
 // [Registry.Get].
 func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bool) (Record, error) {
 	visible := func(rec Record) bool { return rec.Owner != "" && may(rec) }

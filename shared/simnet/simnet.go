@@ -41,7 +41,7 @@ func (n *Net) Listen() *Listener {
 }
 
 // Dial connects to a listener. The link is the one that the connection belongs to; nil for one
-// of its own. The error is ECONNREFUSED when nobody listens.
+// of its own. The error is ECONNREFUSED without a listener.
 func (n *Net) Dial(address string, link *Link) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[address]

@@ -64,7 +64,7 @@ func (c Context) Set(set func(name, value string)) {
 	}
 }
 
-// Sampled reports whether whoever made the context records its trace.
+// Sampled reports whether the maker of the context records its trace.
 func (c Context) Sampled() bool {
 	if c.Parent == "" {
 		return false

@@ -19,8 +19,8 @@ func New(p trace.TracerProvider) *Traces { return &Traces{p.Tracer("rejoin")} }
 // On reports whether there may be spans.
 func (t *Traces) On() bool { return t != nil }
 
-// Start begins a span, a child of ctx's, which End has to end. Without traces nobody sees
-// it, and ctx stays as it is.
+// Start begins a span, a child of ctx's, which End has to end. Without traces there is no
+// span, and ctx stays as it is.
 func (t *Traces) Start(ctx context.Context, name string, kind trace.SpanKind, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil {
 		return ctx, unseen

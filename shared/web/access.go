@@ -102,7 +102,7 @@ func (a *Access) CheckListen(addr, flag string) error {
 
 // HostCheck returns a middleware that lets only requests for [LoopbackHosts] and for
 // hosts pass; see the function of that name. With access control a name that was made to
-// resolve to this machine gives nobody anything, since its pages have neither a token
+// resolve to this machine gains nothing, since its pages have neither a token
 // nor the cookie: then nothing is checked unless hosts are given.
 func (a *Access) HostCheck(hosts []string) fiber.Handler {
 	if a.On() && len(hosts) == 0 {

@@ -70,7 +70,7 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 }
 
 // Part gives the next part of a body, such as a line, the application's ReadBodyTimeout
-// to arrive, less a sixteenth: so a body may go on for ever, and who trickles is cut off
+// to arrive, less a sixteenth: so a body may go on without end, and a client that trickles is cut off
 // all the same. Without it, all of the body has to arrive within that time.
 func (b *Body) Part() {
 	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.stopping() {
@@ -169,7 +169,7 @@ func (b *Body) Limited(limit int) ([]byte, error) {
 	return b.chunked(limit)
 }
 
-// chunked is [Body.Limited] for a body whose length nobody knows.
+// chunked is [Body.Limited] for a body of unknown length.
 func (b *Body) chunked(limit int) (all []byte, err error) {
 	for {
 		if len(all) == cap(all) {
@@ -195,7 +195,7 @@ func (b *Body) chunked(limit int) (all []byte, err error) {
 	}
 }
 
-// unfinished is what the client is told of a body that ended early.
+// unfinished is the answer to a body that ended early.
 func unfinished(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return Wrap(err, CodeInvalidRequest, "")
@@ -203,7 +203,7 @@ func unfinished(err error) error {
 	return err
 }
 
-// maxLeftOver is how much of a body that nobody wanted is read so that the connection
+// maxLeftOver is how much of an unwanted body is read so that the connection
 // can go on.
 const maxLeftOver = 64 << 10
 

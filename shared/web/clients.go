@@ -150,7 +150,7 @@ func parseForwarded(text string) (netip.Addr, bool) {
 
 // Client returns what a request counts as where its client may have a share of what there is:
 // the subject of its token once [Access.Guard] has let it in, or else what its address counts
-// as. It is empty, which stands for nobody in particular, while addresses do not tell clients
+// as. It is empty, which stands for no client in particular, while addresses do not tell clients
 // apart, since requests come from a proxy that is not trusted.
 func (cl *Clients) Client(c *fiber.Ctx) string {
 	if grants, ok := c.Locals(grantsKey{}).(auth.Grants); ok {
@@ -177,7 +177,7 @@ func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
 	}
 	now := time.Now().Unix()
 	if before := cl.unlisted.Swap(now); now-before >= unlistedFor {
-		log.Warn("requests come from a proxy that is not in --trusted-proxies, so addresses do not tell clients apart: nobody's share is bounded", "proxy", peer.IP.String())
+		log.Warn("requests come from a proxy that is not in --trusted-proxies, so addresses do not tell clients apart: no client's share is bounded", "proxy", peer.IP.String())
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 //
 // It holds at most 65,536 buckets. One that was not used for ten seconds is full, as a
 // new one is, and is dropped. When more keys than fit are in use, those that were used
-// least recently begin anew.
+// least recently start again.
 type Limiter[K comparable] struct {
 	perSecond int
 

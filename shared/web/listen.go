@@ -94,7 +94,7 @@ func (l *listener) acceptAll() {
 func (l *listener) fail(err error) {
 	l.fault.Do(func() {
 		l.err = err
-		_ = l.Close() // one queue that nobody empties is worse than none
+		_ = l.Close() // a queue that is not emptied is worse than none
 	})
 }
 
@@ -141,7 +141,7 @@ func (l *listener) Close() (err error) {
 	return err
 }
 
-// drop closes what was accepted and nobody asked for. Close must have been called.
+// drop closes what was accepted and not taken. Close must have been called.
 func (l *listener) drop() {
 	l.begin.Do(l.acceptAll) // which ends at once
 	for conn := range l.conns {

@@ -17,7 +17,7 @@ import (
 // MIMEProblem is the media type of a [Problem] (RFC 9457).
 const MIMEProblem = "application/problem+json"
 
-// Problem is an error that a client is told about, in the form of RFC 9457.
+// Problem is an error as a client receives it, in the form of RFC 9457.
 // Everything in it is public. It is not changed after it was made, and then
 // safe for concurrent use.
 type Problem struct {
@@ -79,7 +79,7 @@ func (p *Problem) Send(c *fiber.Ctx) error {
 	return c.Status(p.Status).JSON(p, MIMEProblem)
 }
 
-// AsProblem returns what a client is told about err: the [*Problem] in its
+// AsProblem returns what a client receives for err: the [*Problem] in its
 // chain, or the counterpart of a [*fiber.Error], or otherwise a problem with
 // the code internal that gives nothing away.
 func AsProblem(err error) *Problem {
@@ -121,7 +121,7 @@ func fiberProblem(e *fiber.Error) *Problem {
 	}
 }
 
-// answer sends what the client is told about err and has logged what it is not.
+// answer sends the problem of err to the client, and logs what the problem leaves out.
 func answer(c *fiber.Ctx, refused *refusals, err error) error {
 	if errors.Is(err, fiber.ErrMethodNotAllowed) {
 		c.Set(fiber.HeaderAllow, allow(c))

@@ -57,7 +57,7 @@ func run(ctx context.Context, session, stream, file string) error {
 		case client.KindMessage:
 			fmt.Println(e.ID, e.Type, string(e.Message))
 		case client.KindGap:
-			// What was missed has to come from somewhere else: ask whoever has the whole state.
+			// What was missed has to come from somewhere else: ask the service that has the whole state.
 			fmt.Fprintln(os.Stderr, "events are missing:", e.Gap.Reason)
 		case client.KindCursor:
 		}
