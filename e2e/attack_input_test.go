@@ -153,7 +153,7 @@ func TestAttackLogInjection(t *testing.T) {
 			head("GET /" + line)
 			head("GET /" + strings.ReplaceAll(line, " ", ""))
 			head("GET /" + encoded)
-			head("GET /forged\u009b31m\u0085\u202e") // the log quotes a path that nobody has
+			head("GET /forged\u009b31m\u0085\u202e") // the log quotes an unknown path
 			p.as(alice, http.MethodPost, streamPath("s", "main"), forged)
 			p.as(alice, http.MethodPost, streamPath("s", "main"), `{"jsonrpc":"2.0","method":"m","`+line+`":1}`)
 			p.as(alice, http.MethodPost, "/v1/sessions", jsonOf(t, map[string]any{"session": forged}))
@@ -195,7 +195,7 @@ func checkLogLine(t *testing.T, format, line string) {
 	}
 	if format == "text" {
 		if !textLine.MatchString(line) || strings.HasPrefix(line, "time=2026-01-01T00:00:00Z") {
-			t.Errorf("a line that nobody has logged: %q", line)
+			t.Errorf("a line that was not logged: %q", line)
 		}
 		return
 	}
@@ -204,7 +204,7 @@ func checkLogLine(t *testing.T, format, line string) {
 		Msg  string
 	}
 	if err := json.Unmarshal([]byte(line), &record); err != nil || record.Time.IsZero() || record.Msg == "forged" {
-		t.Errorf("a line that nobody has logged: %q, %v", line, err)
+		t.Errorf("a line that was not logged: %q, %v", line, err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (p *proc) heap() float64 {
 	return p.metric("go_memstats_heap_alloc_bytes")
 }
 
-// Whoever sends slowly, or stops, is cut off, and nobody waits for it.
+// A client that sends slowly, or stops, is cut off, and delays no other.
 func TestAttackSlowloris(t *testing.T) {
 	p := startProc(t, "--header-timeout=6s", "--body-timeout=6s")
 	const each = 10
@@ -144,7 +144,7 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 	return answer{resp.StatusCode, resp.Header, string(body)}
 }
 
-// Beyond the limit everybody is told to come back; those who are there notice nothing,
+// Beyond the limit new clients get a retry; those who are there notice nothing,
 // and when the flood is over nothing of it is left.
 func TestAttackConnectionFlood(t *testing.T) {
 	const limit, flood, silent = 20, 300, 700
@@ -183,7 +183,7 @@ func TestAttackConnectionFlood(t *testing.T) {
 		s.numbers(2, 10)
 		s.cut()
 	}
-	waittest.Until(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 	waittest.Until(t, "the goroutines have gone", func() bool { return p.metric("go_goroutines") < goroutines+limit })
 	waittest.Until(t, "the memory is free", func() bool { return p.heap() < heap+32<<20 })
 	p.subscribe(path, "").connected()

@@ -76,7 +76,7 @@ func (p *proc) unread(flag string, request io.Reader) {
 	}
 }
 
-// H2: 30 KB of requests for pages of 4 MB that nobody reads.
+// H2: 30 KB of requests for pages of 4 MB that are not read.
 func TestAttackUnreadPages(t *testing.T) {
 	p := startProc(t)
 	for range 9 {
@@ -102,7 +102,7 @@ func TestAttackUnreadPages(t *testing.T) {
 	}
 }
 
-// H3: results of each of many lines, which nobody reads.
+// H3: results of each of many lines, which are not read.
 func TestAttackUnreadResults(t *testing.T) {
 	p := startProc(t)
 	p.costs(func() {

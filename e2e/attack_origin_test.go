@@ -89,12 +89,12 @@ func TestAttackCrossOriginHeaders(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--cors-origins="+listedOrigin)
 	for name, headers := range map[string][]string{
-		"another site":               {"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"},
-		"another site, no origin":    {"Sec-Fetch-Site", "cross-site"},
-		"another port":               {"Sec-Fetch-Site", "same-site"},
-		"an old browser":             {"Origin", "https://evil.example"},
-		"a sandbox":                  {"Origin", "null"},
-		"a token that nobody checks": {"Origin", "https://evil.example", "Authorization", "Bearer x"},
+		"another site":                {"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"},
+		"another site, no origin":     {"Sec-Fetch-Site", "cross-site"},
+		"another port":                {"Sec-Fetch-Site", "same-site"},
+		"an old browser":              {"Origin", "https://evil.example"},
+		"a sandbox":                   {"Origin", "null"},
+		"a token that is not checked": {"Origin", "https://evil.example", "Authorization", "Bearer x"},
 	} {
 		for flag, all := range map[string][][2]string{
 			"--ingest-addr": {

@@ -109,7 +109,7 @@ func TestAttackForgedToken(t *testing.T) {
 	for attack, token := range map[string]string{
 		"token of another audience": signed(authtest.Secret, func(c *auth.Token) { c.Audience = "other" }),
 		"expired token":             signed(authtest.Secret, func(c *auth.Token) { c.Issued, c.Expires = now.Add(-2*time.Hour), now.Add(-time.Hour) }),
-		"wrong key":                 signed("another secret, which nobody has told anybody", nil),
+		"wrong key":                 signed("another secret, of no issuer", nil),
 		"empty key":                 signed("", nil),
 		"none algorithm":            encodedPart(`{"alg":"none","typ":"JWT"}`) + "." + payload + ".",
 		"none algorithm, signed":    encodedPart(`{"alg":"nOnE"}`) + "." + payload + "." + signature,
@@ -199,7 +199,7 @@ func TestAttackCrossSession(t *testing.T) {
 	if a := p.as(mallory, http.MethodPost, streamPath("own", "main"), numbered(7)); a.status != http.StatusCreated {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	p.unharmed(mallory, "own") // which waits for the edge to have it: a gap is told at once
+	p.unharmed(mallory, "own") // which waits for the edge to have it: a gap comes at once
 	for _, path := range []string{
 		streamPath("own", "main") + "?wait=30&after=" + id, "/v1/sessions/own/events?wait=30&after=" + id,
 		streamPath("own", "main") + "?wait=30&session=s&stream=main&after=" + id,

@@ -34,7 +34,7 @@ func TestBadInput_StoresNothing(t *testing.T) {
 		{"unknown resource", "POST", "/v1/sessions/bad/streams/s", good, 405, "method_not_allowed", nil},
 		{"unknown path below a stream", "GET", "/v1/sessions/bad/streams/s/other", "", 404, "not_found", nil},
 		{"wrong method on events", "PUT", events, good, 405, "method_not_allowed", nil},
-		{"method that nobody knows", "BREW", events, "", 405, "method_not_allowed", nil},
+		{"unknown method", "BREW", events, "", 405, "method_not_allowed", nil},
 		{"wrong method on sessions", "DELETE", "/v1/sessions", "", 405, "method_not_allowed", nil},
 		{"wrong method on a session", "POST", "/v1/sessions/bad", "{}", 405, "method_not_allowed", nil},
 		{"HEAD on an event stream", "HEAD", events, "", 405, "", nil},
@@ -113,7 +113,7 @@ func TestBadInput_StoresNothing(t *testing.T) {
 		{"place of another order", "GET", "/v1/sessions?sort=bytes&after=bad", "", 400, "invalid_parameter", nil},
 		{"a sweep that is neither dry nor real", "POST", "/v1/sweep?dry_run=1", "", 400, "invalid_parameter", nil},
 		{"wrong method on a sweep", "GET", "/v1/sweep", "", 405, "method_not_allowed", nil},
-		{"a form that nobody has", "GET", events, "", 406, "not_acceptable", []string{"Accept", "application/xml"}},
+		{"an unknown form", "GET", events, "", 406, "not_acceptable", []string{"Accept", "application/xml"}},
 		{"another host", "GET", events, "", 403, "host_not_allowed", []string{"Host", "rejoin.example"}},
 
 		{"session that is no string", "POST", "/v1/sessions", `{"session":1}`, 400, "invalid_body", nil},
@@ -124,8 +124,8 @@ func TestBadInput_StoresNothing(t *testing.T) {
 		{"session with a bad name", "POST", "/v1/sessions", `{"session":"a b"}`, 400, "invalid_name", nil},
 		{"metadata that is no object", "POST", "/v1/sessions", `{"session":"m","metadata":1}`, 400, "invalid_body", nil},
 		{"session as a form", "POST", "/v1/sessions", `session=x`, 415, "unsupported_media_type", []string{"Content-Type", "application/x-www-form-urlencoded"}},
-		{"close of what is not there", "DELETE", "/v1/sessions/nobody", "", 404, "not_found", nil},
-		{"look at what is not there", "GET", "/v1/sessions/nobody", "", 404, "not_found", nil},
+		{"close of what is not there", "DELETE", "/v1/sessions/unknown", "", 404, "not_found", nil},
+		{"look at what is not there", "GET", "/v1/sessions/unknown", "", 404, "not_found", nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -163,7 +163,7 @@ func (l *load) subscribe(i int) {
 			return
 		}
 		if e.Gap != nil {
-			l.fail("subscriber %d is told of a gap behind %d: %+v", i, l.got[i].Load(), *e.Gap)
+			l.fail("subscriber %d receives a gap after %d: %+v", i, l.got[i].Load(), *e.Gap)
 			continue
 		}
 		l.take(i, e)

@@ -329,7 +329,7 @@ func TestResume_LogRolledBackToACopy(t *testing.T) {
 }
 
 // An id of another session of the same name, of another stream, or from a log that
-// was wiped points nowhere: it is told, and everything retained follows.
+// was wiped points nowhere: a gap follows, and everything retained.
 func TestResume_ForeignEventID(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)

@@ -139,7 +139,7 @@ func TestDirectPublish_AfterTheEnd(t *testing.T) {
 func TestDirectPublish_NeedsASession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
-	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=nobody") //nolint:gosec // the example
+	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=unknown") //nolint:gosec // the example
 	cmd.Stdin = strings.NewReader(numbered(1))
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no such session") {
 		t.Errorf("it printed %q, %v", out, err)

@@ -44,7 +44,7 @@ func TestDockerACluster(t *testing.T) {
 		{"the requests of a session come to one edge", d.sticks},
 		{"a restart of each container loses nothing", d.rolls},
 		{"the end of any container loses nothing", d.survivesKills},
-		{"nobody was refused by NATS", d.wasAllowed},
+		{"NATS refused no user", d.wasAllowed},
 	})
 }
 
@@ -158,7 +158,7 @@ var edges = []string{"sse-edge-1", "sse-edge-2", "sse-edge-3"}
 // Else an edge would keep less of what others ask for again.
 func (d *deployment) sticks(t *testing.T) {
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
-	waittest.Until(t, "nobody is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
+	waittest.Until(t, "no client is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	const streams = 6
@@ -226,7 +226,7 @@ func (d *deployment) survivesKills(t *testing.T) {
 		id := d.container(service)
 		d.run("docker", "kill", "--signal", "KILL", id)
 		away := time.Duration(0)
-		if service != "proxy" { // there is one, and nobody comes past it
+		if service != "proxy" { // there is one, and no client comes past it
 			away = l.flows("the end of " + service)
 		}
 		d.run("docker", "start", id)

@@ -81,7 +81,7 @@ func TestDocument_LinksExist(t *testing.T) {
 	}
 }
 
-// What a reader is told to type is at least a command.
+// What a document shows as a command is at least one.
 func TestDocument_CommandsAreBash(t *testing.T) {
 	t.Parallel()
 	commands := 0

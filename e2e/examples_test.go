@@ -197,7 +197,7 @@ func numbersIn(t testing.TB, text string) (numbers []int) {
 var invalidMessage = regexp.MustCompile(`"code": ?"invalid_message"|invalid JSON-RPC message`)
 
 // What an example publishes while the program is killed and started is stored once and in
-// order; repeated under its key it is not stored again; what is refused is told.
+// order; repeated under its key it is not stored again; a refusal is reported.
 func TestExamples_Publishing(t *testing.T) {
 	t.Parallel()
 	for _, e := range publishingExamples {
@@ -287,7 +287,7 @@ func TestExamples_Publishing(t *testing.T) {
 	}
 }
 
-// A subscriber continues where it stopped, whoever was away, says what is missing, and ends
+// A subscriber continues where it stopped, whichever part was down, says what is missing, and ends
 // with the stream.
 func TestExamples_Subscribing(t *testing.T) {
 	t.Parallel()

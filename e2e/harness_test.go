@@ -189,7 +189,7 @@ func (p *proc) isReady() bool {
 		if addr == "" {
 			return false
 		}
-		if p.addrs[flag] != addr { // from the second start on nobody writes, so others may read
+		if p.addrs[flag] != addr { // from the second start on there are no writes, so others may read
 			p.addrs[flag] = addr
 		}
 	}

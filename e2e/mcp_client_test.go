@@ -152,7 +152,7 @@ func inspector(t testing.TB, url string, args counting) *mcpCall {
 	return c
 }
 
-// run starts a program that writes what it is told, and ends when its input does.
+// run starts a program that writes what it receives, and ends when its input does.
 func (c *mcpCall) run(program string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -190,7 +190,7 @@ func (c *mcpCall) run(program string, args ...string) {
 	})
 }
 
-// read takes lines of what is told, or a tool's result in whatever lines.
+// read takes lines of what comes, or a tool's result in whatever lines.
 func (c *mcpCall) read(out interface{ Read([]byte) (int, error) }) {
 	in := json.NewDecoder(bufio.NewReader(out))
 	for {

@@ -99,7 +99,7 @@ func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 }
 
 // A TypeScript SDK of before November 2025 takes no event without data, and does not come
-// back for the rest of a call: it is told no such thing, and its connections live on
+// back for the rest of a call: it gets no farewell, and its connections live on
 // beyond their age.
 func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 	s.server.allow("old", 2)
 	call.waitFor(2)
 	session := initialize(t, edge.url)
-	for range 3 { // a client of today is told to come back each time
+	for range 3 { // a client of today gets a retry each time
 		a := do(t, http.MethodGet, edge.url+"/mcp", "", "Accept", "text/event-stream", "Mcp-Session-Id", session, "Mcp-Protocol-Version", "2025-11-25")
 		if a.status != http.StatusOK || !strings.Contains(a.body, "id:") {
 			t.Fatalf("the answer is %d %q", a.status, a.body)
@@ -137,7 +137,7 @@ func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 }
 
 // TypeScript v1 does not take an error for a response, and comes back for one. There is
-// none, and it is told so in the one way that it does not ask again after.
+// none, and gets the one answer that it does not ask again after.
 func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)

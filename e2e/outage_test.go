@@ -92,7 +92,7 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 // unseen is how many results a writer may be behind its publishing.
 const unseen = 50
 
-// writer publishes to a stream until it is told to stop, half of it under keys of its own.
+// writer publishes to a stream until it is stopped, half of it under keys of its own.
 type writer struct {
 	publisher *rejoin.Publisher
 	stream    string

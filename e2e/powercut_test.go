@@ -875,7 +875,7 @@ func (r *placeReader) probe(n int) {
 	case err == nil && a.status == http.StatusConflict:
 		r.report.count("ends")
 		if !asked {
-			r.report.violate("%s takes no event and nobody has closed it: %s", r.at, a.body)
+			r.report.violate("%s takes no event and was not closed: %s", r.at, a.body)
 		}
 	default:
 		r.report.violate("%s: publishing on the image: %v %d %s", r.at, err, a.status, a.body)
@@ -964,7 +964,7 @@ func (r *placeReader) judge(read *cutRead) {
 	got := r.checkDelivered(read, wrong)
 	if read.cursor == "" {
 		if r.first = got; len(got) == 0 {
-			return // nobody can say what a reader without a cursor has missed
+			return // it is unknown what a reader without a cursor has missed
 		}
 	}
 	for n := range got {

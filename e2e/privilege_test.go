@@ -135,7 +135,7 @@ var mayPublish = map[string]string{
 	"mcp.rpc.b.test":                   "b",
 	"anything":                         "",
 
-	// Answers go to whoever asks; those to other accounts go where NATS knows who asked.
+	// Answers go to the caller; those to other accounts go where NATS knows who asked.
 	"_R_.x":                 "ij",
 	"_INBOX_ingest.x":       "",
 	"_INBOX_sse-edge.x":     "b",

@@ -287,7 +287,7 @@ func (w *world) checkReason(s *subscriber, g *toldGap) {
 	}
 }
 
-// checkRepeats makes sure that a stream's gap is told once: what a gap told is gone
+// checkRepeats makes sure that a stream's gap is sent once: what a gap told is gone
 // must not be all that a later one tells of. (On a flow it may be.)
 func (w *world) checkRepeats(s *subscriber) {
 	if s.plan.stream == "" {
@@ -375,7 +375,7 @@ func (w *world) checkPublishers() {
 				fail("%s: the answer was %d %s, and the event is stored at %v", at, a.status, a.code, stored)
 			case a.status == http.StatusConflict:
 				if w.closes[at] == nil && w.closes[place{session: at.session}] == nil {
-					fail("%s: %s though nobody closed it", at, a.code)
+					fail("%s: %s though it was not closed", at, a.code)
 				}
 			}
 		}

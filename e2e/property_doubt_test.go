@@ -12,7 +12,7 @@ import (
 
 // doubt is when a gap may be uncertain. The log says what is missing of each stream, with two
 // exceptions: below the floor it does not say whose events it had, and while no janitor has
-// read a partition since its server was started, entries may be missing that nobody knows of.
+// read a partition since its server was started, entries may be missing without a note.
 //
 // The world's lock guards it.
 type doubt struct {
@@ -113,7 +113,7 @@ func (w *world) disowned(at place, text string) bool {
 	return w.foreign(at, text, rec.Life, "")
 }
 
-// opensAgain reports whether an ID is of a life whose opening a torn block has taken: nobody
+// opensAgain reports whether an ID is of a life whose opening a torn block has taken: it is unknown
 // knows of that life any more.
 func (w *world) opensAgain(at place, text string) bool {
 	if !w.sc.has(opTear) {

@@ -39,7 +39,7 @@ func (c *connection) refuse(ctx context.Context, body io.Reader, edge int) bool 
 	return true
 }
 
-// goesOn notes that a subscriber is told something else than a gap. The caller
+// goesOn notes that a subscriber receives something else than a gap. The caller
 // holds mu.
 func (c *connection) goesOn(what string) {
 	if c.refusal == nil {
@@ -69,7 +69,7 @@ func (w *world) checkRefusal(s *subscriber, r *refusal, what string) {
 	w.violate("%s: %s answered 410 after %s, and then continues with %s", s, r.life, r.cursor, what)
 }
 
-// toldAgain notes that a subscriber is told a gap. The caller holds mu.
+// toldAgain notes that a subscriber receives a gap. The caller holds mu.
 func (c *connection) toldAgain(g *toldGap) {
 	if c.refusal != nil {
 		c.refusal, c.refused = nil, nil
@@ -77,7 +77,7 @@ func (c *connection) toldAgain(g *toldGap) {
 	}
 	// What an edge sees at once it must not say in the stream.
 	if c.strict && g.Reason == "unknown" {
-		c.w.violate("%s: asked for an error and is told %s", c, g)
+		c.w.violate("%s: asked for an error and received %s", c, g)
 	}
 	if c.strict && c.plan.poll {
 		c.w.violate("%s: a page that was to be an error has %s", c, g)

@@ -31,7 +31,7 @@ func scheduleCount() int {
 // TestProperty_EverySubscriberGetsEverythingOnceOrAGap runs random schedules over the real
 // services: publishers, subscribers that come and go, restarts of all programs and
 // of NATS, evictions by every limit, clears and closes. Whatever happens, every
-// subscriber gets every event of its stream exactly once and in order, or is told
+// subscriber gets every event of its stream exactly once and in order, or receives
 // of a gap that really was one.
 func TestProperty_EverySubscriberGetsEverythingOnceOrAGap(t *testing.T) {
 	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int {

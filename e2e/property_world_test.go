@@ -229,7 +229,7 @@ type linked struct {
 	link   *simnet.Link
 }
 
-// InProcessConn returns a connection over the link. Nobody connects while that stands still:
+// InProcessConn returns a connection over the link. No connection begins while that stands still:
 // nats.go holds a lock meanwhile, and virtual time does not go on while somebody waits for one.
 func (l linked) InProcessConn() (net.Conn, error) {
 	if l.link.Stalled() {

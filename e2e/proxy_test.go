@@ -171,7 +171,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}
-		return conn, err == nil // there is no service behind the proxy, and it says so
+		return conn, err == nil // there is no service behind the proxy, and that is the answer
 	}
 	open := make([]net.Conn, most)
 	waittest.Until(t, "the proxy has noticed that startProxy hung up", func() bool {

@@ -237,7 +237,7 @@ func (d *openedDocument) starts(command string) bool {
 		d.p.start()
 		return true
 	default:
-		d.t.Fatalf("nobody knows how to %s", command)
+		d.t.Fatalf("it is unknown how to %s", command)
 	}
 	if d.ran {
 		d.restarted()
@@ -357,7 +357,7 @@ func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T
 	b.until(shown + " == '1 2 3 4'")
 	script[bool](b, "unmounts[0](), true")
 	p.publish("demo", "s", 5, 5)
-	waittest.Until(t, "nobody is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 	if got := script[string](b, shown); got != "1 2 3 4" {
 		t.Errorf("unmounted, it shows %s", got)
 	}

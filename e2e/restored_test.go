@@ -66,7 +66,7 @@ func (c *privilegedCluster) exchange(files func(store, older string) error, olde
 }
 
 // Of a cluster that is put back to an older copy as a whole, an ID of an event that is lost
-// names no other event, though one has its sequence: its holder is told.
+// names no other event, though one has its sequence: its holder receives a gap.
 func TestClusterRestore_LostEventsAreAGap(t *testing.T) {
 	t.Parallel()
 	c := newPrivilegedCluster(t)

@@ -176,7 +176,7 @@ func (w *world) checkRollBackGap(ctx context.Context, s *subscriber, g segment, 
 		w.violate("%s: %s: it had seen nothing that was lost", s, told)
 		return
 	}
-	// Its ID is of a generation that was begun after the copy was made. Nobody knows
+	// Its ID is of a generation that was begun after the copy was made. It is unknown
 	// any more where that began, and the edge goes back as far as it has to.
 	w.count("told below the copy's end, with an ID of a lost generation")
 }

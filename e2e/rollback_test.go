@@ -16,9 +16,9 @@ var rollBacks = flag.Int("rollbacks", 8/min(slowdown, 4), "random schedules with
 
 // TestProperty_RollbackIsAGap runs random schedules in which the
 // server is stopped, an older copy of its files put back, and the log written on,
-// so that sequences are given out again. Nothing else is ever lost. Whoever has
-// seen more than the copy is told rolled_back, and gets everything of the new life
-// once and in order; whoever has not continues without a word.
+// so that sequences are given out again. Nothing else is ever lost. A client that has
+// seen more than the copy receives rolled_back, and everything of the new life
+// once and in order; a client that has not continues without a word.
 func TestProperty_RollbackIsAGap(t *testing.T) {
 	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return runRollBacks(t, drawRollBacks(seed)) })
 }

@@ -176,7 +176,7 @@ func (sc *schedule) skew(process string) time.Duration {
 // NATS sees of a process that is paused, in both.
 func (w *world) stall(st step) {
 	link := w.linkOf(st.which)
-	time.Sleep(time.Microsecond) // nobody is about to connect then
+	time.Sleep(time.Microsecond) // no connection is about to begin then
 	for d, bit := range map[simnet.Direction]int{simnet.Out: 1, simnet.In: 2} {
 		if st.n&bit != 0 {
 			link.Stall(d, true)

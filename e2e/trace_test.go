@@ -67,7 +67,7 @@ func (u *upstream) parent(method string) string {
 	return u.parents[method]
 }
 
-// A trace leads from whoever publishes to every client, through all services.
+// A trace leads from the publisher to every client, through all services.
 func TestTrace_FromPublisherToClient(t *testing.T) {
 	c := newCollector(t)
 	up := newUpstream(t)
@@ -162,7 +162,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 		if spans := c.of(id); len(spans) > 0 {
 			t.Errorf("there is %v", spans)
 		}
-		// Whoever comes back has a span as well, and gets the event in its own trace.
+		// A client that resumes has a span as well, and gets the event in its own trace.
 		again, resumed, client := parentOf(7, "01")
 		before := event.ID{}
 		if id, err := event.ParseID(last); err == nil {

@@ -132,7 +132,7 @@ func TestHTTP(t *testing.T) {
 		{"/v1/sessions/empty", 200, `"streams":[]`, "", ""},
 		{"/v1/sessions/empty", 200, `"metadata":{"k":1}`, "", ""},
 		{"/v1/sessions/log2", 200, `"closed":true`, "", ""},
-		{"/v1/sessions/nobody", 404, "not_found", "", ""},
+		{"/v1/sessions/unknown", 404, "not_found", "", ""},
 		{"/v1/sessions/*", 400, "invalid_name", "", ""},
 		{"/v1/sessions/" + strings.Repeat("x", event.MaxNameLen+1), 400, "invalid_name", "", ""},
 	} {

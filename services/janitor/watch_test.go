@@ -138,7 +138,7 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 	if len(short.Published) != 2 || len(short.Happenings) != 2 || short.Published[0].Sequence != last {
 		t.Errorf("%+v", short)
 	}
-	if empty := seen(t, r, "/v1/sessions/nobody/timeline", func(timeline) bool { return true }); empty.Published == nil || len(empty.Published) != 0 {
+	if empty := seen(t, r, "/v1/sessions/unknown/timeline", func(timeline) bool { return true }); empty.Published == nil || len(empty.Published) != 0 {
 		t.Errorf("%+v", empty)
 	}
 

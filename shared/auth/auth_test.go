@@ -177,8 +177,8 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 		"good, without grants":             {hs(with("rejoin", nil)), nil},
 		"good, expired within the leeway":  {hs(with("exp", noon.Add(-Leeway+time.Second).Unix())), nil},
 		"good, not yet within the leeway":  {hs(with("nbf", noon.Add(Leeway).Unix())), nil},
-		"good, with claims nobody knows":   {hs(with("name", "Alice")), nil},
-		"good, with a grant nobody knows":  {hs(with("rejoin", map[string]any{"fly": true})), nil},
+		"good, with unknown claims":        {hs(with("name", "Alice")), nil},
+		"good, with an unknown grant":      {hs(with("rejoin", map[string]any{"fly": true})), nil},
 		"good, issued in the future":       {hs(with("iat", hour)), nil},
 		"no token":                         {"", ErrMissing},
 		"a space":                          {" ", ErrMalformed},
@@ -356,7 +356,7 @@ func TestConfigSaysWhatToDo(t *testing.T) {
 		"two keys":                        {Config{Auth: ModeJWT, SecretFile: "f", KeyFile: "f", Audience: "a"}, "only one"},
 		"no audience":                     {Config{Auth: ModeJWT, SecretFile: "f"}, "--jwt-audience"},
 		"JWKS over HTTP":                  {Config{Auth: ModeJWT, JWKSURL: "http://login.example/keys", Audience: "a", Issuer: "i"}, "--insecure"},
-		"JWKS of nobody":                  {Config{Auth: ModeJWT, JWKSURL: "https://login.example/keys", Audience: "a"}, "--jwt-issuer"},
+		"JWKS without an issuer":          {Config{Auth: ModeJWT, JWKSURL: "https://login.example/keys", Audience: "a"}, "--jwt-issuer"},
 		"JWKS in a file":                  {Config{Auth: ModeJWT, JWKSURL: "file:///keys", Audience: "a", Issuer: "i"}, "https://"},
 		"JWKS that is no URL":             {Config{Auth: ModeJWT, JWKSURL: "https://\x00", Audience: "a", Issuer: "i"}, "https://"},
 		"JWKS with a password in its URL": {Config{Auth: ModeJWT, JWKSURL: "https://u:p@login.example/", Audience: "a", Issuer: "i"}, "password"},
@@ -373,7 +373,7 @@ func TestConfigSaysWhatToDo(t *testing.T) {
 func TestOnlyLoopbackIsListenedOnWithoutAccessControl(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"127.0.0.1:80": true, "127.8.9.1:0": true, "[::1]:80": true, "localhost:80": true, "LOCALHOST:80": true, "[::ffff:127.0.0.1]:1": true,
-		"no port": true, "": true, // which nobody can listen on
+		"no port": true, "": true, // which cannot be listened on
 		":80": false, "0.0.0.0:80": false, "[::]:80": false, "10.0.0.1:80": false, "example.com:80": false, "localhost.example.com:80": false, "128.0.0.1:1": false,
 	} {
 		err := Config{}.CheckListen(addr, "--edge-addr")
@@ -460,7 +460,7 @@ func TestGrantsActsFor(t *testing.T) {
 		}
 	}
 	if (Grants{}).ActsFor("") {
-		t.Error("the zero value acts for nobody's sessions")
+		t.Error("the zero value acts for sessions without an owner")
 	}
 }
 
@@ -523,7 +523,7 @@ func FuzzTokens(f *testing.F) {
 		g, err := v.Verify(t.Context(), text)
 		switch {
 		case err != nil && Reason(err) == "other":
-			t.Errorf("an error of nobody: %v", err)
+			t.Errorf("an error of no kind: %v", err)
 		case err == nil && (!signed || g.Subject == "" || !g.Expires.After(noon)):
 			t.Errorf("%q is taken as %+v", payload, g)
 		}
@@ -538,7 +538,7 @@ func FuzzTokens(f *testing.F) {
 			}
 		}
 		if g.ActsFor("") {
-			t.Error("somebody acts for nobody")
+			t.Error("somebody acts for an empty owner")
 		}
 	})
 }

@@ -124,7 +124,7 @@ func TestKeySet(t *testing.T) {
 		"ES256":                       {sign(t, es, ring.ec, good(), "kid", "e"), nil},
 		"EdDSA":                       {sign(t, ed, ring.ed, good(), "kid", "d"), nil},
 		"the only key of a kind":      {sign(t, es, ring.ec, good()), nil},
-		"no such key":                 {sign(t, rs, ring.rsa, good(), "kid", "nobody"), ErrUnknownKey},
+		"no such key":                 {sign(t, rs, ring.rsa, good(), "kid", "unknown"), ErrUnknownKey},
 		"another kind of key":         {sign(t, rs, ring.rsa, good(), "kid", "e"), ErrUnknownKey},
 		"another key":                 {sign(t, rs, newKeyring(t).rsa, good(), "kid", "r"), ErrSignature},
 		"a secret of the set":         {sign(t, hs, []byte(secret), good(), "kid", "o"), ErrAlgorithm},
@@ -243,7 +243,7 @@ func TestAKeySetThatCannotBeReached(t *testing.T) {
 		t.Error(err)
 	}
 
-	// From now on the keys are known, and stay good while nobody can be asked.
+	// From now on the keys are known, and stay good while the issuer is down.
 	is.Close()
 	clock.pass(keySetAge)
 	if _, err := v.Verify(t.Context(), token); err != nil {
@@ -275,7 +275,7 @@ func TestManyTokensWaitForOneFetch(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := v.Verify(gone, token); !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("who does not wait is told %v", err)
+		t.Errorf("a caller that does not wait gets %v", err)
 	}
 	for range 10 {
 		all.Go(verify)

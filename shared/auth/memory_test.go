@@ -72,6 +72,6 @@ func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 		}
 	}
 	if _, ok := m.recall("0", noon); ok {
-		t.Error("what nobody used is remembered without end")
+		t.Error("what was not used is remembered without end")
 	}
 }

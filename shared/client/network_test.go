@@ -12,7 +12,7 @@ import (
 )
 
 // network connects clients and a server without sockets, inside a bubble whose
-// clock moves only while nobody has anything to do.
+// clock moves only while all are idle.
 type network struct {
 	accepting chan net.Conn
 	closed    chan struct{}

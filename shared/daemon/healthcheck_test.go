@@ -35,9 +35,9 @@ func TestHealthcheck(t *testing.T) {
 	if code, said := run(addr); code != ExitError || !strings.Contains(said, "it is not there yet") {
 		t.Errorf("exit code %d: %s", code, said)
 	}
-	for _, nobody := range []string{"127.0.0.1:1", "", "nonsense"} {
-		if code, said := run(nobody); code != ExitError || said == "" {
-			t.Errorf("%q: exit code %d: %s", nobody, code, said)
+	for _, closed := range []string{"127.0.0.1:1", "", "nonsense"} {
+		if code, said := run(closed); code != ExitError || said == "" {
+			t.Errorf("%q: exit code %d: %s", closed, code, said)
 		}
 	}
 }

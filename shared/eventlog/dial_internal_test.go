@@ -11,13 +11,13 @@ import (
 	"rejoin/shared/natstest"
 )
 
-// No connection is made while somebody publishes, and nobody begins to publish while one is
+// No connection is made during a publish, and no publish begins while one is
 // waited for.
 func TestDialGuard(t *testing.T) {
 	var g dialGuard
 	made := 0
 	dial := func() error {
-		_, err := g.dial(func() (net.Conn, error) { made++; return nil, nil }) //nolint:nilnil // nobody uses it
+		_, err := g.dial(func() (net.Conn, error) { made++; return nil, nil }) //nolint:nilnil // it is not used
 		return err
 	}
 	first := g.enter()

@@ -19,7 +19,7 @@ func TestInbox_Full(t *testing.T) {
 	select {
 	case <-b.filled:
 	default:
-		t.Error("nobody is told")
+		t.Error("no rider is told")
 	}
 }
 

@@ -33,7 +33,7 @@ func TestRequest_WithoutALifeIsBounded(t *testing.T) {
 	}
 }
 
-// A connection that is lost before the log listens to it announces that to nobody.
+// A connection that is lost before the log listens to it announces that too early.
 func TestLive_ConnectionLostBeforeListening(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

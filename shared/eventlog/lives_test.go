@@ -232,7 +232,7 @@ func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
 	})
 }
 
-// Whoever began the end stopped right after the seal, or in the middle.
+// The process that began the end stopped right after the seal, or in the middle.
 func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

@@ -128,7 +128,7 @@ func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Ent
 }
 
 // Series of several streams and single events come to one partition at once. What a series
-// is told of its events is what the log has, also of those that it had before, and one
+// hears of its events is what the log has, also of those that it had before, and one
 // that the log does not take fails alone.
 func TestSeries_OrderInACluster(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func TestServers_MajorityRestarted(t *testing.T) {
 		{"one after the other are back", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "a2", "a2 b2", "a2 b2 c2"}, true, "a2 b2 c2"},
 		{"the last one comes later", "a2 b2 c1", "a b c", []string{"a2 b2", "a2 b2 c2"}, false, "a2 b2 c2"},
 		{"one after the other, each seen", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "b1 c1", "a2 b1 c1", "a2 c1", "a2 b2 c1", "a2 b2", "a2 b2 c2"}, false, "a2 b2 c2"},
-		{"one after the other, nobody looked", "a1 b1 c1", "a b c", []string{"a2 b2 c2"}, true, "a2 b2 c2"},
+		{"one after the other, without a look", "a1 b1 c1", "a b c", []string{"a2 b2 c2"}, true, "a2 b2 c2"},
 		{"another janitor has seen the first two", "a2 b2 c1", "a b c", []string{"a1 b1 c1", "a2 b2 c2"}, false, "a2 b2 c2"},
 		{"another janitor knows more than was seen", "a2 b2 c1", "a b c", []string{"a1 b1 c1", "a2 b2 c1"}, false, "a2 b2 c1"},
 		{"one is away for long, and another one restarted", "a1 b1 c1", "a b c", []string{"a2 b1"}, false, "a?2 b1 c1"},
@@ -49,7 +49,7 @@ func TestServers_MajorityRestarted(t *testing.T) {
 		{"and the one that was away is back", "a?2 b1 c1", "a b c", []string{"a2 b1 c1"}, false, "a2 b1 c1"},
 		{"and the one that was away is another one", "a?2 b1 c1", "a b c", []string{"a2 b1 c2"}, true, "a2 b1 c2"},
 		{"it was away because it had lost its power too", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "b1", "a2 b1", "a2 b1 c2"}, true, "a2 b1 c2"},
-		{"nobody looked for a while", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "", "a2 b1", "a2 b1 c2"}, true, "a2 b1 c2"},
+		{"no looks for a while", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "", "a2 b1", "a2 b1 c2"}, true, "a2 b1 c2"},
 		{"one was stopped as soon as another one was there", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "b1 c1", "a2 c1", "a2 b2 c1", "a2 b2", "a2 b2 c2"}, false, "a2 b2 c2"},
 		{"another janitor has written that down", "a2 b1 c1", "a b c", []string{"a1 b1 c1", "b1 c1", "a2 c1", "a2 b2 c1"}, false, "a2 b2 c1"},
 		{"and a third one in doubt", "a?2 b1 c1", "a b c", []string{"a2 c1", "a2 b2 c1"}, true, "a2 b2 c1"},
@@ -86,7 +86,7 @@ type ring struct {
 	count          int            // lives that were begun
 	known          Servers
 	looks          []Servers
-	cut            bool // the power was cut, and nobody has judged that yet
+	cut            bool // the power was cut, and that is not judged yet
 }
 
 func (r *ring) start(name string) {

@@ -37,7 +37,7 @@ func TestServers_AllAnswer(t *testing.T) {
 	if again := look(before, 3); len(before) != 3 || !maps.Equal(again, before) {
 		t.Fatalf("%v, and then %v", before, again)
 	}
-	away := "natstest-0" // one that nobody is connected to
+	away := "natstest-0" // one without a connection
 	if l.Conn().ConnectedServerName() == away {
 		away = "natstest-1"
 	}

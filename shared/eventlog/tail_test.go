@@ -131,7 +131,7 @@ func TestTail_LooksDoNotInterrupt(t *testing.T) {
 			}
 		})
 	}
-	for range 500 { // the tail is told of every look
+	for range 500 { // the tail hears of every look
 		if _, err := l.Look(waittest.Context(t), 0); err != nil {
 			t.Fatal(err)
 		}

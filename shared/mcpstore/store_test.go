@@ -96,7 +96,7 @@ func TestAfter_UnknownSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
-	if got, err := after(t, s, "nobody", "req", -1); !errors.Is(err, ErrUnknownSession) {
+	if got, err := after(t, s, "unknown", "req", -1); !errors.Is(err, ErrUnknownSession) {
 		t.Errorf("%q, %v", got, err)
 	}
 	mustOpen(t, s, "s", "")

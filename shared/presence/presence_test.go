@@ -61,7 +61,7 @@ func TestAsk_EveryEdge(t *testing.T) {
 	}
 }
 
-// Whoever makes no sense may have somebody: that the others have nobody is no answer then.
+// An invalid answer may hide a client: that the others have none is no answer then.
 func TestAsk_InvalidAnswer(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

@@ -34,7 +34,7 @@ func TestPool_Shares(t *testing.T) {
 	take("other", 10, true)
 	p.Give("modest", 25)
 	p.Give("other", 10)
-	take("", 35, true) // nobody in particular
+	take("", 35, true) // no client in particular
 	take("", 1, false)
 	p.Give("", 35)
 	p.Give("greedy", 65)

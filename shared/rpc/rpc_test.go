@@ -96,7 +96,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 	nc := natstest.Start(t).Connect()
 	c := rpc.Call{Action: rpc.Post, Session: "s"}
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
-		t.Errorf("%v, want that nobody listens", err)
+		t.Errorf("%v, want that there is no listener", err)
 	}
 	if _, err := nc.Subscribe(rpc.Subject("s"), func(*nats.Msg) {}); err != nil {
 		t.Fatal(err)

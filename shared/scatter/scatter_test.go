@@ -62,7 +62,7 @@ func TestAsk_AllListeners(t *testing.T) {
 	srv := natstest.Start(t)
 	nc := srv.Connect()
 	if names, err := ask(t.Context(), nc, 1); err != nil || len(names) > 0 {
-		t.Errorf("nobody answers: %v, %v", names, err)
+		t.Errorf("no answer: %v, %v", names, err)
 	}
 	listen(t, srv.Connect(), "one")
 	listen(t, srv.Connect(), "one") // reconnects

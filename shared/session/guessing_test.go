@@ -10,8 +10,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// Whoever measures how long a 404 takes learns nothing: for another's session as much is asked,
-// and as much is received, as for nobody's, however large its metadata is.
+// The time that a 404 takes tells nothing: for another's session as much is asked,
+// and as much is received, as for an unused name, however large its metadata is.
 func TestAttackSessionGuessingByTime(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -41,17 +41,17 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 		}
 		return least
 	}
-	nobody := ask("nobody")
+	unused := ask("unused")
 	for _, name := range []string{"small1", "large1"} {
-		if got := ask(name); got != nobody {
-			t.Errorf("%s takes %+v, a name that nobody has %+v", name, got, nobody)
+		if got := ask(name); got != unused {
+			t.Errorf("%s takes %+v, an unused name %+v", name, got, unused)
 		}
 	}
 	// The seal of an ended session is an entry without a body.
-	if got := ask("large2"); got.requests != nobody.requests || got.bytes > nobody.bytes+256 {
-		t.Errorf("an ended session takes %+v, a name that nobody has %+v", got, nobody)
+	if got := ask("large2"); got.requests != unused.requests || got.bytes > unused.bytes+256 {
+		t.Errorf("an ended session takes %+v, an unused name %+v", got, unused)
 	}
-	if nobody.requests != 2 {
-		t.Errorf("it takes %d requests", nobody.requests)
+	if unused.requests != 2 {
+		t.Errorf("it takes %d requests", unused.requests)
 	}
 }

@@ -95,7 +95,7 @@ func TestIndex_Lost(t *testing.T) {
 	}
 }
 
-// An index that is older or newer than the log is corrected by whoever asks. Until then what
+// An index that is older or newer than the log is corrected by the first look-up. Until then what
 // it allows is refused by the fences, and what it denies is asked of the log.
 func TestIndex_OlderRecord(t *testing.T) {
 	t.Parallel()

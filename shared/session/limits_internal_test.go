@@ -64,7 +64,7 @@ func TestSessionLimits(t *testing.T) {
 		sessions, metadata int64
 		steps              []step
 	}{
-		"nobody has a share":         {8, -1, []step{{"", 0, 8, FullSessions}}},
+		"no shares":                  {8, -1, []step{{"", 0, 8, FullSessions}}},
 		"an owner has a share":       {8, -1, []step{{"alice", 0, 6, FullShare}, {"bob", 0, 2, FullSessions}, {"carol", 0, 0, FullSessions}}},
 		"others fill the most of it": {8, -1, []step{{"", 0, 6, ""}, {"alice", 0, 2, FullSessions}}},
 		"one is everybody's share":   {4, -1, []step{{"alice", 0, 3, FullShare}, {"bob", 0, 1, FullSessions}}},

@@ -159,7 +159,7 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 	}
 	wg.Wait()
 	if changed == 0 {
-		t.Error("nobody was let through")
+		t.Error("no request was let through")
 	}
 	o, err := l.Opening(waittest.Context(t), "s")
 	if err != nil || o.Life != made.Life || o.Changes < uint64(changed) {
@@ -236,7 +236,7 @@ func TestVisible_MembersAreNotGuessedByTime(t *testing.T) {
 	requests, bytes := cost("nothing")
 	for _, name := range []string{"s", "changed"} {
 		if r, b := cost(name); r != requests || b != bytes && name == "s" || b > bytes+8 {
-			t.Errorf("%s takes %d requests and %d bytes, a name that nobody has %d and %d", name, r, b, requests, bytes)
+			t.Errorf("%s takes %d requests and %d bytes, an unused name %d and %d", name, r, b, requests, bytes)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func TestAccess_Refusals(t *testing.T) {
 		"a token in the URL":                  {"GET", "/who?access_token=" + alice, "", CodeTokenInURL, ""},
 		"a token in the URL as well":          {"GET", "/who?token=" + alice, header("Authorization", "Bearer "+alice), CodeTokenInURL, ""},
 		"a token in the URL, encoded":         {"GET", "/who?acces%73_token=" + alice, "", CodeTokenInURL, ""},
-		"a cookie that writes for nobody":     {"POST", "/who", header("Cookie", "rejoin="+alice), CodeOriginNotAllowed, ""},
+		"a cookie of no listed page":          {"POST", "/who", header("Cookie", "rejoin="+alice), CodeOriginNotAllowed, ""},
 		"a cookie that writes for another":    {"POST", "/who", header("Cookie", "rejoin="+alice, "Origin", "https://evil.example"), CodeOriginNotAllowed, ""},
 		"a cookie that writes for null":       {"POST", "/who", header("Cookie", "rejoin="+alice, "Origin", "null"), CodeOriginNotAllowed, ""},
 		"a cookie that writes for two":        {"POST", "/who", header("Cookie", "rejoin="+alice, "Origin", app1, "Origin", app1), CodeOriginNotAllowed, ""},
@@ -135,7 +135,7 @@ func TestAccess_Refusals(t *testing.T) {
 				t.Errorf("the challenge is %q, want %q", got, tt.challenge)
 			}
 			if p.Status == http.StatusUnauthorized && p.Detail != "" {
-				t.Errorf("a client is told %q", p.Detail)
+				t.Errorf("a client receives %q", p.Detail)
 			}
 		})
 	}
@@ -384,18 +384,18 @@ func TestCookie_Delete(t *testing.T) {
 		headers string
 		code    Code // empty: it is deleted
 	}{
-		"no page":                 {"", ""},
-		"a token":                 {header("Authorization", "Bearer "+token), ""},
-		"a broken token":          {header("Authorization", "Bearer x", "Cookie", "rejoin=x"), ""},
-		"a listed page":           {header("Cookie", "rejoin="+token, "Origin", app1), ""},
-		"a listed page, again":    {header("Origin", app1), ""},
-		"a listed page, too late": {header("Cookie", "rejoin=x", "Origin", app1), ""},
-		"a cookie of no page":     {header("Cookie", "rejoin="+token), CodeOriginNotAllowed},
-		"another page":            {header("Cookie", "rejoin="+token, "Origin", "https://evil.example"), CodeOriginNotAllowed},
-		"another page, no cookie": {header("Origin", "https://evil.example"), CodeOriginNotAllowed},
-		"a page of nobody":        {header("Cookie", "rejoin="+token, "Origin", "null"), CodeOriginNotAllowed},
-		"two origins":             {header("Cookie", "rejoin="+token, "Origin", app1, "Origin", app1), CodeOriginNotAllowed},
-		"two tokens":              {header("Authorization", "Bearer "+token, "Authorization", "Bearer "+token), CodeInvalidHeader},
+		"no page":                  {"", ""},
+		"a token":                  {header("Authorization", "Bearer "+token), ""},
+		"a broken token":           {header("Authorization", "Bearer x", "Cookie", "rejoin=x"), ""},
+		"a listed page":            {header("Cookie", "rejoin="+token, "Origin", app1), ""},
+		"a listed page, again":     {header("Origin", app1), ""},
+		"a listed page, too late":  {header("Cookie", "rejoin=x", "Origin", app1), ""},
+		"a cookie of no page":      {header("Cookie", "rejoin="+token), CodeOriginNotAllowed},
+		"another page":             {header("Cookie", "rejoin="+token, "Origin", "https://evil.example"), CodeOriginNotAllowed},
+		"another page, no cookie":  {header("Origin", "https://evil.example"), CodeOriginNotAllowed},
+		"a page without an origin": {header("Cookie", "rejoin="+token, "Origin", "null"), CodeOriginNotAllowed},
+		"two origins":              {header("Cookie", "rejoin="+token, "Origin", app1, "Origin", app1), CodeOriginNotAllowed},
+		"two tokens":               {header("Authorization", "Bearer "+token, "Authorization", "Bearer "+token), CodeInvalidHeader},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := do(t, addr, "DELETE", "/v1/cookie", tt.headers)

@@ -70,7 +70,7 @@ func TestClients_LastUntrustedAddress(t *testing.T) {
 	}
 }
 
-// Over a real connection: without the flag nobody's word counts, with it the proxy's.
+// Over a real connection: without the flag no header counts, with it the proxy's.
 func TestClients_TrustedProxiesOnly(t *testing.T) {
 	t.Parallel()
 	for want, some := range map[string][]*Clients{

@@ -53,7 +53,7 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 			t.Fatalf("connection %d is %v, %v", i, conn, err)
 		}
 	}
-	for len(under.script) > 0 || len(l.conns) < 8 { // the rest is accepted though nobody asks
+	for len(under.script) > 0 || len(l.conns) < 8 { // the rest is accepted without a caller
 		continue
 	}
 	if err := l.Close(); err != nil {
