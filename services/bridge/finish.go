@@ -9,6 +9,9 @@ import (
 
 // finish ends the session here, upstream, and in the log. It returns at once, and does
 // nothing the second time. cause is errEnded, errGone or errExited.
+//
+// A request counts as answered once its response is stored, so a bridge that stops in between
+// leaves it to the next one.
 func (h *held) finish(cause error) {
 	h.mu.Lock()
 	first := !h.ending

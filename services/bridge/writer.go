@@ -22,6 +22,10 @@ import (
 //
 // The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
 // others may write too.
+//
+// The next event of a stream begins when the one before is acknowledged. The idempotency key of
+// an event with an ID of the upstream also hashes its data, so an ID that is used twice loses
+// nothing.
 type writer struct {
 	service               *Service
 	session, life, stream string

@@ -78,9 +78,12 @@ type batch struct {
 type slowness uint8
 
 const (
+	// Requests on NATS never wait for a rate: one goroutine begins them, and all would wait.
 	slowNever slowness = iota // it stops instead
-	slowOnce                  // for longestPause in all
-	slowEach                  // for longestPause with each message
+	// An array waits for ten seconds in all: it is held in memory, and a disconnected client is
+	// not noticed. NDJSON waits in its client.
+	slowOnce // for longestPause in all
+	slowEach // for longestPause with each message
 )
 
 // budget is how many bytes are under way.

@@ -52,6 +52,9 @@ func answerOf(rec session.Record) sessionAnswer {
 }
 
 // createSession answers POST /v1/sessions.
+//
+// That a name is taken shows, whoever its owner is: a name is given once. A client that must
+// not learn other names has a pattern of its own in its token.
 func (s *Service) createSession(c *fiber.Ctx) error {
 	grants := s.cfg.Access.Grants(c)
 	creator := s.publisher(c, grants)

@@ -62,6 +62,8 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log
 // as large as an opening, so it counts as one in the rate of who asks for it. Errors are those of
 // checkOwner and [session.Registry.SetMembers], a [*rateError], a [*session.FullError] or errBusy.
+//
+// It returns only when log and index have the members, so that new members have access at once.
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
 	defer cancel()

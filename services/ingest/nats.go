@@ -58,6 +58,9 @@ func (s *Service) listen() (micro.Service, error) {
 
 // asked returns a handler that leaves requests alone whose reply is no inbox: an answer to
 // any other subject would be stored in the log, or ask another service.
+//
+// The reply is checked before anything is done: an answer to a subject of the log would be
+// stored, and a consumer delivers with a reply of its own.
 func (s *Service) asked(answer func(micro.Request)) micro.Handler {
 	return micro.HandlerFunc(func(req micro.Request) {
 		if inbox.Is(req.Reply()) {
@@ -241,6 +244,8 @@ func (s *Service) refuse(req micro.Request, err error) {
 
 // respond answers a request. A request's own methods are for its handler's goroutine alone: they
 // keep the error for the statistics of the service, which are made when the handler returns.
+//
+// See docs/upstream/0004.
 func (s *Service) respond(req micro.Request, body []byte, header nats.Header) {
 	// A failed answer has no other way to its publisher.
 	_ = s.backend.Conn.PublishMsg(&nats.Msg{Subject: req.Reply(), Header: header, Data: body})

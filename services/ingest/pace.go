@@ -74,6 +74,9 @@ func (b *batch) begin(m message) (under *underWay, err error) {
 }
 
 // pace tries until what it tries is not refused for the rate any more.
+//
+// A batch over its rate returns its place among the publishes in flight and tries again, so
+// that what it knows of the session is never old when the publish begins.
 func (b *batch) pace(try func() error) error {
 	for {
 		err := try()

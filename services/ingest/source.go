@@ -102,6 +102,8 @@ func newLines(r io.Reader, maxMessage int, begin func(), memory *quota.Pool, cli
 	return &lines{r: bufio.NewReaderSize(r, linesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client}
 }
 
+// A line has its time-out from the end of the previous one: a deadline that moved with every
+// byte would never end for a client that trickles.
 func (l *lines) next() (e element, err error) {
 	l.begin() // not again for empty lines, which would be a way to trickle
 	for {

@@ -47,6 +47,9 @@ type listQuery struct {
 // rows returns the sessions of a page, those of the index and those that are only in the
 // log, and whether there are more, given what the log has of each life. It empties inLog.
 // A page takes a look at each session, and sorts no more than it shows.
+//
+// 70 ms for 100,000 sessions sorted by size. An index that is kept in order would cost
+// something with every event.
 func (q listQuery) rows(records []session.Record, inLog map[string]ledger.Held) (page []row, more bool) {
 	f := ledger.Firsts[row]{N: q.limit, Compare: compareRows}
 	add := func(r session.Record, h ledger.Held) {

@@ -44,6 +44,9 @@ func (w *sweeper) limitsOf(rec session.Record) ledger.Limits {
 }
 
 // limits are those of all sessions, now: the log's may change.
+//
+// Limits of a session are computed for each sweep; what its metadata asks for is read once,
+// with its record.
 func (w *sweeper) limits() ledger.Limits {
 	s := w.log.Settings()
 	return ledger.Limits{

@@ -23,6 +23,9 @@ import (
 const setsBacklog = 64
 
 // setter changes the limits of partitions on request.
+//
+// The buckets get new replicas with partition 0, so an interrupted change is still a
+// difference.
 type setter struct {
 	nc     *nats.Conn
 	log    *eventlog.Log

@@ -97,6 +97,9 @@ func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grant
 
 // turnAway answers a request that is not let in. Trouble that will pass must not stop an
 // EventSource for good.
+//
+// While a JWKS cannot be fetched, an unknown key may be a new one: 503, and for an EventSource
+// 200 and the end of the stream, since any other status stops it for good.
 func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 	if web.AsProblem(err).Code != web.CodeUnavailable || form(c.Get(fiber.HeaderAccept)) != formStream {
 		return err

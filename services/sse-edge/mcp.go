@@ -180,6 +180,8 @@ func refuseInvalid(message string) *refusal {
 
 // errNoSession is answered without the request's ID: go-sdk 1.8 takes a 404 for the end of
 // the session only if its body is no response to a request.
+//
+// See docs/upstream/0028.
 var errNoSession = &refusal{status: http.StatusNotFound, code: codeNoSession, message: "There is no such session, or it has ended."}
 
 // asRefusal returns the answer to a client for an error.

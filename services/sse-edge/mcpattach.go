@@ -27,6 +27,10 @@ import (
 //
 // Workers call join and leave, and never wait for it: what takes a request to NATS goes
 // on in a goroutine of its own.
+//
+// A GET claims its record before its first byte, so of two connections the one made later is
+// the newer one. A quiet connection never reads. Between its claim and its turn a connection is
+// in coming: one that ends meanwhile must not release the record.
 type attachments struct {
 	edge    string // its ID
 	records *attachRecords

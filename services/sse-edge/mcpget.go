@@ -23,6 +23,8 @@ import (
 // rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
 // since some clients come back behind a response that is an error. A client that comes
 // back gives up after anything but a 200, so trouble that will pass is one.
+//
+// The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err := who.unsupported(nil); err != nil {
 		return err

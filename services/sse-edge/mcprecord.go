@@ -40,6 +40,9 @@ type attachRecord struct {
 
 // attachRecords is the bucket. It is in the server's memory: who is connected is nothing
 // to keep. It is safe for concurrent use.
+//
+// Records may vanish with the memory of the server. The edge that holds a stream writes its
+// record again within 10 s, and only where there is none.
 type attachRecords struct {
 	js       jetstream.JetStream
 	replicas int

@@ -76,6 +76,9 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 }
 
 // handOver hands a stream over to a worker, after the request.
+//
+// go-sdk 1.8 delivers a partial event before a clean end of the body (docs/upstream/0027), so
+// MCP's streams are chunked, one block in a chunk.
 func (m *mcpForm) handOver(c *fiber.Ctx) error {
 	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.mcp.Inc()
@@ -153,6 +156,8 @@ func (m *mcpForm) Farewell() []byte {
 
 // Closing returns an error for each request of a call that ends without a response. A
 // gap that is not certain is none: the log may say more to a client that comes again.
+//
+// A certain gap is answered with the error.
 func (m *mcpForm) Closing(s cursor.Step) []byte {
 	last := len(s.Items) - 1
 	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {

@@ -21,6 +21,9 @@ const pageBytes = 4 << 20
 
 // page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for. It counts until its last byte is written.
+//
+// A page that is requested right after a 201 may lack the event: JetStream has it, the tail
+// brings it a moment later.
 func (s *Service) page(c *fiber.Ctx, req request) error {
 	by, err := s.letIn(c, req.at.Session)
 	if err != nil {

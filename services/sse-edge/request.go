@@ -89,6 +89,10 @@ const (
 )
 
 // events answers a subscriber with an event stream or with a page.
+//
+// A stream is authorised when it begins, and ends with its token, at the end of the leeway. A
+// member is checked again with each heartbeat against the copy of the registry; an owner never
+// loses a session.
 func (s *Service) events(c *fiber.Ctx) error {
 	if s.connects.Take(s.clientAddress(c)) > 0 {
 		return s.slowDown(c)

@@ -32,6 +32,8 @@ const (
 // Checker has the log say what is missing of each partition without an explanation, as far as
 // its generation and its leader are concerned. Edges need to know it also while no janitor is
 // there.
+//
+// A damaged replica does not repair itself (docs/upstream/0012).
 type Checker struct {
 	Partitions []*Partition
 	Logger     *slog.Logger

@@ -31,6 +31,9 @@ const MaxRoster = 64
 
 // Roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
 // while none does, servers may restart one after the other.
+//
+// Every janitor looks once a second, acting or not: none may act while servers are updated one
+// after the other (docs/adr/0015).
 type Roster struct {
 	log    *eventlog.Log
 	logger *slog.Logger

@@ -18,6 +18,9 @@ func tenable(lease time.Duration) time.Duration { return lease * 2 / 3 }
 type Instant struct{ Mono, Wall time.Duration }
 
 // until returns how much time has passed, by the clock that says more.
+//
+// A term ends by the clock that says more: one stands still while the machine sleeps, the other
+// may be set.
 func (a Instant) until(b Instant) time.Duration { return max(b.Mono-a.Mono, b.Wall-a.Wall) }
 
 // candidacy is how one janitor stands to the lease: a state machine without clock or

@@ -9,6 +9,9 @@ import (
 )
 
 // Term is the time from one acquisition of the lease to its loss.
+//
+// A term never outlives its connection: what a janitor does reaches the server over the
+// connection on which it won the lease, or not at all.
 type Term struct {
 	id    string
 	lease *Lease

@@ -97,6 +97,9 @@ func (l *Ledger) Drop() {
 // Follows reports whether a partition is still the one in the book, with all that
 // is in the book: not created again, and not rolled back, neither now nor meanwhile
 // (a generation that began at or before through has given sequences away again).
+//
+// A ledger continues with another server only when the log still has its newest entry: a
+// generation that began late does not show a roll-back.
 func (l *Ledger) Follows(s eventlog.State) bool { return l.Followed(s, l.Through) }
 
 // Followed is follows for a state that was asked for when the ledger was at

@@ -47,6 +47,10 @@ type Removal struct {
 }
 
 // Limits are what the policy enforces.
+//
+// Finished streams go first only when they have been finished for as long as events of a closed
+// session are kept, so that a client that was disconnected for a moment still gets the end of
+// an answer.
 type Limits struct {
 	MaxPerStream                    int64 // events of one stream; negative: none
 	MaxEvents, MaxBytes, MaxStreams int64 // of one session; negative: none

@@ -15,6 +15,9 @@ const maxVisited = 1 << 16
 // visitors remember when each session was last asked for, as Unix time in seconds.
 // When there are too many, they forget those that were last asked for the longest ago,
 // and know up to when that may have been. Its owner guards it.
+//
+// Only registered sessions are remembered, so that requests for made-up names push nothing out.
+// A client that disconnects counts as a request at that moment.
 type visitors struct {
 	recent, older map[string]int64 // older: not asked for since recent began
 	began         int64            // when recent did

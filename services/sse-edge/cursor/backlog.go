@@ -17,6 +17,8 @@ import (
 // as much as delivering the partition once. At most --log-reads reads and scans go
 // on at a time on an edge; one partition has one scan at a time. What is read and
 // not yet taken is bounded by budget.
+//
+// docs/adr/0008 has the figures.
 type backlog struct {
 	base    context.Context //nolint:containedctx // of the edge: scans end with it
 	log     *eventlog.Log

@@ -105,6 +105,9 @@ func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Pag
 // loseRemoved asks the log what was removed behind the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
+//
+// Trims are looked up after the read, and the look at the leader follows them: the trim of what
+// the read should have found lies after it, and the floor may pass a trim in between.
 func (r *Reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
 	all, state, err := r.part.log.Missing(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)

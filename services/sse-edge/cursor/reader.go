@@ -101,6 +101,9 @@ func (s Step) Empty() bool { return len(s.Gaps) == 0 && len(s.Items) == 0 && !s.
 
 // errBehind is returned when the log is in another generation than the window, which
 // has yet to find out whether it was rolled back: the two must not be read as one.
+//
+// After a roll-back the log is of the new generation at once, the window a moment later. A read
+// of the log that finds another generation than the window's is discarded and repeated.
 var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
 
 const (

@@ -36,6 +36,10 @@ func (p *Partition) Open(ctx context.Context, at window.Place, from Start, limit
 	}
 }
 
+// A reader is bound to one life: the newest that the window knows, from an opening or an event,
+// else that of the newest opening in the log. With access control it is the life that the
+// caller may read, and no other. Chains that wait for a session take the first life that
+// becomes known.
 func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	if !p.window.Stats().Ready {
 		return nil, errNotReady
@@ -89,6 +93,10 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 }
 
 // resume finds the place that an event ID points at, or a gap.
+//
+// An ID of a generation that was lost does not say where that generation began. Its client gets
+// rolled_back also when all that it had received is still there, if that lies after the start
+// of the first generation after the birth: it gets some events twice and loses none.
 func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {

@@ -35,6 +35,9 @@ func (f *Filter) name() string {
 }
 
 // show leaves in a step what the filter shows.
+//
+// It hides after the read: the cursor, resumesAt and the first block are those of the
+// unfiltered view.
 func (f *Filter) show(s *cursor.Step) {
 	if f != nil {
 		s.Items = slices.DeleteFunc(s.Items, func(it window.Item) bool { return !f.Shows(it.Frame) })

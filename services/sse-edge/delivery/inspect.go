@@ -33,6 +33,9 @@ type found struct {
 }
 
 // find answers a question.
+//
+// The worker answers about its own streams, so that nothing is locked where events are written.
+// A stream that is away shows its cursor from before.
 func (w *worker) find(session string, limit int) found {
 	var streams []*Stream
 	for c, sub := range w.subs {

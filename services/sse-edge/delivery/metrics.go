@@ -9,6 +9,8 @@ import (
 )
 
 // Metrics count event streams; none is labelled by session, stream or path.
+//
+// A new value of a label is there from the start, and stands in docs/metrics.md.
 type Metrics struct {
 	Connections   prometheus.Gauge
 	Blocked       prometheus.Gauge

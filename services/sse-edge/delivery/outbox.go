@@ -131,6 +131,9 @@ const smallRest = 4 << 10
 // cut returns what has to follow the first n bytes so that a block is complete, at
 // least a byte, and how much a client then has: 0 for the leading blocks, i for the
 // first i frames, and one more than there are frames for everything.
+//
+// The cursor moves back to before the frame that was cut. A slow client holds the rest of that
+// frame and nothing else.
 func (o *outbox) cut(n int, made bool) (rest [][]byte, told int) {
 	told, _ = slices.BinarySearch(o.ends, n+1)
 	length := o.ends[told] - n

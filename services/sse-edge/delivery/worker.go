@@ -26,6 +26,10 @@ import (
 // streams follow it. So load makes it cheaper: the later a worker comes round to a
 // stream, the more frames go into one write. Streams of one chain whose cursors
 // stand at the same place are served from one read.
+//
+// A worker never waits: not for a socket, not for the log, not for a lock that is held across
+// I/O. A stream that has to wait is away, in a goroutine that owns its reader until it is back
+// (docs/adr/0006).
 type worker struct {
 	streams *Streams
 	wake    chan struct{} // holds a token while something is queued

@@ -31,6 +31,9 @@ import (
 //
 // What a window says holds for cursors at or above floor-1. The lock is never
 // held across I/O.
+//
+// The window may hold events that the log no longer has. They are served: a client loses less
+// than the limits say.
 type Window struct {
 	budget int
 
