@@ -115,7 +115,7 @@ type pendingMessage struct {
 	index  int
 	size   int
 	held   int64
-	under  *underWay
+	under  *inFlight
 	failed error
 }
 
@@ -219,7 +219,7 @@ func (b *batch) once(why func() error) error {
 
 // next begins a message once there is room for it. The error is errHalted when nothing more
 // is to be begun.
-func (b *batch) next(m message) (under *underWay, err error) {
+func (b *batch) next(m message) (under *inFlight, err error) {
 	b.ahead.take(len(m.data))
 	defer func() {
 		if err != nil {
@@ -229,7 +229,7 @@ func (b *batch) next(m message) (under *underWay, err error) {
 	if b.ended(0) != nil {
 		return nil, errHalted
 	}
-	return b.begin(m)
+	return b.send(m)
 }
 
 // ended returns the end of a batch that does not go on, with index as the first message
@@ -254,7 +254,7 @@ func (b *batch) settle() (first *stop) {
 		r := result{index: p.index}
 		err := p.failed
 		if p.under != nil {
-			r.stored, err = p.under.wait()
+			r.stored, err = p.under.awaitCounted()
 		}
 		if err != nil {
 			r.problem = problem(err)

@@ -177,10 +177,10 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
-	if err := s.enter(ctx, s.cfg.AckTimeout); err != nil {
+	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.givePlace()
 	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
 		return err
 	}

@@ -67,10 +67,10 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
-	if err := s.enter(ctx, s.cfg.AckTimeout); err != nil {
+	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
 		return session.Record{}, err
 	}
-	defer s.leave()
+	defer s.givePlace()
 	if err := s.checkOwner(ctx, name, grants); err != nil {
 		return session.Record{}, err
 	}

@@ -131,7 +131,7 @@ func (s *Service) answerNext(req micro.Request, m message, left func()) {
 		s.answerArray(ctx, req, m)
 		return
 	}
-	under, err := s.begin(ctx, m)
+	under, err := s.sendCounted(ctx, m)
 	if err != nil {
 		span.End()
 		s.refuse(req, err)
@@ -142,7 +142,7 @@ func (s *Service) answerNext(req micro.Request, m message, left func()) {
 	go func() {
 		defer leave()
 		defer span.End()
-		ack, err := under.wait()
+		ack, err := under.awaitCounted()
 		if err != nil {
 			s.refuse(req, err)
 			return

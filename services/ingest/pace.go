@@ -32,9 +32,9 @@ func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
 	return web.Counted(s.cfg.Clients.Address(c)).String()
 }
 
-// turn counts a message for its publisher; on NATS the publisher is unknown. The error is
+// takeRate counts a message for its publisher; on NATS the publisher is unknown. The error is
 // a [*rateError].
-func (s *Service) turn(m message) error {
+func (s *Service) takeRate(m message) error {
 	if m.trusted {
 		return nil
 	}
@@ -51,16 +51,16 @@ const longestPause = 10 * time.Second
 // errHalted is returned when a batch ends while it waits.
 var errHalted = errors.New("the batch ends")
 
-// begin begins a message. The error is a [*rateError] when it would have to wait for too
+// send sends a message of the batch. The error is a [*rateError] when it would have to wait for too
 // long, or errHalted.
-func (b *batch) begin(m message) (under *underWay, err error) {
+func (b *batch) send(m message) (under *inFlight, err error) {
 	if b.slow == slowEach {
 		b.paused = 0
 	}
-	err = b.pace(func() error { return b.service.turn(m) })
+	err = b.pace(func() error { return b.service.takeRate(m) })
 	if err == nil {
 		err = b.pace(func() (err error) {
-			under, err = b.service.attempt(b.ctx, m, b.service.cfg.AckTimeout)
+			under, err = b.service.send(b.ctx, m, b.service.cfg.AckTimeout)
 			return err
 		})
 	}

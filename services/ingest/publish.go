@@ -40,27 +40,27 @@ type stored struct {
 // Errors are those that [problem] knows; only [eventlog.ErrUnknown] leaves open whether
 // the event was stored.
 func (s *Service) publish(ctx context.Context, m message) (ack stored, err error) {
-	if err = s.turn(m); err == nil {
-		ack, err = s.try(ctx, m)
+	if err = s.takeRate(m); err == nil {
+		ack, err = s.publishOnce(ctx, m)
 	}
 	if errors.Is(err, errOpenedAgain) {
-		ack, err = s.try(ctx, m)
+		ack, err = s.publishOnce(ctx, m)
 	}
 	s.count(ctx, m, ack, err)
 	return ack, err
 }
 
-// try is one attempt of publish.
-func (s *Service) try(ctx context.Context, m message) (stored, error) {
-	u, err := s.attempt(ctx, m, 0)
+// publishOnce is one attempt of publish.
+func (s *Service) publishOnce(ctx context.Context, m message) (stored, error) {
+	u, err := s.send(ctx, m, 0)
 	if err != nil {
 		return stored{}, err
 	}
-	return u.outcome()
+	return u.await()
 }
 
-// underWay is a message that was handed to the log. wait must be called.
-type underWay struct {
+// inFlight is a message that was sent to the log. await or awaitCounted must be called.
+type inFlight struct {
 	service    *Service
 	session    session.Record
 	message    message
@@ -70,29 +70,29 @@ type underWay struct {
 	publishing *eventlog.Publishing
 }
 
-// begin is the first half of publish, without the wait for the acknowledgement.
-func (s *Service) begin(ctx context.Context, m message) (*underWay, error) {
-	u, err := s.attempt(ctx, m, 0)
+// sendCounted is send, which counts a failure.
+func (s *Service) sendCounted(ctx context.Context, m message) (*inFlight, error) {
+	u, err := s.send(ctx, m, 0)
 	if err != nil {
 		s.count(ctx, m, stored{}, err)
 	}
 	return u, err
 }
 
-// attempt is begin, which its caller counts. patience is how long it waits while too much
-// is under way.
-func (s *Service) attempt(ctx context.Context, m message, patience time.Duration) (_ *underWay, err error) {
+// send checks a message, opens its session and sends the event to the log, without waiting for
+// the acknowledgement. patience is how long it waits while too much is in flight.
+func (s *Service) send(ctx context.Context, m message, patience time.Duration) (_ *inFlight, err error) {
 	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
 		return nil, err
 	}
-	if err := s.enter(ctx, patience); err != nil {
+	if err := s.takePlace(ctx, patience); err != nil {
 		return nil, err
 	}
-	u := &underWay{service: s, message: m}
+	u := &inFlight{service: s, message: m}
 	u.ctx, u.cancel = context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
-			u.leave()
+			u.releasePlace()
 		}
 	}()
 	if u.session, err = s.open(u.ctx, m); err != nil {
@@ -108,9 +108,9 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 		return nil, &rateError{"session", "messages", wait}
 	}
 	u.begun = time.Now()
-	begin := s.backend.Log.Begin
+	begin := s.backend.Log.PublishAsync
 	if m.batch != nil {
-		begin = m.batch.series.Begin
+		begin = m.batch.series.PublishAsync
 	}
 	u.publishing, err = begin(u.ctx, eventlog.Event{
 		Session: m.session, Life: u.session.Life, Stream: m.stream,
@@ -123,16 +123,16 @@ func (s *Service) attempt(ctx context.Context, m message, patience time.Duration
 	return u, nil
 }
 
-// wait is the second half of publish.
-func (u *underWay) wait() (stored, error) {
-	ack, err := u.outcome()
+// awaitCounted is await, which counts the message.
+func (u *inFlight) awaitCounted() (stored, error) {
+	ack, err := u.await()
 	u.service.count(u.ctx, u.message, ack, err)
 	return ack, err
 }
 
-// outcome is wait, whose caller counts the message.
-func (u *underWay) outcome() (stored, error) {
-	defer u.leave()
+// await returns when JetStream has acknowledged the event, or has not.
+func (u *inFlight) await() (stored, error) {
+	defer u.releasePlace()
 	s := u.service
 	at, err := u.publishing.Wait(u.ctx)
 	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
@@ -146,7 +146,7 @@ func (u *underWay) outcome() (stored, error) {
 }
 
 // refused says why JetStream refused an event because of its fence. Other errors stay.
-func (u *underWay) refused(err error) error {
+func (u *inFlight) refused(err error) error {
 	if !errors.Is(err, session.ErrClosed) {
 		return err
 	}
@@ -161,7 +161,7 @@ func (u *underWay) refused(err error) error {
 }
 
 // whyEnded asks the log what has ended, which the copy of the registry may not have yet.
-func (u *underWay) whyEnded() error {
+func (u *inFlight) whyEnded() error {
 	s, m := u.service, u.message
 	now, err := s.backend.Sessions.Get(u.ctx, m.session)
 	switch {
@@ -188,8 +188,8 @@ func (m message) mayBeRepeated(err error) error {
 	return err
 }
 
-// enter takes a place among the publishes and closes under way. The error is errBusy.
-func (s *Service) enter(ctx context.Context, patience time.Duration) error {
+// takePlace takes a place among the publishes and closes under way. The error is errBusy.
+func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
 	select {
 	case s.inflight <- struct{}{}:
 	default:
@@ -217,16 +217,16 @@ func (s *Service) queue(ctx context.Context, patience time.Duration) bool {
 	return false
 }
 
-// leave gives back what enter took.
-func (s *Service) leave() {
+// givePlace gives back what takePlace took.
+func (s *Service) givePlace() {
 	s.metrics.inflight.Dec()
 	<-s.inflight
 }
 
-// leave ends what begin began.
-func (u *underWay) leave() {
+// releasePlace ends what send began.
+func (u *inFlight) releasePlace() {
 	u.cancel()
-	u.service.leave()
+	u.service.givePlace()
 }
 
 // checkNames checks session and stream.

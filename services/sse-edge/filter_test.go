@@ -109,7 +109,7 @@ func TestTheWorkOfAPageIsBounded(t *testing.T) {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
 		for range 2*sieveEvents + 10 {
-			w, err := f.Backend.Log.Begin(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
+			w, err := f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -61,10 +61,10 @@ var ways = map[string]func(context.Context, *eventlog.Log, eventlog.Event) (even
 		return l.Publish(ctx, e)
 	},
 	"Begin": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
-		return finish(l.Begin(ctx, e))(ctx)
+		return finish(l.PublishAsync(ctx, e))(ctx)
 	},
 	"Series": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
-		return finish(l.Series().Begin(ctx, e))(ctx)
+		return finish(l.Series().PublishAsync(ctx, e))(ctx)
 	},
 }
 
@@ -164,7 +164,7 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 		series, all := l.Series(), make([]begun, n)
 		var waiting sync.WaitGroup
 		for i, e := range events {
-			on, err := series.Begin(waittest.Context(t), e)
+			on, err := series.PublishAsync(waittest.Context(t), e)
 			all[i] = begun{event: e, on: on, err: err}
 			if on != nil {
 				waiting.Go(func() { all[i].ack, all[i].err = on.Wait(waittest.Context(t)) })
@@ -552,7 +552,7 @@ func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
 		for _, at := range []*eventlog.Log{l, other} {
 			series, all := at.Series(), make([]begun, n)
 			for i := range n {
-				all[i].on, all[i].err = series.Begin(waittest.Context(t), keyed(i))
+				all[i].on, all[i].err = series.PublishAsync(waittest.Context(t), keyed(i))
 			}
 			for i, b := range all {
 				if b.on != nil {
@@ -728,7 +728,7 @@ func BenchmarkPublishFenced(b *testing.B) {
 			})
 			n := 0
 			for b.Loop() {
-				w, err := l.Begin(b.Context(), events[n%streams])
+				w, err := l.PublishAsync(b.Context(), events[n%streams])
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -753,7 +753,7 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	for i := range under {
 		e := of("s", "t", i)
 		e.Key = fmt.Sprint(i / 2) // every other one is a repeat
-		w, err := l.Begin(waittest.Context(t), e)
+		w, err := l.PublishAsync(waittest.Context(t), e)
 		must(t, err)
 		under[i] = w
 	}
@@ -767,7 +767,7 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 		last = ack.Sequence
 	}
 	must(t, l.EndStream(waittest.Context(t), "s", "l", "t"))
-	w, err := l.Begin(waittest.Context(t), of("s", "t", n))
+	w, err := l.PublishAsync(waittest.Context(t), of("s", "t", n))
 	if err == nil {
 		_, err = w.Wait(waittest.Context(t))
 	}

@@ -59,7 +59,7 @@ type Ack struct {
 // Errors wrap [ErrUnavailable], [ErrFull], [ErrTooLarge] or [ErrClosed] when the event was
 // not stored, and [ErrUnknown] when that is not known, as when ctx ends first.
 func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
-	w, err := l.Begin(ctx, e)
+	w, err := l.PublishAsync(ctx, e)
 	if err != nil {
 		return Ack{}, err
 	}
@@ -115,22 +115,22 @@ type Publishing struct {
 	span   trace.Span // nil when the event is in no trace
 }
 
-// Begin hands an event to the log without waiting for the acknowledgement: it never tries
+// PublishAsync sends an event to the log without waiting for the acknowledgement: it never tries
 // twice. For the order of several there is [Series]. Data must not change until Wait
 // has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
 // none; see [Log.TraceTo].
 //
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
 // wraps [ErrUnknown].
-func (l *Log) Begin(ctx context.Context, e Event) (*Publishing, error) {
-	p, stored, err := l.admit(ctx, e)
+func (l *Log) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
+	p, stored, err := l.prepare(ctx, e)
 	if err != nil || stored != nil {
 		return stored, err
 	}
-	return l.begin(ctx, p, e, e.route(p))
+	return l.send(ctx, p, e, e.route(p))
 }
 
-func (l *Log) begin(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
+func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
 	span := l.trace(ctx, &e, p)
 	if e.Life != "" && l.batches(p) {
 		w := &Publishing{log: l, p: p, span: span}
@@ -147,9 +147,9 @@ func (l *Log) begin(ctx context.Context, p int, e Event, to route) (*Publishing,
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
-// admit returns an event's partition when events may be published there, or the event when
+// prepare returns an event's partition when events may be published there, or the event when
 // its stream has no birth any more and it was stored before.
-func (l *Log) admit(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
+func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
 	p = l.Partition(e.Session)
 	if len(e.Data) > l.Settings().MaxMessageBytes {
 		return 0, nil, ErrTooLarge

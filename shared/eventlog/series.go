@@ -71,11 +71,11 @@ type queued struct {
 	err    error
 }
 
-// Begin hands over the next event, as [Log.Begin] does, whose errors it has. ctx bounds
+// PublishAsync sends the next event, as [Log.PublishAsync] does, whose errors it has. ctx bounds
 // the acknowledgement, and must not end before Wait is called.
-func (s *Series) Begin(ctx context.Context, e Event) (*Publishing, error) {
+func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
 	l := s.log
-	p, stored, err := l.admit(ctx, e)
+	p, stored, err := l.prepare(ctx, e)
 	if err != nil || stored != nil {
 		s.end(err)
 		return stored, err
@@ -106,7 +106,7 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 		return nil, err
 	}
 	defer release()
-	w, err := s.log.begin(ctx, p, e, s.route(p, e))
+	w, err := s.log.send(ctx, p, e, s.route(p, e))
 	if err != nil {
 		s.settled(err)
 		return nil, err

@@ -46,7 +46,7 @@ func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within ti
 		}
 	})
 	for i, e := range events {
-		on, err := s.Begin(ctx, e)
+		on, err := s.PublishAsync(ctx, e)
 		all[i] = begun{event: e, on: on, err: err}
 		if on != nil {
 			under <- &all[i]
@@ -307,9 +307,9 @@ func BenchmarkSeries(b *testing.B) {
 	}
 	for _, publishers := range []int{1, 8} {
 		for name, publish := range map[string]func(){
-			"series":     func() { store(l.Series().Begin, false) },
-			"one by one": func() { store(l.Begin, true) },
-			"pipelined":  func() { store(l.Begin, false) },
+			"series":     func() { store(l.Series().PublishAsync, false) },
+			"one by one": func() { store(l.PublishAsync, true) },
+			"pipelined":  func() { store(l.PublishAsync, false) },
 		} {
 			b.Run(fmt.Sprintf("%s/%d", name, publishers), func(b *testing.B) {
 				for b.Loop() {
