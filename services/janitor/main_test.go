@@ -11,7 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	natstest.Child()
 	// Rare interleavings are what the property tests are about; a given flag wins.
 	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
 	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))

@@ -195,3 +195,13 @@ func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	s.t.Cleanup(nc.Close)
 	return nc
 }
+
+// options are those of a server on a free port of the loopback interface.
+func options(dir string) server.Options {
+	return server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir,
+		NoLog: true, NoSigs: true, ServerName: "natstest",
+		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 16 << 30,
+		MaxPayload: 1<<20 + 4<<10, // a log's largest message by default, and its headers
+	}
+}
