@@ -134,6 +134,7 @@ func (l *Ledger) Begin(s eventlog.State) uint64 {
 		l.Created, l.birth, l.begunAt = s.Created, s.Birth, s.First
 	}
 	l.Generations = s.Generations
+	l.Stored = min(l.Stored, s.Last) // what lay beyond is lost, and will not come
 	l.Advance(s.First, s.Last)
 	return l.Through
 }

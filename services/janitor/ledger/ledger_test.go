@@ -465,3 +465,16 @@ func TestLedger_ClockOfAnIdleLog(t *testing.T) {
 		t.Errorf("it is %s, want %s", got, want)
 	}
 }
+
+// An entry that the ledger waits for may be lost with its server. A janitor that went on waiting
+// would make no room in a full partition.
+func TestLedger_WaitsForNothingThatIsLost(t *testing.T) {
+	m := newModel()
+	m.open("s")
+	m.publish("s", "a", false) // 2, 3
+	l := rebuilt(m)
+	l.NoteStored(l.Epoch, 4) // a trim
+	if l.Begin(m.state()); l.Through < l.Stored {
+		t.Errorf("it waits for %d, and the log ends at %d", l.Stored, m.last)
+	}
+}
