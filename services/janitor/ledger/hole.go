@@ -67,6 +67,24 @@ func (h *holes) remove(seq uint64) {
 	}
 }
 
+// within reports whether there are any from one sequence to another.
+func (h *holes) within(from, to uint64) bool {
+	i, _ := slices.BinarySearchFunc(h.blocks, from/holeBlockSize, func(b holeBlock, n uint64) int { return cmp.Compare(b.number, n) })
+	for ; i < len(h.blocks); i++ {
+		b := &h.blocks[i]
+		for word, all := range b.bits {
+			for ; all != 0; all &= all - 1 {
+				if at := b.sequence(word, bits.TrailingZeros64(all)); at > to {
+					return false
+				} else if at >= from {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // dropBefore takes everything before a sequence out.
 func (h *holes) dropBefore(seq uint64) { h.takeUpTo(seq - 1) }
 
@@ -147,13 +165,17 @@ func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
 
 // settle says, once the tail has got to what a look saw, that the holes that were there when
 // it began are damage: what was deleted had been announced two sync intervals before, so the
-// trim lies before the look's last sequence, and what was purged lies below the floor.
+// trim lies before the look's last sequence, and what was purged lies below the floor. When
+// the tail has missed something between the two, that may be the trim, with all before it below
+// a floor that moved since: then another look is needed.
 func (l *Ledger) settle() {
 	if l.look == nil || l.Through < l.look.last {
 		return
 	}
-	if d := l.holes.takeUpTo(l.look.asOf); d.N > 0 {
-		l.damage, l.Damaged = append(l.damage, d), max(l.Damaged, d.To)
+	if !l.holes.within(l.look.asOf+1, l.look.last) {
+		if d := l.holes.takeUpTo(l.look.asOf); d.N > 0 {
+			l.damage, l.Damaged = append(l.damage, d), max(l.Damaged, d.To)
+		}
 	}
 	l.look = nil
 }
