@@ -64,7 +64,7 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 
 # What documents and examples say is carried out by programs of others, and a cluster that is
 # started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestExamples|TestDocument|TestREADME|TestConformance|TestRelease|TestClusterRestore|TestServersOfAClusterThatAreStartedAnewTogether)
+NORACE := ^(TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.

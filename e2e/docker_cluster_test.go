@@ -34,7 +34,7 @@ var clustered = []string{
 	"sse-edge-1", "sse-edge-2", "sse-edge-3", "proxy",
 }
 
-func TestDockerACluster(t *testing.T) {
+func TestDocker_Cluster(t *testing.T) {
 	d := deploy(t, "compose.cluster.yaml", "rejoin-e2e-cluster")
 	d.url = "https://" + d.addr
 	d.up()

@@ -113,7 +113,7 @@ func (d *deployment) has(kind string) []string {
 
 var deployed = []string{"nats", "janitor", "ingest", "sse-edge", "proxy"}
 
-func TestDockerADeploymentOnOneMachine(t *testing.T) {
+func TestDocker_OneMachine(t *testing.T) {
 	d := deploy(t, "compose.yaml", "rejoin-e2e")
 	d.up()
 	d.is([]claim{
@@ -518,7 +518,7 @@ func (d *deployment) letsIn(t *testing.T) {
 	}
 }
 
-func TestDockerTakesTheDocumentedCombinations(t *testing.T) {
+func TestDocker_DocumentedCombinations(t *testing.T) {
 	t.Parallel()
 	for _, files := range [][]string{
 		{"compose.yaml"},

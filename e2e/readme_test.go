@@ -108,7 +108,7 @@ var documents = map[string]int{
 }
 
 // What the README and the documents tell to type prints what they show.
-func TestREADMEAndDocumentsPrintWhatTheyShow(t *testing.T) {
+func TestDocument_CommandsPrintTheOutputShown(t *testing.T) {
 	t.Parallel()
 	for file, shown := range documents {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -261,7 +261,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-func TestREADMEAndDocumentsSnippetForEventSourceContinuesAfterAReload(t *testing.T) {
+func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
 	t.Parallel()
 	_, blocks := document(t, "../docs/browser.md")
 	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" })
@@ -310,7 +310,7 @@ func TestREADMEAndDocumentsSnippetForEventSourceContinuesAfterAReload(t *testing
 	b.until("source.readyState == EventSource.CLOSED")
 }
 
-func TestREADMEAndDocumentsSnippetsOfTheClientContinueAfterAReload(t *testing.T) {
+func TestDocument_ClientSnippetsAfterReload(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{readmeFile, "../docs/browser.md"} {
 		_, blocks := document(t, file)
@@ -333,7 +333,7 @@ func TestREADMEAndDocumentsSnippetsOfTheClientContinueAfterAReload(t *testing.T)
 
 // A component that is mounted, unmounted and mounted again, as React's strict mode does,
 // shows each message once.
-func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T) {
+func TestDocument_ComponentSnippetDeliversOnce(t *testing.T) {
 	t.Parallel()
 	_, blocks := document(t, "../docs/browser.md")
 	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "jsx" })
@@ -364,7 +364,7 @@ func TestREADMEAndDocumentsSnippetForAComponentDeliversNothingTwice(t *testing.T
 }
 
 // The page of the document shows what is published before and after the program was killed.
-func TestREADMEAndDocumentsPageSurvivesARestart(t *testing.T) {
+func TestDocument_PageAfterRestart(t *testing.T) {
 	t.Parallel()
 	d := openDocument(t, "../docs/getting-started.md")
 	s := pages(t)
@@ -500,11 +500,11 @@ func table(t *testing.T) string {
 	return b.String()
 }
 
-func TestREADMEAndDocumentsHaveTheFlagsThatHelpHas(t *testing.T) {
+func TestDocument_FlagTables(t *testing.T) {
 	checkTable(t, "../docs/configuration.md", "<!-- flags -->\n", "<!-- /flags -->\n", table(t))
 }
 
-func TestREADMEAndDocumentsHaveTheCodesOfTheServices(t *testing.T) {
+func TestDocument_CodeTables(t *testing.T) {
 	codes := slices.SortedFunc(maps.Keys(web.Codes), func(a, b web.Code) int {
 		return cmp.Or(cmp.Compare(web.Codes[a].Status, web.Codes[b].Status), cmp.Compare(a, b))
 	})

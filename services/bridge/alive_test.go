@@ -20,7 +20,7 @@ func never(t *testing.T) func() {
 	return func() { <-over }
 }
 
-func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
+func TestIdle_SessionWithOpenCall(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
@@ -43,7 +43,7 @@ func TestASessionWithAnOpenCallIsNotIdle(t *testing.T) {
 	}
 }
 
-func TestOneBridgeOfANameIsOpenAtATime(t *testing.T) {
+func TestBridge_NameIsInUse(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)

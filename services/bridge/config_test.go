@@ -57,7 +57,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestABridgeNeedsAnUpstream(t *testing.T) {
+func TestFlags_NoUpstream(t *testing.T) {
 	if err := Run(t.Context(), ProgramConfig{}, daemon.NewEnv(nil)); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("it runs without: %v", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestASessionEndsAlthoughTheServerHangs(t *testing.T) {
+func TestCloseSession_ServerHangs(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.onDelete = never(t)
 	cfg := testConfig(up.URL)
@@ -32,7 +32,7 @@ func TestASessionEndsAlthoughTheServerHangs(t *testing.T) {
 	s.wantState(t, name, session.Closed)
 }
 
-func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
+func TestResume_BeforeFirstMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("prime", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -61,7 +61,7 @@ func TestACallThatIsPrimedCanBeGoneOnWithBeforeItsFirstMessage(t *testing.T) {
 	}
 }
 
-func TestAnEventIDThatCannotBeSentIsNone(t *testing.T) {
+func TestEventID_NotAHeaderValue(t *testing.T) {
 	for _, id := range []string{strings.Repeat("x", 1<<20), "a\x01b", "a\x7f"} {
 		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -76,7 +76,7 @@ func TestAnEventIDThatCannotBeSentIsNone(t *testing.T) {
 	}
 }
 
-func TestAResponseToAnotherRequestIsLeftOut(t *testing.T) {
+func TestResponse_ToAnotherRequest(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("other", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
@@ -97,7 +97,7 @@ func TestAResponseToAnotherRequestIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestACheckLeavesWhatIsAnsweredAlone(t *testing.T) {
+func TestCheckCalls_AnsweredCall(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -109,7 +109,7 @@ func TestACheckLeavesWhatIsAnsweredAlone(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 2, "2")
 }
 
-func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
+func TestRedirect_POSTBecomesGET(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("moved", func(w *writing, r *http.Request, _ rpc.Message) {
 		http.Redirect(w, r, "/elsewhere", http.StatusFound)
@@ -122,7 +122,7 @@ func TestAPOSTThatIsMadeAGETIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
+func TestOpenSession_TooLate(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
@@ -143,7 +143,7 @@ func TestASessionThatIsNotOpenedInTimeEndsUpstream(t *testing.T) {
 	})
 }
 
-func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
+func TestProcess_EndsAfterInitialize(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
 	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'`)
@@ -153,7 +153,7 @@ func TestASessionWhoseProcessEndsAfterInitializeIsClosed(t *testing.T) {
 	}
 }
 
-func TestAProcessThatEndsBehindItsFirstResponseHasAnswered(t *testing.T) {
+func TestProcess_EndsAfterFirstResponse(t *testing.T) {
 	ours, theirs, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestAProcessThatEndsBehindItsFirstResponseHasAnswered(t *testing.T) {
 	}
 }
 
-func TestASessionIDThatCannotBeKeptIsRefused(t *testing.T) {
+func TestSessionID_Invalid(t *testing.T) {
 	for _, id := range []string{"\xff", strings.Repeat("x", 100_000)} {
 		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 		up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {

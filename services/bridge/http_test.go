@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
+func TestCall_MessagesInOrder(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
@@ -39,7 +39,7 @@ func TestMessagesOfACallGoToItsStreamInOrder(t *testing.T) {
 	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
 
-func TestWhatTheServerSendsOfItselfGoesToTheStandaloneStream(t *testing.T) {
+func TestListen_ServerMessages(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.onGet(func(w *writing, r *http.Request) {
 		w.stream()
@@ -54,7 +54,7 @@ func TestWhatTheServerSendsOfItselfGoesToTheStandaloneStream(t *testing.T) {
 	})
 }
 
-func TestTheResponseToInitializeGoesToAStreamThatIsNamed(t *testing.T) {
+func TestInitialize_ResponseStream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	s.start(t, testConfig(up.URL))
 	stream := newStream(t, "0")
@@ -67,7 +67,7 @@ func TestTheResponseToInitializeGoesToAStreamThatIsNamed(t *testing.T) {
 	}
 }
 
-func TestASessionIsRegisteredAndEnds(t *testing.T) {
+func TestSession_RegisteredUntilDeleted(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.open(t)
@@ -90,7 +90,7 @@ func TestASessionIsRegisteredAndEnds(t *testing.T) {
 	eventually(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 }
 
-func TestARefusalGoesBackAsItIs(t *testing.T) {
+func TestCall_UpstreamRefuses(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="x"`)
@@ -111,7 +111,7 @@ func TestARefusalGoesBackAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatNATSDoesNotTakeIsSaidSo(t *testing.T) {
+func TestReply_TooLargeForNATS(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("WWW-Authenticate", "Bearer realm="+strings.Repeat("x", 2<<20))

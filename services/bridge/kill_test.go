@@ -119,7 +119,7 @@ func (s *system) checked(t *testing.T, name, stream string) []string {
 
 // A bridge that is killed at any moment leaves each call with all of its messages once, or
 // with the first of them and an error.
-func TestABridgeMayBeKilledAtAnyMoment(t *testing.T) {
+func TestBridge_KilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	const notes, calls, rounds = 150, 6, 3
 	s, up := newSystem(t, eventlog.Settings{}), newKillable(t, notes)

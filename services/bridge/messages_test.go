@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
+func TestBatch_LastResponseIsFinal(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("array", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.json("[" + response("2") + " , " + response("1") + "]")
@@ -48,7 +48,7 @@ func TestTheLastResponseOfABatchIsTheFinalOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
+func TestCall_InvalidOrTooLargeMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	large := strings.Repeat("x", 11_000)
 	up.handle("json", func(w *writing, _ *http.Request, m rpc.Message) {
@@ -81,7 +81,7 @@ func TestWhatIsTooLargeOrNoMessage(t *testing.T) {
 	}
 }
 
-func TestTheStandaloneStreamGoesOnWithoutWhatIsMuchTooLarge(t *testing.T) {
+func TestListen_TooLargeEvent(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	var first sync.Once
@@ -108,7 +108,7 @@ func TestTheStandaloneStreamGoesOnWithoutWhatIsMuchTooLarge(t *testing.T) {
 	})
 }
 
-func TestHeadersOnTheListReachTheServer(t *testing.T) {
+func TestHeaders_Forwarded(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	cfg := testConfig(up.URL)
 	cfg.UpstreamHeader = []string{"X-Key: secret, twice"}
@@ -141,7 +141,7 @@ func TestHeadersOnTheListReachTheServer(t *testing.T) {
 	}
 }
 
-func TestManyCallsAtOnce(t *testing.T) {
+func TestCalls_Concurrent(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("some", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
@@ -175,7 +175,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
 
-func TestMoreCallsThanAllowedAreRefused(t *testing.T) {
+func TestCalls_TooMany(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()

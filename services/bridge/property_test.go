@@ -87,9 +87,9 @@ func drawScript(rt *rapid.T, key string) *script {
 	return s
 }
 
-// TestTheLogHasExactlyWhatTheServerSent runs random scripts while NATS and the bridge are
+// TestLog_EqualsServerMessages runs random scripts while NATS and the bridge are
 // restarted.
-func TestTheLogHasExactlyWhatTheServerSent(t *testing.T) {
+func TestLog_EqualsServerMessages(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	eventlogtest.Begin(t, s.b.Log)

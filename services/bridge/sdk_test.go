@@ -109,7 +109,7 @@ func wantWork(t *testing.T, all []string, text string) {
 	}
 }
 
-func TestAServerOfTheGoSDK(t *testing.T) {
+func TestGoSDK_Sessions(t *testing.T) {
 	for name, opts := range map[string]*mcp.StreamableHTTPOptions{
 		"with an event store": {EventStore: mcp.NewMemoryEventStore(nil)},
 		"without":             {},
@@ -166,7 +166,7 @@ func TestAServerOfTheGoSDK(t *testing.T) {
 	}
 }
 
-func TestAServerOfTheGoSDKThatKeepsNoSessionsOrAnswersInJSON(t *testing.T) {
+func TestGoSDK_StatelessOrJSON(t *testing.T) {
 	for name, opts := range map[string]*mcp.StreamableHTTPOptions{"stateless": {Stateless: true}, "json": {JSONResponse: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})

@@ -95,7 +95,7 @@ func TestAttackSessionsByInitialize(t *testing.T) {
 }
 
 // M10: clients begin sessions that they never use, which would keep their processes for a day.
-func TestAttackProcessesThatAreNeverUsed(t *testing.T) {
+func TestAttackUnusedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
 	cfg.MaxProcesses = 3

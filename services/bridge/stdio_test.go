@@ -95,7 +95,7 @@ func stdioConfig(t testing.TB) Config {
 	return cfg
 }
 
-func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
+func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
@@ -129,7 +129,7 @@ func TestAProcessAnswersOnTheStreamsOfItsRequests(t *testing.T) {
 	s.wantState(t, name, session.Closed)
 }
 
-func TestWhatIsAboutNoRequestGoesToTheOnlyOneThatIsOpen(t *testing.T) {
+func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 	open := func() *spoken { return &spoken{call: &call{open: make([]asked, 1)}} }
 	answered := func() *spoken { return &spoken{call: &call{}} } // and not forgotten yet
 	one := open()
@@ -153,7 +153,7 @@ func TestWhatIsAboutNoRequestGoesToTheOnlyOneThatIsOpen(t *testing.T) {
 	}
 }
 
-func TestAProcessAsksItsClient(t *testing.T) {
+func TestProcess_RequestsToClient(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	s.start(t, stdioConfig(t))
 	name := s.ready(t)
@@ -171,7 +171,7 @@ func TestAProcessAsksItsClient(t *testing.T) {
 	})
 }
 
-func TestAProcessThatEndsTakesItsSessionAlong(t *testing.T) {
+func TestProcess_EndClosesSession(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
@@ -186,7 +186,7 @@ func TestAProcessThatEndsTakesItsSessionAlong(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return in.metric(t, "processes") == 0 && in.metric(t, "sessions") == 0 })
 }
 
-func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
+func TestProcess_KilledWithChildren(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
@@ -207,7 +207,7 @@ func TestAProcessThatDoesNotEndIsKilledWithAllThatItStarted(t *testing.T) {
 	s.wantState(t, name, session.Closed)
 }
 
-func TestWhatIsTooLargeOfAProcessIsAnError(t *testing.T) {
+func TestProcess_TooLargeMessage(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
@@ -229,7 +229,7 @@ func TestWhatIsTooLargeOfAProcessIsAnError(t *testing.T) {
 	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", dropLate) == 1 })
 }
 
-func TestThereAreNoMoreProcessesThanAllowed(t *testing.T) {
+func TestProcesses_TooMany(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
 	cfg.MaxProcesses = 1
@@ -241,7 +241,7 @@ func TestThereAreNoMoreProcessesThanAllowed(t *testing.T) {
 	}
 }
 
-func TestACommandThatIsNoServerIsSaidSo(t *testing.T) {
+func TestProcess_CommandIsNotAServer(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	for _, command := range []string{"/does/not/exist", "true"} {
 		cfg := stdioConfig(t)
@@ -255,7 +255,7 @@ func TestACommandThatIsNoServerIsSaidSo(t *testing.T) {
 	}
 }
 
-func TestTheNextBridgeClosesSessionsWhoseProcessesHaveEnded(t *testing.T) {
+func TestRestart_SessionsOfEndedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestTheNextBridgeClosesSessionsWhoseProcessesHaveEnded(t *testing.T) {
 	s.wantState(t, "s", session.Closed)
 }
 
-func TestLinesAreBounded(t *testing.T) {
+func TestProcess_LineTooLong(t *testing.T) {
 	l := upstream.NewLines(strings.NewReader("ab\n\n123456\n12345\nrest"), 5)
 	var got []string
 	var rest strings.Builder

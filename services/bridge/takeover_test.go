@@ -62,7 +62,7 @@ func newResumable(t *testing.T, notes int) *resumable {
 	return r
 }
 
-func TestTheNextBridgeGoesOnWithCalls(t *testing.T) {
+func TestRestart_ContinuesCalls(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
 	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -109,7 +109,7 @@ func (s *system) records(t *testing.T) *records {
 	return r
 }
 
-func TestWhatTheLogHasAlreadyIsNotStoredTwiceByTheNextBridge(t *testing.T) {
+func TestRestart_StoresNothingTwice(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
 	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -139,7 +139,7 @@ func TestWhatTheLogHasAlreadyIsNotStoredTwiceByTheNextBridge(t *testing.T) {
 	}
 }
 
-func TestACallThatCannotBeResumedEndsWithAnErrorWhenTheBridgeIsStartedAnew(t *testing.T) {
+func TestRestart_CallWithoutEventIDs(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -166,7 +166,7 @@ func wantError(t *testing.T, all []string, n int, id string) {
 	}
 }
 
-func TestACallThatNoBridgeKnowsEndsWhenAnEdgeAsks(t *testing.T) {
+func TestCheckCalls_UnknownCall(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -182,7 +182,7 @@ func TestACallThatNoBridgeKnowsEndsWhenAnEdgeAsks(t *testing.T) {
 	}
 }
 
-func TestASessionThatWasClosedElsewhereEndsUpstream(t *testing.T) {
+func TestSession_ClosedElsewhere(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))

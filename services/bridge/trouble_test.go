@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
+func TestCall_NATSIsDown(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	eventlogtest.Begin(t, s.b.Log)
@@ -51,7 +51,7 @@ func TestNothingIsLostOrStoredTwiceWhileNATSIsAway(t *testing.T) {
 	}
 }
 
-func TestAServerThatDiesInTheMiddleOfACallIsAnError(t *testing.T) {
+func TestCall_ServerDies(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("die", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
@@ -87,7 +87,7 @@ func TestAServerThatDiesInTheMiddleOfACallIsAnError(t *testing.T) {
 	}
 }
 
-func TestAStreamThatBreaksIsResumedWhereTheServerOffersThat(t *testing.T) {
+func TestCall_StreamBreaksAndResumes(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -124,7 +124,7 @@ func TestAStreamThatBreaksIsResumedWhereTheServerOffersThat(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotKnowTheSessionAnyMoreEndsIt(t *testing.T) {
+func TestCall_UnknownSession(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hanging := make(chan struct{})
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
@@ -151,7 +151,7 @@ func TestAServerThatDoesNotKnowTheSessionAnyMoreEndsIt(t *testing.T) {
 	}
 }
 
-func TestAServerWithoutSessionsWorks(t *testing.T) {
+func TestCall_ServerWithoutSessions(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.session = ""
 	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) })
@@ -174,7 +174,7 @@ func TestAServerWithoutSessionsWorks(t *testing.T) {
 	}
 }
 
-func TestACancelledRequestEndsWithoutAMessage(t *testing.T) {
+func TestCancel_NoResponse(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	cancelled := make(chan struct{})
 	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -214,7 +214,7 @@ func TestACancelledRequestEndsWithoutAMessage(t *testing.T) {
 	check()
 }
 
-func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
+func TestCancel_BeforeFirstMessage(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	over := make(chan struct{})
@@ -242,7 +242,7 @@ func TestARequestWithoutAnyMessageIsCancelled(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
+func TestCall_PollsWithoutMessages(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	poll := func(w *writing) {
@@ -260,7 +260,7 @@ func TestAServerThatIsPolledWithoutAnyMessageIsGivenUp(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
-func TestARefusalThatComesLateIsAnErrorInTheStream(t *testing.T) {
+func TestCall_LateRefusal(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	late := make(chan struct{})
 	up.handle("late", func(w *writing, _ *http.Request, _ rpc.Message) {

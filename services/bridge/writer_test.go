@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-func TestWhatTheLogDidNotAnswerIsLookedForWhenItsKeyIsForgotten(t *testing.T) {
+func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
@@ -36,7 +36,7 @@ func TestWhatTheLogDidNotAnswerIsLookedForWhenItsKeyIsForgotten(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForTheLogOnceTheSessionHasEnded(t *testing.T) {
+func TestPublish_SessionEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	h := in.held(s.ready(t))

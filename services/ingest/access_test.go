@@ -36,7 +36,7 @@ func (in *instance) as(t *testing.T, token, method, path, body string) answer {
 	return in.send(t, method, path, []byte(body), "Content-Type", asJSON, "Authorization", "Bearer "+token)
 }
 
-func TestOnlyTheOwnerWritesToASession(t *testing.T) {
+func TestAccess_Owner(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
@@ -101,7 +101,7 @@ func TestOnlyTheOwnerWritesToASession(t *testing.T) {
 	}
 }
 
-func TestASessionOfNobodyIsNobodys(t *testing.T) {
+func TestAccess_SessionWithoutOwner(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	open := s.start(t, testConfig())
 	open.post(t, "s", "t", ping("1")).stored(t, false) // before there was access control
@@ -109,7 +109,7 @@ func TestASessionOfNobodyIsNobodys(t *testing.T) {
 	in.as(t, authtest.Of(t, "alice", "*"), http.MethodPost, "/v1/sessions/s/streams/t/events", string(ping("2"))).expect(t, http.StatusNotFound, "not_found")
 }
 
-func TestAGrantIsForNamesAndForPublishing(t *testing.T) {
+func TestAccess_Grants(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
 	some := authtest.Token(t, "alice", func(token *auth.Token) {
@@ -151,7 +151,7 @@ func TestAGrantIsForNamesAndForPublishing(t *testing.T) {
 	}
 }
 
-func TestIngestListensToOthersOnlyWithAccessControl(t *testing.T) {
+func TestAccess_PublicAddress(t *testing.T) {
 	cfg := testConfig()
 	cfg.IngestAddr = "0.0.0.0:0"
 	if _, err := ingest.New(cfg, nil, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--ingest-addr 0.0.0.0:0") {
@@ -159,7 +159,7 @@ func TestIngestListensToOthersOnlyWithAccessControl(t *testing.T) {
 	}
 }
 
-func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
+func TestBatch_TokenExpires(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
@@ -200,7 +200,7 @@ func TestABodyThatOutlivesItsTokenIsStoredUpToThere(t *testing.T) {
 	}
 }
 
-func TestABatchIsItsOwnersToo(t *testing.T) {
+func TestBatch_Owner(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
 	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
@@ -222,7 +222,7 @@ func TestABatchIsItsOwnersToo(t *testing.T) {
 }
 
 // NATS has an access control of its own, and who reaches it could write to the log itself.
-func TestARequestOnNATSNeedsASessionAndNoToken(t *testing.T) {
+func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, guardedConfig(t))
 	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {

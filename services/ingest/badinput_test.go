@@ -15,7 +15,7 @@ import (
 
 // Everything that is wrong gets a problem document with a stable code, leaves no
 // trace in log and registry, and does the service no harm.
-func TestBadInputIsRefusedAndLeavesNothing(t *testing.T) {
+func TestPublish_BadInput(t *testing.T) {
 	const (
 		events = "/v1/sessions/s/streams/t/events"
 		start  = "/v1/sessions"

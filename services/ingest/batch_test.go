@@ -58,7 +58,7 @@ func (s *system) messages(t *testing.T) (all []string) {
 
 const batchPath = "/v1/sessions/s/streams/t/events"
 
-func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
+func TestBatch_Order(t *testing.T) {
 	t.Parallel()
 	const n = 3000
 	lines, want := pings(n)
@@ -85,7 +85,7 @@ func TestMessagesOfARequestAreStoredInOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithOneMessageConcernsNoOther(t *testing.T) {
+func TestBatch_OneBadMessage(t *testing.T) {
 	lines := []string{
 		string(ping("0")),
 		`{"jsonrpc":"2.0"`,
@@ -128,7 +128,7 @@ func TestWhatIsWrongWithOneMessageConcernsNoOther(t *testing.T) {
 	}
 }
 
-func TestARepeatedBatchIsStoredOnce(t *testing.T) {
+func TestBatch_Repeated(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	three := strings.Join([]string{string(ping("0")), string(ping("1")), string(ping("2"))}, "\n")
@@ -155,7 +155,7 @@ func (b batchAnswer) expectDuplicates(t *testing.T, n int) {
 }
 
 // M3: a batch that is no messages at all stops early.
-func TestABatchStopsBehindAThousandRefusedMessages(t *testing.T) {
+func TestBatch_TooManyRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	const most = 1000
@@ -170,7 +170,7 @@ func TestABatchStopsBehindAThousandRefusedMessages(t *testing.T) {
 	}
 }
 
-func TestABatchForAClosedSessionIsRefused(t *testing.T) {
+func TestBatch_ClosedSession(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("0")).stored(t, false)
@@ -182,7 +182,7 @@ func TestABatchForAClosedSessionIsRefused(t *testing.T) {
 	}
 }
 
-func TestABatchStopsWhenTheLogIsAway(t *testing.T) {
+func TestBatch_LogIsDown(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
 	cfg.AckTimeout = pause
@@ -233,7 +233,7 @@ type eachLine struct {
 	Accepted  *int
 }
 
-func TestEachResultIsToldInOrder(t *testing.T) {
+func TestBatch_ResultsInOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	body := strings.Join([]string{string(ping("0")), "broken", string(ping("2"))}, "\n")
@@ -278,7 +278,7 @@ func TestEachResultIsToldInOrder(t *testing.T) {
 
 // A client that writes everything before it reads anything must not wait for itself:
 // the results are far more than the sockets hold.
-func TestAClientMayWriteEverythingBeforeItReads(t *testing.T) {
+func TestBatch_ClientReadsLast(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())

@@ -18,7 +18,7 @@ import (
 // The leader of a partition changes while the messages of a request are stored, and what
 // is on its way to the old one is lost. Who repeats the request under its key finds every
 // message stored once, in the request's order.
-func TestABatchInAClusterKeepsItsOrder(t *testing.T) {
+func TestBatch_OrderInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	s := newSystemAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3})

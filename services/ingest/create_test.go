@@ -18,7 +18,7 @@ func (in *instance) create(t *testing.T, body string) answer {
 	return in.send(t, http.MethodPost, "/v1/sessions", []byte(body), "Content-Type", asJSON)
 }
 
-func TestASessionGetsANameOrKeepsItsOwn(t *testing.T) {
+func TestCreateSession_Name(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 2})
 	in := s.start(t, testConfig())
 	for body, want := range map[string]struct{ name, metadata string }{
@@ -54,7 +54,7 @@ func TestASessionGetsANameOrKeepsItsOwn(t *testing.T) {
 	}
 }
 
-func TestANameIsTakenWhileItsSessionIsOpenAndAfter(t *testing.T) {
+func TestCreateSession_NameInUse(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 2})
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())

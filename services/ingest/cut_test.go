@@ -11,7 +11,7 @@ import (
 )
 
 // What waits for a connection must not overtake what was lost with the one before.
-func TestABatchKeepsItsOrderWhileItsConnectionIsCut(t *testing.T) {
+func TestBatch_OrderWhileConnectionsAreCut(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var l natstest.Link

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/web"
 )
 
-func TestAnEventIsStoredByteForByteUnderItsID(t *testing.T) {
+func TestPublish_ByteForByte(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 4})
 	in := s.start(t, testConfig())
 	js, err := jetstream.New(s.b.Conn)
@@ -99,7 +99,7 @@ func tagged(p event.Place, state eventlog.State) string {
 	return p.Tag()
 }
 
-func TestAKeyIsStoredOnce(t *testing.T) {
+func TestKey_StoredOnce(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	eventlogtest.Begin(t, s.b.Log)
@@ -135,7 +135,7 @@ func TestAKeyIsStoredOnce(t *testing.T) {
 	}
 }
 
-func TestEventsOfAConnectionKeepTheirOrder(t *testing.T) {
+func TestPublish_OrderOfAConnection(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	for n := range 3 {
@@ -158,7 +158,7 @@ func TestEventsOfAConnectionKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestItsRoutesWorkOnAnotherApplication(t *testing.T) {
+func TestRoutes_OnAnotherApplication(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	app := web.NewApp(web.Config{Service: "other", MaxBodyBytes: 8 << 20})

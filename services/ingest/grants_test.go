@@ -110,7 +110,7 @@ func (a answer) got(t *testing.T, status int) {
 
 // A name decides before an owner does: a service for all owners gets 403 for names that its
 // token does not grant.
-func TestGrantsOwnersDoNotWidenNames(t *testing.T) {
+func TestGrants_OwnersDoNotWidenNames(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
 	narrow := authtest.Token(t, "service", func(token *auth.Token) {

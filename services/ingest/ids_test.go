@@ -8,7 +8,7 @@ import (
 )
 
 // What is remembered of a place is not another one's, nor is there more and more of it.
-func TestIDsAreThoseOfTheirPlace(t *testing.T) {
+func TestPublish_EventIDs(t *testing.T) {
 	known := newIDs()
 	for n := range 2*maxPlaces + 10 {
 		place := event.Place{

@@ -95,7 +95,7 @@ func TestRefuse_FromAnyGoroutine(t *testing.T) {
 	}
 }
 
-func TestEveryErrorHasItsProblem(t *testing.T) {
+func TestProblems_EachError(t *testing.T) {
 	secret := errors.New("10.0.0.7: secret")
 	tests := map[string]struct {
 		err    error
@@ -156,7 +156,7 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 }
 
 // Only a text in NDJSON waits for as long as its client lets it; each message for so long.
-func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
+func TestRate_BatchWaitsAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for slow, want := range map[slowness]int{slowNever: 0, slowOnce: 10, slowEach: 10} {
 			b := batch{slow: slow}
@@ -180,7 +180,7 @@ func TestABatchWaitsForItsRateOnlySoLong(t *testing.T) {
 	})
 }
 
-func TestASequenceBelongsToTheGenerationItWasGivenIn(t *testing.T) {
+func TestPublish_GenerationOfSequence(t *testing.T) {
 	gens := []event.Generation{{ID: "b", Start: 5}, {ID: "c", Start: 8}, {ID: "d", Start: 8}}
 	for sequence, want := range map[uint64]string{1: "b", 5: "b", 7: "b", 8: "d", 100: "d"} {
 		if got := generationOf(sequence, gens); got != want {

@@ -32,7 +32,7 @@ func exhaust(t *testing.T, send func() answer) answer {
 	return answer{}
 }
 
-func TestAClientThatPublishesTooOftenIsToldWhenToComeBack(t *testing.T) {
+func TestRate_RetryAfter(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
@@ -62,7 +62,7 @@ func TestAClientThatPublishesTooOftenIsToldWhenToComeBack(t *testing.T) {
 	exhaust(t, func() answer { next++; return from(fmt.Sprintf("203.0.113.%d", next)) }).expect(t, http.StatusTooManyRequests, "rate_limited")
 }
 
-func TestARateIsItsSubjects(t *testing.T) {
+func TestRate_PerSubject(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
 	cfg.MaxPublishRate, cfg.MaxSessionPublishRate = 1, 2
@@ -90,7 +90,7 @@ func TestARateIsItsSubjects(t *testing.T) {
 	exhaust(t, func() answer { return post(again, "s") }).expect(t, http.StatusTooManyRequests, "rate_limited")
 }
 
-func TestASessionHasARateOverHTTPAndOnNATS(t *testing.T) {
+func TestRate_HTTPAndNATS(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
 	cfg.MaxSessionPublishRate = 1
@@ -123,7 +123,7 @@ func TestASessionHasARateOverHTTPAndOnNATS(t *testing.T) {
 }
 
 // A batch over the rate is slowed down: all of it is stored, and then no token is left.
-func TestABatchOverTheRateIsSlowedDown(t *testing.T) {
+func TestRate_BatchIsSlowed(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	for session, change := range map[string]func(*ingest.Config){
@@ -149,7 +149,7 @@ func TestABatchOverTheRateIsSlowedDown(t *testing.T) {
 }
 
 // Who waits for the rate does not keep the service from stopping.
-func TestAStopEndsABatchThatWaits(t *testing.T) {
+func TestStop_WaitingBatch(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
 	cfg.MaxSessionPublishRate = 1
@@ -169,7 +169,7 @@ func TestAStopEndsABatchThatWaits(t *testing.T) {
 	}
 }
 
-func TestASessionHasOnlySoManyOpenStreams(t *testing.T) {
+func TestOpenStreams_PerSession(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 3})
 	cfg := testConfig()
 	cfg.Streams.MaxStreamsOverride = 4

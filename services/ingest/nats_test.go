@@ -37,7 +37,7 @@ func (s *system) connect(t *testing.T) *nats.Conn {
 	return nc
 }
 
-func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
+func TestNATS_SameAnswersAsHTTP(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
 	s.start(t, testConfig())
 	nc := s.connect(t)
@@ -65,7 +65,7 @@ func TestRequestsOnNATSAreAnsweredAsOverHTTP(t *testing.T) {
 	}
 }
 
-func TestBadRequestsOnNATSAreRefused(t *testing.T) {
+func TestNATS_BadRequest(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000, MaxStreamsPerSession: 1})
 	in := s.start(t, testConfig())
 	nc := s.connect(t)
@@ -152,7 +152,7 @@ func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 	}
 }
 
-func TestSessionOnNATS(t *testing.T) {
+func TestNATS_Sessions(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
 	nc := s.connect(t)
@@ -185,7 +185,7 @@ func TestSessionOnNATS(t *testing.T) {
 	is(session.Closed)
 }
 
-func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
+func TestNATS_OrderOfAConnection(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
 	nc := s.connect(t)
@@ -212,7 +212,7 @@ func TestRequestsOfOneConnectionAreStoredInOrder(t *testing.T) {
 	}
 }
 
-func TestIngestIsFoundOnNATS(t *testing.T) {
+func TestNATS_Discovery(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	nc := s.connect(t)

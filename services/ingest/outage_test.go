@@ -36,7 +36,7 @@ func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 
 func (in *instance) ready() bool { return in.env.Health.Readiness().Ready }
 
-func TestItGoesOnWhenNATSComesBack(t *testing.T) {
+func TestNATS_Reconnect(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	eventlogtest.Begin(t, s.b.Log)
@@ -64,7 +64,7 @@ func TestItGoesOnWhenNATSComesBack(t *testing.T) {
 	}
 }
 
-func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
+func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
@@ -80,7 +80,7 @@ func TestAnUnknownPublishIsRepeatedWithItsKey(t *testing.T) {
 	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
 }
 
-func TestADuplicateOfAnUnknownPublish(t *testing.T) {
+func TestPublish_UnknownOutcomeIsDuplicate(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, brief(testConfig()))
@@ -94,7 +94,7 @@ func TestADuplicateOfAnUnknownPublish(t *testing.T) {
 	}
 }
 
-func TestEveryMetricMoves(t *testing.T) {
+func TestMetrics_EachMoves(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()

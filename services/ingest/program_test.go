@@ -52,7 +52,7 @@ func startProgram(t *testing.T, cfg *ingest.ProgramConfig, natsURL string, addre
 	}
 }
 
-func TestTheProgramServesUntilItIsTold(t *testing.T) {
+func TestProgram_Stop(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	var cfg ingest.ProgramConfig
 	addrs, stop := startProgram(t, &cfg, s.srv.URL(), 2)
@@ -68,7 +68,7 @@ func TestTheProgramServesUntilItIsTold(t *testing.T) {
 	stop()
 }
 
-func TestTheProgramIsAliveWhileItWaitsForTheLog(t *testing.T) {
+func TestProgram_WaitsForLog(t *testing.T) {
 	var cfg ingest.ProgramConfig
 	addrs, stop := startProgram(t, &cfg, "nats://127.0.0.1:1", 1)
 	addr := addrs["admin port open"]
@@ -90,7 +90,7 @@ func TestTheProgramIsAliveWhileItWaitsForTheLog(t *testing.T) {
 	stop()
 }
 
-func TestAConfigThatMakesNoSenseIsRefused(t *testing.T) {
+func TestConfig_Invalid(t *testing.T) {
 	for flag, change := range map[string]func(*ingest.Config){
 		"--ingest-addr":              func(c *ingest.Config) { c.IngestAddr = "" },
 		"--ack-timeout":              func(c *ingest.Config) { c.AckTimeout = 0 },

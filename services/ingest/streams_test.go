@@ -18,7 +18,7 @@ func (w *world) streams(most int) *openStreams {
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-func TestOnlySoManyOpenStreams(t *testing.T) {
+func TestOpenStreams_TooMany(t *testing.T) {
 	w := world{time.Hour}
 	o := w.streams(2)
 	s, again, other := session.Record{Session: "s", Life: "1"}, session.Record{Session: "s", Life: "2"}, session.Record{Session: "t"}
@@ -59,7 +59,7 @@ func TestOnlySoManyOpenStreams(t *testing.T) {
 	enter(again, "g", 26*time.Hour+time.Second, false)
 }
 
-func TestAnyNumberOfStreams(t *testing.T) {
+func TestOpenStreams_Unlimited(t *testing.T) {
 	w := world{}
 	o := w.streams(-1)
 	for i := range 1000 {
@@ -73,7 +73,7 @@ func TestAnyNumberOfStreams(t *testing.T) {
 }
 
 // What is known stays bounded, and what is in use stays known.
-func TestAMillionSessionsTakeBoundedMemory(t *testing.T) {
+func TestMemory_MillionSessions(t *testing.T) {
 	w := world{retained: time.Hour}
 	o := w.streams(2)
 	busy := session.Record{Session: "busy"}
@@ -109,7 +109,7 @@ func count(t *testing.T, o *openStreams) {
 	}
 }
 
-func TestAMessageOfAKnownStreamAllocatesNothing(t *testing.T) {
+func TestAllocations_KnownStream(t *testing.T) {
 	w := world{retained: time.Hour}
 	o := w.streams(100)
 	rec := session.Record{Session: "s"}

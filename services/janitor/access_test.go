@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/web"
 )
 
-func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {
+func TestAccess_Admins(t *testing.T) {
 	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestOnlyAdminsAreToldWhatIsRetained(t *testing.T) {
 	}
 }
 
-func TestTheJanitorListensToOthersOnlyWithAccessControl(t *testing.T) {
+func TestAccess_PublicAddress(t *testing.T) {
 	cfg := quick()
 	cfg.JanitorAddr = ":0"
 	if _, err := New(cfg, nil, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--janitor-addr :0") {

@@ -68,7 +68,7 @@ func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 
 // A server that has lost its newest events gives their sequences to others, before there
 // is a generation that says so when somebody publishes straight to it.
-func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
+func TestTrim_SequencesUsedAgain(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
@@ -130,7 +130,7 @@ func TestOtherEventsWithTheSequencesOfLostOnesAreNotDeleted(t *testing.T) {
 
 // A name may have been given again while the janitor was away, and its copy of the
 // registry still says that the session was closed long ago.
-func TestASessionIsNotRemovedForAnOldRecord(t *testing.T) {
+func TestRegistry_OldRecord(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	network := newNetwork(t, srv)
@@ -194,7 +194,7 @@ func TestASessionIsNotRemovedForAnOldRecord(t *testing.T) {
 	}
 }
 
-func TestADeleteEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
+func TestDelete_PartitionRecreated(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
 	all := r.publish(t, "s", "a", 3)
 	before, _ := r.b.Log.State(0)
@@ -208,7 +208,7 @@ func TestADeleteEndsWhenThePartitionIsMadeAnewUnderIt(t *testing.T) {
 
 // Somebody sets the janitor's clock: what goes after a while goes earlier or later, and nothing
 // else does.
-func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
+func TestClock_Jumps(t *testing.T) {
 	t.Parallel()
 	cfg := idle()
 	cfg.ClosedGrace = time.Hour
@@ -246,7 +246,7 @@ func TestAClockThatJumpsRemovesNothingThatALimitAllows(t *testing.T) {
 }
 
 // A restarted server reads its blocks again, and one of them may be damaged.
-func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
+func TestFollow_MissingEvents(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	network := newNetwork(t, srv)
@@ -286,7 +286,7 @@ func TestAJanitorThatGoesOnNoticesAHole(t *testing.T) {
 
 // The index and an opening are lost, and somebody opens the session again: a client that still
 // publishes to the earlier life is refused from then on, and what it has goes.
-func TestALifeWhoseNameIsOpenedAgainIsEnded(t *testing.T) {
+func TestSession_NameUsedAgain(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.ClosedGrace = 0

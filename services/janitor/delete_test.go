@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestDeletesLeaveTimeForPublishers(t *testing.T) {
+func TestDelete_LeavesTimeForPublishers(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name string

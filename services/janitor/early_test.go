@@ -28,7 +28,7 @@ func (r *running) everything(t *testing.T) {
 	r.sweepNow(t)
 }
 
-func TestASessionThatHoldsTooMuchIsTrimmedBeforeTheNextSweep(t *testing.T) {
+func TestTrim_BetweenSweeps(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string

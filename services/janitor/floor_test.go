@@ -26,7 +26,7 @@ func (r *running) opened(t *testing.T, name string, streams int) (last []uint64)
 	return last
 }
 
-func TestWhatIsTooOldGoesAndLivesStay(t *testing.T) {
+func TestTrim_Age(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.TombstoneTTL, cfg.ClosedGrace = time.Second, 0
@@ -105,7 +105,7 @@ func TestWhatIsTooOldGoesAndLivesStay(t *testing.T) {
 	}
 }
 
-func TestAFullPartitionLosesItsOldestPart(t *testing.T) {
+func TestPartition_Full(t *testing.T) {
 	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxBytes: 128 << 10, MaxAge: -1}, quick())
 	r.acts(t)
@@ -140,7 +140,7 @@ func TestAFullPartitionLosesItsOldestPart(t *testing.T) {
 }
 
 // What has to be copied before anything may go is refused, as everything is.
-func TestAFullPartitionGetsRoomForCopiesAndGivesItBack(t *testing.T) {
+func TestPartition_FullWhileCopying(t *testing.T) {
 	cfg := idle()
 	cfg.SyncInterval = time.Hour
 	var off atomic.Int64

@@ -55,7 +55,7 @@ func do(t *testing.T, method, addr, path string, into any) (status int, body str
 	return resp.StatusCode, string(data)
 }
 
-func TestASessionIsThereAtOnce(t *testing.T) {
+func TestHTTP_NewSession(t *testing.T) {
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	others, err := session.OpenRegistry(t.Context(), r.b.Log, slog.New(slog.DiscardHandler))
@@ -188,7 +188,7 @@ func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 
-func TestASessionSaysWhatGoesNext(t *testing.T) {
+func TestHTTP_NextTrim(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg)
@@ -228,7 +228,7 @@ func TestASessionSaysWhatGoesNext(t *testing.T) {
 	}
 }
 
-func TestASweepOnRequest(t *testing.T) {
+func TestSweep_OnRequest(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.ClosedGrace, cfg.SyncInterval = time.Hour, 0, time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
@@ -279,14 +279,14 @@ func TestASweepOnRequest(t *testing.T) {
 }
 
 // One at a time: a request while there is another one, or none at all, gets 503.
-func TestWhoAsksForASweepThatDoesNotBeginIsToldSo(t *testing.T) {
+func TestSweep_RequestTimesOut(t *testing.T) {
 	w := &sweeper{asks: make(chan ask)}
 	if got := w.sweepNow(time.Millisecond); !errors.Is(got.err, errNoSweep) {
 		t.Error(got)
 	}
 }
 
-func TestOneSweepIsGoodForAllWhoAskBefore(t *testing.T) {
+func TestSweep_SharedByRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &sweeper{asks: make(chan ask)}
 		var answers sync.WaitGroup
@@ -305,7 +305,7 @@ func TestOneSweepIsGoodForAllWhoAskBefore(t *testing.T) {
 	})
 }
 
-func TestADryRunListsTheLargestRemovals(t *testing.T) {
+func TestDryRun_LargestRemovals(t *testing.T) {
 	f := ledger.Firsts[planned]{N: 3, Compare: comparePlanned}
 	for i := range 100 {
 		f.Add(planned{RemovalInfo: ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
@@ -316,7 +316,7 @@ func TestADryRunListsTheLargestRemovals(t *testing.T) {
 	}
 }
 
-func TestHTTPAndReadinessWaitForTheLedger(t *testing.T) {
+func TestReady_WaitsForLedger(t *testing.T) {
 	srv := natstest.Start(t)
 	env := daemon.NewEnv(nil)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", eventlog.Settings{Partitions: 1}, env.Log)

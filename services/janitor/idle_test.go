@@ -29,7 +29,7 @@ func namesOf(all []candidate) (names []string) {
 	return names
 }
 
-func TestWhichSessionsMayBeIdle(t *testing.T) {
+func TestIdle_Candidates(t *testing.T) {
 	const day = 24 * time.Hour
 	closed := openRecord("s", day)
 	closed.State = session.Closed
@@ -176,7 +176,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 	}
 }
 
-func TestTheEdgesAreAskedAboutSoManySessionsAtOnce(t *testing.T) {
+func TestIdle_PagesOfQuestions(t *testing.T) {
 	var records []session.Record
 	for i := range who.MaxSessions + 2 {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
@@ -189,7 +189,7 @@ func TestTheEdgesAreAskedAboutSoManySessionsAtOnce(t *testing.T) {
 }
 
 // A vigil hears the answers of several rounds, a minute apart.
-func TestWhoIsAlone(t *testing.T) {
+func TestIdle_Unconnected(t *testing.T) {
 	edge := func(name string, here ...int) who.Answer {
 		a := who.Answer{Edge: name}
 		for _, i := range here {
@@ -258,7 +258,7 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 	})
 }
 
-func TestUnusedSessionsAreClosed(t *testing.T) {
+func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.IdleAfter, cfg.UnusedAfter = Age(24*time.Hour), Age(time.Second)
@@ -292,7 +292,7 @@ func TestUnusedSessionsAreClosed(t *testing.T) {
 	}
 }
 
-func TestIdleSessionsAreClosedAndGoInTheEnd(t *testing.T) {
+func TestIdle_ClosedThenRemoved(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := quick()

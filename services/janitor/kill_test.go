@@ -19,7 +19,7 @@ import (
 // A janitor that has everything to do dies between any two of the changes that others can
 // see: trims, deletes, copies, floors, ends, and records. The next one, which stood by or is
 // started then, does the rest, and nothing else, and nothing in the log is unexplained.
-func TestAJanitorThatIsKilledAtAnyChangeLeavesNothingWrong(t *testing.T) {
+func TestJanitor_KilledAtAnyChange(t *testing.T) {
 	total := 0
 	for n := 0; n < 3 && total < 20; n++ { // one that is held up may lose its lease before it has done all
 		total = max(total, killedAfter(t, 1000, false))

@@ -49,7 +49,7 @@ func short(cfg Config) Config {
 	return cfg
 }
 
-func TestOneOfManyActsAndAnotherOneWhenItStops(t *testing.T) {
+func TestLease_Handover(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}
 	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
@@ -92,7 +92,7 @@ func TestOneOfManyActsAndAnotherOneWhenItStops(t *testing.T) {
 
 // What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
 // ledger is the log's.
-func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
+func TestLease_StandbyFinishesTrim(t *testing.T) {
 	t.Parallel()
 	const keep, n = 300, 900
 	announce := func(t *testing.T, r *running) {
@@ -157,7 +157,7 @@ func TestAStandbyFinishesWhatAKilledJanitorHasBegun(t *testing.T) {
 // deletesNothing has the deleter wait: the test does its steps.
 func deletesNothing(s *Service) { s.deleter.every, s.deleter.settled = time.Hour, 0 }
 
-func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
+func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
@@ -206,7 +206,7 @@ func TestAJanitorThatIsHeldUpStepsDownBeforeAnotherOneActs(t *testing.T) {
 }
 
 // A machine that sleeps finds out by the wall clock, before its timers say so.
-func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
+func TestLease_AfterSleep(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	cfg := idle()
 	r := beginAt(t, srv.URL(), settings, cfg, deletesNothing)
@@ -240,7 +240,7 @@ func TestAJanitorThatSleptDeletesNothing(t *testing.T) {
 	r.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 }
 
-func TestTwoThatBothActDoNoHarm(t *testing.T) {
+func TestLease_TwoActAtOnce(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	cfg := idle()
@@ -296,7 +296,7 @@ func TestTwoThatBothActDoNoHarm(t *testing.T) {
 	second.wantCounts(t)
 }
 
-func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
+func TestLease_AfterServerRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
@@ -326,7 +326,7 @@ func TestASingleJanitorActsAgainRightAfterTheServer(t *testing.T) {
 	}
 }
 
-func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
+func TestLease_AfterKill(t *testing.T) {
 	srv, cfg := natstest.Start(t), quick()
 	cfg.Lease = 3 * time.Minute // longer than acts waits
 	r := begin(t, srv, eventlog.Settings{}, cfg)
@@ -338,7 +338,7 @@ func TestAKilledJanitorsNextActsAtOnce(t *testing.T) {
 	t.Logf("it acts after %s", time.Since(begun))
 }
 
-func TestAPausedJanitorDeletesNothingFromAPartitionThatWasMadeAnew(t *testing.T) {
+func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	r := beginAt(t, srv.URL(), settings, idle(), deletesNothing)

@@ -34,7 +34,7 @@ func many(n int) ([]session.Record, map[string]ledger.Held) {
 	return records, inLog
 }
 
-func TestPagesHoldEverySessionOnceInOrder(t *testing.T) {
+func TestList_Pages(t *testing.T) {
 	const sessions = 500
 	for _, by := range []order{byName, byBytes, byEvents, byActivity} {
 		var all []row

@@ -20,7 +20,7 @@ func (r *running) register(t *testing.T, name, retention string) {
 	}
 }
 
-func TestTheOldestOpenStreamsGo(t *testing.T) {
+func TestTrim_OldestOpenStreams(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
 	cfg.Streams.MaxStreamsOverride = 3
@@ -73,7 +73,7 @@ func TestTheOldestOpenStreamsGo(t *testing.T) {
 	})
 }
 
-func TestFinishedStreamsGoFirstAndASessionHasItsOwnLimits(t *testing.T) {
+func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
 	cfg.ClosedGrace, cfg.MaxEventsOverride, cfg.Interval = 0, 5, time.Hour

@@ -59,7 +59,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestALogThatExistsKeepsItsSettingsAndTheLogSaysSo(t *testing.T) {
+func TestProgram_ExistingLogKeepsSettings(t *testing.T) {
 	var out bytes.Buffer
 	no := false
 	f := LogFlags{Partitions: 4, MaxAge: -1, Compression: &no}
@@ -72,7 +72,7 @@ func TestALogThatExistsKeepsItsSettingsAndTheLogSaysSo(t *testing.T) {
 	}
 }
 
-func TestTheProgramRunsFromItsFlags(t *testing.T) {
+func TestProgram_Flags(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg, err := parse(t, "--nats-url="+srv.URL(), "--janitor-addr=127.0.0.1:0", "--partitions=1", "--admin-addr=127.0.0.1:0")
 	if err != nil {

@@ -60,7 +60,7 @@ func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) event
 }
 
 // It does not matter which janitor acts, and to which server it is connected.
-func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t *testing.T) {
+func TestGeneration_RollingRestart(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	settings := eventlog.Settings{Partitions: 2, Replicas: 3}
@@ -88,7 +88,7 @@ func TestServersOfAClusterThatAreStartedAnewOneAfterTheOtherBeginNoGeneration(t 
 	}
 }
 
-func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.T) {
+func TestGeneration_AllServersRestart(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, Replicas: 3}, short(idle()))
@@ -124,7 +124,7 @@ func TestServersOfAClusterThatAreStartedAnewTogetherBeginAGeneration(t *testing.
 
 // What was between two looks is unknown when they are far apart, and what is the same
 // again and again is kept once.
-func TestATimeWithoutALookIsNoted(t *testing.T) {
+func TestGeneration_TimeUnobserved(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	log := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log

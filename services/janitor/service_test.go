@@ -22,7 +22,7 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
+func TestTrim_SessionLimitsExactly(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -70,7 +70,7 @@ func TestASessionIsTrimmedToItsLimitsExactly(t *testing.T) {
 	}
 }
 
-func TestAClearDeletesBeforeTheNextSweepAndOnlyWhatLiesBeforeIt(t *testing.T) {
+func TestClear_DeletesAtOnce(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.Interval = time.Hour
@@ -90,7 +90,7 @@ func TestAClearDeletesBeforeTheNextSweepAndOnlyWhatLiesBeforeIt(t *testing.T) {
 	r.wantTrimmed(t, "s", "a", after[1], eventlog.Cleared)
 }
 
-func TestAStreamIsTrimmedToItsLimit(t *testing.T) {
+func TestTrim_StreamLimit(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerStream: 4}, quick())
 	busy, quiet := r.publish(t, "s", "busy", 10), r.publish(t, "s", "quiet", 4)
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", ""), slices.Concat(busy[6:], quiet)) })
@@ -104,7 +104,7 @@ func TestAStreamIsTrimmedToItsLimit(t *testing.T) {
 	})
 }
 
-func TestARestartedJanitorKnowsWhatTheOneBeforeDid(t *testing.T) {
+func TestLedger_AfterJanitorRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{MaxEventsPerStream: 4, MaxEventsPerSession: 10, Partitions: 1}
@@ -136,7 +136,7 @@ func TestARestartedJanitorKnowsWhatTheOneBeforeDid(t *testing.T) {
 	}
 }
 
-func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
+func TestLedger_AfterServerRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{MaxEventsPerSession: 5}, quick())
@@ -180,7 +180,7 @@ func TestTheLedgerGoesOnAcrossARestartOfTheServer(t *testing.T) {
 	}
 }
 
-func TestARecreatedPartitionGetsANewLedger(t *testing.T) {
+func TestLedger_PartitionRecreated(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5}, quick())
@@ -209,7 +209,7 @@ func TestARecreatedPartitionGetsANewLedger(t *testing.T) {
 
 // An entry that belongs nowhere is left to the floor: a delete would leave a hole that nothing
 // explains.
-func TestAStrayEntryGoesWithTheFloor(t *testing.T) {
+func TestLedger_StrayEntry(t *testing.T) {
 	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
 	wrong := 1 - r.b.Log.Partition("s")
@@ -232,7 +232,7 @@ func TestAStrayEntryGoesWithTheFloor(t *testing.T) {
 	r.wantCounts(t)
 }
 
-func TestRegistryDutiesAreDone(t *testing.T) {
+func TestRegistry_Duties(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 300*time.Millisecond, 600*time.Millisecond
@@ -308,7 +308,7 @@ func TestRegistryDutiesAreDone(t *testing.T) {
 }
 
 // A round may take seconds, and a publisher without a fence does not wait for its end.
-func TestATombstoneStaysWhenSomethingIsPublishedBehindIt(t *testing.T) {
+func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	t.Parallel()
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0

@@ -41,7 +41,7 @@ func perStream(n int64) func(*eventlog.Settings) {
 	return func(s *eventlog.Settings) { s.MaxEventsPerStream = n }
 }
 
-func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
+func TestLimits_ChangeAtNextSweep(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerStream: 4}
@@ -90,7 +90,7 @@ func TestOtherLimitsHoldFromTheNextSweepOnAndNeedNoNewLedger(t *testing.T) {
 }
 
 // A shorter age holds for what is there already.
-func TestAnotherAgeHoldsAtOnce(t *testing.T) {
+func TestLimits_AgeChangesAtOnce(t *testing.T) {
 	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, quick())
 	all := r.publish(t, "s", "a", 5)
@@ -98,7 +98,7 @@ func TestAnotherAgeHoldsAtOnce(t *testing.T) {
 	r.wantTrimmed(t, "s", "a", all[4], eventlog.Expired)
 }
 
-func TestWhatCannotBeSetIsRefused(t *testing.T) {
+func TestLimits_Invalid(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	now := r.b.Log.Settings()
 	other := now

@@ -10,7 +10,7 @@ import (
 )
 
 // A standby reads the same log, and so has the same ledger; it changes nothing.
-func TestAStandbyHasTheSameLedgerAndChangesNothing(t *testing.T) {
+func TestStandby_LedgerIsEqual(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5, MaxEventsPerStream: 3, MaxAge: 2 * time.Second}

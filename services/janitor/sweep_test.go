@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func TestASweepOnlyAnnouncesForThePartitionItPlannedFor(t *testing.T) {
+func TestSweep_PartitionRecreated(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2, MaxAge: time.Second}, cfg)
@@ -37,7 +37,7 @@ func TestASweepOnlyAnnouncesForThePartitionItPlannedFor(t *testing.T) {
 }
 
 // What was announced and not deleted is in the log, and so are the holes that it explains.
-func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
+func TestSweep_ContinuesAfterRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerSession: 300}
@@ -72,7 +72,7 @@ func TestWhatASweepLeftIsDoneAfterARestart(t *testing.T) {
 }
 
 // Nothing is deleted before the announcement survives a power cut.
-func TestNothingIsDeletedBeforeItsAnnouncementIsOnDisk(t *testing.T) {
+func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 	cfg := quick()
 	cfg.SyncInterval = time.Hour
 	var off atomic.Int64
@@ -98,7 +98,7 @@ func TestNothingIsDeletedBeforeItsAnnouncementIsOnDisk(t *testing.T) {
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[3:]) })
 }
 
-func TestEveryMetricMoves(t *testing.T) {
+func TestMetrics_EachMoves(t *testing.T) {
 	srv, settings, cfg := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, quick()
 	r := begin(t, srv, settings, cfg)
 	r.publish(t, "other", "a", 1) // the log begins with it, whatever goes

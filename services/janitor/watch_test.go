@@ -43,7 +43,7 @@ func seen[T any](t *testing.T, r *running, path string, ok func(T) bool) (got T)
 	return got
 }
 
-func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
+func TestConnections_OfAllEdges(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
@@ -94,7 +94,7 @@ func TestWhoIsConnectedIsAskedOfAllEdges(t *testing.T) {
 	seen(t, r, "/v1/sessions/s/connections?limit=2", func(l connectionList) bool { return l.Edges == edgesInfo{1, 1, true} && l.Total == 2 })
 }
 
-func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
+func TestTimeline_EventsAndChanges(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
@@ -157,7 +157,7 @@ func TestATimelineHasWhatWasPublishedAndWhatHappened(t *testing.T) {
 }
 
 // Between the newest events there may be more markers than a page has room for.
-func TestATimelineEndsWithTheLastMarker(t *testing.T) {
+func TestTimeline_LastMarker(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	r.publish(t, "s", "a", 1)
 	for i := range 9 {
@@ -168,7 +168,7 @@ func TestATimelineEndsWithTheLastMarker(t *testing.T) {
 	})
 }
 
-func TestGapsOfAllEdges(t *testing.T) {
+func TestGaps_OfAllEdges(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
@@ -193,7 +193,7 @@ func TestGapsOfAllEdges(t *testing.T) {
 	}
 }
 
-func TestSessionsThatAreCloseToALimit(t *testing.T) {
+func TestList_CloseToALimit(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.MaxEventsOverride = time.Hour, 1000
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 10, MaxBytesPerSession: 100 * messageBytes, MaxStreamsPerSession: 2, MaxEventsPerStream: 50, MaxAge: time.Hour}, cfg)
@@ -234,7 +234,7 @@ func TestSessionsThatAreCloseToALimit(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAskedOfTheAudience(t *testing.T) {
+func TestConnections_BadRequest(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	for path, want := range map[string]string{
 		"/v1/sessions/*/connections":                        "invalid_name",

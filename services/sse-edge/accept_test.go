@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAnAcceptHeaderIsReadTheSameWayByAll(t *testing.T) {
+func TestAccept_SameForAllRoutes(t *testing.T) {
 	for accept, want := range map[string]struct {
 		form                  responseForm
 		stream, json, prefers bool

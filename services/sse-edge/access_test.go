@@ -90,7 +90,7 @@ func follow(t *testing.T, url string, headers ...string) *client {
 	return c
 }
 
-func TestOnlyTheOwnerReadsASession(t *testing.T) {
+func TestAccess_Owner(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
@@ -151,7 +151,7 @@ func TestOnlyTheOwnerReadsASession(t *testing.T) {
 
 // What a token may read is decided when it comes, also when the edge has not heard of
 // the session yet.
-func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
+func TestAccess_NewSession(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
@@ -165,7 +165,7 @@ func TestASessionThatWasJustCreatedIsThere(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
+func TestAccess_TokenExpires(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	change := guarded(t)
@@ -213,7 +213,7 @@ func TestAStreamEndsWithItsTokenAndIsToldBefore(t *testing.T) {
 	renewed.messages(1)
 }
 
-func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
+func TestCookie_ExpiresWithToken(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "alice")
@@ -238,7 +238,7 @@ func TestACookieOpensAStreamAndExpiresWithItsToken(t *testing.T) {
 }
 
 // An EventSource gives up for good after anything but a 200.
-func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
+func TestAccess_KeysOrRegistryFail(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
@@ -253,14 +253,14 @@ func TestTroubleWithKeysOrRegistryPasses(t *testing.T) {
 	}
 }
 
-func TestWithoutAccessControlThereIsNoCookieToGet(t *testing.T) {
+func TestCookie_NoAccessControl(t *testing.T) {
 	f := newFixture(t)
 	if resp := ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", bearer("x")...); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
 }
 
-func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
+func TestAccess_PublicAddress(t *testing.T) {
 	f := newFixture(t)
 	cfg := Config{
 		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
@@ -273,7 +273,7 @@ func TestTheEdgeListensToOthersOnlyWithAccessControl(t *testing.T) {
 
 // A token with owners reads the sessions of these, as far as its patterns allow; to it those of
 // all others are not there.
-func TestASessionIsReadByWhoActsForItsOwner(t *testing.T) {
+func TestAccess_ActsForOwner(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
 	f.create("s", "user-1")
@@ -316,7 +316,7 @@ func (f *fixture) setMembers(name string, members ...string) {
 
 // A member reads a session until it is taken out: its stream ends with the next heartbeat, a poll
 // when it would be answered, and from then on the session is not there. The owner reads on.
-func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
+func TestAccess_MemberRemoved(t *testing.T) {
 	f := newFixture(t)
 	guard := guarded(t)
 	s, _ := f.startService(func(c *Config) {
@@ -359,7 +359,7 @@ func TestAMemberReadsASessionUntilItIsTakenOut(t *testing.T) {
 	hers.messages(1)
 }
 
-func TestAPollOfAMemberWhoIsTakenOutTellsNothing(t *testing.T) {
+func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(guarded(t))
 	url := s.url()

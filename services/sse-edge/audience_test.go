@@ -32,7 +32,7 @@ func (f *fixture) audience(q inspect.Question, what string, ok func(inspect.Answ
 
 func always(inspect.Answer) bool { return true }
 
-func TestTheJanitorIsToldWhatWasSentToWhom(t *testing.T) {
+func TestConnections_Sent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.Publish("a", 5)
@@ -120,7 +120,7 @@ func (c *client) trimmed(t *testing.T) {
 	}
 }
 
-func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
+func TestConnections_SlowClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
@@ -139,7 +139,7 @@ func TestAClientThatDoesNotReadIsSlow(t *testing.T) {
 }
 
 // Calls that are answered are no news: an installation may make thousands in a second.
-func TestCallsThatAreAnsweredAreNoNews(t *testing.T) {
+func TestConnections_AnsweredCalls(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))

@@ -129,7 +129,7 @@ func crowded(c *Config) {
 
 // A thousand clients that do not read are no burden to one that does, and when they
 // read on they get everything, from the frame that was cut in the middle.
-func TestAThousandStalledClients(t *testing.T) {
+func TestStalled_ThousandClients(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(crowded)
@@ -162,7 +162,7 @@ func TestAThousandStalledClients(t *testing.T) {
 }
 
 // Cursors in the window and below its floor, all at once.
-func TestTwoThousandReconnectAtOnce(t *testing.T) {
+func TestReconnect_TwoThousand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(func(c *Config) {
@@ -208,7 +208,7 @@ func consumers(t *testing.T, f *fixture) int {
 
 // An edge that drains while events flow cuts nothing in the middle: every client goes
 // on at another edge behind what it has.
-func TestDrainUnderLoad(t *testing.T) {
+func TestDrain_UnderLoad(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	other := f.edge(crowded)
@@ -261,7 +261,7 @@ func TestDrainUnderLoad(t *testing.T) {
 
 // A client that takes a few bytes now and then makes progress without end, but an edge
 // that stops does not wait for it.
-func TestAnEdgeThatStopsDoesNotWaitForAClientThatReadsByteByByte(t *testing.T) {
+func TestDrain_SlowReader(t *testing.T) {
 	f := newFixture(t)
 	f.publishPadded("a", 300, 4<<10)
 	url, stop := f.startEdge(crowded)

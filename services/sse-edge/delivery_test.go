@@ -11,7 +11,7 @@ import (
 )
 
 // What was published before a client came is no delivery, however late it comes.
-func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
+func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	url := s.url() + "/v1/sessions/s/streams/a/events"
@@ -60,7 +60,7 @@ func TestDeliveryTimesAreThoseOfLiveEvents(t *testing.T) {
 
 // A client that does not read is seen while it does not, and what waits for it is not
 // counted as sent, nor twice.
-func TestABlockedClientIsCounted(t *testing.T) {
+func TestMetrics_BlockedClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s, _ := f.startService(crowded)
@@ -96,7 +96,7 @@ func TestABlockedClientIsCounted(t *testing.T) {
 }
 
 // The events after a gap that is answered as an error are not sent.
-func TestAnErrorSendsNoEvents(t *testing.T) {
+func TestProblems_NoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	f.Publish("a", 3)

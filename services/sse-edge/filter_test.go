@@ -22,7 +22,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestAFilterThatCannotBeReadIsRefused(t *testing.T) {
+func TestFilter_Invalid(t *testing.T) {
 	f := newFixture(t)
 	edge := f.edge(nil)
 	many := strings.Repeat("m,", maxMethods) + "m"
@@ -73,7 +73,7 @@ const (
 	shown  = `{"jsonrpc":"2.0","method":"shown"}`
 )
 
-func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
+func TestFilter_CursorMoves(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	c := subscribe(t, url+streamPath+"?method=shown")
@@ -87,7 +87,7 @@ func TestTheCursorMovesOverWhatIsHidden(t *testing.T) {
 	}
 }
 
-func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
+func TestFilter_PollWaits(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	got := make(chan page, 1)
@@ -103,7 +103,7 @@ func TestAPollWaitsForAnEventThatIsShown(t *testing.T) {
 }
 
 // A page that shows little has read little, too: what is behind comes with the next one.
-func TestTheWorkOfAPageIsBounded(t *testing.T) {
+func TestFilter_PageIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, budget := range []int{4 << 10, 16 << 20} {
 		f := newFixture(t)
@@ -137,7 +137,7 @@ func TestTheWorkOfAPageIsBounded(t *testing.T) {
 
 // A page's gap stands before its events, so one that is found behind some is for the
 // next page, which finds it again.
-func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
+func TestFilter_GapOnNextPage(t *testing.T) {
 	const read, cleared, last = 10, maxLimit + 200, maxLimit + 500
 	f := newFixture(t)
 	for n := 1; n <= last; n++ {
@@ -162,7 +162,7 @@ func TestAGapBehindWhatIsShownIsToldOnTheNextPage(t *testing.T) {
 	}
 }
 
-func TestClientsWithAndWithoutFiltersFollowOneStream(t *testing.T) {
+func TestFilter_MixedClients(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	queries := []string{"", "?method=shown", "?method=hidden", "?method=shown", "?level=error", "?method=none", ""}
@@ -217,7 +217,7 @@ func wanted(message []byte, methods []string, level string) bool {
 
 // With a filter, a client receives what it would receive without, but for what is hidden:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
-func TestAFilteredViewIsTheWholeViewWithoutWhatIsHidden(t *testing.T) {
+func TestFilter_SubsetOfAll(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	edges := []string{f.edge(nil), f.edge(func(c *Config) { c.WindowBytes = 2 << 10 })}

@@ -45,7 +45,7 @@ func cursorAt(t *testing.T, url, path string, sequence uint64) string {
 	return id.String()
 }
 
-func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T) {
+func TestGap_BeyondPage(t *testing.T) {
 	f := newFixture(t)
 	const removed = 395 // in the window, which holds the newest few of 400
 	s, _ := f.startService(func(c *Config) { c.WindowBytes = 4 << 10 })
@@ -64,7 +64,7 @@ func TestAGapReachesTheLastRemovedEventEvenBehindThePageThatWasRead(t *testing.T
 	c.messages(1) // and no second gap
 }
 
-func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
+func TestGap_CertainAndPossible(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 5)
 	f.Publish("b", 5)
@@ -88,7 +88,7 @@ func TestAFlowIsToldOfCertainAndOfPossibleLossesTogether(t *testing.T) {
 	}
 }
 
-func TestClearsOfTwoStreamsAreBothToldOnAFlow(t *testing.T) {
+func TestClear_TwoStreams(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 2)
@@ -149,7 +149,7 @@ func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 }
 
 // The window forgets where a stream ended, and the log knows.
-func TestAFinalEventBelowTheFloorEndsItsStreamToo(t *testing.T) {
+func TestFinal_BelowFloor(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 2)
 	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
@@ -286,7 +286,7 @@ func (f *fixture) reuse(name string) {
 	}
 }
 
-func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
+func TestClear_WholeSession(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 2)
 	f.Publish("c", 1)
@@ -309,7 +309,7 @@ func TestAClearOfASessionIsToldOnceAndNotForEachStreamAsWell(t *testing.T) {
 
 // A client without a cursor has missed nothing of what is gone when it comes, also
 // not of a stream whose events only a later page of the log holds.
-func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
+func TestGap_NoneFromStart(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", stepEvents+100)
 	gone := f.Publish("b", 5)
@@ -322,7 +322,7 @@ func TestAFlowFromTheStartHasNoGapBehindItsFirstPage(t *testing.T) {
 	}
 }
 
-func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
+func TestConnect_CursorBeforeGap(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 2)
@@ -339,7 +339,7 @@ func TestConnectLeavesTheCursorAloneWhenAGapFollows(t *testing.T) {
 
 // What follows the cursor is known only after it was read: so connect comes behind
 // the first read, or it would say that a cursor was resumed which was not.
-func TestConnectDoesNotSayResumedWhenAGapFollows(t *testing.T) {
+func TestConnect_NotResumedBeforeGap(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 10)
 	f.Trim("a", eventlog.Trimmed, seq(1, 5)...)

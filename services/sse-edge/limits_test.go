@@ -14,7 +14,7 @@ import (
 
 // Who is counted is the peer, whatever it says, unless it is a trusted proxy. Clients of
 // one IPv6 network are one.
-func TestForwardedAddressesCountFromTrustedProxiesOnly(t *testing.T) {
+func TestAddress_TrustedProxies(t *testing.T) {
 	t.Parallel()
 	trusting, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
 	if err != nil {
@@ -46,7 +46,7 @@ func TestForwardedAddressesCountFromTrustedProxiesOnly(t *testing.T) {
 
 // A client that connects too often is refused before anything else, and served again when there is
 // a token for it. Others are not concerned.
-func TestAnAddressThatConnectsTooOftenIsSlowedDown(t *testing.T) {
+func TestAddress_Rate(t *testing.T) {
 	t.Parallel()
 	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
 	if err != nil {

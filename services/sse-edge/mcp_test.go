@@ -44,7 +44,7 @@ func newMCP(t *testing.T, change func(*Config)) (*bridge, *mcpUser) {
 	return b, join(t, f.mcpEdge(change), "2025-11-25")
 }
 
-func TestACallIsAnsweredWithItsStream(t *testing.T) {
+func TestMCP_Call(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
@@ -67,7 +67,7 @@ func TestACallIsAnsweredWithItsStream(t *testing.T) {
 	again.over()
 }
 
-func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
+func TestMCP_ImmediateAnswer(t *testing.T) {
 	b, u := newMCP(t, nil)
 	b.post = func(c rpc.Call) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
@@ -91,7 +91,7 @@ func TestARequestThatIsAnsweredAtOnce(t *testing.T) {
 	c.over()
 }
 
-func TestWhatHasNoResponseIsAccepted(t *testing.T) {
+func TestMCP_Notification(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	u := join(t, f.mcpEdge(nil), "2025-06-18")
@@ -115,7 +115,7 @@ func TestWhatHasNoResponseIsAccepted(t *testing.T) {
 	}
 }
 
-func TestTheStandaloneStream(t *testing.T) {
+func TestMCP_Listen(t *testing.T) {
 	b, u := newMCP(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	waittest.Until(t, "the edge has it", func() bool {
@@ -136,7 +136,7 @@ func TestTheStandaloneStream(t *testing.T) {
 	}
 }
 
-func TestASessionEnds(t *testing.T) {
+func TestMCP_Delete(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	s, _ := f.mcpService(nil)
@@ -170,7 +170,7 @@ func TestASessionEnds(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestMCP_BadRequest(t *testing.T) {
 	f := newFixture(t)
 	f.bridge()
 	url := f.mcpEdge(nil)
@@ -225,7 +225,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestMCP_NoBridge(t *testing.T) {
 	b, u := newMCP(t, nil)
 	b.leave()
 	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
@@ -236,7 +236,7 @@ func TestNobodyListens(t *testing.T) {
 }
 
 // The SDKs give a call up after anything but a 200, and one of them its session.
-func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
+func TestMCP_ServerIsFull(t *testing.T) {
 	f := newFixture(t)
 	f.bridge()
 	for name, change := range map[string]func(*Config){
@@ -275,7 +275,7 @@ func TestAClientThatCannotBeServedNowKeepsItsPlace(t *testing.T) {
 
 // A client that asks for what is behind the last event of a call has everything: any
 // stream would have it ask again and again.
-func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
+func TestMCP_ResumeAfterResponse(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
@@ -290,7 +290,7 @@ func TestWhoHasTheResponseIsToldToStay(t *testing.T) {
 	}
 }
 
-func TestAnEventIDThatIsNoneIsRefused(t *testing.T) {
+func TestMCP_InvalidEventID(t *testing.T) {
 	_, u := newMCP(t, nil)
 	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {
 		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.body, `"code":-32600`) {
@@ -299,7 +299,7 @@ func TestAnEventIDThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
+func TestMCP_PrefersEventStream(t *testing.T) {
 	b, u := newMCP(t, nil)
 	b.post = func(c rpc.Call) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
@@ -323,7 +323,7 @@ func TestWhoPrefersAnEventStreamGetsOne(t *testing.T) {
 }
 
 // A client can tell a stream that ended from a connection that broke.
-func TestAnAnswerThatBreaksIsNoEnd(t *testing.T) {
+func TestMCP_AnswerBreaks(t *testing.T) {
 	b, u := newMCP(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
 	c := u.follow(u.post(toolCall))
 	if !slices.Equal(c.resp.TransferEncoding, []string{"chunked"}) {

@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
+func TestMCP_Owner(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	guard := guarded(t)
@@ -81,7 +81,7 @@ func TestOnlyTheOwnerUsesAnMCPSession(t *testing.T) {
 	}
 }
 
-func TestAPageOfAListedOriginUsesMCP(t *testing.T) {
+func TestMCP_AllowedOrigin(t *testing.T) {
 	f := newFixture(t)
 	f.bridge()
 	u := join(t, f.mcpEdge(guarded(t)), "2025-11-25", append(bearer(authtest.Of(t, "alice", "*")), "Origin", origin)...)
@@ -91,7 +91,7 @@ func TestAPageOfAListedOriginUsesMCP(t *testing.T) {
 	}
 }
 
-func TestURLsOfTheResourceAreChecked(t *testing.T) {
+func TestMCP_ResourceURL(t *testing.T) {
 	for _, c := range []Config{
 		{PublicURL: "mcp.example"},
 		{PublicURL: "https://mcp.example/x"},

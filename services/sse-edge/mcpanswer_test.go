@@ -107,7 +107,7 @@ func TestAttackForgedStatus(t *testing.T) {
 }
 
 // A bridge shares its processes out by client, and knows no addresses itself.
-func TestABridgeIsToldWhoseShareASessionIs(t *testing.T) {
+func TestMCP_Share(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	join(t, f.mcpEdge(nil), "2025-11-25")

@@ -11,7 +11,7 @@ import (
 )
 
 // A client that reads slowly gets the response in parts, and no error behind it.
-func TestASlowClientIsAnsweredOnce(t *testing.T) {
+func TestMCP_SlowClient(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
 	c := u.follow(u.post(toolCall))
@@ -27,7 +27,7 @@ func TestASlowClientIsAnsweredOnce(t *testing.T) {
 }
 
 // The response may lie below the window, which has nothing of the call.
-func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
+func TestMCP_BelowWindow(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
@@ -47,7 +47,7 @@ func TestACallBelowTheWindowIsAnsweredOnce(t *testing.T) {
 }
 
 // What may be lost, and may not, is no end of a call whose client can ask again.
-func TestACallWaitsForACheckOfTheLog(t *testing.T) {
+func TestMCP_WaitsForCheck(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	b := f.bridge()

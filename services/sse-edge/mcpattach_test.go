@@ -98,7 +98,7 @@ func newMovedMCP(t *testing.T) (u *mcpUser, one, two *Service, newest *client) {
 	return u, one, two, newest
 }
 
-func TestTheNewestConnectionGetsTheMessages(t *testing.T) {
+func TestAttach_NewestConnection(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
 	old := u.attach(s, 1)
@@ -113,7 +113,7 @@ func TestTheNewestConnectionGetsTheMessages(t *testing.T) {
 	old.says(progress(3)) // and not the second one
 }
 
-func TestTheNewestConnectionMayBeAtAnotherEdge(t *testing.T) {
+func TestAttach_AnotherEdge(t *testing.T) {
 	b, u, edges := newMCPs(t, 2)
 	one, two := edges[0], edges[1]
 	old := u.attach(one, 1)
@@ -129,7 +129,7 @@ func TestTheNewestConnectionMayBeAtAnotherEdge(t *testing.T) {
 	old.says(progress(3))
 }
 
-func TestACallIsResumedAtAnotherEdge(t *testing.T) {
+func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	f := newFixture(t)
 	f.tune = claimsForLong
 	b := f.bridge()
@@ -157,7 +157,7 @@ func TestACallIsResumedAtAnotherEdge(t *testing.T) {
 }
 
 // An edge that is killed releases nothing.
-func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
+func TestAttach_EdgeIsGone(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
 	c := u.attach(s, 1)
@@ -186,7 +186,7 @@ func TestAnEdgeThatHasGoneIsKnownByItsSilence(t *testing.T) {
 }
 
 // Without NATS there are no records, and nothing new either.
-func TestConnectionsGoOnWithoutRecords(t *testing.T) {
+func TestAttach_NoRecords(t *testing.T) {
 	t.Parallel()
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
@@ -207,7 +207,7 @@ func TestConnectionsGoOnWithoutRecords(t *testing.T) {
 }
 
 // A connection that has gone before it had its turn leaves the stream to the older one.
-func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
+func TestAttach_ReleaseUnused(t *testing.T) {
 	_, u, edges := newMCPs(t, 2)
 	one, two := edges[0], edges[1]
 	u.attach(one, 1)
@@ -221,7 +221,7 @@ func TestAClaimThatNobodyNeedsIsGivenBack(t *testing.T) {
 
 // A connection that ends does not give back what the next one at its edge has claimed: an
 // older one elsewhere would get the messages, and the newest nothing.
-func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
+func TestAttach_OutlivesPrevious(t *testing.T) {
 	u, one, two, before := newMovedMCP(t)
 	key := attachKey(u.standalone())
 	claimed := two.attached.claim(u.standalone()) // its connection has not joined yet
@@ -237,7 +237,7 @@ func TestAClaimOutlivesTheConnectionBefore(t *testing.T) {
 }
 
 // An edge that takes over a record may find that it was claimed meanwhile.
-func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
+func TestAttach_LateTakeOver(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
@@ -263,7 +263,7 @@ func TestATakeOverThatIsLateTakesNothing(t *testing.T) {
 }
 
 // NATS may lose the records with its disk.
-func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
+func TestAttach_LostRecords(t *testing.T) {
 	t.Parallel()
 	u, one, two, young := newMovedMCP(t)
 	if err := one.attached.records.js.DeleteKeyValue(waittest.Context(t), rpc.AttachBucket); err != nil {
@@ -280,7 +280,7 @@ func TestRecordsThatAreLostAreWrittenAgain(t *testing.T) {
 }
 
 // The connection that a record is written for again may end before it is written.
-func TestARecordThatIsWrittenTooLateIsReleased(t *testing.T) {
+func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
 	two.attached.forget()

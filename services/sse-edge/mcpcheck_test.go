@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
+func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
@@ -28,7 +28,7 @@ func TestTheBridgeIsAskedWhetherACallGoesOn(t *testing.T) {
 	}
 }
 
-func TestACallIsGivenUpWhenNoBridgeListensForLong(t *testing.T) {
+func TestMCP_NoBridgeForLong(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	f.tune = func(s *Service) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }

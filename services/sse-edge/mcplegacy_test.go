@@ -33,7 +33,7 @@ func postLegacy(t *testing.T, url, body string) answered {
 	return (&mcpUser{t: t}).read(reply{resp})
 }
 
-func TestTheOldTransport(t *testing.T) {
+func TestOldTransport_Session(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	first, stop := f.mcpService(nil)
@@ -68,7 +68,7 @@ func TestTheOldTransport(t *testing.T) {
 	}
 }
 
-func TestTheOldTransportIsToldOfARefusal(t *testing.T) {
+func TestOldTransport_Refusal(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	const no = `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`

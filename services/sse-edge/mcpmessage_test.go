@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/event"
 )
 
-func TestWhatIsPosted(t *testing.T) {
+func TestMCP_PostedMessage(t *testing.T) {
 	for body, want := range map[string]posted{
 		`{"jsonrpc":"2.0","id":1,"method":"a"}`:                            {ids: raws("1"), methods: []string{"a"}},
 		`{"jsonrpc":"2.0","id":"x","ID":2,"Method":"b","method":"\u0061"}`: {ids: raws(`"x"`), methods: []string{"a"}},

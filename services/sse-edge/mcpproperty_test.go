@@ -11,7 +11,7 @@ import (
 
 // A client that is cut off anywhere, and comes back anywhere, gets every message of its
 // call once and in order, and no other; also when connections of before are still open.
-func TestACallSurvivesCutsAtAnyPlace(t *testing.T) {
+func TestMCP_CutAtAnyPlace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.tune = func(s *Service) {

@@ -9,7 +9,7 @@ import (
 )
 
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
-func TestWhatIsNotSentIsRefused(t *testing.T) {
+func TestProtocol_Refused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.bridge()

@@ -91,7 +91,7 @@ Connection: close
 `
 
 // What clients get, byte for byte but for what is new each time.
-func TestTheWire(t *testing.T) {
+func TestProtocol_Text(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	edge, _ := f.mcpService(nil)
@@ -147,7 +147,7 @@ func TestTheWire(t *testing.T) {
 }
 
 // Only who understands it is sent away when the connection is old.
-func TestAnOldConnectionIsSentAway(t *testing.T) {
+func TestMCP_OldConnectionEnds(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, func(c *Config) { c.MaxAge, c.Heartbeat = 7*time.Second, 100*time.Millisecond })
 	old := *u
@@ -182,7 +182,7 @@ func TestAnOldConnectionIsSentAway(t *testing.T) {
 	c.over()
 }
 
-func TestADrainLosesNoCall(t *testing.T) {
+func TestMCP_Drain(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(func(c *Config) { c.Drain = 50 * time.Millisecond })
@@ -211,7 +211,7 @@ func TestADrainLosesNoCall(t *testing.T) {
 }
 
 // A call of which something was lost has ended for its client, whatever is left of it.
-func TestAGapEndsACall(t *testing.T) {
+func TestMCP_Gap(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
@@ -233,7 +233,7 @@ func TestAGapEndsACall(t *testing.T) {
 }
 
 // What a server asks its client travels with the call, and the answer finds its way back.
-func TestAServerAsksItsClient(t *testing.T) {
+func TestMCP_RequestsToClient(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`

@@ -10,7 +10,7 @@ import (
 )
 
 // A series that appears with its first event hides that event from every rate.
-func TestEveryReasonIsCountedFromTheStart(t *testing.T) {
+func TestMetrics_ReasonsStartAtZero(t *testing.T) {
 	m, streams := newMetrics(prometheus.NewRegistry()), delivery.NewMetrics(prometheus.NewRegistry(), 1)
 	for _, c := range []struct {
 		of   string

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheJavaScriptClientIsServedWithoutThePlaygroundToo(t *testing.T) {
+func TestJavaScriptClient_WithoutPlayground(t *testing.T) {
 	for _, playground := range []bool{false, true} {
 		var paths []string
 		for _, route := range (&Service{cfg: Config{Playground: playground}}).Routes() {

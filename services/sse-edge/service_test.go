@@ -217,7 +217,7 @@ func poll(t *testing.T, url string) (p page) {
 
 const streamPath = "/v1/sessions/s/streams/a/events"
 
-func TestReplayThenTailThenResume(t *testing.T) {
+func TestResume_ReplayAndTail(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 3)
@@ -238,7 +238,7 @@ func TestReplayThenTailThenResume(t *testing.T) {
 }
 
 // The cursor of an idle client moves with the window, so that it stays fresh.
-func TestCursorMovesOnAQuietStream(t *testing.T) {
+func TestHeartbeat_MovesCursor(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.Publish("a", 1)
@@ -249,7 +249,7 @@ func TestCursorMovesOnAQuietStream(t *testing.T) {
 	waittest.Until(t, "the cursor is at the end", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
 }
 
-func TestResumeBelowTheFloorReadsTheLog(t *testing.T) {
+func TestResume_BelowWindow(t *testing.T) {
 	t.Parallel()
 	for _, flow := range []bool{false, true} {
 		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
@@ -373,7 +373,7 @@ func seq(from, to uint64) (all []uint64) {
 	return all
 }
 
-func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
+func TestResume_UnknownID(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 2)
@@ -390,7 +390,7 @@ func TestUnknownIDsAreGapsThenEverything(t *testing.T) {
 }
 
 // No sequence is so large that its client receives a gap and then nothing.
-func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
+func TestResume_IDBeyondLog(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 2)
@@ -407,7 +407,7 @@ func TestIDsBeyondTheLogAreGapsThenWhatFollows(t *testing.T) {
 	c.messages(1)
 }
 
-func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
+func TestClose_StreamThen204(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
@@ -438,7 +438,7 @@ func TestCloseEndsTheStreamThenAnswers204(t *testing.T) {
 	c.next("close")
 }
 
-func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
+func TestClear_ConnectedAndNewClients(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 3)
@@ -467,7 +467,7 @@ func TestClearTakesEventsFromConnectedAndFromNewClients(t *testing.T) {
 	}
 }
 
-func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
+func TestFull_Connections(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for name, limit := range map[string]func(*Config){
@@ -496,7 +496,7 @@ func TestFullEdgeTellsClientsToComeBack(t *testing.T) {
 }
 
 // A poll is counted too, and answered in its own way.
-func TestFullEdgeAnswersPollsWith503(t *testing.T) {
+func TestFull_Polls(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
 	c := subscribe(t, url+streamPath)
@@ -516,7 +516,7 @@ func TestFullEdgeAnswersPollsWith503(t *testing.T) {
 	}
 }
 
-func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
+func TestDrain_Retry(t *testing.T) {
 	f := newFixture(t)
 	url, stop := f.startEdge(func(c *Config) { c.Drain = 50 * time.Millisecond })
 	var clients []*client
@@ -536,7 +536,7 @@ func TestDrainClosesEveryStreamWithARetry(t *testing.T) {
 	}
 }
 
-func TestPagesAndLongPoll(t *testing.T) {
+func TestPoll_Pages(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	get := func(query string) page { return poll(t, url+streamPath+query) }
@@ -562,7 +562,7 @@ func TestPagesAndLongPoll(t *testing.T) {
 }
 
 // What encoding/json would escape, compact or sort stays as it was published.
-func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
+func TestMessages_ByteForByte(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
@@ -581,7 +581,7 @@ func TestMessagesComeByteForByteInPagesAndFlows(t *testing.T) {
 	}
 }
 
-func TestTheJanitorIsToldWhoIsThere(t *testing.T) {
+func TestConnections_Present(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s, _ := f.startService(nil)

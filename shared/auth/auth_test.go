@@ -130,7 +130,7 @@ func raw(t testing.TB, header, payload string) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-func TestATokenOfEachAlgorithmIsItsGrants(t *testing.T) {
+func TestVerify_EachAlgorithm(t *testing.T) {
 	ring := newKeyring(t)
 	for name, tt := range map[string]struct {
 		cfg    Config
@@ -158,7 +158,7 @@ func TestATokenOfEachAlgorithmIsItsGrants(t *testing.T) {
 	}
 }
 
-func TestEveryRefusalHasItsReason(t *testing.T) {
+func TestVerify_RefusalReasons(t *testing.T) {
 	ring := newKeyring(t)
 	v := verifier(t, Config{SecretFile: write(t, []byte(secret)), Issuer: "login"})
 	hs := func(c jwt.Claims, header ...string) string {
@@ -241,7 +241,7 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 }
 
 // The public key is known to everybody. Who uses its text as a secret must not get in.
-func TestAPublicKeyIsNoSecret(t *testing.T) {
+func TestKeys_PublicKeyAsSecret(t *testing.T) {
 	ring := newKeyring(t)
 	for name, key := range map[string]any{"RSA": ring.rsa.Public(), "P-256": ring.ec.Public(), "Ed25519": ring.ed.Public()} {
 		text := publicPEM(t, key)
@@ -254,7 +254,7 @@ func TestAPublicKeyIsNoSecret(t *testing.T) {
 	}
 }
 
-func TestAKeyOfOneKindChecksNoTokensOfAnother(t *testing.T) {
+func TestVerify_AlgorithmOfKey(t *testing.T) {
 	ring, other := newKeyring(t), newKeyring(t)
 	signers := map[string]struct {
 		method            jwt.SigningMethod
@@ -287,7 +287,7 @@ func TestAKeyOfOneKindChecksNoTokensOfAnother(t *testing.T) {
 	}
 }
 
-func TestFilesThatHoldNoKeyAreRefusedWithASentence(t *testing.T) {
+func TestKeys_InvalidFile(t *testing.T) {
 	ring := newKeyring(t)
 	weak, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: ring.rsa.N.Rsh(ring.rsa.N, 1500), E: 65537})
 	if err != nil {
@@ -337,7 +337,7 @@ func TestFilesThatHoldNoKeyAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-func TestConfigSaysWhatToDo(t *testing.T) {
+func TestConfig_Invalid(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg  Config
 		want string // what the sentence holds; empty: no error
@@ -370,7 +370,7 @@ func TestConfigSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestOnlyLoopbackIsListenedOnWithoutAccessControl(t *testing.T) {
+func TestConfig_PublicAddress(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"127.0.0.1:80": true, "127.8.9.1:0": true, "[::1]:80": true, "localhost:80": true, "LOCALHOST:80": true, "[::ffff:127.0.0.1]:1": true,
 		"no port": true, "": true, // which cannot be listened on
@@ -464,7 +464,7 @@ func TestGrantsActsFor(t *testing.T) {
 	}
 }
 
-func TestPatternsOfSubjects(t *testing.T) {
+func TestPatterns_Subjects(t *testing.T) {
 	long := strings.Repeat("x", maxSubjectLen)
 	for _, good := range []Pattern{"*", "a", "a*", "auth0|5f7c", "a b", "ä*", "**", Pattern(long), Pattern(long + "*")} {
 		if err := good.CheckSubject(); err != nil {
@@ -478,7 +478,7 @@ func TestPatternsOfSubjects(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsMadeIsTaken(t *testing.T) {
+func TestSign_Verifies(t *testing.T) {
 	v := verifier(t, Config{SecretFile: write(t, []byte(secret)), Issuer: "me"})
 	token := Token{Subject: "alice", Audience: "rejoin", Issuer: "me", Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Owners: []Pattern{"user-*", "a b"}, Admin: true, Issued: noon, Expires: noon.Add(time.Minute)}
 	text, err := token.Sign([]byte(secret))

@@ -174,7 +174,7 @@ func TestParseKeySet_OneKey(t *testing.T) {
 	}
 }
 
-func TestATokenWithoutAKeyIDFitsOneKeyOnly(t *testing.T) {
+func TestKeySet_NoKeyID(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	is.serve(ring.edJWK("1"), newKeyring(t).edJWK("2"))
 	v, _ := setVerifier(t, is.URL)
@@ -183,7 +183,7 @@ func TestATokenWithoutAKeyIDFitsOneKeyOnly(t *testing.T) {
 	}
 }
 
-func TestKeysRotate(t *testing.T) {
+func TestKeySet_Rotation(t *testing.T) {
 	is, before, after := newIssuer(t), newKeyring(t), newKeyring(t)
 	older, newer := sign(t, jwt.SigningMethodEdDSA, before.ed, good(), "kid", "1"), sign(t, jwt.SigningMethodEdDSA, after.ed, good(), "kid", "2")
 	v, clock := setVerifier(t, is.URL)
@@ -210,7 +210,7 @@ func TestKeysRotate(t *testing.T) {
 	expect(newer, nil, 3)
 }
 
-func TestAKeySetThatCannotBeReached(t *testing.T) {
+func TestKeySet_Unreachable(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "1")
 	v, clock := setVerifier(t, is.URL)
@@ -254,7 +254,7 @@ func TestAKeySetThatCannotBeReached(t *testing.T) {
 	}
 }
 
-func TestManyTokensWaitForOneFetch(t *testing.T) {
+func TestKeySet_OneFetch(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	arrived, goOn := make(chan struct{}), make(chan struct{})
 	is.handle(func(w http.ResponseWriter, _ *http.Request) {

@@ -21,7 +21,7 @@ func (c *counting) find(ctx context.Context, algorithm, id string) (any, error) 
 	return c.keys.find(ctx, algorithm, id)
 }
 
-func TestAGoodTokenIsCheckedOnceAMinuteAndNeverBeyondItsEnd(t *testing.T) {
+func TestCache_Expiry(t *testing.T) {
 	m := &moving{}
 	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestAGoodTokenIsCheckedOnceAMinuteAndNeverBeyondItsEnd(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
+func TestCache_Bounded(t *testing.T) {
 	m := newMemory()
 	grants := Grants{Subject: "alice", Expires: noon.Add(time.Hour)}
 	m.remember("used", grants, noon)

@@ -272,7 +272,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 
 // What fasthttp takes in one way, and a proxy in front may take in another, is refused, and
 // nothing behind it on the connection is taken for a request.
-func TestAttackRequestHeadsThatAreReadInTwoWays(t *testing.T) {
+func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	app.Use(HostCheck(nil))
@@ -319,7 +319,7 @@ func TestAttackRequestHeadsThatAreReadInTwoWays(t *testing.T) {
 // fasthttp before 1.58 skips a chunk's extension up to a CR, line breaks included; for a proxy that
 // takes the first line break for the end of the line, the chunk has another beginning
 // (https://github.com/valyala/fasthttp/pull/1899).
-func TestAttackChunkExtensionsThatAreReadInTwoWays(t *testing.T) {
+func TestAttackAmbiguousChunkExtensions(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {

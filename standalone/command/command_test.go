@@ -20,7 +20,7 @@ func runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestHelpListsEveryCommandAndEachHasExamples(t *testing.T) {
+func TestHelp_EachCommandHasExamples(t *testing.T) {
 	code, list, errs := runs(t, "--help")
 	if code != 0 || errs != "" || !strings.Contains(list, "\nExamples:\n  rejoin\n") {
 		t.Errorf("%d %q\n%s", code, errs, list)
@@ -41,7 +41,7 @@ func TestHelpListsEveryCommandAndEachHasExamples(t *testing.T) {
 	}
 }
 
-func TestAnUnknownCommandIsToldTheNearestOne(t *testing.T) {
+func TestUnknownCommand_Suggestion(t *testing.T) {
 	for word, want := range map[string]string{"pubish": "publish", "sess": "sessions", "tial": "tail", "complete": "completion", "Log": "log", "server": "serve"} {
 		code, out, errs := runs(t, word, "--json")
 		if sentence := `rejoin: there is no command "` + word + `", did you mean "` + want + `"?; see rejoin --help` + "\n"; code != 2 || out != "" || errs != sentence {
@@ -54,7 +54,7 @@ func TestAnUnknownCommandIsToldTheNearestOne(t *testing.T) {
 }
 
 // Everything that was possible before there was a command of this name.
-func TestServeIsWhatRejoinDoesWithoutACommand(t *testing.T) {
+func TestServe_IsTheDefault(t *testing.T) {
 	for _, args := range [][]string{{"--dta=x"}, {"--stop-timeout=-1s"}, {"--data="}, {"--version"}} {
 		code, out, errs := runs(t, args...)
 		code2, out2, errs2 := runs(t, append([]string{"serve"}, args...)...)
@@ -64,7 +64,7 @@ func TestServeIsWhatRejoinDoesWithoutACommand(t *testing.T) {
 	}
 }
 
-func TestDistanceCountsChanges(t *testing.T) {
+func TestDistance_CountsChanges(t *testing.T) {
 	for pair, want := range map[[2]string]int{{"", ""}: 0, {"", "ab"}: 2, {"kitten", "sitting"}: 3, {"tial", "tail"}: 2, {"log", "log"}: 0} {
 		if got := distance(pair[0], pair[1]); got != want || distance(pair[1], pair[0]) != want {
 			t.Errorf("%q: %d, want %d", pair, got, want)
@@ -72,7 +72,7 @@ func TestDistanceCountsChanges(t *testing.T) {
 	}
 }
 
-func TestEveryPlaceHasItsWords(t *testing.T) {
+func TestCompletion_EachPlace(t *testing.T) {
 	all, err := places()
 	if err != nil {
 		t.Fatal(err)

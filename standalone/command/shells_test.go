@@ -25,7 +25,7 @@ func bashed(t *testing.T, line ...string) []string {
 	return strings.Fields(string(out))
 }
 
-func TestBashCompletesCommandsAndFlags(t *testing.T) {
+func TestCompletion_Bash(t *testing.T) {
 	for line, want := range map[string]string{
 		"rejoin pu":                       "publish",
 		"rejoin s":                        "serve sessions",
@@ -47,7 +47,7 @@ func TestBashCompletesCommandsAndFlags(t *testing.T) {
 	}
 }
 
-func TestCompletionNamesTheShellsItKnows(t *testing.T) {
+func TestCompletion_UnknownShell(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if code, out, errs := runs(t, "completion", shell); code != 0 || !strings.Contains(out, "sessions") || errs != "" {
 			t.Errorf("%s: %d %q", shell, code, errs)

@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/web/pages/pagestest"
 )
 
-func TestThePageWorksInABrowser(t *testing.T) {
+func TestPage_Browser(t *testing.T) {
 	files := pagestest.Check(t, adminpage.Routes())
 	for path, file := range files {
 		for _, store := range []string{"localStorage", "sessionStorage"} {

@@ -191,7 +191,7 @@ func (l *leaseModel) check(t *rapid.T) {
 	}
 }
 
-func TestNeverTwoHoldTheLeaseAndSomebodyTakesItOver(t *testing.T) {
+func TestLease_OneHolder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := &leaseModel{holder: -1}
 		for i := range rapid.IntRange(1, 4).Draw(t, "janitors") {

@@ -398,7 +398,7 @@ func fill(l *Ledger, streams, events int) {
 	}
 }
 
-func TestAnEventTakesLittleMemory(t *testing.T) {
+func TestMemory_PerEvent(t *testing.T) {
 	const streams, events, limit = 100, 1000, 32
 	l := New()
 	fill(l, streams, events)
@@ -412,7 +412,7 @@ func TestAnEventTakesLittleMemory(t *testing.T) {
 }
 
 // With its name and its place in the map a stream of which nothing is retained takes some 140 B.
-func TestAStreamTakesLittleMemory(t *testing.T) {
+func TestMemory_PerStream(t *testing.T) {
 	if got := unsafe.Sizeof(stream{}); got > 96 {
 		t.Errorf("%d B", got)
 	}

@@ -47,7 +47,7 @@ func crowd(sessions, streams, events int) ([]*Ledger, int64) {
 	return ledgers, inUse() - before
 }
 
-func TestALedgerTakesLittleMemory(t *testing.T) {
+func TestMemory_Ledger(t *testing.T) {
 	const streams = 10_000
 	for _, tt := range []struct{ sessions, events int }{
 		{1000, 1_000_000}, {streams, 1_000_000}, {1000, 65 * streams}, {1000, 129 * streams},
@@ -63,7 +63,7 @@ func TestALedgerTakesLittleMemory(t *testing.T) {
 }
 
 // What is announced takes no more than what is retained.
-func TestWhatIsAnnouncedTakesLittleMemory(t *testing.T) {
+func TestMemory_Announcements(t *testing.T) {
 	const streams, events = 10_000, 650_000
 	before := inUse()
 	ledgers, _ := crowd(1000, streams, events)
@@ -89,7 +89,7 @@ func TestWhatIsAnnouncedTakesLittleMemory(t *testing.T) {
 }
 
 // What has expired is not held, whether all of it went at once or one by one.
-func TestWhatIsGoneTakesNoMemory(t *testing.T) {
+func TestMemory_AfterRemoval(t *testing.T) {
 	const streams, events, kept = 100, 2000, 30
 	for name, step := range map[string]uint64{"at once": (events - kept) * streams, "one by one": streams} {
 		ledgers, _ := crowd(1, streams, streams*events)

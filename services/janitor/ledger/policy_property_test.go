@@ -172,7 +172,7 @@ func (p *plain) run() {
 // What goes is what a plainer policy says: so a session within its limits is left
 // alone, one that is not gets to within them and not one event further, each stream
 // loses its oldest events, and the order of the streams makes no difference.
-func TestThePolicyIsExact(t *testing.T) {
+func TestPolicy_Exact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t)
 		lim := Limits{

@@ -40,7 +40,7 @@ func TestLedger_SessionWasUsed(t *testing.T) {
 	}
 }
 
-func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
+func TestLedger_LastEvent(t *testing.T) {
 	l := New()
 	fill(l, 1, 3)
 	last := l.Accounts[unopened("s")].last
@@ -59,7 +59,7 @@ func TestTheLedgerKnowsTheLastEvent(t *testing.T) {
 	}
 }
 
-func TestTheNewestEventsOfManyStreams(t *testing.T) { // not in parallel: it counts what the process allocates
+func TestNewest_ManyStreams(t *testing.T) { // not in parallel: it counts what the process allocates
 	l := New()
 	const streams, events, limit = 100, 30, 7
 	fill(l, streams, events)
@@ -86,7 +86,7 @@ func TestTheNewestEventsOfManyStreams(t *testing.T) { // not in parallel: it cou
 	}
 }
 
-func TestTheAlarmRingsOnceUntilItIsHeard(t *testing.T) {
+func TestAlarm_RingsOnce(t *testing.T) {
 	l := New()
 	l.Alarm = Limits{MaxPerStream: -1, MaxEvents: 100, MaxBytes: -1}.Alarm()
 	publish := func(session string, n int) {

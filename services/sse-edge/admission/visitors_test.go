@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestVisitorsRememberTheLastRequest(t *testing.T) {
+func TestVisitors_LastRequest(t *testing.T) {
 	v, noon := newVisitors(), time.Unix(1e9, 0)
 	v.note("a", noon)
 	v.note("a", noon.Add(time.Minute))
@@ -19,7 +19,7 @@ func TestVisitorsRememberTheLastRequest(t *testing.T) {
 }
 
 // What is forgotten may have been asked for until the half that it was in was closed.
-func TestAMillionVisitorsTakeBoundedMemoryAndNobodyIsForgottenForCertain(t *testing.T) {
+func TestVisitors_Million(t *testing.T) {
 	v, now := newVisitors(), int64(1e9)
 	last := map[string]int64{}
 	for i := range 1_000_000 {

@@ -57,7 +57,7 @@ func streamOf(stream string) window.Place { return window.Place{Session: "s", St
 
 // After a roll-back the log is of the new life at once, and the window when its tail
 // has started again. What is read of both in between must not be taken for one.
-func TestALogThatIsAheadOfItsWindowByAGenerationIsWaitedFor(t *testing.T) {
+func TestRead_WindowLagsAGeneration(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
 	last := f.Publish("a", 5)
@@ -200,7 +200,7 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 }
 
 // Another edge was faster, and what it showed was lost before this one has seen it.
-func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
+func TestRead_RollbackBehindWindow(t *testing.T) {
 	w := caughtUp(1 << 20)
 	w.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a"}, Valid: true, Sequence: 1, Time: time.Unix(0, 1), Type: "message", Data: []byte("1")}, 0)
 	ahead, level := InMemory(w, streamOf("a"), 5), InMemory(w, streamOf("a"), 1)
@@ -219,7 +219,7 @@ func TestAReaderAheadOfTheWindowHearsOfARollBackBehindTheWindow(t *testing.T) {
 	}
 }
 
-func TestBackfillsTakeTurns(t *testing.T) {
+func TestBackfill_TakesTurns(t *testing.T) {
 	turns := make(chan struct{}, 1)
 	first := &Partition{window: caughtUp(1 << 10), turns: turns}
 	second := &Partition{number: 1, window: caughtUp(1 << 10), turns: turns}

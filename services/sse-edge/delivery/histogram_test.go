@@ -21,7 +21,7 @@ func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
 	return m.GetHistogram()
 }
 
-func TestDeliveryIsAHistogram(t *testing.T) {
+func TestMetrics_Histogram(t *testing.T) {
 	d := newDelivery()
 	var w times
 	d.add(&w)

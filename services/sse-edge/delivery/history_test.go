@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/inspect"
 )
 
-func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
+func TestDiary_Bounded(t *testing.T) {
 	d := newHistory()
 	gap := happening{what: inspect.Gapped, where: window.Place{Session: "s", Stream: "a"}, reason: "trimmed", certain: true}
 	d.note(gap)
@@ -48,7 +48,7 @@ func TestADiaryIsBoundedAndKnowsWhatItForgot(t *testing.T) {
 
 // A gap on a session's flow says of which stream it is, and an ID that cannot be read
 // asked for nothing.
-func TestAGapSaysWhoseItIs(t *testing.T) {
+func TestGap_Text(t *testing.T) {
 	d := newHistory()
 	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, Subscriber: window.Subscriber{Cursor: 9}}
 	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}} {

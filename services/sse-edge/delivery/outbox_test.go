@@ -20,7 +20,7 @@ import (
 
 // What a socket took and the rest that is cut together are whole blocks, and the
 // cursor goes back to just what they hold.
-func TestOutboxIsCutBetweenBlocks(t *testing.T) {
+func TestOutbox_CutBetweenBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := emptyWindow(16 << 10)
 		at := window.Place{Session: "s", Stream: "a"}
@@ -101,7 +101,7 @@ func messageAt(sequence uint64, at window.Place, data string) eventlog.Entry {
 	}
 }
 
-func TestFramesAreJoinedOnlyWithinASegment(t *testing.T) {
+func TestOutbox_JoinsFrames(t *testing.T) {
 	w := emptyWindow(16 << 10) // segments of 1 KiB
 	at := window.Place{Session: "s", Stream: "a"}
 	for n := uint64(1); n <= 60; n++ {

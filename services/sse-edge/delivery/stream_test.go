@@ -10,7 +10,7 @@ import (
 	"rejoin/services/sse-edge/window"
 )
 
-func TestATokenOfAnHourWarnsAMinuteBefore(t *testing.T) {
+func TestToken_Warning(t *testing.T) {
 	now := time.Now()
 	st := &Stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
 	if due := st.due(); !due.Equal(st.warnAt) {
@@ -37,7 +37,7 @@ func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 	}
 }
 
-func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T) {
+func TestHeartbeat_GapIsOwed(t *testing.T) {
 	st := NewSSE(&Streams{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{}, false)
 	st.Reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
 	if b := string(st.Format.Heartbeat()); b != ":\n\n" {
@@ -49,7 +49,7 @@ func TestAHeartbeatDoesNotMoveTheCursorOverAGapThatIsStillToBeTold(t *testing.T)
 	}
 }
 
-func TestAFilterShowsWhatItNames(t *testing.T) {
+func TestFilter_Shows(t *testing.T) {
 	const (
 		progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`
 		warning  = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":"x"}}`

@@ -45,7 +45,7 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Streams, *tracetest.InMemory
 	return s, spans
 }
 
-func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
+func TestSpans_FirstDeliveries(t *testing.T) {
 	s, spans := newTraced(t, sdk.ParentBased(sdk.NeverSample()))
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "01"), 0)
@@ -71,7 +71,7 @@ func TestOfManyDeliveriesOfAnEventTheFirstHaveSpans(t *testing.T) {
 	}
 }
 
-func TestAnEdgeWhoseSamplerSaysNoMakesNoSpans(t *testing.T) {
+func TestSpans_NotSampled(t *testing.T) {
 	s, spans := newTraced(t, sdk.NeverSample())
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "01"), 0)

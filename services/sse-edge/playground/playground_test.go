@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/web/pages/pagestest"
 )
 
-func TestThePageWorksInABrowser(t *testing.T) {
+func TestPage_Browser(t *testing.T) {
 	html := pagestest.Check(t, playground.Routes(), "/rejoin.js")["/"]
 	for _, id := range []string{
 		"session", "stream", "connect", "cut", "resume", "publish", "auto", "message", "state", "cursor", "events",

@@ -6,7 +6,7 @@ import (
 )
 
 // The tests of what needs no server are in tests/, for Node's own test runner.
-func TestTheClientsOwnTestsPass(t *testing.T) {
+func TestClient_NodeTests(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
 	if err != nil {

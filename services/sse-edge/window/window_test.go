@@ -180,7 +180,7 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 	})
 }
 
-func TestWindowStaysWithinItsBudget(t *testing.T) {
+func TestWindow_Budget(t *testing.T) {
 	const budget = 64 << 10
 	w := newTestWindow(budget)
 	for n := uint64(1); n <= 5000; n++ {
@@ -203,7 +203,7 @@ func TestWindowStaysWithinItsBudget(t *testing.T) {
 
 // Chains of streams without readers go with their last event, or the window
 // would grow with every stream there ever was.
-func TestWindowForgetsStreams(t *testing.T) {
+func TestWindow_ForgetsStreams(t *testing.T) {
 	w := newTestWindow(32 << 10)
 	for n := uint64(1); n <= 20000; n++ {
 		w.Append(message(n, streamOf(fmt.Sprint("s", n), "a"), `{}`), 0)
@@ -287,7 +287,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 }
 
 // The marker comes behind the last event, and must not keep the chain.
-func TestAWindowForgetsWhatHasEnded(t *testing.T) {
+func TestWindow_ForgetsEndedStreams(t *testing.T) {
 	w := newTestWindow(16 << 10)
 	for n := uint64(1); n < 4000; n += 2 {
 		at := streamOf(fmt.Sprint("s", n), "a")
@@ -300,7 +300,7 @@ func TestAWindowForgetsWhatHasEnded(t *testing.T) {
 	}
 }
 
-func TestAWindowOfMarkersAloneIsBoundedToo(t *testing.T) {
+func TestWindow_MarkersAlone(t *testing.T) {
 	for _, kind := range []event.Kind{event.End, event.Clear, event.Trim} {
 		t.Run(kind.String(), func(t *testing.T) {
 			w := newTestWindow(64 << 10)
@@ -316,7 +316,7 @@ func TestAWindowOfMarkersAloneIsBoundedToo(t *testing.T) {
 	}
 }
 
-func TestWindowTellsWhereTheTailJumped(t *testing.T) {
+func TestWindow_TailJumps(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b := streamOf("s", "a"), streamOf("s", "b")
 	w.Append(message(1, a, `1`), 0)
@@ -471,7 +471,7 @@ func TestWindow_Copies(t *testing.T) {
 	}
 }
 
-func TestWaitWakesOnlyItsStream(t *testing.T) {
+func TestWait_WakesOnlyItsStream(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b := streamOf("s", "a"), streamOf("s", "b")
 	ra, rb, flow := subscriberAt(w, a, 0), subscriberAt(w, b, 0), subscriberAt(w, Place{Session: "s"}, 0)
@@ -496,7 +496,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func TestFramePartsUndoFrames(t *testing.T) {
+func TestFrameParts_Inverse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := rapid.StringMatching(`[a-z{}:"\n]{0,40}`).Draw(t, "data")
 		typ := rapid.SampledFrom([]string{"message", "progress", "data: x"}).Draw(t, "type")
@@ -565,7 +565,7 @@ func stateOf(gens ...event.Generation) eventlog.State {
 	return eventlog.State{Birth: "b", Generations: append([]event.Generation{{ID: "b", Start: 1}}, gens...)}
 }
 
-func TestAWindowOfALifeThatWasRolledBackTakesNoGenerationOfTheNext(t *testing.T) {
+func TestWindow_RolledBackLife(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	w.Extend(stateOf(event.Generation{ID: "first", Start: 1}), false)
 	w.Append(message(1, streamOf("s", "a"), "1"), 0)
@@ -594,7 +594,7 @@ func sampledMessage(sequence uint64, at Place, flags string) eventlog.Entry {
 	return e
 }
 
-func TestAWindowRemembersOnlySampledEventsAndNotAllOfThem(t *testing.T) {
+func TestWindow_SampledEvents(t *testing.T) {
 	w, at := newTestWindow(64<<20), streamOf("s", "t")
 	const events = 3 * maxTrails
 	for n := uint64(1); n <= events; n++ {
