@@ -17,9 +17,8 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
-	"rejoin/shared/waittest"
-
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in the test of its being killed")

@@ -12,12 +12,11 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/rpc"
 )
 
-// asked is a request that has no response yet.
-type asked struct {
+// openRequest is a request that has no response yet.
+type openRequest struct {
 	id        json.RawMessage
 	key       string // idKey
 	cancelled bool
@@ -34,29 +33,29 @@ type cursor struct {
 // call is a body of requests whose responses go to one stream. One goroutine serves it,
 // and calls take, moved, fail and leave; the rest is safe for concurrent use.
 type call struct {
-	held   *held
-	stream string
-	began  time.Time
-	out    *writer
-	reply  chan rpc.Answer // holds the client's immediate answer
+	session *clientSession
+	stream  string
+	began   time.Time
+	out     *writer
+	reply   chan rpc.Answer // holds the client's immediate answer
 
 	mu      sync.Mutex
-	open    []asked
+	open    []openRequest
 	told    bool
 	at      cursor
-	stored  uint64    // the sequence of the log's last event
-	again   [][]byte  // what the log had behind at when the call was taken over
-	reading *patience // nil while nothing is waited for
+	stored  uint64     // the sequence of the log's last event
+	again   [][]byte   // what the log had behind at when the call was taken over
+	reading *idleTimer // nil while nothing is waited for
 }
 
-func newCall(h *held, stream string, ids []json.RawMessage) *call {
+func newCall(h *clientSession, stream string, ids []json.RawMessage) *call {
 	c := &call{
-		held: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, h.life, stream),
+		session: h, stream: stream, began: time.Now(), out: newWriter(h.service, h.name, h.life, stream),
 		reply: make(chan rpc.Answer, 1),
 	}
 	c.out.over = h.over
 	for _, id := range ids {
-		c.open = append(c.open, asked{id: id, key: upstream.IDKey(id)})
+		c.open = append(c.open, openRequest{id: id, key: upstream.IDKey(id)})
 	}
 	return c
 }
@@ -94,7 +93,7 @@ func (c *call) waitsFor(id []byte) bool {
 	key := upstream.IDKey(id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.open, func(a asked) bool { return a.key == key })
+	return slices.ContainsFunc(c.open, func(a openRequest) bool { return a.key == key })
 }
 
 // last reports whether only the response to this request is missing.
@@ -184,7 +183,7 @@ func (c *call) take(it item) error {
 		return nil
 	}
 	if c.repeated(it.data) {
-		c.held.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
+		c.session.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
 	}
 	if m.IsResponse() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
@@ -199,7 +198,7 @@ func (c *call) take(it item) error {
 			return nil
 		}
 		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil)
-		c.held.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
 		sequence, err = c.put(it)
 	}
 	if err != nil {
@@ -216,12 +215,12 @@ func (c *call) take(it item) error {
 
 // put stores an event. It continues when the session ends, whose close ends it, but not
 // when the service does.
-func (c *call) put(it item) (uint64, error) { return c.out.put(c.held.service.life, it) }
+func (c *call) put(it item) (uint64, error) { return c.out.put(c.session.service.life, it) }
 
 // drop notes that a message is not stored.
 func (c *call) drop(reason string, err error) {
-	c.held.service.metrics.dropped.WithLabelValues(reason).Inc()
-	c.held.service.log.Warn("a message of the MCP server is left out", "session", c.held.name, "stream", c.stream, "reason", err)
+	c.session.service.metrics.dropped.WithLabelValues(reason).Inc()
+	c.session.service.log.Warn("a message of the MCP server is left out", "session", c.session.name, "stream", c.stream, "reason", err)
 }
 
 // over ends a call that nothing is waited for any more. why is nil when all is answered.
@@ -241,7 +240,7 @@ func (c *call) over(why error) {
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, errCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), failLost)
 	default:
-		c.held.service.log.Warn("a request has lost its MCP server", "session", c.held.name, "stream", c.stream, "error", why)
+		c.session.service.log.Warn("a request has lost its MCP server", "session", c.session.name, "stream", c.stream, "error", why)
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), failLost)
 	}
 }
@@ -258,7 +257,7 @@ func (c *call) fail(code int, text, reason string) {
 		c.close()
 		return
 	}
-	c.held.service.metrics.failures.WithLabelValues(reason).Inc()
+	c.session.service.metrics.failures.WithLabelValues(reason).Inc()
 	for _, id := range open {
 		data := rpc.ErrorMessage(id, code, text, nil)
 		if _, err := c.put(item{data: data, final: c.last(id)}); err != nil {
@@ -271,11 +270,11 @@ func (c *call) fail(code int, text, reason string) {
 // close ends the stream in the log without a message. Nothing may be put after it: the
 // events of a call have their fence on the session's seal, not on the stream's end.
 func (c *call) close() {
-	s := c.held.service
+	s := c.session.service
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
 	defer cancel()
-	if err := s.backend.Log.EndStream(ctx, c.held.name, c.held.life, c.stream); err != nil {
-		s.log.Warn("the stream of a cancelled request is not ended", "session", c.held.name, "stream", c.stream, "error", err)
+	if err := s.backend.Log.EndStream(ctx, c.session.name, c.session.life, c.stream); err != nil {
+		s.log.Warn("the stream of a cancelled request is not ended", "session", c.session.name, "stream", c.stream, "error", err)
 	}
 }
 
@@ -300,8 +299,8 @@ func (c *call) refuse(a rpc.Answer) {
 }
 
 // wait begins to wait for the upstream, for CallTimeout; see [newPatience].
-func (c *call) wait(ctx context.Context) (context.Context, *patience) {
-	ctx, p := newPatience(ctx, time.Duration(c.held.service.cfg.CallTimeout))
+func (c *call) wait(ctx context.Context) (context.Context, *idleTimer) {
+	ctx, p := newIdleTimer(ctx, time.Duration(c.session.service.cfg.CallTimeout))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p

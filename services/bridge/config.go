@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"rejoin/services/bridge/upstream"
-
 	"github.com/mattn/go-shellwords"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/session"
 )
 

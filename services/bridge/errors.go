@@ -1,6 +1,10 @@
 package bridge
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
 var ErrNoUpstream = errors.New("--upstream is missing")
@@ -23,3 +27,21 @@ var (
 	// errClosed is returned when the log takes no more of a stream.
 	errClosed = errors.New("the stream is closed")
 )
+
+// The pauses between two attempts.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// retry calls try until it succeeds, or ctx ends, and returns ctx's error then.
+func retry(ctx context.Context, try func() error) error {
+	for pause := firstPause; try() != nil; pause = min(2*pause, lastPause) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/bridge/upstream"
-
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -51,7 +50,7 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
 	eventually(t, "the ID has come", func() bool {
-		c := first.held(name).call(stream)
+		c := first.session(name).call(stream)
 		return c != nil && c.cursor().ID != ""
 	})
 	first.stop()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/rpc"
 )
 
@@ -24,7 +23,7 @@ const (
 // listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
 func (r *remote) listen(ctx context.Context, c *call, client func() http.Header) {
-	ctx, p := newPatience(ctx, 0)
+	ctx, p := newIdleTimer(ctx, 0)
 	defer p.over()
 	pause := listenPause
 	for {
@@ -32,7 +31,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone):
-			c.held.finish(upstream.ErrGone)
+			c.session.finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrNoStream):
 			return
@@ -64,7 +63,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		if ctx.Err() != nil {
 			return
 		}
-		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.held.name, "stream", c.stream, "in", next.String(), "error", err)
+		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.session.name, "stream", c.stream, "in", next.String(), "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -75,4 +74,4 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 }
 
 // newStandalone returns what stores a session's standalone stream.
-func newStandalone(h *held) *call { return newCall(h, rpc.Standalone, nil) }
+func newStandalone(h *clientSession) *call { return newCall(h, rpc.Standalone, nil) }

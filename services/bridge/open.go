@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -66,7 +65,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		w.trace = c.Trace
 		if _, err := w.put(ctx, item{data: d.response, final: true}); err != nil {
 			s.log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
-			if h := s.held(c.Session); h != nil {
+			if h := s.session(c.Session); h != nil {
 				h.finish(errEnded)
 			}
 			return upstream.About(upstream.Busy("the response cannot be stored now"), []json.RawMessage{id})
@@ -75,17 +74,17 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	return rpc.Answer{Status: http.StatusOK, Data: d.response}
 }
 
-// dialled is a session at the upstream, or why there is none.
-type dialled struct {
-	up       peer // nil when the response is an error
-	attach   func(*held)
+// connected is a session at the upstream, or why there is none.
+type connected struct {
+	up       mcpServer // nil when the response is an error
+	attach   func(*clientSession)
 	id       string // the upstream's own name of the session
 	version  string
 	response []byte
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
-func (d *dialled) readVersion(m rpc.Message) error {
+func (d *connected) readVersion(m rpc.Message) error {
 	if m.Error != nil {
 		d.up = nil
 		return nil
@@ -99,18 +98,18 @@ func (d *dialled) readVersion(m rpc.Message) error {
 }
 
 // dialHTTP posts an initialize request. An answer that is no success is the client's.
-func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
+func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
 	r := &remote{service: s, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)
 	if refused != nil {
-		return dialled{}, refused
+		return connected{}, refused
 	}
 	r.id = resp.Header.Get(upstream.HeaderSession)
 	m, data, err := s.response(resp, id)
 	if !s.run(func() { upstream.Finish(resp) }) { // a server may leave the stream open
 		_ = resp.Body.Close()
 	}
-	d := dialled{up: r, id: r.id, response: data}
+	d := connected{up: r, id: r.id, response: data}
 	if err == nil {
 		err = d.readVersion(m)
 	}
@@ -121,20 +120,20 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	if err != nil || d.up == nil {
 		s.run(func() { r.close(s.life, c.Header) })
 	}
-	return d, s.undialled(err)
+	return d, s.connectError(err)
 }
 
 // dialStdio starts a process and hands it the initialize request.
-func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (dialled, *rpc.Answer) {
+func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
 	u, err := startStdio(s, c.Session, clientOf(c))
 	if errors.Is(err, errBusy) {
 		a := upstream.Busy(errBusy.Error())
-		return dialled{}, &a
+		return connected{}, &a
 	}
 	if err != nil {
-		return dialled{}, s.undialled(err)
+		return connected{}, s.connectError(err)
 	}
-	d := dialled{up: u, attach: u.attach}
+	d := connected{up: u, attach: u.attach}
 	var m rpc.Message
 	if d.response, err = u.initialize(ctx, id, c.Data); err == nil {
 		if m, err = rpc.ParseMessage(d.response); err == nil {
@@ -144,11 +143,11 @@ func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage)
 	if err != nil || d.up == nil {
 		u.process.Stop()
 	}
-	return d, s.undialled(err)
+	return d, s.connectError(err)
 }
 
-// undialled makes an answer of what went wrong; nil of nothing.
-func (s *Service) undialled(err error) *rpc.Answer {
+// connectError makes an answer of what went wrong; nil of nothing.
+func (s *Service) connectError(err error) *rpc.Answer {
 	if err == nil {
 		return nil
 	}
@@ -190,7 +189,7 @@ func newRecord(c rpc.Call, metadata json.RawMessage) session.Record {
 }
 
 // register opens the session in the log, begins to answer for it and returns its life.
-func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life string, err error) {
+func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
 	var meta metadata
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, d.id, d.version
 	data, err := json.Marshal(meta)
@@ -201,7 +200,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d dialled) (life str
 	if err != nil {
 		return "", err
 	}
-	h := newHeld(s, c.Session, rec.Life, clientOf(c), d.up)
+	h := newClientSession(s, c.Session, rec.Life, clientOf(c), d.up)
 	h.remember(c.Header)
 	if d.attach != nil {
 		d.attach(h)

@@ -9,10 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"rejoin/services/bridge/upstream"
-
 	"pgregory.net/rapid"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"

@@ -52,7 +52,7 @@ func (s *Service) openRecords(ctx context.Context) (*records, error) {
 		return nil, err
 	}
 	r := &records{service: s, js: js, written: map[string]record{}}
-	return r, keepTrying(ctx, func() (err error) {
+	return r, retry(ctx, func() (err error) {
 		r.kv, err = bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
 			Bucket: rpc.CallsBucket, Description: "Rejoin: calls that bridges work on",
 			Replicas: s.backend.Log.Settings().Replicas, LimitMarkerTTL: recordMarkerTTL,
@@ -66,7 +66,7 @@ func (s *Service) openRecords(ctx context.Context) (*records, error) {
 
 // load returns all records of all bridges. It tries until ctx ends.
 func (r *records) load(ctx context.Context) (all map[string]record, err error) {
-	err = keepTrying(ctx, func() error {
+	err = retry(ctx, func() error {
 		all = map[string]record{}
 		whole, done := context.WithCancel(ctx)
 		defer done()
@@ -105,7 +105,7 @@ func (r *records) run() {
 func (r *records) writeAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), recordWrite)
 	defer cancel()
-	if err := keepTrying(ctx, func() error { return r.write(true) }); err != nil {
+	if err := retry(ctx, func() error { return r.write(true) }); err != nil {
 		r.service.log.Warn("open calls are not written down")
 	}
 }
@@ -118,7 +118,7 @@ func (r *records) write(all bool) error {
 	now := time.Now()
 	open := map[string]bool{}
 	for _, c := range r.service.streams() {
-		key, at := recordKey(c.held.name, c.stream), c.cursor()
+		key, at := recordKey(c.session.name, c.stream), c.cursor()
 		open[key] = true
 		last, was := r.written[key]
 		switch {

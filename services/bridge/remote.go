@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/rpc"
 )
 
@@ -78,7 +77,7 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound {
-			c.held.finish(upstream.ErrGone)
+			c.session.finish(upstream.ErrGone)
 		}
 		c.refuse(*refused)
 	}
@@ -90,7 +89,7 @@ func (r *remote) finish(c *call, client http.Header, why error) {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
-		c.held.finish(upstream.ErrGone)
+		c.session.finish(upstream.ErrGone)
 	}
 	c.over(why)
 }
@@ -107,7 +106,7 @@ func (r *remote) cancel(c *call, client http.Header) {
 
 // follow stores the messages of an answer, and of what it is resumed with, until all
 // requests are answered. The error says why they never will be.
-func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.Header, resp *http.Response) error {
+func (r *remote) follow(ctx context.Context, p *idleTimer, c *call, client http.Header, resp *http.Response) error {
 	pause := firstPause
 	for {
 		b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
@@ -140,7 +139,7 @@ func (r *remote) follow(ctx context.Context, p *patience, c *call, client http.H
 
 // read stores the messages of an answer, and reports whether there were any. It returns
 // when all requests of c are answered, or with the reason why it cannot go on.
-func (r *remote) read(p *patience, c *call, b *upstream.Body) (came bool, err error) {
+func (r *remote) read(p *idleTimer, c *call, b *upstream.Body) (came bool, err error) {
 	for {
 		in, err := b.Next()
 		if err != nil {
@@ -149,7 +148,7 @@ func (r *remote) read(p *patience, c *call, b *upstream.Body) (came bool, err er
 		}
 		if len(in.Messages) == 0 {
 			c.moved(b.LastID())
-			continue // no message: the patience runs on
+			continue // no message: the timer runs on
 		}
 		p.came()
 		for i, data := range in.Messages {

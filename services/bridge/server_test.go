@@ -9,10 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"rejoin/services/bridge/upstream"
-
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
 

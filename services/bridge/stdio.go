@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/rpc"
 )
 
@@ -20,33 +19,33 @@ import (
 // message a line (MCP 2025-11-25, transports, stdio). It is safe for concurrent use.
 //
 //	startStdio ──▶ read: one goroutine, stores what the process writes, in its order
-//	           └─▶ mind: one, ends the process with the service, and the session with the process
+//	           └─▶ watchProcess: one, ends the process with the service, and the session with the process
 //
 // A call belongs to read while that has its turn, and to serve at the end.
 type stdio struct {
 	service *Service
 	process *upstream.Process
-	writing chan struct{} // holds a token while somebody writes
-	first   chan []byte   // the response to initialize
-	opening string        // idKey of initialize
-	held    *held         // set before attached is closed
-	ready   chan struct{} // closed when held is set
-	over    chan struct{} // closed when nothing more will be read
+	writing chan struct{}  // holds a token while somebody writes
+	first   chan []byte    // the response to initialize
+	opening string         // idKey of initialize
+	session *clientSession // set before attached is closed
+	ready   chan struct{}  // closed when session is set
+	over    chan struct{}  // closed when nothing more will be read
 
 	mu    sync.Mutex
 	gone  bool // the process has ended
-	calls []*spoken
+	calls []*stdioCall
 }
 
-// spoken is an open call of a process.
-type spoken struct {
+// stdioCall is an open call of a process.
+type stdioCall struct {
 	*call
 	turn     chan struct{}   // holds a token while somebody stores for the call, and guards ended
 	ended    bool            // nothing more is stored
 	done     chan struct{}   // closed when all is answered
 	keys     map[string]bool // of its requests
 	tokens   map[string]bool // idKeys of the progress tokens that they carried
-	patience *patience
+	patience *idleTimer
 }
 
 // startStdio starts a process and its session, of a client's share, without telling it
@@ -67,7 +66,7 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 	}
 	if !s.run(func() {
 		defer s.running.leave(client)
-		u.mind()
+		u.watchProcess()
 	}) {
 		p.Stop()
 		p.CloseAll()
@@ -77,9 +76,9 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 	return u, nil
 }
 
-// mind stops the process when the service stops or when it has ended or closed its
+// watchProcess stops the process when the service stops or when it has ended or closed its
 // output, and ends the session then.
-func (u *stdio) mind() {
+func (u *stdio) watchProcess() {
 	var reading sync.WaitGroup
 	reading.Go(u.read)
 	select {
@@ -93,7 +92,7 @@ func (u *stdio) mind() {
 	u.process.CloseAll()
 	u.mu.Lock()
 	u.gone = true
-	h := u.held
+	h := u.session
 	u.mu.Unlock()
 	if h != nil {
 		h.finish(upstream.ErrExited)
@@ -101,9 +100,9 @@ func (u *stdio) mind() {
 }
 
 // attach makes the session that the process belongs to known.
-func (u *stdio) attach(h *held) {
+func (u *stdio) attach(h *clientSession) {
 	u.mu.Lock()
-	u.held = h
+	u.session = h
 	gone := u.gone
 	u.mu.Unlock()
 	close(u.ready)
@@ -211,8 +210,8 @@ func (u *stdio) close(context.Context, http.Header) {
 }
 
 // begin makes a call known to read, unless one of its requests' IDs is in use.
-func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
-	s := &spoken{
+func (u *stdio) begin(c *call, p *idleTimer, data []byte) (*stdioCall, bool) {
+	s := &stdioCall{
 		call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
 	}
@@ -228,7 +227,7 @@ func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
 			continue
 		}
 		key := upstream.IDKey(m.ID)
-		if slices.ContainsFunc(u.calls, func(other *spoken) bool { return other.keys[key] }) {
+		if slices.ContainsFunc(u.calls, func(other *stdioCall) bool { return other.keys[key] }) {
 			return nil, false
 		}
 		s.keys[key] = true
@@ -240,8 +239,140 @@ func (u *stdio) begin(c *call, p *patience, data []byte) (*spoken, bool) {
 	return s, true
 }
 
-func (u *stdio) forget(s *spoken) {
+func (u *stdio) forget(s *stdioCall) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.calls = slices.DeleteFunc(u.calls, func(other *spoken) bool { return other == s })
+	u.calls = slices.DeleteFunc(u.calls, func(other *stdioCall) bool { return other == s })
+}
+
+// read stores what the process writes, until its output ends.
+func (u *stdio) read() {
+	defer close(u.over)
+	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.service.maxBytes())
+	var own *call
+	for {
+		var skim upstream.Skimmer
+		line, err := l.Next(skim.Add)
+		if errors.Is(err, upstream.ErrTooLarge) {
+			u.service.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
+			id := skim.Response()
+			if id == nil {
+				continue
+			}
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil), nil
+		}
+		if err != nil {
+			return
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		all, _, err := rpc.Messages(bytes.Clone(line))
+		if err != nil {
+			all = []json.RawMessage{bytes.Clone(line)}
+		}
+		for _, data := range all {
+			if u.isFirst(data) {
+				continue
+			}
+			select {
+			case <-u.ready:
+			case <-u.service.life.Done():
+				return
+			}
+			if own == nil {
+				own = newStandalone(u.session)
+			}
+			if u.store(data, own) != nil {
+				return
+			}
+		}
+	}
+}
+
+// isFirst hands the response to initialize over, and drops what comes before.
+func (u *stdio) isFirst(data []byte) bool {
+	u.mu.Lock()
+	opening := u.opening
+	u.mu.Unlock()
+	m, err := rpc.ParseMessage(data)
+	if opening == "" || err != nil || !m.IsResponse() || upstream.IDKey(m.ID) != opening {
+		return false
+	}
+	u.mu.Lock()
+	u.opening = ""
+	u.mu.Unlock()
+	u.first <- data
+	return true
+}
+
+// store stores a message on the stream that it belongs to. An error ends the reading.
+func (u *stdio) store(data []byte, own *call) error {
+	m, err := rpc.ParseMessage(data)
+	if err != nil {
+		own.drop(dropInvalid, err)
+		return nil
+	}
+	s := u.route(m)
+	if s == nil {
+		if m.IsResponse() {
+			own.drop(dropLate, errUnknownRequest)
+			return nil
+		}
+		return continueAfter(own.take(item{data: data}))
+	}
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.ended || s.call.done() {
+		own.drop(dropLate, errUnknownRequest)
+		return nil
+	}
+	s.patience.came()
+	defer s.patience.wait()
+	err = s.take(item{data: data})
+	if s.call.done() {
+		close(s.done)
+	}
+	return continueAfter(err)
+}
+
+// continueAfter leaves out errors that are about one stream alone.
+func continueAfter(err error) error {
+	if errors.Is(err, errClosed) {
+		return nil
+	}
+	return err
+}
+
+// route returns the call that a message belongs to; nil when it is about none, or about
+// one that is over.
+func (u *stdio) route(m rpc.Message) *stdioCall {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m.IsResponse() {
+		for _, s := range u.calls {
+			if s.keys[upstream.IDKey(m.ID)] {
+				return s
+			}
+		}
+		return nil
+	}
+	if token := m.Param("progressToken"); token != nil {
+		for _, s := range u.calls {
+			if s.tokens[upstream.IDKey(token)] {
+				return s
+			}
+		}
+	}
+	var only *stdioCall
+	for _, s := range u.calls {
+		switch {
+		case s.call.done(): // it is about to be forgotten
+		case only != nil:
+			return nil
+		default:
+			only = s
+		}
+	}
+	return only
 }

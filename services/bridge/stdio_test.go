@@ -18,11 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/bridge/upstream"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -130,21 +129,21 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 }
 
 func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
-	open := func() *spoken { return &spoken{call: &call{open: make([]asked, 1)}} }
-	answered := func() *spoken { return &spoken{call: &call{}} } // and not forgotten yet
+	open := func() *stdioCall { return &stdioCall{call: &call{open: make([]openRequest, 1)}} }
+	answered := func() *stdioCall { return &stdioCall{call: &call{}} } // and not forgotten yet
 	one := open()
 	m, err := rpc.ParseMessage([]byte(note(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		calls []*spoken
-		want  *spoken
+		calls []*stdioCall
+		want  *stdioCall
 	}{
-		{[]*spoken{one}, one},
-		{[]*spoken{answered(), one, answered()}, one},
-		{[]*spoken{one, open()}, nil},
-		{[]*spoken{answered()}, nil},
+		{[]*stdioCall{one}, one},
+		{[]*stdioCall{answered(), one, answered()}, one},
+		{[]*stdioCall{one, open()}, nil},
+		{[]*stdioCall{answered()}, nil},
 		{nil, nil},
 	} {
 		if u := (&stdio{calls: tt.calls}); u.route(m) != tt.want {

@@ -208,7 +208,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 	}
 	second := s.start(t, testConfig(up.URL))
 	eventually(t, "it has taken over", second.taken.Load)
-	if second.held(ended) != nil || second.held(open) == nil || second.metric(t, "takeovers_total") != 1 {
+	if second.session(ended) != nil || second.session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
 	}
 }
@@ -244,7 +244,7 @@ func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	h := in.held(name)
+	h := in.session(name)
 	if _, err := newStandalone(h).put(item{data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}

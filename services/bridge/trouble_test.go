@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/bridge/upstream"
-
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"

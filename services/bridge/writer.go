@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/tracing"
@@ -131,7 +130,7 @@ func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.life, Stream: w.stream, After: w.last, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes})
+	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.life, Stream: w.stream, After: w.last, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes})
 	if err != nil {
 		return 0, err
 	}

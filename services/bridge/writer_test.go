@@ -39,7 +39,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 func TestPublish_SessionEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
-	h := in.held(s.ready(t))
+	h := in.session(s.ready(t))
 	s.srv.Stop()
 	put := make(chan error, 1)
 	go func() {

@@ -2,8 +2,6 @@ package ingest
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -19,36 +17,6 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 		name, err := web.Param(c, "session")
 		return err != nil || grants.MayPublish(name)
 	}, h)
-}
-
-// admit returns the record of a message's session, if it is open. Without access control
-// the first message opens its session. With it, the session was created before, and to all
-// but its owner, who acts for the owner, and its members it is not there, open or not; who reaches NATS may publish to all that
-// are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
-// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
-func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
-	sessions := s.backend.Sessions
-	switch {
-	case !s.cfg.Access.On():
-		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
-			rec := session.New(m.session, "", nil, s.backend.Now())
-			rec.Client = m.client
-			if err := s.mayCreate(m.publisher); err != nil {
-				return session.Record{}, err
-			}
-			return s.create(ctx, rec, m.publisher)
-		})
-	case m.trusted:
-		rec, err = sessions.Learn(ctx, m.session)
-	case !time.Now().Before(m.grants.Expires): // while the body was still coming
-		return rec, auth.ErrExpired
-	default:
-		rec, err = sessions.Visible(ctx, m.session, usedBy(m.grants))
-	}
-	if err == nil && rec.State != session.Open {
-		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
-	}
-	return rec, err
 }
 
 // usedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
@@ -84,4 +52,25 @@ func mayManage(rec session.Record, grants auth.Grants) error {
 	default:
 		return session.ErrNotFound
 	}
+}
+
+// publisher returns whom the rates of a request are counted for: the token's subject, or the
+// client's address without access control.
+func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
+	if s.cfg.Access.On() {
+		return grants.Subject
+	}
+	return web.Counted(s.cfg.Clients.Address(c)).String()
+}
+
+// takeRate counts a message for its publisher; on NATS the publisher is unknown. The error is
+// a [*rateError].
+func (s *Service) takeRate(m message) error {
+	if m.trusted {
+		return nil
+	}
+	if wait := s.publishers.Take(m.publisher); wait > 0 {
+		return &rateError{"publisher", "messages", wait}
+	}
+	return nil
 }

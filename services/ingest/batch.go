@@ -28,22 +28,6 @@ type result struct {
 	problem *web.Problem // nil when it is stored
 }
 
-// store stores a batch and returns its summary. The error is what kept all of it from
-// being tried.
-func (s *Service) store(b *batch) (*summary, error) {
-	if err := b.template.checkNames(); err != nil {
-		return nil, err
-	}
-	sum := newSummary()
-	b.report = sum.add
-	end := b.run()
-	if nothing := sum.nothing(end); nothing != nil {
-		return nil, nothing
-	}
-	sum.end(end)
-	return sum, nil
-}
-
 // batch stores the messages of one request in their order, as a series of the log.
 // Acknowledgements are pipelined:
 //
@@ -281,4 +265,69 @@ func stops(p *web.Problem) bool {
 	default:
 		return p.Status >= 500
 	}
+}
+
+// maxErrors is how many messages a summary names that were not stored, and how many a batch may
+// have that are refused before they are handed to the log: behind those it stops.
+const maxErrors = 1000
+
+// longestPause is how long a batch is slowed down at a time: for one of its messages when
+// it is a text in NDJSON, which waits in its client, and else for all of them together.
+const longestPause = 10 * time.Second
+
+// errHalted is returned when a batch ends while it waits.
+var errHalted = errors.New("the batch ends")
+
+// send sends a message of the batch. The error is a [*rateError] when it would have to wait for too
+// long, or errHalted.
+func (b *batch) send(m message) (under *inFlight, err error) {
+	if b.slow == slowEach {
+		b.paused = 0
+	}
+	err = b.pace(func() error { return b.service.takeRate(m) })
+	if err == nil {
+		err = b.pace(func() (err error) {
+			under, err = b.service.send(b.ctx, m, b.service.cfg.AckTimeout)
+			return err
+		})
+	}
+	if errors.Is(err, eventlog.ErrEnded) {
+		return nil, errHalted
+	}
+	if err != nil && !errors.Is(err, errHalted) {
+		b.service.count(b.ctx, m, stored{}, err)
+	}
+	return under, err
+}
+
+// pace tries until what it tries is not refused for the rate any more.
+//
+// A batch over its rate returns its place among the publishes in flight and tries again, so
+// that what it knows of the session is never old when the publish begins.
+func (b *batch) pace(try func() error) error {
+	for {
+		err := try()
+		limited, ok := errors.AsType[*rateError](err)
+		if !ok || b.slow == slowNever || b.paused+limited.wait > longestPause {
+			return err
+		}
+		b.paused += limited.wait
+		if !b.pause(limited.wait) {
+			return errHalted
+		}
+	}
+}
+
+// pause reports whether the batch continues after d.
+func (b *batch) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-b.trouble:
+	case <-b.stopping:
+	case <-b.over:
+	}
+	return false
 }

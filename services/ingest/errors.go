@@ -3,6 +3,8 @@ package ingest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
@@ -121,4 +123,15 @@ func earlierAttempt(err error) string {
 		return "The message was not stored now; an earlier attempt with the same Idempotency-Key may have been stored before the end."
 	}
 	return ""
+}
+
+// rateError is returned when a publisher or a session has as many messages a second as it
+// may, or a client as many new sessions. wait is how long it is until there may be another one.
+type rateError struct {
+	of, what string
+	wait     time.Duration
+}
+
+func (e *rateError) Error() string {
+	return fmt.Sprintf("This %s has more %s a second than it may.", e.of, e.what)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -173,39 +172,6 @@ func (s *Service) answerSession(req micro.Request) {
 	}
 	s.respondJSON(req, answerOf(rec))
 }
-
-// visits are the requests that are being answered. Safe for concurrent use.
-type visits struct {
-	mu     sync.Mutex
-	closed bool
-	over   chan struct{} // closed with it
-	inside sync.WaitGroup
-}
-
-// enter reports whether there is still somebody to answer; leave follows then.
-func (v *visits) enter() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.closed {
-		v.inside.Add(1)
-	}
-	return !v.closed
-}
-
-func (v *visits) leave() { v.inside.Done() }
-
-// close refuses all later requests, and waits for those in progress.
-func (v *visits) close() {
-	v.mu.Lock()
-	v.closed = true
-	close(v.over)
-	v.mu.Unlock()
-	v.inside.Wait()
-}
-
-// arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
-// under way: most of --max-in-flight, so that single messages find a place.
-func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
 
 // answerArray stores an array when there is a place for it. A stop ends it where it is.
 func (s *Service) answerArray(ctx context.Context, req micro.Request, m message) {

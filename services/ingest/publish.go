@@ -6,33 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
-	"rejoin/shared/tracing"
 )
-
-// message is one event on its way into the log, whatever brought it here.
-type message struct {
-	session, stream string
-	eventType       string // the SSE event type, or empty
-	key             string // the idempotency key, or empty
-	keyIndex        uint64 // of the message among those with the key
-	trace           tracing.Context
-	publisher       string      // whom rates are counted for; empty on NATS
-	client          string      // who gets the session, if that is new; see [web.Clients.Client]
-	grants          auth.Grants // of who publishes it over HTTP
-	trusted         bool        // it came on NATS, whose access control is its own
-	batch           *batch      // that it is one of, or nil
-	data            []byte
-}
-
-// stored is a publisher's answer for an event in the log.
-type stored struct {
-	ID        string `json:"id"`
-	Duplicate bool   `json:"duplicate"`
-}
 
 // publish checks a message, registers its session on first use and stores the
 // event. It returns after JetStream's acknowledgement. It tries twice only when the
@@ -180,14 +157,6 @@ func (u *inFlight) whyEnded() error {
 	}
 }
 
-// mayBeRepeated adds errRepeated to what wraps [session.ErrClosed], when m has a key.
-func (m message) mayBeRepeated(err error) error {
-	if m.key != "" && errors.Is(err, session.ErrClosed) {
-		return fmt.Errorf("%w: %w", errRepeated, err)
-	}
-	return err
-}
-
 // takePlace takes a place among the publishes and closes under way. The error is errBusy.
 func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
 	select {
@@ -229,32 +198,6 @@ func (u *inFlight) releasePlace() {
 	u.service.givePlace()
 }
 
-// checkNames checks session and stream.
-func (m message) checkNames() error {
-	if err := event.CheckSession(m.session); err != nil {
-		return fmt.Errorf("session: %w", err)
-	}
-	if err := event.CheckStream(m.stream); err != nil {
-		return fmt.Errorf("stream: %w", err)
-	}
-	return nil
-}
-
-func (m message) check(maxBytes int) error {
-	if err := m.checkNames(); err != nil {
-		return err
-	}
-	if m.eventType != "" {
-		if err := event.CheckType(m.eventType); err != nil {
-			return err
-		}
-	}
-	if len(m.data) > maxBytes {
-		return eventlog.ErrTooLarge
-	}
-	return event.CheckMessage(m.data)
-}
-
 // open returns the record of a message's session. It may be older than the log: JetStream
 // refuses what comes after the end of its session or stream.
 func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
@@ -285,4 +228,27 @@ func generationOf(sequence uint64, generations []event.Generation) string {
 		}
 	}
 	return generations[0].ID
+}
+
+// stillOpen returns an error that wraps [session.ErrClosed] when a stream is among the
+// endings and the log says so too: it may have lost the end since.
+func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) error {
+	if !s.endings.Contains(ending{m.session, rec.Life, m.stream}) {
+		return nil
+	}
+	end := event.Subject{Partition: s.backend.Log.Partition(m.session), Session: m.session, Life: rec.Life, Stream: m.stream, Kind: event.End}
+	switch _, err := s.backend.Log.Last(ctx, end); {
+	case errors.Is(err, eventlog.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	default:
+		return m.mayBeRepeated(fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream))
+	}
+}
+
+// count counts and logs what became of a message.
+func (s *Service) count(ctx context.Context, m message, ack stored, err error) {
+	s.metrics.publishedAs(ack, err)
+	s.log.published(ctx, m, ack, err)
 }

@@ -1,4 +1,3 @@
-// Package ingest takes messages in over HTTP and writes them to the log.
 package ingest
 
 import (
@@ -14,43 +13,8 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
-	"rejoin/shared/tracing"
 	"rejoin/shared/web"
 )
-
-// Service is the ingest service. It is safe for concurrent use.
-//
-//	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
-//	                   │       publishes and waits for the acknowledgement: the
-//	                   │       order of a connection is the order in the log
-//	                   └─────▶ listen: requests on NATS, begun in their order in one
-//	                           goroutine for each session (lanes); of single messages
-//	                           each is answered in one of its own
-//
-// When Run's context ends, web.Serve ends first, then the answers on NATS.
-type Service struct {
-	cfg      Config
-	backend  *backend.Backend
-	metrics  *metrics
-	traces   *tracing.Traces
-	log      publishLog
-	inflight chan struct{} // one token for each publish and close
-	visits   visits        // of requests on NATS
-	places   *quota.Pool   // for these, MaxInFlight
-	lanes    lanes         // that they go in
-	arrays   chan struct{} // one token for each array on NATS that is being stored
-	// longArrays has a token for each array of more than shortArray bytes that is being checked.
-	longArrays chan struct{}
-	sessions   *session.Limits
-	streams    *openStreams
-	endings    endings
-	memory     *quota.Pool // that requests and results may take, in bytes
-	ids        *ids
-	// The rates of messages, and of new sessions; nil without a limit.
-	publishers, perSession, creators *web.Limiter[string]
-	app                              *fiber.App
-	ln                               net.Listener
-}
 
 // New opens the listener at cfg.IngestAddr and registers metrics and the readiness
 // check "nats". The backend must stay open until Run has returned.
@@ -126,4 +90,34 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.visits.close() // each is bounded by AckTimeout
 	return err
+}
+
+// ProgramConfig holds the flags of the program that runs nothing but ingest.
+type ProgramConfig struct {
+	daemon.Config
+	Backend  backend.Config          `embed:""`
+	Streams  session.StreamsOverride `embed:""`
+	Sessions session.LimitsConfig    `embed:""`
+	Ingest   Config                  `embed:""`
+	Access   web.AccessConfig        `embed:""`
+	Clients  web.ClientsConfig       `embed:""`
+}
+
+// Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
+func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	access, err := web.NewAccess(cfg.Access, env)
+	if err != nil {
+		return err
+	}
+	clients, err := web.NewClients(cfg.Clients)
+	if err != nil {
+		return err
+	}
+	cfg.Ingest.Access, cfg.Ingest.Clients, cfg.Ingest.Streams = access, clients, cfg.Streams
+	cfg.Ingest.Sessions = cfg.Sessions
+	return backend.Serve(ctx, cfg.Config, env, "ingest",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Open(ctx, cfg.Backend, "ingest", env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) { return New(cfg.Ingest, b, env) })
 }

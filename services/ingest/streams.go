@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"rejoin/shared/session"
 )
 
@@ -122,4 +124,19 @@ func (o *openStreams) tidy(known *sessionStreams, now time.Time) {
 			o.held--
 		}
 	}
+}
+
+// maxEndings bounds the endings that are remembered: some 4 MB.
+const maxEndings = 1 << 14
+
+// endings are the newest streams of which JetStream refused a message because they have
+// ended. An answer whose status is written before the first message is stored says 200, and
+// where it stopped; its repeat is to be refused with a status. It is safe for concurrent use.
+type endings struct{ *lru.Cache[ending, struct{}] }
+
+type ending struct{ session, life, stream string }
+
+func newEndings() endings {
+	cache, _ := lru.New[ending, struct{}](maxEndings) // fails only without a size
+	return endings{cache}
 }

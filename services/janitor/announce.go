@@ -8,11 +8,8 @@ import (
 	"time"
 
 	"rejoin/services/janitor/follow"
-
 	"rejoin/services/janitor/lease"
-
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 )
 

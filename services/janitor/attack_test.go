@@ -12,14 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/lease"
-
-	"rejoin/services/janitor/ledger"
-
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"

@@ -8,14 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/lease"
-
-	"rejoin/services/janitor/ledger"
-
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
 )

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"

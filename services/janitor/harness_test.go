@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/ledger"
-
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"

@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"rejoin/services/janitor/ledger"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"

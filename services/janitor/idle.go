@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	who "rejoin/shared/presence"
 	"rejoin/shared/session"
 )
@@ -25,7 +24,7 @@ const (
 	clockSkew = time.Minute
 )
 
-// vigil is what the registrar knows of sessions that may be idle, from one round to
+// idleTracker is what the registrar knows of sessions that may be idle, from one round to
 // the next. It is pure: no clock, no network.
 //
 // A session is closed when two rounds in a row have found it without events in the
@@ -35,7 +34,7 @@ const (
 //
 // A session that was never used may be idle for less time. In doubt it was used: when it was
 // created before known, when an edge remembers anybody, or did when it was asked before.
-type vigil struct {
+type idleTracker struct {
 	alone   map[string]uint64    // the revision of each session that was alone in the last round
 	present map[string]time.Time // when an edge last knew of somebody
 	edges   map[string]time.Time // when each edge last answered
@@ -61,7 +60,7 @@ func (c candidate) idle(in ledger.LoggedSession, lastEvent func(session.Record) 
 // candidates returns sessions to ask the edges about, as many as one question may
 // have: first those that were alone in the last round, then the others by name.
 // lastEvent says when a session's last event may have been stored.
-func (v *vigil) candidates(records []session.Record, inLog map[string]ledger.LoggedSession, limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
+func (v *idleTracker) candidates(records []session.Record, inLog map[string]ledger.LoggedSession, limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
@@ -96,7 +95,7 @@ func (v *vigil) candidates(records []session.Record, inLog map[string]ledger.Log
 }
 
 // rollCall reports whether the edges have not been asked for a while.
-func (v *vigil) rollCall(now time.Time) bool { return now.Sub(v.called) >= rollCallEvery }
+func (v *idleTracker) rollCall(now time.Time) bool { return now.Sub(v.called) >= rollCallEvery }
 
 // question asks for candidates.
 func question(asked []candidate) who.Question {
@@ -109,7 +108,7 @@ func question(asked []candidate) who.Question {
 
 // heard enters the edges' answers, or why there are none, and returns the candidates
 // that are alone for the second time.
-func (v *vigil) heard(asked []candidate, answers []who.Answer, err error, now time.Time) []candidate {
+func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, now time.Time) []candidate {
 	before := v.alone
 	v.alone, v.called = map[string]uint64{}, now
 	if v.edges == nil {
@@ -148,7 +147,7 @@ func (v *vigil) heard(asked []candidate, answers []who.Answer, err error, now ti
 
 // missing reports whether an edge has not answered now that did a while ago, and
 // forgets those that did not for longer.
-func (v *vigil) missing(now time.Time) (some bool) {
+func (v *idleTracker) missing(now time.Time) (some bool) {
 	for edge, at := range v.edges {
 		switch {
 		case now.Sub(at) >= edgeGone:

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
@@ -65,7 +64,7 @@ func TestIdle_Candidates(t *testing.T) {
 		{"it asks for more than it may", asks(-1), absent, 3 * day, 3 * day, everSince(day), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			v := vigil{present: map[string]time.Time{"s": midday.Add(-test.seen), "gone": midday}}
+			v := idleTracker{present: map[string]time.Time{"s": midday.Add(-test.seen), "gone": midday}}
 			last := func(session.Record) time.Time { return midday.Add(-test.last) }
 			got := v.candidates([]session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit(), last, midday)
 			if (len(got) == 1) != test.want {
@@ -143,7 +142,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := vigil{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known)}
+			v := idleTracker{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known)}
 			cfg := Config{IdleAfter: Age(max(test.idleFor, 24*time.Hour)), UnusedAfter: Age(time.Hour)}
 			if test.idleFor > 0 {
 				cfg.IdleAfter = Age(test.idleFor)
@@ -166,7 +165,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 			}
 		})
 	}
-	v := vigil{present: map[string]time.Time{}}
+	v := idleTracker{present: map[string]time.Time{}}
 	if v.heard(nil, nil, errors.New("away"), midday); !v.known.IsZero() {
 		t.Error("an edge that was not asked is known")
 	}
@@ -181,14 +180,14 @@ func TestIdle_PagesOfQuestions(t *testing.T) {
 	for i := range who.MaxSessions + 2 {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
-	v := vigil{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
+	v := idleTracker{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
 	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}
 }
 
-// A vigil hears the answers of several rounds, a minute apart.
+// A tracker hears the answers of several rounds, a minute apart.
 func TestIdle_Unconnected(t *testing.T) {
 	edge := func(name string, here ...int) who.Answer {
 		a := who.Answer{Edge: name}
@@ -216,7 +215,7 @@ func TestIdle_Unconnected(t *testing.T) {
 		"the only edge is gone":   {{answers: one}, {after: edgeGone - 1}, {after: 2 * time.Minute}, {want: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, now := vigil{present: map[string]time.Time{}}, midday
+			v, now := idleTracker{present: map[string]time.Time{}}, midday
 			asked := []candidate{{record: openRecord("a", time.Hour)}, {record: openRecord("b", time.Hour)}}
 			for i, r := range rounds {
 				now = now.Add(max(r.after, time.Minute))
@@ -229,7 +228,7 @@ func TestIdle_Unconnected(t *testing.T) {
 			}
 		})
 	}
-	v := vigil{present: map[string]time.Time{}}
+	v := idleTracker{present: map[string]time.Time{}}
 	asked := []candidate{{record: openRecord("a", time.Hour)}}
 	v.heard(asked, []who.Answer{edge("e", 0)}, nil, midday)
 	if got := v.present["a"]; !got.Equal(midday.Add(-5 * time.Second)) {
@@ -264,8 +263,8 @@ func TestIdle_UnusedSession(t *testing.T) {
 	cfg.IdleAfter, cfg.UnusedAfter = Age(24*time.Hour), Age(time.Second)
 	began := time.Now().Add(-2 * clockSkew)
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
-		s.registrar.vigil.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
-		s.registrar.vigil.known = began
+		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
+		s.registrar.idleness.known = began
 	})
 	r.play(t, "e", func(name string) bool { return name == "visited" })
 	r.create(t, "visited")
@@ -298,7 +297,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	cfg := quick()
 	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: 2 * time.Second}, cfg, func(s *Service) {
-		s.registrar.vigil.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
+		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 	})
 	r.play(t, "e", func(name string) bool { return name == "visited" })
 	for _, name := range []string{"alone", "visited", "busy"} {

@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"rejoin/services/janitor/follow"
-
 	"rejoin/services/janitor/lease"
-
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )

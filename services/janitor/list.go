@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 )

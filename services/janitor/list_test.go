@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/event"
 	"rejoin/shared/session"
 )

@@ -3,12 +3,10 @@ package janitor
 import (
 	"math"
 
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/ledger"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 )
 

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"strings"
 
-	"rejoin/services/janitor/ledger"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/janitor/follow"
-
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
@@ -27,7 +25,7 @@ type registrar struct {
 	patience   time.Duration // finishAfter
 	metrics    *metrics
 	logger     *slog.Logger
-	vigil      vigil
+	idleness   idleTracker
 }
 
 // run does them every interval until ctx ends.
@@ -94,15 +92,15 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 // there, and looks again when they have answered.
 func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]ledger.LoggedSession) []ledger.Duty {
 	limit := r.cfg.idleLimit()
-	asked := r.vigil.candidates(records, inLog, limit, r.lastEvent, r.now())
-	if len(asked) == 0 && !r.vigil.rollCall(r.now()) {
+	asked := r.idleness.candidates(records, inLog, limit, r.lastEvent, r.now())
+	if len(asked) == 0 && !r.idleness.rollCall(r.now()) {
 		return nil
 	}
 	answers, err := who.Ask(ctx, r.log.Conn(), question(asked), askWithin)
 	if err != nil && ctx.Err() == nil {
 		r.logger.Debug("no session is idle for certain", "error", err)
 	}
-	alone := r.vigil.heard(asked, answers, err, r.now())
+	alone := r.idleness.heard(asked, answers, err, r.now())
 	if len(alone) == 0 {
 		return nil
 	}

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/follow"
-
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/follow"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )

@@ -5,65 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
-	"time"
-
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/lease"
-
-	"rejoin/services/janitor/ledger"
 
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/adminpage"
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
-
-// Service is the janitor. It is safe for concurrent use. Any number may run in an
-// installation: one of them acts, the others keep their ledgers and stand by.
-//
-//	Run ──▶ lease         one goroutine and one for each term: who acts
-//	   ├──▶ tail, follow  two a partition: keep its ledger
-//	   ├──▶ roster        one: which servers of a cluster are there
-//	   └──▶ web.Serve     one a connection, if there is a listener
-//
-//	act ──▶ generations   one goroutine: a generation for the server that is connected,
-//	   │                  at once, or for those of a cluster; waits for nothing else
-//	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
-//	   │                  copies control entries, with up to 64 more, and moves the floors
-//	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
-//	   ├──▶ checker       one a partition: says in the log whether it is damaged
-//	   ├──▶ registrar     one: duties in the session registry
-//	   └──▶ setter        one: changes the log's limits
-//
-// What act starts ends with the lease, and the next term waits for it. When Run's
-// context ends, or one of them fails, all are told to stop, and Run returns when they
-// have. The ledgers are locked for moments and never across I/O.
-type Service struct {
-	cfg         Config
-	backend     *backend.Backend
-	logger      *slog.Logger
-	partitions  []*follow.Partition
-	lease       *lease.Lease
-	roster      *follow.Roster
-	generations *follow.Generations
-	sweeper     *sweeper
-	deleter     *deleter
-	checker     *follow.Checker
-	registrar   *registrar
-	setter      *setter
-	edges       *edges
-	app         *fiber.App
-	ln          net.Listener // nil without a listener of its own
-}
-
-// stopGrace is how long requests under way may take at the end.
-const stopGrace = 5 * time.Second
 
 // New opens the listener at cfg.JanitorAddr and registers metrics and the readiness
 // check "ledger". The backend must stay open until Run has returned.
@@ -207,4 +162,36 @@ func (s *Service) act(ctx context.Context) error {
 	err := s.setter.run(ctx)
 	stop()
 	return err
+}
+
+// ProgramConfig holds the flags of the program that runs nothing but the janitor.
+type ProgramConfig struct {
+	daemon.Config
+	Backend backend.Config          `embed:""`
+	Log     LogFlags                `embed:""`
+	Janitor Config                  `embed:""`
+	Streams session.StreamsOverride `embed:""`
+	Access  web.AccessConfig        `embed:""`
+}
+
+// Run creates what is missing of the log and the registry, then runs the service
+// until ctx ends; see [backend.Serve]. It is ready when the ledger is complete.
+func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	cfg.Janitor.Streams = cfg.Streams
+	if err := errors.Join(cfg.Janitor.Validate(), cfg.Log.Validate()); err != nil {
+		return err
+	}
+	access, err := web.NewAccess(cfg.Access, env)
+	if err != nil {
+		return err
+	}
+	cfg.Janitor.Access = access
+	return backend.Serve(ctx, cfg.Config, env, "janitor",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) {
+			cfg.Log.WarnOfDifferences(b.Log.Settings(), env.Log)
+			return New(cfg.Janitor, b, env)
+		})
 }

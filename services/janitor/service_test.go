@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/ledger"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 
-	"rejoin/services/janitor/lease"
-
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inbox"
 	"rejoin/shared/logset"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"

@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,12 +9,10 @@ import (
 	"maps"
 	"time"
 
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/ledger"
-
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
@@ -182,4 +181,153 @@ func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[le
 	case len(removed) > 0:
 		w.logger.Info("swept", attrs...)
 	}
+}
+
+// How long after an alarm the early trimming begins: as long as the last one
+// took, but not shorter or longer than these, nor than half of an interval. A session
+// that is written to without a pause is trimmed in many small steps; many sessions
+// that are over their limits are trimmed together.
+const (
+	alarmDelay    = 50 * time.Millisecond
+	alarmDelayMax = 250 * time.Millisecond
+)
+
+// setAlarms sets the alarms of all partitions; each sweep does it again, since the limits may change.
+func (w *sweeper) setAlarms() {
+	for _, p := range w.partitions {
+		p.With(func(l *ledger.Ledger) { l.Alarm = w.limits().Alarm() })
+	}
+}
+
+// trimEarly trims the sessions that hold too much, and makes room in partitions that are full.
+// What fails is tried again soon.
+func (w *sweeper) trimEarly(ctx context.Context) {
+	if !w.nc.IsConnected() {
+		w.alarmed()
+		return
+	}
+	begun := time.Now()
+	stopped := ctx
+	ctx, done := natsconn.While(ctx, w.nc)
+	defer done()
+	err := w.each(ctx, w.partitions, func(p *follow.Partition) error {
+		var over []string
+		p.With(func(l *ledger.Ledger) {
+			if l.Alarmed() && l.Through >= l.Stored {
+				over = l.Alarms()
+			}
+		})
+		var err error
+		if len(over) > 0 {
+			if err = w.announce(ctx, p, over, w.early); err != nil {
+				p.With(func(l *ledger.Ledger) { l.RingAgain(over) })
+				w.alarmed()
+			}
+			p.CaughtUp(ctx)
+		}
+		if state, _ := p.Log.State(p.Number); w.rules().Used(state.Bytes) > ledger.FullShare {
+			err = errors.Join(err, w.moveFloor(ctx, p))
+		}
+		return err
+	})
+	took := time.Since(begun)
+	w.metrics.sweep.Observe(took.Seconds())
+	w.delay = min(max(took, alarmDelay), alarmDelayMax, w.cfg.Interval/2)
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		w.delay = min(alarmDelayMax, w.cfg.Interval/2)
+		w.report(stopped, took, w.early, err)
+		clear(w.early)
+	}
+}
+
+// askPatience is how long a request for a sweep waits until one begins: the one
+// before may have much to delete.
+const askPatience = 10 * time.Second
+
+// errNoSweep is returned when no sweep begins within askPatience: another one runs,
+// or this janitor does not sweep.
+var errNoSweep = errors.New("no sweep begins")
+
+// ask asks the sweeper for a sweep: it is where the answer comes.
+type ask chan swept
+
+// swept is what came of a sweep.
+type swept struct {
+	removed map[ledger.Reason]int   // announced by the sweep
+	left    map[eventlog.Reason]int // announced, and not deleted yet
+	took    time.Duration
+	err     error // the sweep is left unfinished
+}
+
+// others returns who else asks at the moment: one sweep is good for all who asked before
+// it began.
+func (w *sweeper) others() (all []ask) {
+	for {
+		select {
+		case a := <-w.asks:
+			all = append(all, a)
+		default:
+			return all
+		}
+	}
+}
+
+// sweepNow has the sweeper sweep, and returns what came of it.
+func (w *sweeper) sweepNow(patience time.Duration) swept {
+	a := make(ask, 1)
+	select {
+	case w.asks <- a:
+		return <-a
+	case <-time.After(patience):
+		return swept{err: errNoSweep}
+	}
+}
+
+// maxRemovals is how many removals a dry run lists.
+const maxRemovals = 1000
+
+// dryRun is what a sweep would remove now.
+type dryRun struct {
+	total    map[ledger.Reason]int
+	removals []ledger.RemovalInfo // the largest
+	more     bool                 // there are more than these
+}
+
+// dryRun asks the policy what a sweep would remove, and removes nothing.
+func (w *sweeper) dryRun() dryRun {
+	total := map[ledger.Reason]int{}
+	f := ledger.Firsts[planned]{N: maxRemovals, Compare: comparePlanned}
+	for _, p := range w.partitions {
+		now := p.Now()
+		p.With(func(l *ledger.Ledger) {
+			for r := range w.removals(l, now) {
+				total[r.Reason] += len(r.Sequences)
+				f.Add(planned{ledger.RemovalOf(r), p})
+			}
+		})
+	}
+	all, more := f.All()
+	d := dryRun{total, make([]ledger.RemovalInfo, 0, len(all)), more}
+	for _, one := range all {
+		d.removals = append(d.removals, one.withID())
+	}
+	return d
+}
+
+// planned is a removal of a dry run.
+type planned struct {
+	ledger.RemovalInfo
+	partition *follow.Partition
+}
+
+// comparePlanned puts the largest first.
+func comparePlanned(a, b planned) int {
+	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
+}
+
+func (d planned) withID() ledger.RemovalInfo {
+	if d.IsOfEvents() {
+		d.partition.With(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
+	}
+	return d.RemovalInfo
 }

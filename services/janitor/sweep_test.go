@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/janitor/follow"
-
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )

@@ -7,12 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"rejoin/services/janitor/follow"
-
-	"rejoin/services/janitor/ledger"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"

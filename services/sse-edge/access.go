@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -132,4 +133,9 @@ func (s *Service) letIn(c *fiber.Ctx, session string) (delivery.Request, error) 
 		return by, errNoRoom
 	}
 	return by, nil
+}
+
+// clientAddress is what a request's client counts as.
+func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
+	return web.Counted(s.cfg.Clients.Address(c))
 }

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"

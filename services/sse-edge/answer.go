@@ -1,10 +1,10 @@
 package edge
 
 import (
-	"rejoin/services/sse-edge/delivery"
-
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"rejoin/services/sse-edge/delivery"
 )
 
 // uncached sets the headers of all answers to who asks for events.

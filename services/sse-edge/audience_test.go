@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/rpc"

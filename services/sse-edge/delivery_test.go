@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"testing"
 
-	"rejoin/shared/waittest"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/shared/waittest"
 )
 
 // What was published before a client came is no delivery, however late it comes.

@@ -2,12 +2,10 @@ package edge
 
 import (
 	"net"
-	"net/netip"
-
-	"rejoin/services/sse-edge/delivery"
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/web"
 )
@@ -64,11 +62,6 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	return handOver(c, st, from)
 }
 
-// clientAddress is what a request's client counts as.
-func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
-	return web.Counted(s.cfg.Clients.Address(c))
-}
-
 // handOver hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
 // chunks gets them.
 func handOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
@@ -76,4 +69,36 @@ func handOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error 
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.Hand(web.Unwrap(conn), from) }) // writev needs it
 	return nil
+}
+
+// events answers a subscriber with an event stream or with a page.
+//
+// A stream is authorised when it begins, and ends with its token, at the end of the leeway. A
+// member is checked again with each heartbeat against the copy of the registry; an owner never
+// loses a session.
+func (s *Service) events(c *fiber.Ctx) error {
+	if s.connects.Take(s.clientAddress(c)) > 0 {
+		return s.slowDown(c)
+	}
+	grants, err := s.cfg.Access.Authenticate(c)
+	if err != nil {
+		return s.turnAway(c, err)
+	}
+	req, err := parse(c)
+	if err != nil {
+		return err
+	}
+	uncached(c)
+	if req.at.Life, err = s.admit(c, req.at.Session, grants); err != nil {
+		return s.turnAway(c, err)
+	}
+	req.expires, req.guest = grants.Expires, s.guestOf(grants, req.at)
+	switch form(c.Get(fiber.HeaderAccept)) {
+	case formStream:
+		return s.stream(c, req)
+	case formPage:
+		return s.page(c, req)
+	default:
+		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
+	}
 }

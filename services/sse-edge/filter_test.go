@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
 	"pgregory.net/rapid"
 
+	"rejoin/services/sse-edge/cursor"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"

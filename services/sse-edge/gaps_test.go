@@ -6,12 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
-	"rejoin/services/sse-edge/cursor"
-
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"

@@ -264,17 +264,28 @@ func (s *Service) challenge(c *fiber.Ctx, status int) {
 	}
 }
 
-// checkURLs returns an error about the first URL that is none.
-func (c Config) checkURLs() error {
-	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || !isWeb(u) || c.PublicURL != u.Scheme+"://"+u.Host) {
-		return errors.New("--public-url takes a scheme and a host, such as https://mcp.example")
-	}
-	for _, server := range c.AuthorizationServers {
-		if u, err := url.Parse(server); err != nil || !isWeb(u) || strings.ContainsAny(server, "?#") {
-			return errors.New("--authorization-server takes URLs such as https://login.example")
-		}
-	}
-	return nil
-}
-
 func isWeb(u *url.URL) bool { return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" }
+
+// mcpForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
+// around the same frames.
+type mcpForm struct {
+	*delivery.Stream
+	service *Service
+	// primed says that the client understands events without data, and comes back: it
+	// gets one first, and may be sent away.
+	primed bool
+	// call are the IDs of the requests that the stream answers; on others there are none.
+	call []json.RawMessage
+	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
+	// session in one.
+	legacy bool
+	// answered says that the last message that the client got is a response, or that
+	// another connection has gone on from here.
+	answered bool
+	// claim is that of a GET.
+	claim claim
+	// checkAt is when the bridge is asked about the call next; zero for what is no call.
+	// unheard is since when none has listened.
+	checkAt, unheard time.Time
+	lost             bool // it was given up
+}

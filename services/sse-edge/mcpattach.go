@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 )
 

@@ -5,14 +5,11 @@ import (
 	"net/http"
 	"strings"
 
-	"rejoin/services/sse-edge/delivery"
-
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"

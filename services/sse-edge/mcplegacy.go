@@ -2,19 +2,15 @@ package edge
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
-
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
-	"rejoin/shared/sse"
 	"rejoin/shared/web"
 )
 
@@ -29,10 +25,6 @@ func (s *Service) legacyRoutes() []web.Route {
 		{Method: fiber.MethodPost, Path: "/messages", Handler: s.mcp(s.legacyPost)},
 	}
 }
-
-// legacyID is an event ID that names its session too, since a client that comes back
-// says nothing else: <session token>:<event ID>.
-func legacyID(name, id string) string { return event.Token(name) + ":" + id }
 
 // parseLegacyID takes such an ID apart.
 func parseLegacyID(text string) (name, id string, ok bool) {
@@ -69,13 +61,6 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		form.claim = s.attached.claim(req.at)
 	}
 	return form.handOver(c)
-}
-
-// endpoint is the first block: where to post. Its ID lets a client come back that is cut
-// off before the first message.
-func (m *mcpForm) endpoint(position uint64) []byte {
-	name := m.Reader.Place.Session
-	return sse.AppendEvent(nil, legacyID(name, m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }
 
 // legacyPost takes a message. What is said to it comes on the event stream.

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )

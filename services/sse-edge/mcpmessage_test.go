@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"rejoin/services/sse-edge/delivery"
-
 	"rejoin/shared/event"
 )
 

@@ -8,16 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"

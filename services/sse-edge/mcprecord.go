@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/bucket"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"

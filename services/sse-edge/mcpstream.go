@@ -4,46 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
+	"net/url"
 	"strconv"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
-
-// mcpForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
-// around the same frames.
-type mcpForm struct {
-	*delivery.Stream
-	service *Service
-	// primed says that the client understands events without data, and comes back: it
-	// gets one first, and may be sent away.
-	primed bool
-	// call are the IDs of the requests that the stream answers; on others there are none.
-	call []json.RawMessage
-	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
-	// session in one.
-	legacy bool
-	// answered says that the last message that the client got is a response, or that
-	// another connection has gone on from here.
-	answered bool
-	// claim is that of a GET.
-	claim claim
-	// checkAt is when the bridge is asked about the call next; zero for what is no call.
-	// unheard is since when none has listened.
-	checkAt, unheard time.Time
-	lost             bool // it was given up
-}
 
 // newForm returns the form of a stream.
 func newForm(who mcpClient, stream string) *mcpForm {
@@ -205,4 +179,15 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 		b = append(sse.AppendData(b, rpc.ErrorMessage(id, rpc.CodeInternal, why, nil)), '\n')
 	}
 	return b
+}
+
+// legacyID is an event ID that names its session too, since a client that comes back
+// says nothing else: <session token>:<event ID>.
+func legacyID(name, id string) string { return event.Token(name) + ":" + id }
+
+// endpoint is the first block: where to post. Its ID lets a client come back that is cut
+// off before the first message.
+func (m *mcpForm) endpoint(position uint64) []byte {
+	name := m.Reader.Place.Session
+	return sse.AppendEvent(nil, legacyID(name, m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }

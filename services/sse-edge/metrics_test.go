@@ -3,10 +3,10 @@ package edge
 import (
 	"testing"
 
-	"rejoin/services/sse-edge/delivery"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/services/sse-edge/delivery"
 )
 
 // A series that appears with its first event hides that event from every rate.

@@ -88,38 +88,6 @@ const (
 	maxWait      = 60 * time.Second
 )
 
-// events answers a subscriber with an event stream or with a page.
-//
-// A stream is authorised when it begins, and ends with its token, at the end of the leeway. A
-// member is checked again with each heartbeat against the copy of the registry; an owner never
-// loses a session.
-func (s *Service) events(c *fiber.Ctx) error {
-	if s.connects.Take(s.clientAddress(c)) > 0 {
-		return s.slowDown(c)
-	}
-	grants, err := s.cfg.Access.Authenticate(c)
-	if err != nil {
-		return s.turnAway(c, err)
-	}
-	req, err := parse(c)
-	if err != nil {
-		return err
-	}
-	uncached(c)
-	if req.at.Life, err = s.admit(c, req.at.Session, grants); err != nil {
-		return s.turnAway(c, err)
-	}
-	req.expires, req.guest = grants.Expires, s.guestOf(grants, req.at)
-	switch form(c.Get(fiber.HeaderAccept)) {
-	case formStream:
-		return s.stream(c, req)
-	case formPage:
-		return s.page(c, req)
-	default:
-		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
-	}
-}
-
 func parse(c *fiber.Ctx) (request, error) {
 	req := request{limit: defaultLimit}
 	var err error

@@ -14,13 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
 	"rejoin/services/sse-edge/cursor"
-
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"

@@ -4,10 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/delivery"
-
 	"rejoin/services/sse-edge/cursor"
-
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -68,4 +71,99 @@ func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) erro
 			return errors.Join(ErrUnavailable, err, ctx.Err())
 		}
 	}
+}
+
+// dialGuard keeps a connection to NATS from being made again between a look at which connection
+// there is and what is published on it: a publisher that is paused in between would publish on the next
+// one, where it overtakes what was lost on this one. It is safe for concurrent use.
+type dialGuard struct {
+	publishing sync.RWMutex // held by who publishes; to dial takes all of it
+	dialing    atomic.Bool  // a dial waits: no publish begins
+	dialed     atomic.Uint64
+}
+
+// errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
+// that who publishes waits for (docs/upstream/0006).
+var errPublishing = errors.New("something is being published on the connection before")
+
+// enter returns the number of the newest connection, and keeps the next one from being made
+// until leave is called; it returns 0 when one is being made.
+func (g *dialGuard) enter() (connection uint64) {
+	if g.dialing.Load() {
+		return 0
+	}
+	g.publishing.RLock()
+	return g.dialed.Load() + 1
+}
+
+func (g *dialGuard) leave() { g.publishing.RUnlock() }
+
+// dial makes a connection unless somebody publishes.
+func (g *dialGuard) dial(dial func() (net.Conn, error)) (net.Conn, error) {
+	g.dialing.Store(true)
+	if !g.publishing.TryLock() {
+		return nil, errPublishing
+	}
+	g.dialed.Add(1)
+	g.dialing.Store(false)
+	g.publishing.Unlock()
+	return dial()
+}
+
+// guardedDialer is a dialer with a dialGuard.
+type guardedDialer struct {
+	dialGuard
+	dialer nats.CustomDialer
+}
+
+// Dial implements [nats.CustomDialer].
+func (d *guardedDialer) Dial(network, address string) (net.Conn, error) {
+	return d.dial(func() (net.Conn, error) { return d.dialer.Dial(network, address) })
+}
+
+// guardedServer is a server in this process with a dialGuard.
+type guardedServer struct {
+	dialGuard
+	server nats.InProcessConnProvider
+}
+
+// InProcessConn implements [nats.InProcessConnProvider].
+func (s *guardedServer) InProcessConn() (net.Conn, error) { return s.dial(s.server.InProcessConn) }
+
+// guardDials is an option for [nats.Connect] that comes last.
+func guardDials(o *nats.Options) error {
+	if o.InProcessServer != nil {
+		o.InProcessServer = &guardedServer{server: o.InProcessServer}
+	}
+	dialer := o.CustomDialer
+	if dialer == nil {
+		dialer = &net.Dialer{Timeout: o.Timeout}
+	}
+	o.CustomDialer = &guardedDialer{dialer: dialer}
+	return nil
+}
+
+// guardOf returns the guard of a connection that [Connect] has made; nil of others.
+func guardOf(nc *nats.Conn) *dialGuard {
+	if s, ok := nc.Opts.InProcessServer.(*guardedServer); ok {
+		return &s.dialGuard
+	}
+	if d, ok := nc.Opts.CustomDialer.(*guardedDialer); ok {
+		return &d.dialGuard
+	}
+	return nil
+}
+
+// hold returns the number of the connection to NATS, and keeps it from being made again until
+// release is called; it returns 0 and no release while it is being made. A connection that is
+// not of [Connect] is only numbered.
+func (l *Log) hold() (connection uint64, release func()) {
+	g := guardOf(l.nc)
+	if g == nil {
+		return l.nc.Stats().Reconnects + 1, func() {}
+	}
+	if connection = g.enter(); connection == 0 {
+		return 0, nil
+	}
+	return connection, g.leave
 }

@@ -94,23 +94,6 @@ func (a *attempt) leaveRiders() {
 	a.riders = nil
 }
 
-// takeIn handles what has come from the tail that a rides on. What is not behind a's
-// place came by its own consumer before. The error is errLeft.
-func (a *attempt) takeIn() error {
-	entries, closed := a.inbox.take()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, e := range entries {
-		if !a.ended && e.Sequence > a.last {
-			a.pass(e)
-		}
-	}
-	if closed {
-		return errLeft
-	}
-	return nil
-}
-
 // maxBehind is how many entries a rider may be behind: what a busy partition gets in
 // some tenths of a second. Without messages they take some 300 B each.
 const maxBehind = 1 << 14
@@ -161,4 +144,24 @@ func (b *inbox) take() ([]Entry, bool) {
 	defer b.mu.Unlock()
 	b.taken, b.entries = b.entries, b.taken[:0]
 	return b.taken, b.closed
+}
+
+// attempt is one life of a tail: one ordered consumer on one server, or a place on
+// another tail's. Its lock orders the handler, which nats.go calls, and the tail that
+// ends it.
+type attempt struct {
+	log    *Log
+	p      int
+	cfg    TailConfig
+	server string
+	state  State // when the attempt began
+	inbox  inbox // while it rides on another
+
+	mu      sync.Mutex
+	ended   bool
+	last    uint64 // the newest sequence handled
+	reached bool   // Through was called
+	broken  chan error
+	drained chan struct{} // the consumer has nothing more; does the leader?
+	riders  []*attempt
 }

@@ -238,13 +238,6 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 	return l.publish(ctx, s.Partition, msg)
 }
 
-func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
-	return msg, apiError(err)
-}
-
 // maxBirths bounds the streams in either half of the births that a log remembers: some
 // 25 MB in all.
 const maxBirths = 1 << 16

@@ -49,64 +49,6 @@ const retryEvery = 200 * time.Millisecond
 // requestTimeout bounds one request to JetStream's API.
 const requestTimeout = 5 * time.Second
 
-// Create opens the log and creates whatever of it is missing, with settings; an
-// existing log keeps its own settings. One service of an installation is configured to
-// create: the janitor, or the standalone program.
-//
-// Errors wrap [ErrInvalidSettings], [ErrMismatch] or [ErrUnavailable].
-func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Logger) (*Log, error) {
-	if err := settings.Validate(); err != nil {
-		return nil, err
-	}
-	l, err := newLog(nc, log, true)
-	if err != nil {
-		return nil, err
-	}
-	has, err := l.readSettings(ctx)
-	if errors.Is(err, ErrNotFound) {
-		has, err = settings.withDefaults(), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	l.settings.Store(&has)
-	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
-	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
-	for p := has.Partitions - 1; p >= 0; p-- {
-		if err := l.createPartition(ctx, p, servers); err != nil {
-			return nil, err
-		}
-	}
-	return l.start(ctx)
-}
-
-// Open opens the log, and waits until it exists or ctx ends. The error wraps
-// [ErrMismatch] or ctx's error.
-func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
-	l, err := newLog(nc, log, false)
-	if err != nil {
-		return nil, err
-	}
-	said := false
-	for {
-		has, err := l.readSettings(ctx)
-		if err == nil {
-			l.settings.Store(&has)
-			return l.start(ctx)
-		}
-		if errors.Is(err, ErrMismatch) {
-			return nil, err
-		}
-		if !said {
-			log.Info("waiting for the log", "reason", err)
-			said = true
-		}
-		if !natsconn.Pause(ctx, retryEvery) {
-			return nil, fmt.Errorf("the log is not there (%w): %w", err, ctx.Err())
-		}
-	}
-}
-
 const (
 	// maxBegun is how many publishes may be under way: far more than any ingest begins.
 	maxBegun = 1 << 20
@@ -114,31 +56,6 @@ const (
 	// waits for it has given up before.
 	forgetBegun = time.Minute
 )
-
-func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout),
-		jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
-	if err != nil {
-		return nil, err
-	}
-	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, creator: creator}, nil
-}
-
-func (l *Log) start(ctx context.Context) (*Log, error) {
-	l.life.Store(newLife())
-	l.parts = make([]*partition, l.Settings().Partitions)
-	for p := range l.parts {
-		l.parts[p] = &partition{changed: make(chan struct{}), owned: make(chan struct{}, 1)}
-		if err := l.refresh(ctx, p); err != nil {
-			return nil, fmt.Errorf("partition %d: %w", p, err)
-		}
-	}
-	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	l.stop = stop
-	l.watched.Go(func() { l.watch(watchCtx) })
-	l.watched.Go(func() { l.live(watchCtx) })
-	return l, nil
-}
 
 // Close ends the watching of the log. It does not close the connection.
 func (l *Log) Close() {
@@ -164,48 +81,6 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 		return Settings{}, apiError(err)
 	}
 	return settingsFrom(stream.CachedInfo().Config.Metadata)
-}
-
-// createPartition makes the JetStream stream of a partition when it is missing.
-// It never updates one that is there. servers returns those of the cluster.
-func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers) error {
-	settings := l.Settings()
-	cfg := settings.streamConfig(p)
-	if p == 0 {
-		for k, v := range settings.metadata() {
-			cfg.Metadata[k] = v
-		}
-	}
-	stream, err := l.js.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers())
-		_, err = l.js.CreateStream(ctx, cfg)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return apiError(err)
-		}
-		stream, err = l.js.Stream(ctx, cfg.Name)
-	}
-	if err != nil {
-		return apiError(err)
-	}
-	return checkPartition(stream.CachedInfo().Config, p)
-}
-
-func checkPartition(cfg jetstream.StreamConfig, p int) error {
-	if len(cfg.Subjects) != 1 || cfg.Subjects[0] != streamSubject(p) {
-		return fmt.Errorf("%w: the JetStream stream %s holds %q and not %q; it belongs to something else",
-			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
-	}
-	if v := cfg.Metadata[metaVersion]; v != Version {
-		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
-	}
-	if cfg.Metadata[metaBirth] == "" {
-		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metaBirth)
-	}
-	return nil
 }
 
 // apiError names what JetStream's API answered in this package's errors.
@@ -235,4 +110,79 @@ func insufficient(code jetstream.ErrorCode) bool {
 	default:
 		return false
 	}
+}
+
+// life is one life of the connection: its context ends when the connection is lost.
+type life struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func newLife() *life {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &life{ctx: ctx, end: cancel}
+}
+
+// live keeps l.life until ctx ends.
+func (l *Log) live(ctx context.Context) {
+	changed := l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
+	defer l.nc.RemoveStatusListener(changed)
+	// The connection may have been lost after the log was opened and before this goroutine
+	// ran. Nothing announces that any more, and the life would last until the next loss.
+	if !l.nc.IsConnected() {
+		l.life.Load().end()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			l.life.Load().end()
+			return
+		case status := <-changed:
+			l.life.Load().end()
+			if status == nats.CONNECTED {
+				l.life.Store(newLife())
+			}
+		}
+	}
+}
+
+// request returns the context of a request that can be repeated. It ends when the
+// connection is lost: what was under way then is never answered, and would be
+// waited for until its time-out, long after the connection has come back.
+func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc) {
+	now := l.life.Load()
+	if now == nil || now.ctx.Err() != nil {
+		// There is no connection, and the client says so at once; or there is one again,
+		// of which the log has yet to hear, and its loss would not be noticed.
+		return context.WithTimeout(ctx, lookWithin)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(now.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// Clustered reports whether the server is one of a cluster, where a restart of
+// one server is no new life of a partition.
+func (l *Log) Clustered() bool { return l.server.Clustered() }
+
+// partition guards a State; changed is closed and replaced whenever it is set.
+type partition struct {
+	mu      sync.Mutex
+	state   State
+	stream  jetstream.Stream
+	settled string // the server on which publishing and tailing may go on
+	// awaiting is the server on which they wait for the janitor since the first look that
+	// was answered, or did.
+	awaiting string
+	since    time.Time
+	asked    uint64 // the number of looks that were begun
+	shown    uint64 // the number of the look that state is from
+	changed  chan struct{}
+	births   births
+	// unsettled is how often publishing went on without the janitor's word.
+	unsettled uint64
+	owned     chan struct{} // holds one token while somebody changes the configuration
 }

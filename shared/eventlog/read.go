@@ -2,6 +2,12 @@ package eventlog
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/natsconn"
@@ -87,4 +93,276 @@ func (l *Log) stopReader(p int, r *natsconn.Reader) {
 	if err := r.Stop(); err != nil {
 		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
 	}
+}
+
+// hidden reports whether a consumer of nats.go takes an entry for the server's own word
+// and throws it away, so that nothing behind it comes either: it has a Status header and,
+// as far as it is delivered, no data (docs/upstream/0005). A headers-only consumer delivers no
+// entry with data, so there the header alone decides.
+func hidden(msg *jetstream.RawStreamMsg, headersOnly bool) bool {
+	return msg.Header.Get("Status") != "" && (headersOnly || len(msg.Data) == 0)
+}
+
+// passHidden hands over the hidden entry that comes first behind a sequence, and those
+// that follow it, until handle returns false. It returns the first entry that is not
+// hidden, or an error, which wraps [ErrNotFound] when there is none.
+func (l *Log) passHidden(ctx context.Context, p int, filter string, after uint64, headersOnly bool, handle func(Entry) (more bool)) (*jetstream.RawStreamMsg, error) {
+	for {
+		msg, err := l.get(ctx, p, after+1, jetstream.WithGetMsgSubject(filter))
+		if err != nil || !hidden(msg, headersOnly) {
+			return msg, err
+		}
+		e := l.entryFromRaw(msg, p)
+		if headersOnly {
+			e.Data = nil
+		}
+		if !handle(e) {
+			return msg, nil
+		}
+		after = msg.Sequence
+	}
+}
+
+// Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
+// not, in order, until handle returns false, and returns the sequence up to which
+// there was no more. While handle does not return, nothing more is read: it may
+// wait, for a few seconds at most. What was removed is left out without a word.
+//
+// One scan costs about as much as delivering the partition once, however many
+// streams are looked for: far less than a [Log.Read] for each of them. Errors wrap
+// [ErrUnavailable] or ctx's error.
+func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(Entry) (more bool)) (through uint64, err error) {
+	s := scan{log: l, p: p, filter: streamSubject(p), upTo: upTo, through: after, handle: handle, pull: tailPull}
+	return s.run(ctx)
+}
+
+// scan is a read of a part of a partition with one short-lived ordered consumer.
+// What is on its way to one that is over is thrown away.
+type scan struct {
+	log    *Log
+	p      int
+	filter string
+	upTo   uint64
+	handle func(Entry) (more bool)
+	pull   int  // how many messages are asked for at a time
+	alone  bool // the consumer lies where the leader is
+	// headersOnly leaves the messages out.
+	headersOnly bool
+
+	mu      sync.Mutex // held by the handler, which nats.go calls
+	through uint64
+	err     error
+	over    bool
+	done    chan struct{} // closed when over
+	drained chan struct{} // the consumer has nothing more; does the leader?
+}
+
+// scanIdle is how long the server keeps the consumer of a scan whose process died.
+const scanIdle = 30 * time.Second
+
+// scanPatience is how long a scan waits for the next event before it asks whether
+// there still is one: no message says that it was removed before it could be sent.
+const scanPatience = 250 * time.Millisecond
+
+func (s *scan) run(ctx context.Context) (through uint64, err error) {
+	if s.through >= s.upTo {
+		return s.upTo, nil
+	}
+	outer := ctx
+	ctx, cancel := s.log.request(ctx)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			err = scanError(outer, err)
+		}
+	}()
+	reader, err := s.log.newReader(ctx, s.p, natsconn.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
+	if err != nil {
+		return 0, err
+	}
+	defer s.log.stopReader(s.p, reader)
+	s.alone = !s.log.Clustered()
+	if reader.Pending == 0 && s.alone {
+		return s.upTo, nil
+	}
+	s.done, s.drained = make(chan struct{}), make(chan struct{}, 1)
+	if reader.Pending == 0 {
+		s.drained <- struct{}{}
+	}
+	if err := reader.Start(s.take); err != nil {
+		return 0, err
+	}
+	s.wait(ctx, reader.Broken())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.through, s.err
+}
+
+// take takes a message, called by nats.go.
+func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+	drained := false
+	defer func() {
+		if drained {
+			s.askLeader()
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	e := s.log.entryFrom(msg, meta, s.p, s.headersOnly)
+	if e.Sequence > s.upTo {
+		s.end(s.upTo, nil)
+		return
+	}
+	s.through = e.Sequence
+	more := s.handle(e)
+	switch {
+	case e.Sequence == s.upTo || e.Pending == 0 && s.alone:
+		s.end(s.upTo, nil)
+	case !more:
+		s.end(e.Sequence, nil)
+	case e.Pending == 0:
+		drained = true
+	}
+}
+
+// askLeader has the leader asked whether there is more: the server where the consumer
+// lies has nothing.
+func (s *scan) askLeader() {
+	select {
+	case s.drained <- struct{}{}:
+	default:
+	}
+}
+
+// end ends the scan. The caller holds mu.
+func (s *scan) end(through uint64, err error) {
+	if !s.over {
+		s.over, s.through, s.err = true, through, err
+		close(s.done)
+	}
+}
+
+// wait returns when the scan is over. It finds out when nothing will come any more.
+func (s *scan) wait(ctx context.Context, broken <-chan error) {
+	ticker := time.NewTicker(scanPatience)
+	defer ticker.Stop()
+	seen := uint64(0) // anything that has not been looked at yet
+	stood := 0
+	for {
+		ask := false
+		select {
+		case <-s.done:
+			return
+		case <-ctx.Done():
+			s.stop(ctx.Err())
+			return
+		case err := <-broken:
+			from := s.position()
+			if through, _, _ := s.skipHidden(ctx, from); through > from {
+				err = nil // the consumer does not come behind what it does not deliver
+			}
+			s.stop(err)
+			return
+		case <-s.drained:
+			ask = true
+		case <-ticker.C:
+		}
+		if !s.mu.TryLock() {
+			continue // the handler is at work
+		}
+		through := s.through
+		s.mu.Unlock()
+		if through != seen {
+			seen, stood = through, 0
+			if !ask {
+				continue
+			}
+		}
+		through, left, err := s.skipHidden(ctx, through)
+		switch {
+		case through != seen:
+			s.stop(nil)
+			return
+		case errors.Is(err, ErrNotFound) || err == nil && left.Sequence > s.upTo:
+			s.nothingBehind(through)
+		case err != nil:
+			s.stop(err)
+			return
+		case ask || s.alone:
+		case stood == scanStands:
+			s.stop(errStands)
+			return
+		default:
+			stood++
+		}
+	}
+}
+
+// scanStands is how often a scan asks in vain for what is to come: some 2 s.
+const scanStands = 8
+
+// errStands is returned when a consumer does not deliver what the leader has: the server
+// where it lies is far behind, and another one may not be.
+var errStands = fmt.Errorf("%w: the consumer is behind the partition", ErrUnavailable)
+
+func (s *scan) position() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.through
+}
+
+// skipHidden takes the entries behind a sequence that the consumer does not deliver, and
+// returns up to where. left and err are those of [Log.passHidden].
+func (s *scan) skipHidden(ctx context.Context, after uint64) (through uint64, left *jetstream.RawStreamMsg, err error) {
+	left, err = s.log.passHidden(ctx, s.p, s.filter, after, s.headersOnly, func(e Entry) bool {
+		taken := s.takeHidden(after, e)
+		if taken {
+			after = e.Sequence
+		}
+		return taken
+	})
+	return after, left, err
+}
+
+// takeHidden takes an entry that the consumer does not deliver, unless the scan is over,
+// or has gone on behind a sequence.
+func (s *scan) takeHidden(after uint64, e Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.through != after || e.Sequence > s.upTo {
+		return false
+	}
+	s.through = e.Sequence
+	if !s.handle(e) {
+		s.end(e.Sequence, nil)
+	}
+	return true
+}
+
+func (s *scan) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(s.through, err)
+}
+
+// nothingBehind ends a scan that has not moved meanwhile.
+func (s *scan) nothingBehind(through uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.through == through {
+		s.end(s.upTo, nil)
+	}
+}
+
+func scanError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if e := apiError(err); e != nil && !errors.Is(e, ErrUnavailable) {
+		return errors.Join(ErrUnavailable, e)
+	}
+	return apiError(err)
 }

@@ -1,9 +1,7 @@
 package eventlog
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,65 +28,6 @@ const (
 	// servers that are there.
 	maxServers = 64
 )
-
-// Servers asks all servers of the cluster who they are, and returns those that answer: all
-// of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when no server answers: the
-// user may lack the permission to ask.
-func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
-	ctx, cancel := context.WithTimeout(ctx, pingWithin)
-	defer cancel()
-	names := slices.Collect(maps.Keys(known))
-	sub, err := l.nc.SubscribeSync(l.nc.NewInbox())
-	if err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
-	if err := l.nc.PublishRequest(pingSubject, sub.Subject, []byte(pingRequest)); err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	there := Servers{}
-	for {
-		wait, done := ctx, context.CancelFunc(func() {})
-		if len(there) > 0 && there.count(names) == len(names) {
-			wait, done = context.WithTimeout(ctx, pingQuiet)
-		}
-		msg, err := sub.NextMsgWithContext(wait)
-		done()
-		if err != nil {
-			break
-		}
-		if name, id, ok := parseAnswer(msg.Data); ok {
-			there[name] = id
-		}
-	}
-	if len(there) == 0 {
-		return nil, fmt.Errorf("%w: no server answers on %s", ErrUnavailable, pingSubject)
-	}
-	return there, nil
-}
-
-// seen is Servers for a new log, which can do without.
-func (l *Log) seen(ctx context.Context) Servers {
-	if !l.Clustered() {
-		return nil
-	}
-	servers, err := l.Servers(ctx, nil)
-	if err != nil {
-		l.log.Warn("the servers of the cluster are not known", "error", err)
-	}
-	return servers
-}
-
-// parseAnswer reads what a server answers.
-func parseAnswer(data []byte) (name, id string, ok bool) {
-	var answer struct {
-		Server struct{ Name, ID string }
-	}
-	err := json.Unmarshal(data, &answer)
-	name, id = answer.Server.Name, answer.Server.ID
-	return name, id, err == nil && name != "" && id != ""
-}
 
 // format writes a JSON object.
 func (s Servers) format() string {
@@ -231,30 +170,4 @@ func holders(info *jetstream.StreamInfo) []string {
 		names = append(names, r.Name)
 	}
 	return names
-}
-
-// compareServers is BeginGeneration in a cluster.
-func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool, error) {
-	if len(looks) == 0 {
-		return false, nil
-	}
-	state, _ := l.State(p)
-	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
-		return false, nil
-	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
-		names := holders(info)
-		if len(names) == 0 {
-			return false, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
-		}
-		known, err := parseServers(meta[metaServers])
-		if err != nil {
-			return false, err
-		}
-		lost, next := known.compare(names, looks)
-		if !maps.Equal(next, known) {
-			meta[metaServers] = next.format()
-		}
-		return lost, nil
-	})
 }

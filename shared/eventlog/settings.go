@@ -2,7 +2,9 @@ package eventlog
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -183,27 +185,51 @@ func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
 
 func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".>" }
 
-// streamConfig returns the JetStream stream of a partition.
-func (s Settings) streamConfig(p int) jetstream.StreamConfig {
-	cfg := jetstream.StreamConfig{
-		Name:               streamName(p),
-		Description:        "Rejoin event log, partition " + strconv.Itoa(p),
-		Subjects:           []string{streamSubject(p)},
-		Retention:          jetstream.LimitsPolicy,
-		Storage:            jetstream.FileStorage,
-		Discard:            jetstream.DiscardNew, // what is removed the janitor removes
-		Replicas:           s.Replicas,
-		MaxMsgs:            -1,
-		MaxMsgsPerSubject:  -1,
-		MaxBytes:           s.Limits().MaxBytes,
-		MaxMsgSize:         int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
-		MaxConsumers:       maxConsumers,
-		Duplicates:         2 * time.Minute,
-		AllowAtomicPublish: true,
-		Metadata:           map[string]string{metaVersion: Version},
+// ownMetadata returns what is ours: the server adds entries of its own, which an
+// update must not send back.
+func ownMetadata(meta map[string]string) map[string]string {
+	own := make(map[string]string, len(meta))
+	for k, v := range meta {
+		if strings.HasPrefix(k, "rejoin.") {
+			own[k] = v
+		}
 	}
-	if s.Compression {
-		cfg.Compression = jetstream.S2Compression
+	return own
+}
+
+// foreignMetadata is [ownMetadata] of a stream that is not a partition: all but the server's.
+func foreignMetadata(meta map[string]string) map[string]string {
+	return maps.Collect(func(yield func(string, string) bool) {
+		for k, v := range meta {
+			if !strings.HasPrefix(k, "_nats.") && !yield(k, v) {
+				return
+			}
+		}
+	})
+}
+
+// Limits are what JetStream enforces by itself in one partition, where -1 means none, and
+// on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.
+// All other limits are metadata of partition 0, which the janitor enforces from its next sweep on.
+type Limits struct {
+	Replicas int
+	MaxBytes int64 // of this partition alone
+}
+
+// Limits returns the limits that every partition of a log with these settings has.
+func (s Settings) Limits() Limits {
+	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes}
+	if s.MaxBytes > 0 {
+		l.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
 	}
-	return cfg
+	return l
+}
+
+// limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
+func limitsOf(cfg jetstream.StreamConfig) Limits {
+	l := Limits{Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes}
+	if l.MaxBytes <= 0 {
+		l.MaxBytes = -1
+	}
+	return l
 }

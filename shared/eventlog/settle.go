@@ -2,13 +2,19 @@ package eventlog
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
 )
 
 const (
@@ -28,44 +34,6 @@ const (
 	// way when its server went is never answered, and would wait for requestTimeout.
 	lookWithin = time.Second
 )
-
-// connection is the server that is connected.
-type connection struct {
-	id, name  string // empty without one
-	clustered bool
-}
-
-// connected returns the server that is connected now.
-func (l *Log) connected() connection {
-	for {
-		c := connection{l.nc.ConnectedServerId(), l.nc.ConnectedServerName(), l.Clustered()}
-		if c.id == l.nc.ConnectedServerId() {
-			return c
-		}
-	}
-}
-
-// knows reports whether the janitor has written down that the partition is what it was, or
-// that it is in another generation, on the server that is connected. In a cluster no publisher
-// waits where no janitor has written anything, and the server may be one that holds
-// nothing. The caller holds the lock.
-func (part *partition) knows(c connection) bool {
-	if c.clustered {
-		return !part.state.servers.awaits(c.name, c.id)
-	}
-	return part.state.server == c.id
-}
-
-// settledOn reports whether the partition may be published to and tailed on the server that
-// is connected. What was known before the connection is good in a cluster, where a server
-// that was not restarted says that not all were. The caller holds the lock.
-func (part *partition) settledOn(c connection) bool {
-	return part.settled == c.id || c.clustered && part.knows(c)
-}
-
-// Clustered reports whether the server is one of a cluster, where a restart of
-// one server is no new life of a partition.
-func (l *Log) Clustered() bool { return l.server.Clustered() }
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or
@@ -202,4 +170,165 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 		case <-time.After(settleEvery):
 		}
 	}
+}
+
+// BeginGeneration makes sure that partition p has a generation for the servers
+// that hold it now, and reports whether it had to start one. Only the acting
+// janitor may call it.
+//
+// A server that was restarted may have lost what it stored last (a power cut,
+// an older copy of its files), so IDs made before may name events that are gone.
+// In a cluster the loss of one server loses nothing, and a generation is begun when most
+// of those that hold the partition were restarted at once. looks is what [Log.Servers]
+// said, oldest first; without any, nothing is done in a cluster. The log is asked there
+// only when what is known of it, at most a few seconds old, says that there is something
+// to write.
+//
+// It gives up after a second, since others wait for its result, but not for long:
+// call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
+func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
+	at := l.connected()
+	switch {
+	case at.id == "":
+		return false, ErrUnavailable
+	case at.clustered:
+		return l.compareServers(ctx, p, looks)
+	}
+	return l.changeServers(ctx, p, func(_ *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+		if meta[metaServer] == at.id {
+			return false, nil
+		}
+		meta[metaServer] = at.id
+		return true, nil
+	})
+}
+
+// changeServers lets change see a partition and enter into its metadata what is known of
+// the servers that hold it, and begins a generation if change says so. It reports whether
+// it has begun one. Errors are those of [Log.BeginGeneration].
+func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string) (begin bool, err error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	var begin, stored bool
+	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (_ bool, err error) {
+		if begin, err = change(info, cfg.Metadata); err != nil {
+			return false, err
+		}
+		if begin {
+			gens, err := parseGenerations(cfg.Metadata[metaGenerations])
+			if err != nil {
+				return false, err
+			}
+			gens = event.NextGeneration(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
+			cfg.Metadata[metaGenerations] = formatGenerations(gens)
+		}
+		stored = !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata))
+		return stored, nil
+	})
+	if err != nil || !stored {
+		return false, err
+	}
+	return begin, l.refresh(ctx, p)
+}
+
+// Servers asks all servers of the cluster who they are, and returns those that answer: all
+// of them were there together when they were asked. It takes 300 ms when those that are
+// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when no server answers: the
+// user may lack the permission to ask.
+func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
+	ctx, cancel := context.WithTimeout(ctx, pingWithin)
+	defer cancel()
+	names := slices.Collect(maps.Keys(known))
+	sub, err := l.nc.SubscribeSync(l.nc.NewInbox())
+	if err != nil {
+		return nil, errors.Join(ErrUnavailable, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	if err := l.nc.PublishRequest(pingSubject, sub.Subject, []byte(pingRequest)); err != nil {
+		return nil, errors.Join(ErrUnavailable, err)
+	}
+	there := Servers{}
+	for {
+		wait, done := ctx, context.CancelFunc(func() {})
+		if len(there) > 0 && there.count(names) == len(names) {
+			wait, done = context.WithTimeout(ctx, pingQuiet)
+		}
+		msg, err := sub.NextMsgWithContext(wait)
+		done()
+		if err != nil {
+			break
+		}
+		if name, id, ok := parseAnswer(msg.Data); ok {
+			there[name] = id
+		}
+	}
+	if len(there) == 0 {
+		return nil, fmt.Errorf("%w: no server answers on %s", ErrUnavailable, pingSubject)
+	}
+	return there, nil
+}
+
+// seen is Servers for a new log, which can do without.
+func (l *Log) seen(ctx context.Context) Servers {
+	if !l.Clustered() {
+		return nil
+	}
+	servers, err := l.Servers(ctx, nil)
+	if err != nil {
+		l.log.Warn("the servers of the cluster are not known", "error", err)
+	}
+	return servers
+}
+
+// parseAnswer reads what a server answers.
+func parseAnswer(data []byte) (name, id string, ok bool) {
+	var answer struct {
+		Server struct{ Name, ID string }
+	}
+	err := json.Unmarshal(data, &answer)
+	name, id = answer.Server.Name, answer.Server.ID
+	return name, id, err == nil && name != "" && id != ""
+}
+
+// compareServers is BeginGeneration in a cluster.
+func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool, error) {
+	if len(looks) == 0 {
+		return false, nil
+	}
+	state, _ := l.State(p)
+	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
+		return false, nil
+	}
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+		names := holders(info)
+		if len(names) == 0 {
+			return false, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
+		}
+		known, err := parseServers(meta[metaServers])
+		if err != nil {
+			return false, err
+		}
+		lost, next := known.compare(names, looks)
+		if !maps.Equal(next, known) {
+			meta[metaServers] = next.format()
+		}
+		return lost, nil
+	})
+}
+
+// SetChecked notes that a janitor has found out what is missing of a partition without an
+// explanation, in the generation of a look and in the files of the server that led the
+// partition then: nothing behind damaged; 0 for nothing at all. Nothing is noted when another
+// server leads by now, or in another generation. What was damaged once stays so, also when the
+// floor has passed it: a birth that was written again since may say of its stream less than there
+// was. Only the acting janitor may call it. Errors are those of [Log.BeginGeneration].
+func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
+	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+		gens, err := parseGenerations(meta[metaGenerations])
+		if id := state.Generation().ID; err == nil && gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
+			meta[metaChecked] = checked{id, max(damaged, parseChecked(meta[metaChecked]).damaged), state.Leader}.format()
+		}
+		return false, err
+	})
+	return err
 }

@@ -3,7 +3,8 @@ package eventlog
 import (
 	"context"
 	"fmt"
-	"sync"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -58,25 +59,6 @@ func (s State) Checked() bool {
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
-
-// partition guards a State; changed is closed and replaced whenever it is set.
-type partition struct {
-	mu      sync.Mutex
-	state   State
-	stream  jetstream.Stream
-	settled string // the server on which publishing and tailing may go on
-	// awaiting is the server on which they wait for the janitor since the first look that
-	// was answered, or did.
-	awaiting string
-	since    time.Time
-	asked    uint64 // the number of looks that were begun
-	shown    uint64 // the number of the look that state is from
-	changed  chan struct{}
-	births   births
-	// unsettled is how often publishing went on without the janitor's word.
-	unsettled uint64
-	owned     chan struct{} // holds one token while somebody changes the configuration
-}
 
 // State returns what was last seen of a partition, at most a few seconds old, and
 // a channel that is closed when it is looked at again.
@@ -239,4 +221,168 @@ func (l *Log) stream(p int) jetstream.Stream {
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	return part.stream
+}
+
+// Standing is what is known of somebody who follows a partition and may stand still. The
+// zero Standing knows nothing. It belongs to one goroutine.
+type Standing struct {
+	at   uint64
+	from time.Time // zero while there is nothing behind it
+}
+
+// Since returns for how long who follows has been at a place though it should have got to
+// end.
+func (s *Standing) Since(at, end uint64, now time.Time) time.Duration {
+	switch {
+	case end <= at:
+		*s = Standing{}
+	case s.from.IsZero() || s.at != at:
+		*s = Standing{at, now}
+	default:
+		return now.Sub(s.from)
+	}
+	return 0
+}
+
+// checked says that a janitor has found out what is missing of a partition. Files that were
+// damaged are found when their server starts, so what was true of a generation, and of the
+// server that led the partition then, stays true. A damaged replica does not repair itself
+// (docs/upstream/0012).
+type checked struct {
+	generation string
+	damaged    uint64 // as [State.Damaged]
+	leader     string // as [State.Leader]
+}
+
+// format writes "generation:damaged", and ":leader" in a cluster.
+func (c checked) format() string {
+	s := c.generation + ":" + strconv.FormatUint(c.damaged, 10)
+	if c.leader != "" {
+		s += ":" + c.leader
+	}
+	return s
+}
+
+// parseChecked reads what format has written; what cannot be read says nothing.
+func parseChecked(s string) checked {
+	generation, rest, _ := strings.Cut(s, ":")
+	number, leader, _ := strings.Cut(rest, ":")
+	damaged, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return checked{}
+	}
+	return checked{generation, damaged, leader}
+}
+
+// leaderOf returns what [State.Leader] is.
+func leaderOf(info *jetstream.StreamInfo) string {
+	c := info.Cluster
+	switch {
+	case c == nil || c.Name == "":
+		return ""
+	case c.RaftGroup == "": // one replica, which needs no election
+		return c.Leader
+	case c.Leader == "" || c.LeaderSince == nil: // an election is not over
+		return ""
+	default:
+		return c.Leader + "@" + c.LeaderSince.UTC().Format(time.RFC3339Nano)
+	}
+}
+
+// Absent returns how many sequences from First to Last have no entry.
+func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Events }
+
+// Absent asks the partition's leader for its state and for the sequences from First to Last of
+// which its files have no entry, in order. The answer is one message with about eight bytes for
+// each of them, and a server ends a connection for which 64 MiB wait: so a caller does not ask before a
+// look has shown that there are not too many ([State.Absent]). Errors are those of [Log.Look].
+func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
+	server := l.nc.ConnectedServerId()
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	info, err := l.stream(p).Info(ctx, jetstream.WithDeletedDetails(true))
+	if err != nil {
+		return State{}, nil, apiError(err)
+	}
+	if err := checkPartition(info.Config, p); err != nil {
+		return State{}, nil, err
+	}
+	state, err := stateOf(info, server)
+	if n := len(info.State.Deleted); err == nil && uint64(n) != state.Absent() {
+		err = fmt.Errorf("%w: the leader of partition %d lacks %d entries and lists %d", ErrUnavailable, p, state.Absent(), n)
+	}
+	return state, info.State.Deleted, err
+}
+
+// current returns how many of the servers that hold a stream have all of it, the leader
+// included, and whether they are as many as the stream should have.
+func current(info *jetstream.StreamInfo) (n int, whole bool) {
+	if info.Cluster == nil {
+		return 1, info.Config.Replicas == 1
+	}
+	held := 1 + len(info.Cluster.Replicas)
+	for _, r := range info.Cluster.Replicas {
+		if r.Current && !r.Offline {
+			n++
+		}
+	}
+	if info.Cluster.Leader != "" {
+		n++
+	}
+	return n, n == held && held == max(info.Config.Replicas, 1)
+}
+
+func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
+	return msg, apiError(err)
+}
+
+// connection is the server that is connected.
+type connection struct {
+	id, name  string // empty without one
+	clustered bool
+}
+
+// connected returns the server that is connected now.
+func (l *Log) connected() connection {
+	for {
+		c := connection{l.nc.ConnectedServerId(), l.nc.ConnectedServerName(), l.Clustered()}
+		if c.id == l.nc.ConnectedServerId() {
+			return c
+		}
+	}
+}
+
+// knows reports whether the janitor has written down that the partition is what it was, or
+// that it is in another generation, on the server that is connected. In a cluster no publisher
+// waits where no janitor has written anything, and the server may be one that holds
+// nothing. The caller holds the lock.
+func (part *partition) knows(c connection) bool {
+	if c.clustered {
+		return !part.state.servers.awaits(c.name, c.id)
+	}
+	return part.state.server == c.id
+}
+
+// settledOn reports whether the partition may be published to and tailed on the server that
+// is connected. What was known before the connection is good in a cluster, where a server
+// that was not restarted says that not all were. The caller holds the lock.
+func (part *partition) settledOn(c connection) bool {
+	return part.settled == c.id || c.clustered && part.knows(c)
+}
+
+func checkPartition(cfg jetstream.StreamConfig, p int) error {
+	if len(cfg.Subjects) != 1 || cfg.Subjects[0] != streamSubject(p) {
+		return fmt.Errorf("%w: the JetStream stream %s holds %q and not %q; it belongs to something else",
+			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
+	}
+	if v := cfg.Metadata[metaVersion]; v != Version {
+		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
+	}
+	if cfg.Metadata[metaBirth] == "" {
+		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metaBirth)
+	}
+	return nil
 }

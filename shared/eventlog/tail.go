@@ -56,26 +56,6 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 	}
 }
 
-// attempt is one life of a tail: one ordered consumer on one server, or a place on
-// another tail's. Its lock orders the handler, which nats.go calls, and the tail that
-// ends it.
-type attempt struct {
-	log    *Log
-	p      int
-	cfg    TailConfig
-	server string
-	state  State // when the attempt began
-	inbox  inbox // while it rides on another
-
-	mu      sync.Mutex
-	ended   bool
-	last    uint64 // the newest sequence handled
-	reached bool   // Through was called
-	broken  chan error
-	drained chan struct{} // the consumer has nothing more; does the leader?
-	riders  []*attempt
-}
-
 func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	server, err := l.settle(ctx, p)
 	if err != nil {
@@ -321,4 +301,21 @@ func (a *attempt) fail(err error) {
 	case a.broken <- err:
 	default:
 	}
+}
+
+// takeIn handles what has come from the tail that a rides on. What is not behind a's
+// place came by its own consumer before. The error is errLeft.
+func (a *attempt) takeIn() error {
+	entries, closed := a.inbox.take()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range entries {
+		if !a.ended && e.Sequence > a.last {
+			a.pass(e)
+		}
+	}
+	if closed {
+		return errLeft
+	}
+	return nil
 }

@@ -3,10 +3,13 @@
 package admission
 
 import (
+	"crypto/rand"
 	"net/netip"
 	"sync"
 	"time"
 
+	"rejoin/shared/inspect"
+	"rejoin/shared/presence"
 	"rejoin/shared/quota"
 )
 
@@ -130,3 +133,38 @@ func (a *Admission) Release() { a.inside.Done() }
 
 // Wait returns when nothing is open or held, after close.
 func (a *Admission) Wait() { a.inside.Wait() }
+
+// Answerer returns how the edge answers the janitor: what it has connections for, and
+// what it was asked for since it began.
+func (a *Admission) Answerer() func(presence.Question) presence.Answer {
+	id := rand.Text()
+	return func(q presence.Question) presence.Answer {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		answer, now := presence.Answer{Edge: id}, time.Now().Unix()
+		for i, s := range q.Sessions {
+			last := a.visitors.last(s.Name)
+			switch {
+			case a.sessions[s.Name] > 0:
+				answer.Present = append(answer.Present, presence.Present{Session: i})
+			case last > 0 && now-last <= s.Within:
+				answer.Present = append(answer.Present, presence.Present{Session: i, Ago: max(now-last, 0)})
+			}
+		}
+		return answer
+	}
+}
+
+// Clients returns how many clients there are, of the question's session if it names one,
+// and how many each of its sessions has.
+func (a *Admission) Clients(q inspect.Question) (all int, of []int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all = a.open; q.Session != "" {
+		all = a.sessions[q.Session]
+	}
+	for _, name := range q.Sessions {
+		of = append(of, a.sessions[name])
+	}
+	return all, of
+}

@@ -1,11 +1,7 @@
 package admission
 
 import (
-	"crypto/rand"
 	"time"
-
-	"rejoin/shared/inspect"
-	"rejoin/shared/presence"
 )
 
 // maxVisited bounds the sessions in either half of visitors: some 20 MB in all with
@@ -48,39 +44,4 @@ func (v *visitors) last(session string) int64 {
 		}
 	}
 	return v.forgotten
-}
-
-// Answerer returns how the edge answers the janitor: what it has connections for, and
-// what it was asked for since it began.
-func (a *Admission) Answerer() func(presence.Question) presence.Answer {
-	id := rand.Text()
-	return func(q presence.Question) presence.Answer {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		answer, now := presence.Answer{Edge: id}, time.Now().Unix()
-		for i, s := range q.Sessions {
-			last := a.visitors.last(s.Name)
-			switch {
-			case a.sessions[s.Name] > 0:
-				answer.Present = append(answer.Present, presence.Present{Session: i})
-			case last > 0 && now-last <= s.Within:
-				answer.Present = append(answer.Present, presence.Present{Session: i, Ago: max(now-last, 0)})
-			}
-		}
-		return answer
-	}
-}
-
-// Clients returns how many clients there are, of the question's session if it names one,
-// and how many each of its sessions has.
-func (a *Admission) Clients(q inspect.Question) (all int, of []int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if all = a.open; q.Session != "" {
-		all = a.sessions[q.Session]
-	}
-	for _, name := range q.Sessions {
-		of = append(of, a.sessions[name])
-	}
-	return all, of
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -74,14 +73,6 @@ func (r *Reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
 		return 0, nil
 	}
 	return at, err
-}
-
-// clearedAt returns the sequence of the newest =clear marker of a stream, or of
-// the session when stream is empty, and 0 when there is none.
-func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
-	return once(r.cleared, stream, func() (uint64, error) {
-		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
-	})
 }
 
 // once looks for a stream's marker, unless it is known; 0 means that there is none.

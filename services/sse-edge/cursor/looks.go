@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/eventlog"
 )
 
@@ -99,6 +98,14 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
 		case <-time.After(reachEvery):
 		}
+	}
+	return nil
+}
+
+// behind returns errBehind if a window's newest generation is not the log's.
+func behind(log eventlog.State, birth, generation string) error {
+	if log.Birth != birth || log.Generation().ID != generation {
+		return errBehind
 	}
 	return nil
 }

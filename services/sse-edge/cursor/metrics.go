@@ -7,38 +7,3 @@ type metrics struct {
 	received, missed, rollbacks, logReads, logScans prometheus.Counter
 	skipped                                         *prometheus.CounterVec
 }
-
-// newMetrics registers them. It asks parts at each scrape.
-func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
-	}
-	m := &metrics{
-		received:  counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
-		missed:    counter("tail_missed_total", "Sequences that were removed before a tail received them."),
-		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
-		logReads:  counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
-		logScans:  counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "rejoin", Subsystem: "edge", Name: "events_skipped_total",
-			Help: "Entries of the log that are not shown, by reason: subject, json, opening.",
-		}, []string{"reason"}),
-	}
-	for _, reason := range []string{"subject", "json", "opening"} { // there from the start, or a rate misses the first
-		m.skipped.WithLabelValues(reason)
-	}
-	gauge := func(name, help string, value func(*Partition) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
-			total := 0.0
-			for _, p := range parts() {
-				total += value(p)
-			}
-			return total
-		})
-	}
-	reg.MustRegister(m.received, m.missed, m.rollbacks, m.logReads, m.logScans, m.skipped,
-		gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) }),
-		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag))
-	return m
-}

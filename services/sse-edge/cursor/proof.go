@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -27,24 +27,6 @@ type jumpLook struct {
 	proved    uint64
 	rollbacks int
 	state     eventlog.State
-}
-
-// afterJump returns a look at the partition's leader that followed the newest jump that v
-// shows. What the tail missed there was announced before it, so a view of the window that
-// has come to the look's end has all of it. Errors are those of [looks.After].
-func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
-	if b := p.jumpLook.Load(); b != nil && b.proved == v.Proved && b.rollbacks == v.Rollbacks {
-		return b.state, nil
-	}
-	state, err := p.looks.after(ctx, v)
-	if err != nil {
-		return eventlog.State{}, err
-	}
-	if p.window.Stats().End < state.Last { // it was in between two generations
-		return eventlog.State{}, errBehind
-	}
-	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
-	return state, nil
 }
 
 // prove finds out whether events are missing behind a cursor that lies in the window, but
@@ -256,4 +238,12 @@ func (p *patience) over(state eventlog.State) bool {
 		p.generation, p.leader, p.since = id, state.Leader, time.Now()
 	}
 	return time.Since(p.since) > p.limit
+}
+
+// clearedAt returns the sequence of the newest =clear marker of a stream, or of
+// the session when stream is empty, and 0 when there is none.
+func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
+	return once(r.cleared, stream, func() (uint64, error) {
+		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
+	})
 }

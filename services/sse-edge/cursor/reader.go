@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -232,14 +231,6 @@ func (r *Reader) rolledBack(v window.View, s *Step) {
 		r.end = 0
 	}
 	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst = v.Rollbacks, 0, 0, nil, 0, 0
-}
-
-// behind returns errBehind if a window's newest generation is not the log's.
-func behind(log eventlog.State, birth, generation string) error {
-	if log.Birth != birth || log.Generation().ID != generation {
-		return errBehind
-	}
-	return nil
 }
 
 // drop notes that a stream's events up to a sequence are gone, or all streams' when stream is

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"

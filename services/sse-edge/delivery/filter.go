@@ -6,9 +6,7 @@ import (
 	"strings"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 )
 

@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/go-json-experiment/json/jsontext"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/sse"
 )

@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/services/sse-edge/window"
-
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
 )

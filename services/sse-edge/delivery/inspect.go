@@ -6,25 +6,8 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/shared/inspect"
 )
-
-// traffic is what a worker notes of a stream for those who watch: 40 B with its number.
-type traffic struct {
-	opened int64 // Unix time in milliseconds
-	events uint64
-	sentAt int64  // when the last event was written, as opened; 0 for never
-	stood  uint64 // where the cursor stood when the client came, or when a read of the log began
-}
-
-// wrote notes that events were written.
-func (t *traffic) wrote(events int, now int64) {
-	if events > 0 {
-		t.events += uint64(events)
-		t.sentAt = now
-	}
-}
 
 // found is a worker's answer to a question about the streams of a session.
 type found struct {

@@ -64,3 +64,23 @@ func NewMetrics(reg prometheus.Registerer, maxConnections int) *Metrics {
 
 // CountRefused counts an event stream or a poll that was told to come back later.
 func (s *Streams) CountRefused(reason string) { s.Metrics.Refused.WithLabelValues(reason).Inc() }
+
+// CountTold counts and notes what a client received of a step: its gaps, and n of its events.
+func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request) {
+	n = min(n, len(st.Items))
+	s.Metrics.Sent.Add(float64(n))
+	for _, g := range st.Gaps {
+		s.Metrics.Gaps.WithLabelValues(string(g.Reason)).Inc()
+		s.History.noteGap(r, st, g, by)
+		s.logger.DebugContext(by.Ctx, "a subscriber receives a gap", "session", r.Place.Session, "stream", g.Stream,
+			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
+	}
+	if !s.traces.On() {
+		return
+	}
+	for i := range n {
+		if it := &st.Items[i]; it.Trail != nil {
+			s.deliver(r, it, by)
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/services/sse-edge/window"
 )
 

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
+	"pgregory.net/rapid"
 
+	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-
-	"pgregory.net/rapid"
 )
 
 // What a socket took and the rest that is cut together are whole blocks, and the

@@ -2,59 +2,22 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
-	"os"
-	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/inspect"
+	"rejoin/shared/tracing"
 )
 
 // logRetry is how long a stream waits when the log cannot be read.
 const logRetry = 500 * time.Millisecond
-
-// Format is how a stream writes to its client. Its methods are called by the stream's worker,
-// before that by the request that makes the stream.
-type Format interface {
-	// Kind is the same for formats that make the same blocks of a step.
-	Kind() string
-	// Protocol says what those who watch are shown.
-	Protocol() inspect.Protocol
-	// Opening returns the first block.
-	Opening(ctx context.Context, from Beginning) []byte
-	// Rewrites reports whether events are sent as Event makes them, and not as the window's
-	// frames. room is memory that Event may use and returns.
-	Rewrites() bool
-	Event(b, room []byte, it *window.Item) (event, roomLeft []byte)
-	// Gaps returns the blocks of a step's gaps, and Closing the last one of a step that ends
-	// the stream.
-	Gaps(s cursor.Step) []byte
-	Closing(s cursor.Step) []byte
-	Heartbeat() []byte
-	// Farewell returns the last block of a stream whose client is to come back.
-	Farewell() []byte
-}
-
-// Companion goes with a stream from its beginning to its end. Its methods are called by the
-// stream's worker.
-type Companion interface {
-	// Begun is called when the worker has taken the stream, and Ended once it is done with it,
-	// or could not take it.
-	Begun()
-	Ended(begun bool)
-	// Told is called after the client received events of a step, and Moved when its cursor was
-	// moved to that of another connection.
-	Told(s cursor.Step, events int)
-	Moved()
-	// Tick is called at Due, unless that is zero.
-	Due() time.Time
-	Tick(now time.Time)
-}
 
 // phase is what a stream does. Its worker changes it.
 type phase uint8
@@ -160,132 +123,6 @@ func (st *Stream) due() time.Time {
 	return due
 }
 
-// openingTimeout bounds how long a client waits for its first block. It is long
-// since a storm of cursors below the windows has to be read from the log.
-const openingTimeout = time.Minute
-
-// Beginning is where a connection begins.
-type Beginning struct {
-	Fresh    bool   // the client has no cursor, or none that is worth anything
-	Resumes  bool   // it has one
-	Position uint64 // of the cursor
-	Read     bool   // the stream's step has been read
-}
-
-// Hand takes over the connection. It does not keep the goroutine that calls it, with
-// the buffers of the request, while the log is read.
-func (st *Stream) Hand(conn net.Conn, from Beginning) {
-	s := st.streams
-	st.conn = conn
-	s.Metrics.Opened.Inc()
-	s.Metrics.Connections.Inc()
-	w := s.nextWorker()
-	st.worker = w
-	s.cfg.Admission.Hold() // before anything can end the stream
-	go func() {
-		if err := st.open(from); err != nil {
-			s.Reconnects(st.Request.Ctx, st.Reader.Place, err)
-			s.CountRefused("unavailable")
-			var out outbox
-			out.only(st, st.Format.Farewell(), true)
-			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout) // or it has gone
-			_ = st.conn.Close()
-			st.reason = "failed"
-			w.finish(st, false)
-			s.cfg.Admission.Release()
-			return
-		}
-		w.post(st, newsBegun)
-		go func() { // with a small stack
-			defer s.cfg.Admission.Release()
-			waitUntilGone(st.conn)
-			w.post(st, newsGone)
-		}()
-	}()
-}
-
-// open reads what follows the client's cursor, and makes the first block: where a
-// client without a cursor stands is known once its first event is, and whether one
-// with a cursor continues there once what follows was read.
-func (st *Stream) open(from Beginning) (err error) {
-	r := st.Reader
-	ctx, cancel := context.WithTimeout(st.streams.base, openingTimeout)
-	defer cancel()
-	if st.raw, err = RawOf(st.conn); err != nil {
-		return err
-	}
-	if (from.Fresh || from.Resumes) && !from.Read {
-		if st.Step, err = st.first(ctx, from); err != nil {
-			return err
-		}
-	}
-	if from.Fresh {
-		from.Position = r.ResumesAt(st.Step)
-	}
-	st.traffic.stood = from.Position
-	st.logBegin(from)
-	var out outbox
-	out.only(st, st.Format.Opening(ctx, from), false)
-	st.Head = append(st.Head, slices.Concat(out.buffers...)...)
-	return nil
-}
-
-// first reads what follows the client's cursor.
-func (st *Stream) first(ctx context.Context, from Beginning) (cursor.Step, error) {
-	read := func() (cursor.Step, error) {
-		if found, _, ok := st.Reader.Quick(nil); ok {
-			return found, nil
-		}
-		return st.Reader.Next(ctx)
-	}
-	if !from.Resumes {
-		return read()
-	}
-	return st.streams.resumed(st.Reader, st.Request, read)
-}
-
-// RawOf returns what a connection is to the operating system.
-func RawOf(conn net.Conn) (syscall.RawConn, error) {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	return c.SyscallConn()
-}
-
-func reasonToEnd(err error) string {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return "slow"
-	}
-	return "gone"
-}
-
-// waitUntilGone returns when the client has closed the connection. A client has
-// nothing to say on an event stream; what it says is thrown away.
-func waitUntilGone(conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Time{}) // fails on a closed connection, as Read does
-	var b [64]byte
-	for {
-		if _, err := conn.Read(b[:]); err != nil {
-			return
-		}
-	}
-}
-
-// flush writes to a connection, and waits for as long as there is progress.
-func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
-	for len(rest) > 0 {
-		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
-			return err
-		}
-		n, err := rest.WriteTo(conn)
-		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
-			return err
-		}
-	}
-	return conn.SetWriteDeadline(time.Time{})
-}
-
 // logBegin writes a debug line about a stream that begins; cursor is where.
 func (st *Stream) logBegin(from Beginning) {
 	s, r := st.streams, st.Reader
@@ -307,9 +144,82 @@ func (st *Stream) logEnd() {
 	}
 }
 
-// Do has the stream's worker call a function.
-func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
+// traffic is what a worker notes of a stream for those who watch: 40 B with its number.
+type traffic struct {
+	opened int64 // Unix time in milliseconds
+	events uint64
+	sentAt int64  // when the last event was written, as opened; 0 for never
+	stood  uint64 // where the cursor stood when the client came, or when a read of the log began
+}
 
-// Finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
-// away.
-func (st *Stream) Finish() { st.worker.tell(st, cursor.Step{Ended: true}) }
+// wrote notes that events were written.
+func (t *traffic) wrote(events int, now int64) {
+	if events > 0 {
+		t.events += uint64(events)
+		t.sentAt = now
+	}
+}
+
+// Config configures the event streams of an edge.
+type Config struct {
+	// Base ends all streams when it is done.
+	Base context.Context //nolint:containedctx // of the edge
+	// Admission has let the clients in, and is left when their streams end.
+	Admission *admission.Admission
+	Logger    *slog.Logger
+	Metrics   prometheus.Registerer
+	Traces    *tracing.Traces
+	// MaxConnections is how many streams may be open; it is shown as a metric.
+	MaxConnections int
+	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names.
+	Heartbeat, Retry, MaxAge, WriteTimeout, Drain time.Duration
+	// Retention says how long events are retained now; not positive: for as long as there is
+	// room.
+	Retention func() time.Duration
+}
+
+// Streams are the event streams of an edge: workers that share them out, and what is counted
+// and remembered of them.
+type Streams struct {
+	cfg     Config
+	base    context.Context //nolint:containedctx // of all streams; ends when they must
+	drain   chan struct{}   // closed when the edge begins to stop
+	logger  *slog.Logger
+	Metrics *Metrics
+	traces  *tracing.Traces
+	History *History
+
+	workers []*worker
+	next    atomic.Uint64 // counts the streams, to share them out
+	numbers atomic.Uint64 // of those that have begun
+}
+
+func (s *Streams) nextWorker() *worker {
+	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
+}
+
+// Reconnects logs why a subscriber is sent away with a reconnection time.
+func (s *Streams) Reconnects(ctx context.Context, at window.Place, why error) {
+	s.logger.WarnContext(ctx, "a subscriber is sent away with a retry", "session", at.Session, "stream", at.Stream, "error", why)
+}
+
+// Turns are a stream's part in this. It belongs to the stream's worker, but for quiet.
+type turns struct {
+	quiet atomic.Bool // another connection receives the messages
+	// Behind says that the client came without a cursor: it continues where the connection
+	// before it is.
+	Behind bool
+	// served says that it had its turn once.
+	served bool
+	// next is where to continue when it is the stream's turn again, once it has been quiet.
+	next   *string
+	rested chan<- string // takes its cursor once it is back
+}
+
+// subscription is one worker's interest in one chain.
+type subscription struct {
+	worker  *worker
+	chain   *window.Chain
+	queued  atomic.Bool // it is in the worker's queue
+	streams []*Stream   // the worker's own
+}

@@ -3,12 +3,10 @@ package delivery
 import (
 	"context"
 
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/tracing"
 )

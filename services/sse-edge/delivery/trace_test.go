@@ -7,14 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/cursor"
-
-	"rejoin/services/sse-edge/window"
-
 	"github.com/prometheus/client_golang/prometheus"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/tracing"
 )

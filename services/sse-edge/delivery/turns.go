@@ -1,26 +1,11 @@
 package delivery
 
 import (
-	"sync/atomic"
-
 	"rejoin/shared/event"
 )
 
 // Of several connections to one stream, the newest one receives the messages; the others are
 // quiet until it is their turn again.
-
-// Turns are a stream's part in this. It belongs to the stream's worker, but for quiet.
-type turns struct {
-	quiet atomic.Bool // another connection receives the messages
-	// Behind says that the client came without a cursor: it continues where the connection
-	// before it is.
-	Behind bool
-	// served says that it had its turn once.
-	served bool
-	// next is where to continue when it is the stream's turn again, once it has been quiet.
-	next   *string
-	rested chan<- string // takes its cursor once it is back
-}
 
 // WaitTurn makes a stream that is not handed over yet quiet until its turn. One that is behind
 // continues where the connection before it is.

@@ -3,15 +3,15 @@ package delivery
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-
 	"rejoin/services/sse-edge/window"
 )
 
@@ -56,14 +56,6 @@ var alwaysReady = func() chan struct{} {
 	close(c)
 	return c
 }()
-
-// subscription is one worker's interest in one chain.
-type subscription struct {
-	worker  *worker
-	chain   *window.Chain
-	queued  atomic.Bool // it is in the worker's queue
-	streams []*Stream   // the worker's own
-}
 
 // Wake queues the subscription, unless it is queued.
 func (s *subscription) Wake() {
@@ -540,37 +532,44 @@ func (w *worker) last(st *Stream, block []byte) {
 	_, _ = w.writeNow(st) // or the client sees that it is not the end
 }
 
-// timers is a heap of streams by what is due next.
-type timers []*Stream
+// forever is longer than any connection lives.
+const forever = 100 * 365 * 24 * time.Hour
 
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].due().Before(t[j].due()) }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].timer, t[j].timer = i, j
-}
+const (
+	// expiryWarning is how long before its token expires a client is warned.
+	expiryWarning = time.Minute
 
-func (t *timers) Push(x any) {
-	st := x.(*Stream) //nolint:errcheck,forcetypeassert // heap's contract
-	st.timer = len(*t)
-	*t = append(*t, st)
-}
+	// warnAgain is how long a stream that is away when it should be told is left alone.
+	warnAgain = 100 * time.Millisecond
+)
 
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	st := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	return st
-}
-
-// wait returns how long there is nothing to do.
-func (t timers) wait(now time.Time) time.Duration {
-	if len(t) == 0 {
-		return time.Hour
+func reasonToEnd(err error) string {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "slow"
 	}
-	return max(t[0].due().Sub(now), 0)
+	return "gone"
 }
+
+// flush writes to a connection, and waits for as long as there is progress.
+func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
+	for len(rest) > 0 {
+		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
+			return err
+		}
+		n, err := rest.WriteTo(conn)
+		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			return err
+		}
+	}
+	return conn.SetWriteDeadline(time.Time{})
+}
+
+// Do has the stream's worker call a function.
+func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
+
+// Finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
+// away.
+func (st *Stream) Finish() { st.worker.tell(st, cursor.Step{Ended: true}) }
 
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
@@ -597,14 +596,3 @@ func (s *shared) serves(st *Stream) bool {
 	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.Reader) &&
 		st.Format.Kind() == s.format && st.Chunked == s.chunked && st.Filter.name() == s.filter
 }
-
-// forever is longer than any connection lives.
-const forever = 100 * 365 * 24 * time.Hour
-
-const (
-	// expiryWarning is how long before its token expires a client is warned.
-	expiryWarning = time.Minute
-
-	// warnAgain is how long a stream that is away when it should be told is left alone.
-	warnAgain = 100 * time.Millisecond
-)

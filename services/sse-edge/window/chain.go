@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
 // Place is a stream of a life of a session, or the flow of all its streams when stream is
@@ -150,4 +151,13 @@ func (c *Chain) retag(birth, generation string) {
 	p := event.Place{Birth: birth, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
 	c.generation = generation
 	c.prefix = event.AppendIDPrefix(nil, c.Place.Stream, p.Tag())
+}
+
+// Loss is what is gone: a stream's events up to a sequence, or those of all streams of the
+// life when stream is empty.
+type Loss struct {
+	Stream  string
+	UpTo    uint64
+	Reason  eventlog.Reason
+	Certain bool // an event of it is gone for sure
 }

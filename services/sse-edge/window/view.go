@@ -31,15 +31,6 @@ type View struct {
 	More    bool
 }
 
-// Loss is what is gone: a stream's events up to a sequence, or those of all streams of the
-// life when stream is empty.
-type Loss struct {
-	Stream  string
-	UpTo    uint64
-	Reason  eventlog.Reason
-	Certain bool // an event of it is gone for sure
-}
-
 // Limits bound what one read takes.
 type Limits struct{ Events, Bytes int }
 

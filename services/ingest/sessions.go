@@ -231,3 +231,33 @@ func ofBridge(metadata json.RawMessage) bool {
 	}
 	return false
 }
+
+// admit returns the record of a message's session, if it is open. Without access control
+// the first message opens its session. With it, the session was created before, and to all
+// but its owner, who acts for the owner, and its members it is not there, open or not; who reaches NATS may publish to all that
+// are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
+// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
+func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
+	sessions := s.backend.Sessions
+	switch {
+	case !s.cfg.Access.On():
+		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
+			rec := session.New(m.session, "", nil, s.backend.Now())
+			rec.Client = m.client
+			if err := s.mayCreate(m.publisher); err != nil {
+				return session.Record{}, err
+			}
+			return s.create(ctx, rec, m.publisher)
+		})
+	case m.trusted:
+		rec, err = sessions.Learn(ctx, m.session)
+	case !time.Now().Before(m.grants.Expires): // while the body was still coming
+		return rec, auth.ErrExpired
+	default:
+		rec, err = sessions.Visible(ctx, m.session, usedBy(m.grants))
+	}
+	if err == nil && rec.State != session.Open {
+		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
+	}
+	return rec, err
+}

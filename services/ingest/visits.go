@@ -2,6 +2,39 @@ package ingest
 
 import "sync"
 
+// visits are the requests that are being answered. Safe for concurrent use.
+type visits struct {
+	mu     sync.Mutex
+	closed bool
+	over   chan struct{} // closed with it
+	inside sync.WaitGroup
+}
+
+// enter reports whether there is still somebody to answer; leave follows then.
+func (v *visits) enter() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.closed {
+		v.inside.Add(1)
+	}
+	return !v.closed
+}
+
+func (v *visits) leave() { v.inside.Done() }
+
+// close refuses all later requests, and waits for those in progress.
+func (v *visits) close() {
+	v.mu.Lock()
+	v.closed = true
+	close(v.over)
+	v.mu.Unlock()
+	v.inside.Wait()
+}
+
+// arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
+// under way: most of --max-in-flight, so that single messages find a place.
+func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
+
 // lanes run what is asked of one session one after the other, in the order of do, and that of
 // different sessions at the same time. The zero value is ready. It is safe for concurrent use.
 type lanes struct {

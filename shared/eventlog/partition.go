@@ -5,36 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	"rejoin/shared/natsconn"
 )
-
-// Limits are what JetStream enforces by itself in one partition, where -1 means none, and
-// on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.
-// All other limits are metadata of partition 0, which the janitor enforces from its next sweep on.
-type Limits struct {
-	Replicas int
-	MaxBytes int64 // of this partition alone
-}
-
-// Limits returns the limits that every partition of a log with these settings has.
-func (s Settings) Limits() Limits {
-	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes}
-	if s.MaxBytes > 0 {
-		l.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
-	}
-	return l
-}
-
-// limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
-func limitsOf(cfg jetstream.StreamConfig) Limits {
-	l := Limits{Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes}
-	if l.MaxBytes <= 0 {
-		l.MaxBytes = -1
-	}
-	return l
-}
 
 // SmallerLimit compares limits, of which -1 is the largest.
 func SmallerLimit(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
@@ -184,4 +162,120 @@ func (part *partition) own(ctx context.Context) (release func(), err error) {
 	case <-ctx.Done():
 		return nil, errors.Join(ErrUnavailable, ctx.Err())
 	}
+}
+
+const (
+	// currentWithin bounds how long new replicas are waited for: JetStream copies what
+	// there is to them while everything runs.
+	currentWithin = 4 * time.Minute
+	currentEvery  = 100 * time.Millisecond
+)
+
+// waitCurrent waits until all replicas of a stream have all of it. The error wraps
+// [ErrUnavailable].
+func (l *Log) waitCurrent(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, currentWithin)
+	defer cancel()
+	for {
+		var n int
+		stream, err := l.js.Stream(ctx, name)
+		if err == nil {
+			var whole bool
+			if n, whole = current(stream.CachedInfo()); whole {
+				return nil
+			}
+		}
+		if !natsconn.Pause(ctx, currentEvery) {
+			return errors.Join(fmt.Errorf("%w: %d replicas of %s are current yet", ErrUnavailable, n, name), err)
+		}
+	}
+}
+
+// SetReplicas gives the JetStream stream of a bucket a number of replicas and waits until
+// they are current; a bucket that does not exist is left out. Errors are those of
+// [Log.SetLimits].
+func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) error {
+	name := "KV_" + bucket
+	stream, err := l.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return apiError(err)
+	}
+	cfg := stream.CachedInfo().Config
+	if cfg.Replicas == replicas {
+		return nil
+	}
+	cfg.Replicas, cfg.Metadata = replicas, foreignMetadata(cfg.Metadata)
+	if err := l.update(ctx, cfg); err != nil {
+		return err
+	}
+	return l.waitCurrent(ctx, name)
+}
+
+func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers) map[string]string {
+	birth := newGenerationID()
+	meta := ownMetadata(cfg.Metadata)
+	meta[metaBirth] = birth
+	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
+	meta[metaServer] = server
+	meta[metaChecked] = checked{generation: birth}.format()
+	if len(cluster) > 0 {
+		meta[metaServers] = cluster.format()
+	}
+	return meta
+}
+
+// createPartition makes the JetStream stream of a partition when it is missing.
+// It never updates one that is there. servers returns those of the cluster.
+func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers) error {
+	settings := l.Settings()
+	cfg := settings.streamConfig(p)
+	if p == 0 {
+		for k, v := range settings.metadata() {
+			cfg.Metadata[k] = v
+		}
+	}
+	stream, err := l.js.Stream(ctx, cfg.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers())
+		_, err = l.js.CreateStream(ctx, cfg)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return apiError(err)
+		}
+		stream, err = l.js.Stream(ctx, cfg.Name)
+	}
+	if err != nil {
+		return apiError(err)
+	}
+	return checkPartition(stream.CachedInfo().Config, p)
+}
+
+// streamConfig returns the JetStream stream of a partition.
+func (s Settings) streamConfig(p int) jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name:               streamName(p),
+		Description:        "Rejoin event log, partition " + strconv.Itoa(p),
+		Subjects:           []string{streamSubject(p)},
+		Retention:          jetstream.LimitsPolicy,
+		Storage:            jetstream.FileStorage,
+		Discard:            jetstream.DiscardNew, // what is removed the janitor removes
+		Replicas:           s.Replicas,
+		MaxMsgs:            -1,
+		MaxMsgsPerSubject:  -1,
+		MaxBytes:           s.Limits().MaxBytes,
+		MaxMsgSize:         int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
+		MaxConsumers:       maxConsumers,
+		Duplicates:         2 * time.Minute,
+		AllowAtomicPublish: true,
+		Metadata:           map[string]string{metaVersion: Version},
+	}
+	if s.Compression {
+		cfg.Compression = jetstream.S2Compression
+	}
+	return cfg
 }

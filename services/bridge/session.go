@@ -13,8 +13,8 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// peer is a session's side of the MCP server. It is safe for concurrent use.
-type peer interface {
+// mcpServer is a session's side of the MCP server. It is safe for concurrent use.
+type mcpServer interface {
 	// serve hands over requests and sees to them until the end. ctx ends with the session.
 	serve(ctx context.Context, c *call, client http.Header, data []byte)
 	// send hands over messages that are no requests.
@@ -27,18 +27,18 @@ type peer interface {
 	close(ctx context.Context, client http.Header)
 }
 
-// held is a session that this bridge holds. It is safe for concurrent use.
+// clientSession is a session that this bridge holds. It is safe for concurrent use.
 //
 //	post ──▶ call, one goroutine each ─┐
 //	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
 //	finish ──▶ one, which waits for the others, ends the session upstream and closes it
-type held struct {
+type clientSession struct {
 	service *Service
 	name    string
 	life    string
 	owner   string // whose share it is of; see [clientOf]
 	begun   time.Time
-	up      peer
+	up      mcpServer
 	ctx     context.Context //nolint:containedctx // of all that is done for the session
 	end     context.CancelCauseFunc
 	over    chan struct{} // closed when the session has ended, and its streams with it
@@ -54,8 +54,8 @@ type held struct {
 	ending     bool
 }
 
-func newHeld(s *Service, name, life, owner string, up peer) *held {
-	h := &held{service: s, name: name, life: life, owner: owner, begun: time.Now(), up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
+func newClientSession(s *Service, name, life, owner string, up mcpServer) *clientSession {
+	h := &clientSession{service: s, name: name, life: life, owner: owner, begun: time.Now(), up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(s.life)
 	return h
 }
@@ -64,7 +64,7 @@ func newHeld(s *Service, name, life, owner string, up peer) *held {
 var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
 
 // remember keeps the client's header for what the bridge asks of itself.
-func (h *held) remember(client http.Header) {
+func (h *clientSession) remember(client http.Header) {
 	client = client.Clone()
 	for _, name := range perRequest {
 		client.Del(name)
@@ -74,14 +74,14 @@ func (h *held) remember(client http.Header) {
 	h.client = client
 }
 
-func (h *held) header() http.Header {
+func (h *clientSession) header() http.Header {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.client
 }
 
 // run runs what belongs to the session, unless it has ended.
-func (h *held) run(work func()) bool {
+func (h *clientSession) run(work func()) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ending {
@@ -99,7 +99,7 @@ func (h *held) run(work func()) bool {
 }
 
 // post hands over what a client posted.
-func (h *held) post(c rpc.Call) rpc.Answer {
+func (h *clientSession) post(c rpc.Call) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
@@ -135,7 +135,7 @@ func (h *held) post(c rpc.Call) rpc.Answer {
 }
 
 // use notes that the client uses the session.
-func (h *held) use() {
+func (h *clientSession) use() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.used = true
@@ -159,7 +159,7 @@ func (s *Service) endUnused() {
 }
 
 // cancelled notes what requests the client has cancelled.
-func (h *held) cancelled(keys []string) {
+func (h *clientSession) cancelled(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range keys {
@@ -171,7 +171,7 @@ func (h *held) cancelled(keys []string) {
 
 // request begins a call and waits until the upstream has taken or refused it, or
 // AcceptAfter has passed.
-func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
+func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := newCall(h, c.Stream, ids)
 	made.out.trace = c.Trace
 	if !h.service.open.enter(h.owner) {
@@ -206,7 +206,7 @@ func (h *held) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 
 // forget ends what request began. A call that another bridge will go on with stays, to be
 // written down.
-func (h *held) forget(c *call, leave func()) {
+func (h *clientSession) forget(c *call, leave func()) {
 	leave()
 	if !c.done() && h.service.life.Err() != nil {
 		return
@@ -217,7 +217,7 @@ func (h *held) forget(c *call, leave func()) {
 }
 
 // call returns the call of a stream, or nil.
-func (h *held) call(stream string) *call {
+func (h *clientSession) call(stream string) *call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[stream]
@@ -228,7 +228,7 @@ func (h *held) call(stream string) *call {
 const notifyWithin = 5 * time.Second
 
 // notify hands over messages that are no requests.
-func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
+func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
 	reply := make(chan rpc.Answer, 1)
 	if !h.run(func() {
 		ctx, cancel := context.WithTimeout(h.ctx, h.service.cfg.OpenTimeout)
@@ -253,7 +253,7 @@ func (h *held) notify(c rpc.Call, initialized bool) rpc.Answer {
 }
 
 // listen begins to listen to the upstream's standalone stream, once.
-func (h *held) listen(from cursor) {
+func (h *clientSession) listen(from cursor) {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
@@ -266,20 +266,20 @@ func (h *held) listen(from cursor) {
 		return
 	}
 	h.run(func() {
-		if from.ID == "" || c.recall(h.ctx) {
+		if from.ID == "" || c.reload(h.ctx) {
 			h.up.listen(h.ctx, c, h.header)
 		}
 	})
 }
 
 // busy reports whether a call is open.
-func (h *held) busy() bool {
+func (h *clientSession) busy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.calls) > 0
 }
 
-func (h *held) unsubscribe() {
+func (h *clientSession) unsubscribe() {
 	h.mu.Lock()
 	sub := h.sub
 	h.mu.Unlock()
@@ -289,7 +289,7 @@ func (h *held) unsubscribe() {
 }
 
 // streams returns what is open of the session: calls, and the standalone stream.
-func (h *held) streams() []*call {
+func (h *clientSession) streams() []*call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := make([]*call, 0, len(h.calls)+1)

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"rejoin/services/bridge/upstream"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -89,7 +88,7 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			_ = keepTrying(ctx, func() (err error) { // fails with ctx alone
+			_ = retry(ctx, func() (err error) { // fails with ctx alone
 				confirmed[i], err = s.backend.Sessions.Get(ctx, name)
 				if errors.Is(err, session.ErrNotFound) {
 					return nil
@@ -106,11 +105,11 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 }
 
 func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
-	var up peer = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+	var up mcpServer = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 	if s.command != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
-	h := newHeld(s, rec.Session, rec.Life, rec.Owner, up)
+	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
 	standalone := calls[rpc.Standalone]
 	for stream, call := range calls {
 		ids, _ := rpc.RequestIDs(stream)
@@ -119,7 +118,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		}
 		c := newCall(h, stream, ids)
 		c.at, c.told = cursor{ID: call.ID, Sequence: call.Sequence}, true
-		h.goOn(c)
+		h.resume(c)
 	}
 	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
 	err := s.hold(h)
@@ -129,47 +128,47 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	return err
 }
 
-// goOn continues a call that another bridge has begun.
-func (h *held) goOn(c *call) {
+// resume continues a call that another bridge has begun.
+func (h *clientSession) resume(c *call) {
 	h.mu.Lock()
 	h.calls[c.stream] = c
 	h.mu.Unlock()
 	h.service.metrics.calls.Inc()
 	h.run(func() {
 		defer h.forget(c, h.service.metrics.calls.Dec)
-		if c.recall(h.service.life) && !c.done() {
+		if c.reload(h.service.life) && !c.done() {
 			h.up.resume(h.ctx, c, h.header())
 		}
 	})
 }
 
-// recall reads what the log has of a stream: which requests are answered, and what the
+// reload reads what the log has of a stream: which requests are answered, and what the
 // upstream may send once more. It reports whether the stream can go on.
-func (c *call) recall(ctx context.Context) bool {
-	s := c.held.service
+func (c *call) reload(ctx context.Context) bool {
+	s := c.session.service
 	over := false
-	err := keepTrying(ctx, func() (err error) {
+	err := retry(ctx, func() (err error) {
 		if over, err = c.hasEnd(ctx); err == nil && !over {
-			over, err = c.recallOnce(ctx)
+			over, err = c.reloadOnce(ctx)
 		}
 		if err != nil {
-			s.log.Debug("a stream cannot be read yet", "session", c.held.name, "stream", c.stream, "error", err)
+			s.log.Debug("a stream cannot be read yet", "session", c.session.name, "stream", c.stream, "error", err)
 		}
 		return err
 	})
 	return err == nil && !over
 }
 
-// recallBytes bounds a page of what is read.
-const recallBytes = 4 << 20
+// reloadBytes bounds a page of what is read.
+const reloadBytes = 4 << 20
 
-func (c *call) recallOnce(ctx context.Context) (final bool, err error) {
-	s := c.held.service
-	state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(c.held.name))
+func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
+	s := c.session.service
+	state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(c.session.name))
 	if err != nil {
 		return false, err
 	}
-	q := eventlog.Query{Session: c.held.name, Life: c.held.life, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: recallBytes}
+	q := eventlog.Query{Session: c.session.name, Life: c.session.life, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
 	if c.standalone() {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}

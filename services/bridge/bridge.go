@@ -1,0 +1,137 @@
+// Package bridge connects an unmodified MCP server to the log: it hands over what
+// clients send, which comes on NATS, and stores what the server sends.
+package bridge
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/backend"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
+)
+
+// Service is the bridge. It is safe for concurrent use.
+//
+//	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
+//	                   │         ├─ open ──▶ clientSession
+//	                   │         └─ post, end, check ──▶ its session
+//	                   ├─────▶ records: writes down what is open, for the next bridge
+//	                   ├─────▶ present: tells the janitor which sessions have open calls
+//	                   ├─────▶ patrol: ends sessions that were ended elsewhere
+//	                   └─────▶ what the sessions run, see [clientSession]
+//
+// When Run's context ends, calls are taken no more; then life ends, and with it all
+// waiting for the upstream, which is not told: the next bridge continues.
+type Service struct {
+	cfg      Config
+	name     string
+	backend  *backend.Backend
+	log      *slog.Logger
+	metrics  *metrics
+	traces   *tracing.Traces
+	bodies   bool // the debug lines about publishing show messages
+	endpoint *upstream.Endpoint
+
+	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
+
+	doubtAfter  time.Duration                        // [doubtAfter], but for tests
+	unusedAfter time.Duration                        // [unusedAfter], but for tests
+	after       func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
+
+	limits *session.Limits
+
+	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
+	handling chan struct{}  // one token for a call of an edge
+	open     slots          // calls of the upstream
+	running  slots          // processes
+
+	life    context.Context //nolint:containedctx // of all work
+	endLife context.CancelCauseFunc
+
+	taken atomic.Bool // the sessions of the bridge before are taken over
+
+	mu       sync.Mutex
+	sessions map[string]*clientSession
+	stopping bool
+	work     sync.WaitGroup // grows only until stopping
+}
+
+// flushTimeout bounds the wait for NATS to know the subscriptions.
+const flushTimeout = time.Second
+
+// inboxSize is how many calls may wait to be looked at, which takes microseconds.
+const inboxSize = 8192
+
+// maxBytes is the size of the largest message that the log takes.
+func (s *Service) maxBytes() int { return s.backend.Log.Settings().MaxMessageBytes }
+
+// streams returns what is open of all sessions.
+func (s *Service) streams() (all []*call) {
+	for _, h := range s.all() {
+		all = append(all, h.streams()...)
+	}
+	return all
+}
+
+// run runs work, unless the service stops.
+func (s *Service) run(work func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	s.work.Go(work)
+	return true
+}
+
+func (s *Service) session(name string) *clientSession {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[name]
+}
+
+func (s *Service) all() []*clientSession {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*clientSession, 0, len(s.sessions))
+	for _, h := range s.sessions {
+		all = append(all, h)
+	}
+	return all
+}
+
+// hold begins to answer for a session.
+func (s *Service) hold(h *clientSession) error {
+	s.mu.Lock()
+	s.sessions[h.name] = h
+	s.metrics.sessions.Set(float64(len(s.sessions)))
+	s.mu.Unlock()
+	sub, err := s.backend.Conn.ChanQueueSubscribe(rpc.Subject(h.name), rpc.Queue, s.inbox)
+	if err != nil {
+		s.release(h)
+		return err
+	}
+	h.mu.Lock()
+	h.sub = sub
+	h.mu.Unlock()
+	return nil
+}
+
+// release ends what hold began.
+func (s *Service) release(h *clientSession) {
+	h.unsubscribe()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[h.name] == h {
+		delete(s.sessions, h.name)
+	}
+	s.metrics.sessions.Set(float64(len(s.sessions)))
+}

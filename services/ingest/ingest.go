@@ -1,0 +1,48 @@
+// Package ingest takes messages in over HTTP and writes them to the log.
+package ingest
+
+import (
+	"net"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/backend"
+	"rejoin/shared/quota"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
+	"rejoin/shared/web"
+)
+
+// Service is the ingest service. It is safe for concurrent use.
+//
+//	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
+//	                   │       publishes and waits for the acknowledgement: the
+//	                   │       order of a connection is the order in the log
+//	                   └─────▶ listen: requests on NATS, begun in their order in one
+//	                           goroutine for each session (lanes); of single messages
+//	                           each is answered in one of its own
+//
+// When Run's context ends, web.Serve ends first, then the answers on NATS.
+type Service struct {
+	cfg      Config
+	backend  *backend.Backend
+	metrics  *metrics
+	traces   *tracing.Traces
+	log      publishLog
+	inflight chan struct{} // one token for each publish and close
+	visits   visits        // of requests on NATS
+	places   *quota.Pool   // for these, MaxInFlight
+	lanes    lanes         // that they go in
+	arrays   chan struct{} // one token for each array on NATS that is being stored
+	// longArrays has a token for each array of more than shortArray bytes that is being checked.
+	longArrays chan struct{}
+	sessions   *session.Limits
+	streams    *openStreams
+	endings    endings
+	memory     *quota.Pool // that requests and results may take, in bytes
+	ids        *ids
+	// The rates of messages, and of new sessions; nil without a limit.
+	publishers, perSession, creators *web.Limiter[string]
+	app                              *fiber.App
+	ln                               net.Listener
+}

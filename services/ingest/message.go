@@ -1,0 +1,91 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"rejoin/shared/auth"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
+)
+
+// message is one event on its way into the log, whatever brought it here.
+type message struct {
+	session, stream string
+	eventType       string // the SSE event type, or empty
+	key             string // the idempotency key, or empty
+	keyIndex        uint64 // of the message among those with the key
+	trace           tracing.Context
+	publisher       string      // whom rates are counted for; empty on NATS
+	client          string      // who gets the session, if that is new; see [web.Clients.Client]
+	grants          auth.Grants // of who publishes it over HTTP
+	trusted         bool        // it came on NATS, whose access control is its own
+	batch           *batch      // that it is one of, or nil
+	data            []byte
+}
+
+// stored is a publisher's answer for an event in the log.
+type stored struct {
+	ID        string `json:"id"`
+	Duplicate bool   `json:"duplicate"`
+}
+
+// mayBeRepeated adds errRepeated to what wraps [session.ErrClosed], when m has a key.
+func (m message) mayBeRepeated(err error) error {
+	if m.key != "" && errors.Is(err, session.ErrClosed) {
+		return fmt.Errorf("%w: %w", errRepeated, err)
+	}
+	return err
+}
+
+// checkNames checks session and stream.
+func (m message) checkNames() error {
+	if err := event.CheckSession(m.session); err != nil {
+		return fmt.Errorf("session: %w", err)
+	}
+	if err := event.CheckStream(m.stream); err != nil {
+		return fmt.Errorf("stream: %w", err)
+	}
+	return nil
+}
+
+func (m message) check(maxBytes int) error {
+	if err := m.checkNames(); err != nil {
+		return err
+	}
+	if m.eventType != "" {
+		if err := event.CheckType(m.eventType); err != nil {
+			return err
+		}
+	}
+	if len(m.data) > maxBytes {
+		return eventlog.ErrTooLarge
+	}
+	return event.CheckMessage(m.data)
+}
+
+// publishLog writes a debug line about each message.
+type publishLog struct {
+	*slog.Logger
+	bodies bool // with the message
+}
+
+// published tells what became of a message that was begun, or why it was not.
+func (l publishLog) published(ctx context.Context, m message, ack stored, err error) {
+	if !l.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	attrs := []any{"session", m.session, "stream", m.stream, "bytes", len(m.data)}
+	if l.bodies {
+		attrs = append(attrs, "body", string(m.data))
+	}
+	if err != nil {
+		l.DebugContext(ctx, "a message is not stored", append(attrs, "code", string(problem(err).Code))...)
+		return
+	}
+	l.DebugContext(ctx, "a message is stored", append(attrs, "id", ack.ID, "duplicate", ack.Duplicate)...)
+}

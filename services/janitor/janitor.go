@@ -1,0 +1,75 @@
+// Package janitor keeps the log tidy, and alone removes anything from it.
+//
+// It follows every partition headers-only and keeps a ledger: what is retained of each life
+// and stream. From the ledger a pure function, the policy, says what has to go. The sweeper
+// announces it with trims, entries of the log that name what is removed, and the deleter
+// deletes that some time later. The head of a partition goes with the floor; what must
+// outlive it is copied to the end before. So the log says itself what is missing from it, and
+// a ledger that reads it knows all of that: after a restart, and in every janitor.
+//
+// The limits of a session or stream may be exceeded for a moment by an eighth, and what is
+// announced still takes room until it is deleted.
+//
+// Any number of janitors may run. One of them acts: it has the lease, begins generations,
+// announces, copies and deletes. The others stand by with the same ledgers. Operators ask over
+// HTTP what is retained.
+//
+//	ledger    what a partition holds, and what has to go, stay and be done: pure
+//	follow    keeps the ledgers up to date, begins generations, compares new leaders
+//	lease     says who acts
+//	janitor   sweep.go, announce.go, purge.go and delete.go carry it out; registrar.go and
+//	          setter.go keep the index of sessions and the limits; http.go and watch.go answer
+package janitor
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
+	"rejoin/shared/backend"
+)
+
+// Service is the janitor. It is safe for concurrent use. Any number may run in an
+// installation: one of them acts, the others keep their ledgers and stand by.
+//
+//	Run ──▶ lease         one goroutine and one for each term: who acts
+//	   ├──▶ tail, follow  two a partition: keep its ledger
+//	   ├──▶ roster        one: which servers of a cluster are there
+//	   └──▶ web.Serve     one a connection, if there is a listener
+//
+//	act ──▶ generations   one goroutine: a generation for the server that is connected,
+//	   │                  at once, or for those of a cluster; waits for nothing else
+//	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
+//	   │                  copies control entries, with up to 64 more, and moves the floors
+//	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
+//	   ├──▶ checker       one a partition: says in the log whether it is damaged
+//	   ├──▶ registrar     one: duties in the session registry
+//	   └──▶ setter        one: changes the log's limits
+//
+// What act starts ends with the lease, and the next term waits for it. When Run's
+// context ends, or one of them fails, all are told to stop, and Run returns when they
+// have. The ledgers are locked for moments and never across I/O.
+type Service struct {
+	cfg         Config
+	backend     *backend.Backend
+	logger      *slog.Logger
+	partitions  []*follow.Partition
+	lease       *lease.Lease
+	roster      *follow.Roster
+	generations *follow.Generations
+	sweeper     *sweeper
+	deleter     *deleter
+	checker     *follow.Checker
+	registrar   *registrar
+	setter      *setter
+	edges       *edges
+	app         *fiber.App
+	ln          net.Listener // nil without a listener of its own
+}
+
+// stopGrace is how long requests under way may take at the end.
+const stopGrace = 5 * time.Second

@@ -1,0 +1,102 @@
+package edge
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"rejoin/shared/web"
+)
+
+// checkURLs returns an error about the first URL that is none.
+func (c Config) checkURLs() error {
+	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || !isWeb(u) || c.PublicURL != u.Scheme+"://"+u.Host) {
+		return errors.New("--public-url takes a scheme and a host, such as https://mcp.example")
+	}
+	for _, server := range c.AuthorizationServers {
+		if u, err := url.Parse(server); err != nil || !isWeb(u) || strings.ContainsAny(server, "?#") {
+			return errors.New("--authorization-server takes URLs such as https://login.example")
+		}
+	}
+	return nil
+}
+
+// Config configures the edge.
+type Config struct {
+	// EdgeAddr is where the edge listens; port 0 takes any free port.
+	EdgeAddr string `name:"edge-addr" help:"Address for subscribers; port 0 selects a free port." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	// EdgeHosts are the names, besides those of the loopback interface, under which
+	// subscribers may address the edge.
+	EdgeHosts []string `name:"edge-hosts" help:"Host names, in addition to localhost, that subscribers may use for the edge." placeholder:"HOST"`
+	// WindowBytes bounds the memory of the windows of all partitions together.
+	WindowBytes int `name:"window-bytes" help:"Memory for the newest events (the window), in bytes." default:"268435456" placeholder:"BYTES"`
+	// WindowBackfill is how many bytes of the newest events the edge reads when it
+	// starts; 0 means as much as fits, -1 none.
+	WindowBackfill int `name:"window-backfill" help:"Bytes of the newest events to read into memory at start; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
+	// LogReads is how many reads below the window go on at a time.
+	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
+	// Heartbeat is the time between two cursor events on a connection.
+	Heartbeat time.Duration `name:"heartbeat" help:"Time between two cursor events on a connection." default:"15s"`
+	// Retry is the reconnection time that clients are told.
+	Retry time.Duration `name:"retry" help:"Reconnection time sent to clients (retry:)." default:"3s"`
+	// MaxAge is how long a connection lives, give or take a tenth.
+	MaxAge time.Duration `name:"max-connection-age" help:"Maximum age of a connection, varied by up to a tenth." default:"10m"`
+	// WriteTimeout is how long a write may make no progress.
+	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may stall before the connection is closed." default:"10s"`
+	// MaxConnections bounds the event streams that are open at a time.
+	MaxConnections int `name:"max-connections" help:"Maximum number of open event streams." default:"100000" placeholder:"N"`
+	// MaxSessionConnections bounds those of one session.
+	MaxSessionConnections int `name:"max-session-connections" help:"Maximum number of open event streams per session." default:"10000" placeholder:"N"`
+	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
+	// network are one.
+	MaxAddressConnections int `name:"max-address-connections" help:"Maximum number of open event streams per client address (IPv6: one /64 network)." default:"10000" placeholder:"N"`
+	// MaxAddressConnectRate bounds how often a client address may connect or poll, in
+	// requests a second; what ten seconds give may come at once. 0 and -1: no limit.
+	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls per second from one client address (IPv6: one /64 network); bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." default:"0" placeholder:"N"`
+	// Drain is over how much time connections are closed when the edge stops.
+	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections." default:"20s"`
+	// LedgerPatience is how long a janitor is waited for that has not read a partition since
+	// its server started, before a gap is sent that is not certain.
+	LedgerPatience time.Duration `name:"ledger-patience" help:"How long to wait until a janitor has checked a partition for damage, after its server started or its leader changed, before clients receive a gap that is not certain." default:"5s"`
+	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
+	// for; empty means lax.
+	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
+	// MCPStreamMethods are the MCP requests that are answered with an event stream from
+	// the start, so that their clients can come back. Others are answered with JSON when
+	// their response is all there is.
+	MCPStreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests always receive an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
+	// PublicURL is where clients reach the edge: scheme and host. With access control,
+	// MCP clients are told there where to get a token. Default: they are not.
+	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`
+	// AuthorizationServers are the issuers of the tokens, as MCP clients are told.
+	AuthorizationServers []string `name:"authorization-server" help:"URL of the authorization server that issues tokens, announced to MCP clients; with --public-url." placeholder:"URL"`
+	// Access lets requests in. Default: no access control.
+	Access *web.Access `kong:"-"`
+	// Clients tells clients apart. Default: by the peer's address.
+	Clients *web.Clients `kong:"-"`
+	// Playground serves the playground at /.
+	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
+}
+
+// Validate reports the first setting that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.WindowBytes < 1<<10:
+		return errors.New("--window-bytes must be at least 1024")
+	case c.WindowBackfill < -1:
+		return errors.New("--window-backfill must be -1 or more")
+	case c.LogReads < 1:
+		return errors.New("--log-reads must be at least 1")
+	case c.MaxConnections < 1 || c.MaxSessionConnections < 1 || c.MaxAddressConnections < 1:
+		return errors.New("--max-connections, --max-session-connections and --max-address-connections must be at least 1")
+	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
+		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
+	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
+		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
+	}
+	if err := c.checkURLs(); err != nil {
+		return err
+	}
+	return web.CheckLimit(c.MaxAddressConnectRate, "--max-address-connect-rate")
+}

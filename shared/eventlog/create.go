@@ -1,0 +1,97 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natsconn"
+)
+
+// Create opens the log and creates whatever of it is missing, with settings; an
+// existing log keeps its own settings. One service of an installation is configured to
+// create: the janitor, or the standalone program.
+//
+// Errors wrap [ErrInvalidSettings], [ErrMismatch] or [ErrUnavailable].
+func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Logger) (*Log, error) {
+	if err := settings.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := newLog(nc, log, true)
+	if err != nil {
+		return nil, err
+	}
+	has, err := l.readSettings(ctx)
+	if errors.Is(err, ErrNotFound) {
+		has, err = settings.withDefaults(), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.settings.Store(&has)
+	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
+	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
+	for p := has.Partitions - 1; p >= 0; p-- {
+		if err := l.createPartition(ctx, p, servers); err != nil {
+			return nil, err
+		}
+	}
+	return l.start(ctx)
+}
+
+// Open opens the log, and waits until it exists or ctx ends. The error wraps
+// [ErrMismatch] or ctx's error.
+func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
+	l, err := newLog(nc, log, false)
+	if err != nil {
+		return nil, err
+	}
+	said := false
+	for {
+		has, err := l.readSettings(ctx)
+		if err == nil {
+			l.settings.Store(&has)
+			return l.start(ctx)
+		}
+		if errors.Is(err, ErrMismatch) {
+			return nil, err
+		}
+		if !said {
+			log.Info("waiting for the log", "reason", err)
+			said = true
+		}
+		if !natsconn.Pause(ctx, retryEvery) {
+			return nil, fmt.Errorf("the log is not there (%w): %w", err, ctx.Err())
+		}
+	}
+}
+
+func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout),
+		jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
+	if err != nil {
+		return nil, err
+	}
+	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, creator: creator}, nil
+}
+
+func (l *Log) start(ctx context.Context) (*Log, error) {
+	l.life.Store(newLife())
+	l.parts = make([]*partition, l.Settings().Partitions)
+	for p := range l.parts {
+		l.parts[p] = &partition{changed: make(chan struct{}), owned: make(chan struct{}, 1)}
+		if err := l.refresh(ctx, p); err != nil {
+			return nil, fmt.Errorf("partition %d: %w", p, err)
+		}
+	}
+	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	l.watched.Go(func() { l.watch(watchCtx) })
+	l.watched.Go(func() { l.live(watchCtx) })
+	return l, nil
+}
