@@ -46,15 +46,6 @@ const (
 	codeUnsupported = -32022
 )
 
-// mcpRoutes are MCP's Streamable HTTP, and the transport before it.
-func (s *Service) mcpRoutes() []web.Route {
-	return append([]web.Route{
-		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.mcp(s.mcpPost)},
-		{Method: fiber.MethodGet, Path: "/mcp", Handler: s.mcp(s.mcpGet), NoHead: true},
-		{Method: fiber.MethodDelete, Path: "/mcp", Handler: s.mcp(s.mcpDelete)},
-	}, append(s.legacyRoutes(), s.resourceRoutes()...)...)
-}
-
 // mcpClient is who sent a request to /mcp.
 type mcpClient struct {
 	version string // of the protocol; empty when the edge does not speak it
@@ -65,25 +56,6 @@ type mcpClient struct {
 // primed reports whether the client understands events without data, and comes back
 // after a connection that ends early.
 func (m mcpClient) primed() bool { return m.version >= revisionPrimed }
-
-// mcp returns a handler that lets a request in, has h answer it, and tells a client what
-// is wrong as a JSON-RPC error.
-func (s *Service) mcp(h func(*fiber.Ctx, mcpClient) error) fiber.Handler {
-	return func(c *fiber.Ctx) error {
-		uncached(c)
-		who, err := s.mcpAdmit(c)
-		if err == nil {
-			err = h(c, who)
-		}
-		if err != nil && c.Method() == fiber.MethodGet {
-			err = s.mcpLater(c, who, err)
-		}
-		if err != nil {
-			return s.refuse(c, err)
-		}
-		return nil
-	}
-}
 
 // mcpAdmit checks what all requests have in common. A version that the edge does not
 // speak is left to the handler, which knows the request's ID.
