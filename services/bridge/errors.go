@@ -24,6 +24,9 @@ var (
 	// errUnknownRequest is why a response without an open request is left out.
 	errUnknownRequest = errors.New("it is about a request that is over")
 
+	// errEarly is why a message before the response to initialize is left out.
+	errEarly = errors.New("it came before the response to initialize, and too many did")
+
 	// errClosed is returned when the log takes no more of a stream.
 	errClosed = errors.New("the stream is closed")
 )

@@ -141,7 +141,7 @@ func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage)
 		}
 	}
 	if err != nil || d.up == nil {
-		u.process.Stop()
+		u.close(ctx, nil)
 	}
 	return d, s.connectError(err)
 }

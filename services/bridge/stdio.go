@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -30,7 +31,11 @@ type stdio struct {
 	opening string         // idKey of initialize
 	session *clientSession // set before attached is closed
 	ready   chan struct{}  // closed when session is set
-	over    chan struct{}  // closed when nothing more will be read
+	closing chan struct{}  // closed when there is no session, or not any more
+	closed  sync.Once
+	over    chan struct{} // closed when nothing more will be read
+	// answered says that initialize was answered; read alone uses it.
+	answered bool
 
 	mu    sync.Mutex
 	gone  bool // the process has ended
@@ -62,7 +67,7 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 	}
 	u := &stdio{
 		service: s, process: p, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
-		ready: make(chan struct{}), over: make(chan struct{}),
+		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.run(func() {
 		defer s.running.leave(client)
@@ -205,6 +210,7 @@ func (u *stdio) listen(context.Context, *call, func() http.Header) {}
 // close ends the process.
 func (u *stdio) close(context.Context, http.Header) {
 	if u.process != nil {
+		u.closed.Do(func() { close(u.closing) })
 		u.process.Stop()
 	}
 }
@@ -245,11 +251,72 @@ func (u *stdio) forget(s *stdioCall) {
 	u.calls = slices.DeleteFunc(u.calls, func(other *stdioCall) bool { return other == s })
 }
 
-// read stores what the process writes, until its output ends.
+// maxEarly is how many messages a process may write before it answers initialize.
+const maxEarly = 64
+
+// read stores what the process writes, until its output ends. What it writes before the response
+// to initialize waits for the session: MCP allows log messages and pings there.
 func (u *stdio) read() {
 	defer close(u.over)
 	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.service.maxBytes())
-	var own *call
+	var early [][]byte
+	var size int
+	var own *call // nil before the session is ready
+	for {
+		messages, err := u.next(l)
+		if err != nil {
+			return
+		}
+		for _, data := range messages {
+			first := own == nil && u.isFirst(data)
+			switch {
+			case own == nil && !first && !u.answered:
+				if len(early) == maxEarly || size+len(data) > u.service.maxBytes() {
+					u.skip(data, errEarly)
+					continue
+				}
+				early, size = append(early, data), size+len(data)
+				continue
+			case first && len(early) == 0:
+				continue
+			case own == nil:
+				if !u.waitReady() {
+					return
+				}
+				own = newStandalone(u.session)
+				for _, data := range early {
+					if u.store(data, own) != nil {
+						return
+					}
+				}
+				early = nil
+			}
+			if !first && u.store(data, own) != nil {
+				return
+			}
+		}
+	}
+}
+
+// waitReady waits for the session, and reports whether there is one.
+func (u *stdio) waitReady() bool {
+	select {
+	case <-u.ready:
+		return true
+	default:
+	}
+	select {
+	case <-u.ready:
+		return true
+	case <-u.closing:
+	case <-u.service.life.Done():
+	}
+	return false
+}
+
+// next returns the messages of the next line that holds any. A response that is too large becomes
+// an error.
+func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 	for {
 		var skim upstream.Skimmer
 		line, err := l.Next(skim.Add)
@@ -262,35 +329,40 @@ func (u *stdio) read() {
 			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil), nil
 		}
 		if err != nil {
-			return
+			return nil, err
 		}
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
 		all, _, err := rpc.Messages(bytes.Clone(line))
 		if err != nil {
-			all = []json.RawMessage{bytes.Clone(line)}
+			u.skip(line, err)
+			continue
 		}
-		for _, data := range all {
-			if u.isFirst(data) {
-				continue
+		all = slices.DeleteFunc(all, func(data json.RawMessage) bool {
+			_, err := rpc.ParseMessage(data)
+			if err != nil {
+				u.skip(data, err)
 			}
-			select {
-			case <-u.ready:
-			case <-u.service.life.Done():
-				return
-			}
-			if own == nil {
-				own = newStandalone(u.session)
-			}
-			if u.store(data, own) != nil {
-				return
-			}
+			return err != nil
+		})
+		if len(all) > 0 {
+			return all, nil
 		}
 	}
 }
 
-// isFirst hands the response to initialize over, and drops what comes before.
+// skippedBytes is how much of a line that is no message the log shows.
+const skippedBytes = 256
+
+// skip leaves out what the process wrote, and shows it in the log.
+func (u *stdio) skip(line []byte, why error) {
+	u.service.metrics.dropped.WithLabelValues(dropInvalid).Inc()
+	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
+		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
+}
+
+// isFirst hands the response to initialize over.
 func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
@@ -302,6 +374,7 @@ func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	u.opening = ""
 	u.mu.Unlock()
+	u.answered = true
 	u.first <- data
 	return true
 }
@@ -310,8 +383,7 @@ func (u *stdio) isFirst(data []byte) bool {
 func (u *stdio) store(data []byte, own *call) error {
 	m, err := rpc.ParseMessage(data)
 	if err != nil {
-		own.drop(dropInvalid, err)
-		return nil
+		return err // next has left such messages out
 	}
 	s := u.route(m)
 	if s == nil {

@@ -46,6 +46,11 @@ func stdioServer() {
 		id := string(m.ID)
 		switch *m.Method {
 		case rpc.MethodInitialize:
+			if slices.Contains(os.Args, "banner") {
+				say("Server running on stdio")
+				say("%s", note(1))
+				say("[%s]", note(2))
+			}
 			say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, id)
 		case "progress":
 			for n := range 3 {
@@ -126,6 +131,22 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	}
 	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	s.wantState(t, name, session.Closed)
+}
+
+// A banner is left out and logged; a notification, which MCP allows, is for the client.
+func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand += " banner"
+	in := s.start(t, cfg)
+	name := s.open(t)
+	eventually(t, "the notifications are there", func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return slices.Equal(all, []string{note(1), note(2)})
+	})
+	if n := in.metric(t, "dropped_messages_total", dropInvalid); n != 1 {
+		t.Errorf("%v lines were left out", n)
+	}
 }
 
 func TestProcess_NotificationWithOneOpenCall(t *testing.T) {

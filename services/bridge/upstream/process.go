@@ -29,7 +29,7 @@ const stderrBytes = 8 << 10
 //	startProcess ──▶ wait: one goroutine, until the program has ended
 //	             └─▶ complain: one, stderr to the log
 type Process struct {
-	log    *slog.Logger
+	Log    *slog.Logger // of what concerns this process
 	cmd    *exec.Cmd
 	Stdin  *os.File
 	Stdout *os.File
@@ -41,7 +41,7 @@ type Process struct {
 
 // StartProcess starts a program. stop must be called.
 func StartProcess(c *Command, log *slog.Logger) (*Process, error) {
-	p := &Process{log: log, Exited: make(chan struct{})}
+	p := &Process{Log: log, Exited: make(chan struct{})}
 	p.cmd = exec.Command(c.argv[0], c.argv[1:]...) //nolint:gosec,noctx // the operator's own command, which stop ends
 	p.cmd.Env = c.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
@@ -88,7 +88,7 @@ func (p *Process) CloseAll() {
 // reading of what that has open.
 func (p *Process) wait() {
 	err := p.cmd.Wait()
-	p.log.Info("a process of the MCP server has ended", "state", p.cmd.ProcessState.String(), "error", err)
+	p.Log.Info("a process of the MCP server has ended", "state", p.cmd.ProcessState.String(), "error", err)
 	close(p.Exited)
 	p.Signal(syscall.SIGKILL)
 	deadline := time.Now().Add(drainWithin)
@@ -111,7 +111,7 @@ func (p *Process) complain() {
 		if err != nil {
 			return
 		}
-		p.log.Info("the MCP server says", "line", strings.ToValidUTF8(string(line), "\uFFFD"))
+		p.Log.Info("the MCP server says", "line", strings.ToValidUTF8(string(line), "\uFFFD"))
 	}
 }
 
