@@ -290,6 +290,50 @@ func TestMCP_ResumeAfterResponse(t *testing.T) {
 	}
 }
 
+// What was stored for a call before its session ended can still be fetched, or why it cannot.
+func TestMCP_ResumeInEndedSession(t *testing.T) {
+	for name, cleared := range map[string]bool{"closed": false, "cleared": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			b := f.bridge()
+			s, _ := f.mcpService(nil)
+			u := join(t, s.url(), "2025-11-25")
+			c := u.follow(u.post(toolCall))
+			at := c.primed()
+			c.close()
+			listening := u.get("")
+			standalone := listening.primed()
+			listening.close()
+			failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"the MCP server has ended"}}`
+			b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
+			if err := f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared); err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "the edge's copy says so too", func() bool {
+				rec, ok := s.sessions.Session(u.session)
+				return ok && rec.State != session.Open
+			})
+			again := u.get(at)
+			again.primed()
+			last := at
+			if cleared {
+				again.fails(`"a"`)
+			} else {
+				last = again.says(failed)
+			}
+			again.over()
+			for _, id := range []string{last, standalone, ""} {
+				if cleared && id == at {
+					continue
+				}
+				if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNotFound {
+					t.Errorf("%q: %d %s", id, a.StatusCode, a.body)
+				}
+			}
+		})
+	}
+}
+
 func TestMCP_InvalidEventID(t *testing.T) {
 	_, u := newMCP(t, nil)
 	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {

@@ -19,7 +19,8 @@ import (
 // mcpGet answers with what a session's server sends of itself, from now on, or with the
 // rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
 // since some clients come back behind a response that is an error. A client that comes
-// back gives up after anything but a 200, so trouble that will pass is one.
+// back gives up after anything but a 200, so trouble that will pass is one. Of a session that has
+// ended the rest of a call's stream can be fetched: an error of the bridge, or what ends in a gap.
 //
 // The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
@@ -36,7 +37,8 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
-	if err != nil {
+	ended := errors.Is(err, errNoSession) && rec.Session != ""
+	if err != nil && (!ended || last == "") {
 		return err
 	}
 	req := request{at: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, start: cursor.Start{Now: true}}
@@ -44,16 +46,23 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 		req.at.Stream, req.start = id.Stream, cursor.Start{After: last}
 	}
 	form := newForm(who, req.at.Stream)
+	if ended && len(form.call) == 0 {
+		return errNoSession
+	}
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
 	form.WaitTurn(req.start.Now)
 	if len(form.call) > 0 {
-		if over, err := s.isOver(req); over || err != nil {
+		over, err := s.isOver(req)
+		switch {
+		case err == nil && over && ended:
+			err = errNoSession // the rest of the answer was all that could be had of it
+		case err == nil && over:
+			err = c.SendStatus(http.StatusNoContent)
+		}
+		if over || err != nil {
 			form.Drop()
-			if over {
-				return c.SendStatus(http.StatusNoContent)
-			}
 			return err
 		}
 	}
