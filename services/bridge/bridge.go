@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -37,7 +38,8 @@ type Service struct {
 	log      *slog.Logger
 	metrics  *metrics
 	traces   *tracing.Traces
-	bodies   bool // the debug lines about publishing show messages
+	bodies   bool           // the debug lines about publishing show messages
+	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP

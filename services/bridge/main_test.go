@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -67,6 +68,7 @@ func patient(t testing.TB) context.Context {
 type system struct {
 	srv *natstest.Server
 	b   *backend.Backend
+	log *slog.Logger // of the bridges; nil for none
 }
 
 func fast() []nats.Option {
@@ -103,7 +105,7 @@ type instance struct {
 
 func (s *system) start(t testing.TB, cfg Config) *instance {
 	t.Helper()
-	env := daemon.NewEnv(nil)
+	env := daemon.NewEnv(s.log)
 	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, fast()...)
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +176,12 @@ func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+
+// opening asks for a session.
+func (s *system) opening(t testing.TB) rpc.Answer {
+	t.Helper()
+	return s.do(t, rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
+}
 
 // open makes a session.
 func (s *system) open(t testing.TB) string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -127,6 +128,8 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 func (s *Service) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
 	u, err := startStdio(s, c.Session, clientOf(c))
 	if errors.Is(err, errBusy) {
+		s.troubles.Note(s.life, errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
+			slog.Int("processes", s.cfg.MaxProcesses), slog.String("client", clientOf(c)))
 		a := upstream.Busy(errBusy.Error())
 		return connected{}, &a
 	}
@@ -151,7 +154,7 @@ func (s *Service) connectError(err error) *rpc.Answer {
 	if err == nil {
 		return nil
 	}
-	s.log.Warn("the MCP server did not answer initialize", "error", err)
+	s.troubles.Note(s.life, "initialize: "+innermost(err), "the MCP server did not answer initialize", slog.Any("error", err))
 	a := upstream.Unreachable(err)
 	return &a
 }

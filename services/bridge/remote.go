@@ -41,12 +41,14 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
 	posted(span, resp)
 	if err != nil {
+		r.service.unreachable(err)
 		a := upstream.Unreachable(err)
 		return nil, &a
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
+	r.service.refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
 	if a.Status == http.StatusNotFound && r.id == "" {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
@@ -198,8 +200,10 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	}
 	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
 	if err != nil {
+		r.service.unreachable(err)
 		return nil, err
 	}
+	r.service.refused(resp.StatusCode)
 	if resp.StatusCode == http.StatusOK && upstream.MediaType(resp.Header) == upstream.EventStream {
 		return resp, nil
 	}

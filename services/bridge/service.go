@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -42,7 +44,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	b.Register("bridge", env.Metrics)
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, after: time.After,
 		limits:   session.NewLimits(cfg.Sessions, b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
@@ -90,6 +92,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.run(s.reconcile)
 	s.run(s.serveOpenCalls)
 	s.run(records.run)
+	s.run(s.checkUpstream)
 	s.taken.Store(true)
 	s.log.Info("bridge is open", "upstream", s.cfg.upstream(), "name", s.name)
 	s.receive(ctx)

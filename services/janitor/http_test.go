@@ -232,6 +232,7 @@ func TestSweep_OnRequest(t *testing.T) {
 	cfg.Interval, cfg.ClosedGrace, cfg.SyncInterval = time.Hour, 0, time.Hour
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
 	r.onlySweeps()
+	r.acts(t)
 	r.create(t, "closed")
 	r.publish(t, "closed", "x", 2)
 	r.end(t, "closed", "")

@@ -233,6 +233,11 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 		return answer, errNoSession
 	case errors.Is(err, rpc.ErrTooLarge):
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
+	case errors.Is(err, rpc.ErrNobody) && call.Action == rpc.Open:
+		return answer, &refusal{
+			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, retryAfter: bridgeRetry, cause: err,
+			message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
+		}
 	case errors.Is(err, rpc.ErrNobody), errors.Is(err, rpc.ErrAway):
 		return answer, &refusal{
 			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,

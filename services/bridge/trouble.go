@@ -1,0 +1,57 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"rejoin/services/bridge/upstream"
+)
+
+// unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
+// session or the call is no trouble.
+func (s *Service) unreachable(err error) {
+	for _, own := range []error{upstream.ErrStopping, errEnded, errCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
+		if errors.Is(err, own) {
+			return
+		}
+	}
+	s.troubles.Note(s.life, innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
+}
+
+// innermost returns the text of the error that the others are about: addresses and ports in
+// between differ each time.
+func innermost(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// refused logs an answer that is the operator's concern: the credentials, or the server.
+func (s *Service) refused(status int) {
+	if status == http.StatusUnauthorized || status == http.StatusForbidden || status >= http.StatusInternalServerError {
+		s.troubles.Note(s.life, http.StatusText(status), "the MCP server refuses requests", slog.Int("status", status), slog.String("meaning", http.StatusText(status)))
+	}
+}
+
+// checkUpstream says in the log whether the MCP server can be reached. A request of the method
+// OPTIONS begins nothing there, and any answer will do.
+func (s *Service) checkUpstream() {
+	if s.command != nil {
+		return // each session starts a process
+	}
+	ctx, cancel := context.WithTimeout(s.life, upstream.DialTimeout)
+	defer cancel()
+	resp, err := s.endpoint.Do(ctx, http.MethodOptions, nil, nil)
+	if err != nil {
+		s.unreachable(err)
+		return
+	}
+	upstream.Finish(resp)
+	s.log.Info("the MCP server can be reached", "upstream", s.cfg.upstream(), "status", resp.StatusCode)
+}

@@ -1,0 +1,114 @@
+package bridge
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"rejoin/shared/eventlog"
+)
+
+// logLines is what a bridge logs.
+type logLines struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(b)
+}
+
+func (l *logLines) count(parts ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+lines:
+	for line := range strings.Lines(l.out.String()) {
+		for _, part := range parts {
+			if !strings.Contains(line, part) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
+}
+
+func (s *system) logged() *logLines {
+	l := &logLines{}
+	s.log = slog.New(slog.NewTextHandler(l, nil))
+	return l
+}
+
+func TestTrouble_UnreachableServer(t *testing.T) {
+	unused := httptest.NewServer(http.NotFoundHandler())
+	unused.Close()
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	defer secure.Close()
+	for name, tt := range map[string]struct{ url, why string }{
+		"down":                    {unused.URL, "connection refused"},
+		"self-signed certificate": {secure.URL, "certificate signed by unknown authority"},
+		"no such host":            {"http://rejoin.invalid/mcp", "rejoin.invalid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			log := s.logged()
+			s.start(t, testConfig(tt.url))
+			eventually(t, "it is in the log", func() bool {
+				return log.count("level=WARN", "the MCP server cannot be reached", tt.why) == 1
+			})
+			for range 3 { // it is known
+				if a := s.opening(t); a.Status != http.StatusBadGateway {
+					t.Errorf("it was answered %d %s", a.Status, a.Data)
+				}
+			}
+			if n := log.count("cannot be reached"); n != 1 {
+				t.Errorf("%d lines", n)
+			}
+		})
+	}
+}
+
+func TestTrouble_ServerRefuses(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer server.Close()
+	s.start(t, testConfig(server.URL))
+	eventually(t, "it was looked for", func() bool { return log.count("level=INFO", "the MCP server can be reached", "status=200") == 1 })
+	for range 2 {
+		if a := s.opening(t); a.Status != http.StatusUnauthorized {
+			t.Errorf("it was answered %d %s", a.Status, a.Data)
+		}
+	}
+	if n := log.count("level=WARN", "the MCP server refuses requests", "status=401", "times=1"); n != 1 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestTrouble_TooManyProcesses(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 1
+	s.start(t, cfg)
+	s.open(t)
+	for range 2 {
+		if a := s.opening(t); a.Status != http.StatusServiceUnavailable {
+			t.Errorf("it was answered %d %s", a.Status, a.Data)
+		}
+	}
+	if n := log.count("level=WARN", "--max-processes", "processes=1"); n != 1 {
+		t.Errorf("%d lines", n)
+	}
+}

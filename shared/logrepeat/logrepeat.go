@@ -1,0 +1,86 @@
+// Package logrepeat writes log lines about what may happen with every request: the first one at
+// once, the next ones a minute apart, each with how often it happened since.
+package logrepeat
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// every is the time between two lines about the same.
+	every = time.Minute
+	// maxKinds bounds what is told apart; everything else counts as one kind.
+	maxKinds = 64
+)
+
+// Log writes lines to a logger. It is safe for concurrent use.
+type Log struct {
+	logger *slog.Logger
+	level  slog.Level
+	now    func() time.Time
+
+	mu    sync.Mutex
+	kinds map[string]*kind
+}
+
+// kind is what was logged before.
+type kind struct {
+	logged time.Time
+	since  int // how often it happened after that
+}
+
+// New returns a log that writes at a level. now is the clock; nil: [time.Now].
+func New(logger *slog.Logger, level slog.Level, now func() time.Time) *Log {
+	if now == nil {
+		now = time.Now
+	}
+	return &Log{logger: logger, level: level, now: now, kinds: map[string]*kind{}}
+}
+
+// Note writes a line about something of a kind, unless there was one within a minute. times is
+// how often it happened, this time included. It reports whether it wrote one.
+func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) bool {
+	times, due := l.count(of)
+	if due {
+		l.logger.LogAttrs(ctx, l.level, message, append(attrs, slog.Int("times", times))...)
+	}
+	return due
+}
+
+// count counts something, and reports whether a line about it is due.
+func (l *Log) count(of string) (times int, due bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	k := l.kinds[of]
+	if k == nil {
+		if len(l.kinds) >= maxKinds {
+			l.forget(now)
+		}
+		if len(l.kinds) >= maxKinds {
+			of = ""
+		}
+		if k = l.kinds[of]; k == nil {
+			k = &kind{logged: now.Add(-every)}
+			l.kinds[of] = k
+		}
+	}
+	k.since++
+	if now.Sub(k.logged) < every {
+		return 0, false
+	}
+	times, k.since, k.logged = k.since, 0, now
+	return times, true
+}
+
+// forget forgets the kinds about which a line would be due. The caller holds the lock.
+func (l *Log) forget(now time.Time) {
+	for of, k := range l.kinds {
+		if now.Sub(k.logged) >= every {
+			delete(l.kinds, of)
+		}
+	}
+}
