@@ -197,7 +197,7 @@ func (c *call) take(it item) error {
 			c.drop(dropTooLarge, err)
 			return nil
 		}
-		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil)
+		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
 		c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
 		sequence, err = c.put(it)
 	}
@@ -234,7 +234,7 @@ func (c *call) over(why error) {
 	case errors.Is(why, upstream.ErrTimeout):
 		c.fail(upstream.CodeTimeout, upstream.ErrTimeout.Error(), failTimeout)
 	case errors.Is(why, upstream.ErrTooLarge):
-		c.fail(rpc.CodeInternal, upstream.ErrTooLarge.Error(), failTooLarge)
+		c.fail(rpc.CodeInternal, c.session.service.tooLarge(c.session.name), failTooLarge)
 	case errors.Is(why, upstream.ErrExited):
 		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), failLost)
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, errCancelled):

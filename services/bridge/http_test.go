@@ -114,7 +114,7 @@ func TestCall_UpstreamRefuses(t *testing.T) {
 func TestReply_TooLargeForNATS(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
-		w.Header().Set("WWW-Authenticate", "Bearer realm="+strings.Repeat("x", 2<<20))
+		w.Header().Set("WWW-Authenticate", "Bearer realm="+strings.Repeat("x", 9<<20))
 		w.WriteHeader(http.StatusUnauthorized)
 	})
 	s.start(t, testConfig(up.URL))

@@ -26,6 +26,7 @@ import (
 type stdio struct {
 	service *Service
 	process *upstream.Process
+	name    string         // of the session
 	writing chan struct{}  // holds a token while somebody writes
 	first   chan []byte    // the response to initialize
 	opening string         // idKey of initialize
@@ -66,7 +67,7 @@ func startStdio(s *Service, session, client string) (*stdio, error) {
 		return nil, err
 	}
 	u := &stdio{
-		service: s, process: p, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
+		service: s, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.run(func() {
@@ -326,7 +327,7 @@ func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, upstream.ErrTooLarge.Error(), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.service.tooLarge(u.name), nil), nil
 		}
 		if err != nil {
 			return nil, err

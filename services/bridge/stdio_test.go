@@ -228,7 +228,7 @@ func TestProcess_KilledWithChildren(t *testing.T) {
 }
 
 func TestProcess_TooLargeMessage(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
+	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
 	s.request(t, name, "7", "hang")
@@ -247,6 +247,22 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	s.finished(t, name, stream)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"answer","params":{"id":77}}`)
 	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", dropLate) == 1 })
+}
+
+// The client learns the limit and the flag, and so does the operator.
+func TestProcess_TooLargeResult(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
+	log := s.logged()
+	s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "7", "huge")
+	all := s.finished(t, name, stream)
+	if len(all) != 1 || !strings.Contains(all[0], `the limit is 1048576 bytes (--max-message-bytes)`) {
+		t.Errorf("the stream has %.200v", all)
+	}
+	if n := log.count("level=WARN", "rejoin log set --max-message-bytes=N", "limit=1048576", "session="+name); n != 1 {
+		t.Errorf("%d lines", n)
+	}
 }
 
 func TestProcesses_TooMany(t *testing.T) {

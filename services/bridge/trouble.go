@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -37,6 +38,15 @@ func (s *Service) refused(status int) {
 	if status == http.StatusUnauthorized || status == http.StatusForbidden || status >= http.StatusInternalServerError {
 		s.troubles.Note(s.life, http.StatusText(status), "the MCP server refuses requests", slog.Int("status", status), slog.String("meaning", http.StatusText(status)))
 	}
+}
+
+// tooLarge logs that a response is larger than the log takes, and returns the text of the error that
+// the client receives instead.
+func (s *Service) tooLarge(session string) string {
+	limit := s.maxBytes()
+	s.troubles.Note(s.life, "too large", "a response of the MCP server is larger than the log takes: 'rejoin log set --max-message-bytes=N' raises the limit",
+		slog.Int("limit", limit), slog.String("session", session))
+	return fmt.Sprintf("%v: the limit is %d bytes (--max-message-bytes)", upstream.ErrTooLarge, limit)
 }
 
 // checkUpstream says in the log whether the MCP server can be reached. A request of the method

@@ -161,9 +161,9 @@ func TestPublish_OrderOfAConnection(t *testing.T) {
 func TestRoutes_OnAnotherApplication(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	app := web.NewApp(web.Config{Service: "other", MaxBodyBytes: 8 << 20})
+	app := web.NewApp(web.Config{Service: "other", MaxBodyBytes: func() int { return 16 << 20 }})
 	web.Mount(app, in.Routes()...)
-	for size, want := range map[int]int{100: http.StatusCreated, 2 << 20: http.StatusRequestEntityTooLarge} {
+	for size, want := range map[int]int{100: http.StatusCreated, 2 << 20: http.StatusCreated, 9 << 20: http.StatusRequestEntityTooLarge} {
 		body := `{"jsonrpc":"2.0","method":"` + strings.Repeat("m", size) + `"}`
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions/s/streams/t/events", strings.NewReader(body))
 		req.Header.Set("Content-Type", asJSON)

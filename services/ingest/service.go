@@ -50,7 +50,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		creators: web.NewLimiter[string](cfg.MaxSessionRate),
 		app: web.NewApp(web.Config{
 			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory,
-			MaxBodyBytes: web.BodyLimit(b.Log.Settings().MaxMessageBytes),
+			MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) },
 		}),
 	}
 	b.Log.TraceTo(env.Traces)

@@ -202,7 +202,7 @@ func TestHTTP_NextTrim(t *testing.T) {
 		return d
 	}
 	d := look()
-	if *d.Room.Events != -2 || *d.Streams[0].Room.Events != 6 || *d.Room.Bytes != 10<<20-5*messageBytes {
+	if *d.Room.Events != -2 || *d.Streams[0].Room.Events != 6 || *d.Room.Bytes != 32<<20-5*messageBytes {
 		t.Errorf("the room is %d events, %d in the stream, %d bytes", *d.Room.Events, *d.Streams[0].Room.Events, *d.Room.Bytes)
 	}
 	want := []ledger.RemovalInfo{

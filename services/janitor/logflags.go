@@ -21,12 +21,12 @@ type LogFlags struct {
 	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
 	MaxBytes int64 `help:"Maximum size of a new log, in bytes; -1 for unlimited (default: 8589934592)." placeholder:"BYTES"`
-	// MaxMessageBytes is the largest event. Default: 1 MiB.
-	MaxMessageBytes int `help:"Maximum size of a message in a new log, in bytes (default: 1048576)." placeholder:"BYTES"`
+	// MaxMessageBytes is the largest event. Default: 8 MiB.
+	MaxMessageBytes int `help:"Maximum size of a message in a new log, in bytes (default: 8388608)." placeholder:"BYTES"`
 	// MaxEventsPerSession is how many events of one session are retained; -1 all. Default: 10,000.
 	MaxEventsPerSession int64 `help:"Events that a new log retains per session; -1 for unlimited (default: 10000)." placeholder:"N"`
-	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 10 MiB.
-	MaxBytesPerSession int64 `help:"Bytes that a new log retains per session; -1 for unlimited (default: 10485760)." placeholder:"BYTES"`
+	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 32 MiB.
+	MaxBytesPerSession int64 `help:"Bytes that a new log retains per session; -1 for unlimited (default: 33554432)." placeholder:"BYTES"`
 	// MaxStreamsPerSession is how many open streams of one session may hold events; -1 any number. Default: 100.
 	MaxStreamsPerSession int64 `help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.

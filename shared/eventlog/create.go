@@ -34,6 +34,9 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 		return nil, err
 	}
 	l.settings.Store(&has)
+	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.MaxMessageBytes+HeaderRoom) {
+		log.Warn("NATS takes smaller messages than the log: raise its max_payload", "max_payload", payload, "max_message_bytes", has.MaxMessageBytes)
+	}
 	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
 	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {

@@ -47,7 +47,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	generations := metadata(t, l, "MCP_0")["rejoin.generations"]
 	to := l.Settings()
 	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, 2<<20
-	to.MaxEventsPerSession, to.MaxBytesPerSession = 7, -1
+	to.MaxEventsPerSession, to.MaxBytesPerSession, to.MaxMessageBytes = 7, -1, 16<<20
 	if err := l.SetLimits(waittest.Context(t), 1, to); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 		t.Error("the log has the settings before all partitions have the limits")
 	}
 	setLimits(t, l, to)
-	want := eventlog.Limits{Replicas: 1, MaxBytes: 1 << 20}
+	want := eventlog.Limits{Replicas: 1, MaxBytes: 1 << 20, MaxMessageBytes: 16 << 20}
 	for name, of := range map[string]*eventlog.Log{"its own": l, "another's": other} {
 		for p := range 2 {
 			untilState(t, of, p, func(s eventlog.State) bool { return s.Limits == want })
@@ -96,7 +96,6 @@ func TestSetLimits_FixedSettings(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	for name, change := range map[string]func(*eventlog.Settings){
 		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
-		"messages":    func(s *eventlog.Settings) { s.MaxMessageBytes = 1 << 21 },
 		"compression": func(s *eventlog.Settings) { s.Compression = !s.Compression },
 		"a default":   func(s *eventlog.Settings) { s.MaxAge = 0 },
 		"nonsense":    func(s *eventlog.Settings) { s.MaxBytes = -2 },

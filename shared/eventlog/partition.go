@@ -131,7 +131,7 @@ func (s Settings) changes(now Settings) error {
 		return err
 	}
 	fixed := now
-	fixed.Replicas = s.Replicas
+	fixed.Replicas, fixed.MaxMessageBytes = s.Replicas, s.MaxMessageBytes
 	fixed.MaxAge, fixed.MaxEventsPerStream, fixed.MaxBytes = s.MaxAge, s.MaxEventsPerStream, s.MaxBytes
 	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession, fixed.MaxStreamsPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession
 	if s != fixed || s != s.withDefaults() {
@@ -143,7 +143,7 @@ func (s Settings) changes(now Settings) error {
 // configure returns a partition's configuration with the limits of settings.
 func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamConfig {
 	want := s.streamConfig(p)
-	cfg.Replicas, cfg.MaxBytes = want.Replicas, want.MaxBytes
+	cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
 	cfg.AllowAtomicPublish = want.AllowAtomicPublish
 	cfg.Metadata = ownMetadata(cfg.Metadata)
 	if p == 0 {
@@ -268,7 +268,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		MaxMsgs:            -1,
 		MaxMsgsPerSubject:  -1,
 		MaxBytes:           s.Limits().MaxBytes,
-		MaxMsgSize:         int32(s.MaxMessageBytes + headerRoom), //nolint:gosec // validated: at most 31 MiB
+		MaxMsgSize:         int32(s.MaxMessageBytes + HeaderRoom), //nolint:gosec // validated: at most 31 MiB
 		MaxConsumers:       maxConsumers,
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,

@@ -21,10 +21,10 @@ const (
 	maxMessageBytes = 31 << 20
 )
 
-// headerRoom is what JetStream's limit has above the largest message, since it
+// HeaderRoom is what JetStream's limit has above the largest message, since it
 // counts headers as well. Those of an event come to 1,300 bytes at most, of which the fence
 // has 950; the rest is for publishers on NATS, which may send more.
-const headerRoom = 4 << 10
+const HeaderRoom = 4 << 10
 
 // Settings are the properties of a log, set by its creator; only the limits and
 // the replicas can be changed later ([Log.SetLimits]). Every service reads them from the log, so
@@ -43,11 +43,11 @@ type Settings struct {
 	// MaxBytes is how many bytes the whole log may hold. The janitor removes the oldest before;
 	// without it the log is full some day, and refuses events. Default 8 GiB.
 	MaxBytes int64
-	// MaxMessageBytes is the largest event, without its headers. Default 1 MiB.
+	// MaxMessageBytes is the largest event, without its headers. Default 8 MiB.
 	MaxMessageBytes int
 	// MaxEventsPerSession is how many events of one session the janitor retains. Default 10,000.
 	MaxEventsPerSession int64
-	// MaxBytesPerSession is how many bytes of one session the janitor retains. Default 10 MiB.
+	// MaxBytesPerSession is how many bytes of one session the janitor retains. Default 32 MiB.
 	MaxBytesPerSession int64
 	// MaxStreamsPerSession is how many open streams of one session may hold events; of
 	// more the janitor retains those that were written to last. Default 100.
@@ -68,9 +68,9 @@ func (s Settings) withDefaults() Settings {
 		MaxAge:               orDefault(s.MaxAge, time.Hour),
 		MaxEventsPerStream:   orDefault(s.MaxEventsPerStream, 10_000),
 		MaxBytes:             orDefault(s.MaxBytes, 8<<30),
-		MaxMessageBytes:      orDefault(s.MaxMessageBytes, 1<<20),
+		MaxMessageBytes:      orDefault(s.MaxMessageBytes, 8<<20),
 		MaxEventsPerSession:  orDefault(s.MaxEventsPerSession, 10_000),
-		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 10<<20),
+		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 32<<20),
 		MaxStreamsPerSession: orDefault(s.MaxStreamsPerSession, 100),
 		Compression:          s.Compression,
 	}
@@ -214,11 +214,13 @@ func foreignMetadata(meta map[string]string) map[string]string {
 type Limits struct {
 	Replicas int
 	MaxBytes int64 // of this partition alone
+	// MaxMessageBytes is the largest event, without its headers.
+	MaxMessageBytes int
 }
 
 // Limits returns the limits that every partition of a log with these settings has.
 func (s Settings) Limits() Limits {
-	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes}
+	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes, MaxMessageBytes: s.MaxMessageBytes}
 	if s.MaxBytes > 0 {
 		l.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
 	}
@@ -227,7 +229,7 @@ func (s Settings) Limits() Limits {
 
 // limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
 func limitsOf(cfg jetstream.StreamConfig) Limits {
-	l := Limits{Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes}
+	l := Limits{Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes, MaxMessageBytes: int(cfg.MaxMsgSize) - HeaderRoom}
 	if l.MaxBytes <= 0 {
 		l.MaxBytes = -1
 	}

@@ -48,7 +48,7 @@ type Config struct {
 
 	// MaxBodyBytes bounds a request's announced body, except lines of JSON; a larger
 	// one is answered 413. Default: 4 MiB.
-	MaxBodyBytes int
+	MaxBodyBytes func() int
 
 	// MaxHeaderBytes bounds the request line and headers; larger ones are
 	// answered 431. Each connection that is being served holds a buffer of
@@ -84,8 +84,8 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Metrics == nil {
 		cfg.Metrics = prometheus.NewRegistry()
 	}
-	if cfg.MaxBodyBytes == 0 {
-		cfg.MaxBodyBytes = 4 << 20
+	if cfg.MaxBodyBytes == nil {
+		cfg.MaxBodyBytes = func() int { return 4 << 20 }
 	}
 	if cfg.MaxHeaderBytes == 0 {
 		cfg.MaxHeaderBytes = 8 << 10
@@ -124,7 +124,7 @@ func NewApp(cfg Config) *fiber.App {
 		UnescapePath:                 false, // see Param
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,
-		BodyLimit:                    cfg.MaxBodyBytes,
+		BodyLimit:                    cfg.MaxBodyBytes(),
 		StreamRequestBody:            true, // see Body
 		ReadBufferSize:               cfg.MaxHeaderBytes,
 		ReadTimeout:                  cfg.ReadHeaderTimeout,
@@ -140,7 +140,7 @@ func NewApp(cfg Config) *fiber.App {
 	})
 	server := app.Server()
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-		refuseLength(h, cfg.MaxBodyBytes)
+		refuseLength(h, cfg.MaxBodyBytes())
 		return fasthttp.RequestConfig{ReadTimeout: cfg.ReadBodyTimeout}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,

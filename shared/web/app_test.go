@@ -221,7 +221,7 @@ func TestMount_InvalidRoutes(t *testing.T) {
 
 func TestApp_UnreadableRequests(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", MaxBodyBytes: 64, MaxHeaderBytes: 1024})
+	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 64 }, MaxHeaderBytes: 1024})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		all, err := StreamedBody(c).Limited(c.App().Config().BodyLimit)
 		if err != nil {

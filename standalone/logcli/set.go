@@ -20,6 +20,7 @@ type SetFlags struct {
 	MaxAge               *janitor.Age `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
 	MaxEventsPerStream   *int64       `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
 	MaxBytes             *int64       `env:"-" help:"Maximum size of the whole log, in bytes; -1 for unlimited." placeholder:"BYTES"`
+	MaxMessageBytes      *int64       `env:"-" help:"Maximum size of a message, in bytes; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
 	MaxEventsPerSession  *int64       `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
 	MaxBytesPerSession   *int64       `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
 	MaxStreamsPerSession *int64       `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
@@ -38,7 +39,7 @@ func (SetFlags) Help() string {
 }
 
 var (
-	errNothingAsked = errors.New("nothing to set; use at least one of --max-age, --max-events-per-stream, --max-bytes, --max-events-per-session, --max-bytes-per-session, --max-streams-per-session or --replicas")
+	errNothingAsked = errors.New("nothing to set; use at least one of --max-age, --max-events-per-stream, --max-bytes, --max-message-bytes, --max-events-per-session, --max-bytes-per-session, --max-streams-per-session or --replicas")
 	errNotAsked     = errors.New("nothing was changed: smaller limits delete events permanently, and there is no terminal to ask on; use --yes to confirm")
 	errNo           = errors.New("nothing was changed")
 )
@@ -64,6 +65,12 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		}
 		if to.MaxAge > 0 {
 			to.MaxAge = to.MaxAge.Truncate(time.Millisecond) // as it is kept
+		}
+	}
+	if f.MaxMessageBytes != nil {
+		given = true
+		if to.MaxMessageBytes = int(*f.MaxMessageBytes); to.MaxMessageBytes < 1 {
+			return to, errors.New("--max-message-bytes must be at least 1")
 		}
 	}
 	if f.Replicas != nil {
@@ -102,6 +109,9 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	to, err := flags.to(from)
 	if err != nil {
 		return err
+	}
+	if payload := l.Conn().MaxPayload(); to.MaxMessageBytes > from.MaxMessageBytes && int64(to.MaxMessageBytes+eventlog.HeaderRoom) > payload {
+		return fmt.Errorf("NATS takes messages of %d bytes; its max_payload must be at least %d first", payload, to.MaxMessageBytes+eventlog.HeaderRoom)
 	}
 	if from == to && behind(to, all) == 0 {
 		_, err := fmt.Fprintln(out, "The log already has these settings.")
