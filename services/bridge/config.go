@@ -43,6 +43,11 @@ type Config struct {
 	// than a quarter gets no new one. Default: 100.
 	MaxProcesses int `default:"100" help:"Maximum number of processes of --upstream-command; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
+	// ProcessIdleAfter is how long a session with a process may be without events, subscribers
+	// and requests before the janitor closes it, which ends the process. 0 and -1: as long as any
+	// other session. Default: 10 min.
+	ProcessIdleAfter Timeout `default:"10m" help:"How long a session with a process of --upstream-command may have no events, subscribers or requests before it is closed; 0 or -1 for as long as any other session (--idle-after)." placeholder:"DURATION"`
+
 	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
 	UpstreamHeader []string `sep:"none" help:"Header field added to every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
 
@@ -137,6 +142,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--open-timeout must be positive, not %s", c.OpenTimeout)
 	case c.UpstreamCommand != "" && c.MaxProcesses < 1:
 		return fmt.Errorf("--max-processes must be at least 1, not %d", c.MaxProcesses)
+	case c.ProcessIdleAfter < -1 || c.ProcessIdleAfter > 0 && c.ProcessIdleAfter < Timeout(time.Second):
+		return fmt.Errorf("--process-idle-after must be at least 1s, or -1 for as long as any other session, not %s", time.Duration(c.ProcessIdleAfter))
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:

@@ -25,6 +25,14 @@ type metadata struct {
 		// ProtocolVersion is what client and server agreed on.
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
 	} `json:"mcp"`
+	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
+	Retention *retention `json:"retention,omitempty"`
+}
+
+// retention is the part of [session.Retention] that a session with a process asks for: many
+// clients end without a DELETE, and each would keep its process for --idle-after.
+type retention struct {
+	IdleAfter int64 `json:"idleAfter"` // in seconds
 }
 
 // openSession hands over an initialize request, and makes the session when the upstream
@@ -195,6 +203,9 @@ func newRecord(c rpc.Call, metadata json.RawMessage) session.Record {
 func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
 	var meta metadata
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, d.id, d.version
+	if s.command != nil && s.cfg.ProcessIdleAfter > 0 {
+		meta.Retention = &retention{int64(time.Duration(s.cfg.ProcessIdleAfter) / time.Second)}
+	}
 	data, err := json.Marshal(meta)
 	if err != nil {
 		return "", err

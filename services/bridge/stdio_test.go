@@ -265,6 +265,21 @@ func TestProcess_TooLargeResult(t *testing.T) {
 	}
 }
 
+// The janitor closes what asks for that, and a session that was closed elsewhere ends its process:
+// see TestSession_ClosedElsewhere.
+func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
+	for idle, want := range map[Timeout]time.Duration{Timeout(10 * time.Minute): 10 * time.Minute, Timeout(1500 * time.Millisecond): time.Second, 0: 0, -1: 0} {
+		s := newSystem(t, eventlog.Settings{})
+		cfg := stdioConfig(t)
+		cfg.ProcessIdleAfter = idle
+		s.start(t, cfg)
+		rec, err := s.b.Sessions.Get(patient(t), s.open(t))
+		if err != nil || rec.Retention.IdleAfter != want {
+			t.Errorf("%s: the session asks for %+v, %v", time.Duration(idle), rec.Retention, err)
+		}
+	}
+}
+
 func TestProcesses_TooMany(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
