@@ -106,31 +106,29 @@ func TestDocument_CommandsAreBash(t *testing.T) {
 
 // A program in another repository, whose go.mod says where the clone is, may use the Go
 // client, as docs/publishing.md tells.
-func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
-	t.Parallel()
+// buildElsewhere builds a program in a module of its own, with the commands that a document gives
+// for that, and returns its go.mod.
+func buildElsewhere(t *testing.T, program, page string) []byte {
+	t.Helper()
 	dir := t.TempDir()
-	program, err := os.ReadFile("../examples/go/publish/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), program, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	shared, err := filepath.Abs("../shared")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, blocks := document(t, "../docs/publishing.md")
+	_, blocks := document(t, page)
 	commands := ""
 	for _, b := range blocks {
 		if strings.HasPrefix(b.text, "go mod edit") {
-			commands = strings.Replace(b.text, "../rejoin/shared", shared, 1)
+			commands = strings.ReplaceAll(b.text, "../rejoin/shared", shared)
 		}
 	}
 	if commands == "" {
 		t.Fatal("the document does not say how")
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-euc", "go mod init another.example/publish\n"+commands+"go build .\n")
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", "go mod init another.example/program\n"+commands+"go build .\n")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -140,6 +138,28 @@ func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return mod
+}
+
+func TestDocument_EventStoreFromAnotherRepository(t *testing.T) {
+	t.Parallel()
+	_, blocks := document(t, "../docs/mcp.md")
+	for _, b := range blocks {
+		if strings.HasPrefix(b.text, "package main") {
+			buildElsewhere(t, b.text, "../docs/mcp.md")
+			return
+		}
+	}
+	t.Error("the document has no program")
+}
+
+func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
+	t.Parallel()
+	program, err := os.ReadFile("../examples/go/publish/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod := buildElsewhere(t, string(program), "../docs/publishing.md")
 	// The document says that it brings one along.
 	if n := bytes.Count(mod, []byte("// indirect")); n != 1 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) {
 		t.Errorf("it needs\n%s", mod)

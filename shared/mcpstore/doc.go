@@ -1,6 +1,10 @@
 // Package mcpstore keeps the event streams of a server built on the MCP Go SDK in
-// Rejoin's log: a [Store] is an [mcp.EventStore] that outlives the server's process,
-// and that all replicas of the server share.
+// Rejoin's log: a [Store] is an [mcp.EventStore] whose events outlive connections, NATS and
+// the server's process.
+//
+// The SDK's handler keeps sessions in the memory of its process. So a client resumes at the
+// replica that has its session, to which a proxy must route by Mcp-Session-Id, and another
+// replica, or the same one after a restart, answers 404. The bridge has no such limit.
 //
 // The SDK counts a stream's events itself, one for each call of Append, whether or not
 // that succeeds; an event ID is a stream and such an index. So every event is stored
