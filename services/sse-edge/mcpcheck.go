@@ -10,10 +10,13 @@ import (
 
 const (
 	// checkEvery is how often the bridge is asked whether it still works on a call.
-	checkEvery = 15 * time.Second
+	checkEvery = 10 * time.Second
+	// recheckEvery is how often it is asked once no bridge has listened.
+	recheckEvery = 2 * time.Second
 	// unheardFor is how long no bridge may listen before a call is given up. One that
-	// restarts takes its calls over by then.
-	unheardFor = time.Minute
+	// restarts takes its calls over by then. With the times above the client has its error within
+	// 30 s, before the time-outs of clients (60 s in the TypeScript SDK).
+	unheardFor = 17 * time.Second
 	// maxChecks is how many are asked at a time; others wait for the next turn.
 	maxChecks = 64
 )
@@ -24,7 +27,11 @@ func (m *mcpForm) Due() time.Time { return m.checkAt }
 // Tick asks the bridge about a call, unless too many others are being asked about.
 func (m *mcpForm) Tick(now time.Time) {
 	s := m.service
-	m.checkAt = now.Add(s.checkEvery)
+	every := s.checkEvery
+	if !m.unheard.IsZero() {
+		every = min(every, recheckEvery)
+	}
+	m.checkAt = now.Add(every)
 	select {
 	case s.checks <- struct{}{}:
 	default:

@@ -51,3 +51,21 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	c.says(result(`"a"`))
 	c.over()
 }
+
+// Clients give up a call after a minute; an edge tells them before.
+func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	m := &mcpForm{service: &Service{checkEvery: checkEvery, unheardFor: unheardFor, checks: make(chan struct{})}} // nobody may be asked
+	gone := now
+	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and has gone since
+	for m.unheard.IsZero() || m.checkAt.Sub(m.unheard) < unheardFor {
+		at := m.checkAt
+		m.Tick(at)
+		if m.unheard.IsZero() {
+			m.unheard = at
+		}
+	}
+	if last := m.checkAt.Sub(gone); last > 30*time.Second {
+		t.Errorf("the call is given up after %s", last)
+	}
+}
