@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
@@ -50,6 +52,13 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	cfg.Interval = quick().Interval
 	second := beginAt(t, srv.URL(), settings, cfg, impatient)
 	network.breakAfter(changes)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, r := range []*running{first, second} {
+				r.explain(t)
+			}
+		}
+	})
 	all := fillForAll(t, second)
 
 	made := 0
@@ -99,6 +108,27 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	second.exact(t)
 	second.wantCounts(t)
 	return made
+}
+
+// explain logs what a janitor knows and has to do, and what the log holds. Of none it logs
+// nothing.
+func (r *running) explain(t *testing.T) {
+	if r == nil {
+		return
+	}
+	inLog, complete := r.registrar.inLog()
+	records := r.b.Sessions.Sessions()
+	t.Logf("complete %t, in the log %+v\nrecords %+v\nduties %+v", complete, inLog, records,
+		ledger.Duties(records, inLog, r.cfg.TombstoneTTL, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	state, err := r.b.Log.Look(ctx, 0)
+	t.Logf("%+v, %v", state, err)
+	for seq := state.First; seq <= state.Last && err == nil; seq++ {
+		if e, err := r.b.Log.At(ctx, 0, seq); err == nil {
+			t.Logf("%d %s %s", seq, e.Subject, e.Time)
+		}
+	}
 }
 
 // everything is what a janitor has to do something about.
