@@ -58,7 +58,13 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	}
 	d, refused := dial(ctx, c, id)
 	if refused != nil {
+		if s.speaksOthers(refused.Data) {
+			*refused = errOtherRevisions
+		}
 		return upstream.About(*refused, []json.RawMessage{id})
+	}
+	if d.up == nil && s.speaksOthers(d.response) {
+		return upstream.About(errOtherRevisions, []json.RawMessage{id})
 	}
 	if d.up == nil { // an error: there is no session
 		return rpc.Answer{Status: http.StatusOK, Data: d.response}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
 )
 
 // unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
@@ -47,6 +48,30 @@ func (s *Service) tooLarge(session string) string {
 	s.troubles.Note(s.life, "too large", "a response of the MCP server is larger than the log takes: 'rejoin log set --max-message-bytes=N' raises the limit",
 		slog.Int("limit", limit), slog.String("session", session))
 	return fmt.Sprintf("%v: the limit is %d bytes (--max-message-bytes)", upstream.ErrTooLarge, limit)
+}
+
+// errOtherRevisions is answered for an MCP server that has no initialize any more. Its own answer
+// names revisions that no edge speaks: a client would ask for one of them, in vain.
+var errOtherRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
+
+// speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
+// speak the revision, and logs that.
+func (s *Service) speaksOthers(answer []byte) bool {
+	m, err := rpc.ParseMessage(answer)
+	if err != nil || m.Error == nil {
+		return false
+	}
+	var e struct {
+		Code int `json:"code"`
+		Data struct {
+			Supported []string `json:"supported"`
+		} `json:"data"`
+	}
+	if rpc.Unmarshal(m.Error, &e) != nil || e.Code != rpc.CodeUnsupported {
+		return false
+	}
+	s.troubles.Note(s.life, "revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", e.Data.Supported))
+	return true
 }
 
 // checkUpstream says in the log whether the MCP server can be reached. A request of the method

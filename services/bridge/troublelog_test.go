@@ -112,3 +112,25 @@ func TestTrouble_TooManyProcesses(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 }
+
+func TestTrouble_ServerOfLaterRevision(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusOK} {
+		s := newSystem(t, eventlog.Settings{})
+		log := s.logged()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(status)
+				_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":0,"error":{"code":-32022,"message":"x","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}`))
+			}
+		}))
+		s.start(t, testConfig(server.URL))
+		if a := s.opening(t); a.Status != http.StatusBadGateway || bytes.Contains(a.Data, []byte("supported")) || !bytes.Contains(a.Data, []byte("revisions")) {
+			t.Errorf("%d was answered %d %s", status, a.Status, a.Data)
+		}
+		if n := log.count("level=WARN", "2026-07-28"); n != 1 {
+			t.Errorf("%d lines", n)
+		}
+		server.Close()
+	}
+}

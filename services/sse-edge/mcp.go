@@ -39,12 +39,9 @@ const (
 // revisions are those that the edge speaks, newest first.
 var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// The codes of JSON-RPC errors that the edge makes besides those of JSON-RPC: one that
-// MCP's SDKs use for a session that is not there, and one of revision 2026-07-28.
-const (
-	codeNoSession   = -32001
-	codeUnsupported = -32022
-)
+// codeNoSession is the code of the JSON-RPC error that MCP's SDKs use for a session that is not
+// there.
+const codeNoSession = -32001
 
 // mcpClient is who sent a request to /mcp.
 type mcpClient struct {
@@ -86,7 +83,7 @@ func (m mcpClient) unsupported(id json.RawMessage) error {
 		return nil
 	}
 	return &refusal{
-		status: http.StatusBadRequest, code: codeUnsupported, message: "Unsupported protocol version", id: id,
+		status: http.StatusBadRequest, code: rpc.CodeUnsupported, message: "Unsupported protocol version", id: id,
 		data: map[string]any{"supported": revisions, "requested": m.asked},
 	}
 }

@@ -193,10 +193,10 @@ func TestMCP_BadRequest(t *testing.T) {
 		"initialize in one":   {"POST", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
 		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, rpc.CodeInvalid},
 		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 1<<20) + `"}`, nil, 413, rpc.CodeInvalid},
-		"another version":     {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, codeUnsupported},
-		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
-		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
-		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, codeUnsupported},
+		"another version":     {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeUnsupported},
+		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
+		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
+		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
 		"no session":          {"POST", toolList, []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"GET without":         {"GET", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"DELETE without":      {"DELETE", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
@@ -216,7 +216,7 @@ func TestMCP_BadRequest(t *testing.T) {
 		if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.StatusCode != tt.status || got.Error.Code != tt.code {
 			t.Errorf("%s: %d %s, want %d and code %d", name, a.StatusCode, a.body, tt.status, tt.code)
 		}
-		if (tt.code == codeUnsupported) != (len(got.Error.Data.Supported) > 0) {
+		if (tt.code == rpc.CodeUnsupported) != (len(got.Error.Data.Supported) > 0) {
 			t.Errorf("%s: %s", name, a.body)
 		}
 	}

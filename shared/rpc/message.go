@@ -16,6 +16,8 @@ const (
 	CodeParse    = -32700
 	CodeInvalid  = -32600
 	CodeInternal = -32603
+	// CodeUnsupported is MCP's, since revision 2026-07-28: the peer does not speak the revision.
+	CodeUnsupported = -32022
 )
 
 // MethodInitialize begins a session (MCP 2025-11-25, Lifecycle).
