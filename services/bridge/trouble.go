@@ -82,7 +82,7 @@ func (s *Service) checkUpstream() {
 	}
 	ctx, cancel := context.WithTimeout(s.life, upstream.DialTimeout)
 	defer cancel()
-	resp, err := s.endpoint.Do(ctx, http.MethodOptions, nil, nil)
+	resp, err := s.endpoint.Do(ctx, http.MethodOptions, nil, nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
 		s.unreachable(err)
 		return
