@@ -45,7 +45,7 @@ func New(logger *slog.Logger, level slog.Level, now func() time.Time) *Log {
 func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) bool {
 	times, due := l.count(of)
 	if due {
-		l.logger.LogAttrs(ctx, l.level, message, append(attrs, slog.Int("times", times))...)
+		l.logger.LogAttrs(ctx, l.level, message, append(attrs, slog.Int("times", times))...) //nolint:sloglint // the callers have constants
 	}
 	return due
 }
