@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Nchan is a peer: nginx with Debian's libnginx-mod-nchan, two workers, in memory,
+// nchan is a peer: nginx with Debian's libnginx-mod-nchan, two workers, in memory,
 // so it forgets on restart. It is measured when it is installed.
 type nchan struct {
 	cmd   *exec.Cmd

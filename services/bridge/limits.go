@@ -28,7 +28,7 @@ type idleTimer struct {
 	timer   *time.Timer // nil while nothing is waited for
 }
 
-// newPatience returns a context that ends with parent, or when nothing has come for
+// newIdleTimer returns a context that ends with parent, or when nothing has come for
 // timeout; 0 or less means no limit. over must be called.
 func newIdleTimer(parent context.Context, timeout time.Duration) (ctx context.Context, p *idleTimer) {
 	p = &idleTimer{timeout: max(timeout, 0), cause: upstream.ErrTimeout}

@@ -199,7 +199,7 @@ func (p *Partition) Follow(ctx context.Context) {
 	}
 }
 
-// Note enters what was seen of the partition. The caller holds mu.
+// note enters what was seen of the partition. The caller holds mu.
 func (p *Partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
 	l.Stretches.Step = ledger.StepOf(p.Log.Settings())

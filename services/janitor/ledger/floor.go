@@ -143,7 +143,7 @@ func (k Keeper) lasts(a *Account) bool {
 	return ok && rec.Life == a.Life && rec.State == session.Open
 }
 
-// Behind reports whether the opening of a life lies after a sequence, or may: one that is
+// behind reports whether the opening of a life lies after a sequence, or may: one that is
 // announced stays until it is deleted.
 func (k Keeper) behind(a *Account, seq uint64) bool {
 	o := k.openings[a.Session]

@@ -37,7 +37,7 @@ func (b *holeBlock) sequence(word, bit int) uint64 {
 	return b.number*holeBlockSize + uint64(word*64+bit) //nolint:gosec // not negative
 }
 
-// Add adds sequences, both ends among them, that lie behind all others.
+// add adds sequences, both ends among them, that lie behind all others.
 func (h *holes) add(from, to uint64) {
 	for seq := from; seq <= to; seq++ {
 		number, at := seq/holeBlockSize, seq%holeBlockSize
@@ -49,7 +49,7 @@ func (h *holes) add(from, to uint64) {
 	}
 }
 
-// Remove takes a sequence out, if it is there.
+// remove takes a sequence out, if it is there.
 func (h *holes) remove(seq uint64) {
 	number, at := seq/holeBlockSize, seq%holeBlockSize
 	i, ok := slices.BinarySearchFunc(h.blocks, number, func(b holeBlock, n uint64) int { return cmp.Compare(b.number, n) })

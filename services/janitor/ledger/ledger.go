@@ -302,7 +302,7 @@ func (l *Ledger) LastEvent(key string) time.Time {
 	return l.since
 }
 
-// Account returns the account of a life.
+// account returns the account of a life.
 func (l *Ledger) account(session, life string) *Account {
 	key := event.LifeKey(session, life)
 	a, ok := l.Accounts[key]

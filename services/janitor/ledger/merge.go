@@ -98,7 +98,7 @@ func (t *trimming) trimStreams() {
 	t.left = slices.Concat(finished, open[tooMany:])
 }
 
-// Over returns why an event has to go, or nothing.
+// over returns why an event has to go, or nothing.
 func (t *trimming) over() Reason {
 	switch {
 	case t.limits.MaxEvents >= 0 && t.events > t.limits.MaxEvents:

@@ -37,7 +37,7 @@ func (m *marker) put(seq uint64, at time.Time) (before uint64) {
 	return before
 }
 
-// Drop takes a marker out if it lies at a sequence.
+// drop takes a marker out if it lies at a sequence.
 func (m *marker) drop(seq uint64) {
 	if m.seq == seq {
 		*m = marker{}

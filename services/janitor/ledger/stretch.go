@@ -67,7 +67,7 @@ func (s *stretches) halve() {
 	s.list = slices.Clip(s.list[:len(s.list)/2])
 }
 
-// Remove takes an event off that is deleted.
+// remove takes an event off that is deleted.
 func (s *stretches) remove(e entry) {
 	i, found := slices.BinarySearchFunc(s.list, e.seq, func(one stretch, seq uint64) int { return cmp.Compare(one.from, seq) })
 	if !found {

@@ -269,7 +269,7 @@ func (s *logScan) pause() {
 	}
 }
 
-// Arrival returns a channel that is closed when the next reader comes.
+// arrival returns a channel that is closed when the next reader comes.
 func (b *backlog) arrival() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

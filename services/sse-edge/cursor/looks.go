@@ -34,7 +34,7 @@ type look struct {
 	done  chan struct{} // closed when state and err are there
 }
 
-// After returns the result of a look that begins after the call. Errors are those of the
+// after returns the result of a look that begins after the call. Errors are those of the
 // log; errBehind says that the window is not of the log's generation.
 func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error) {
 	k := l.join()
@@ -63,7 +63,7 @@ func (l *looks) join() *look {
 	return l.next
 }
 
-// Run looks for as long as somebody waits.
+// run looks for as long as somebody waits.
 func (l *looks) run() {
 	for {
 		l.mu.Lock()

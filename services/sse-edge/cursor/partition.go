@@ -37,7 +37,7 @@ type Partition struct {
 	jumpLook atomic.Pointer[jumpLook]
 }
 
-// Run tails the partition into the window until ctx ends.
+// run tails the partition into the window until ctx ends.
 func (p *Partition) run(ctx context.Context) error {
 	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
 		Start:  p.start,
@@ -176,7 +176,7 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 	}
 }
 
-// Start says where the tail begins: with a backfill the first time, and later on
+// start says where the tail begins: with a backfill the first time, and later on
 // behind the window's end, if the log still is what the window shows.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
 	p.endTurn() // of an attempt that was interrupted

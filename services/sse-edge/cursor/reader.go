@@ -267,7 +267,7 @@ func (r *Reader) GoBack(s Step, told int) {
 	}
 }
 
-// Ended reports whether the place was found to have ended at or before the cursor, where
+// ended reports whether the place was found to have ended at or before the cursor, where
 // the window does not show it any more.
 func (r *Reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
 

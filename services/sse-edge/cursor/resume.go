@@ -73,7 +73,7 @@ func (r *Reader) attach(of life) window.Attachment {
 	return a
 }
 
-// Start puts the cursor where a subscriber begins.
+// start puts the cursor where a subscriber begins.
 func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) error {
 	switch {
 	case from.After != "":

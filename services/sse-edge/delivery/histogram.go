@@ -49,7 +49,7 @@ func (t *times) observe(d time.Duration) {
 	t.sum += d
 }
 
-// Delivery is the histogram rejoin_edge_delivery_seconds. It is safe for concurrent use.
+// delivery is the histogram rejoin_edge_delivery_seconds. It is safe for concurrent use.
 //
 // Only a stream that had everything of the window at its last look is timed. Workers count
 // without locks and add up once in a round.

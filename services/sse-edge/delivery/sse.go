@@ -70,7 +70,7 @@ func (f sseFormat) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	return sse.AppendEvent(b, id, typ, data), room
 }
 
-// heartbeat moves the client's cursor, but never over a gap that it has not been
+// Heartbeat moves the client's cursor, but never over a gap that it has not been
 // told of yet.
 func (f sseFormat) Heartbeat() []byte {
 	if len(f.Reader.Pending) > 0 {

@@ -203,7 +203,8 @@ func (s *Streams) Reconnects(ctx context.Context, at window.Place, why error) {
 	s.logger.WarnContext(ctx, "a subscriber is sent away with a retry", "session", at.Session, "stream", at.Stream, "error", why)
 }
 
-// Turns are a stream's part in this. It belongs to the stream's worker, but for quiet.
+// turns are what a stream has to know while several connections take turns: the newest one receives
+// the messages. It belongs to the stream's worker, but for quiet.
 type turns struct {
 	quiet atomic.Bool // another connection receives the messages
 	// Behind says that the client came without a cursor: it continues where the connection

@@ -50,7 +50,7 @@ func (st *Stream) tellRested() {
 	}
 }
 
-// Rest makes a stream quiet, at once unless the log is being read for it.
+// rest makes a stream quiet, at once unless the log is being read for it.
 func (w *worker) rest(st *Stream, rested chan<- string) {
 	st.Turns.rested = rested
 	if st.phase != reading {

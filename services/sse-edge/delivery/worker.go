@@ -105,7 +105,7 @@ func (w *worker) rouse() {
 	}
 }
 
-// Run works until stop is closed, by when every stream must have ended.
+// run works until stop is closed, by when every stream must have ended.
 func (w *worker) run(stop <-chan struct{}) {
 	drain, over := w.streams.drain, w.streams.base.Done()
 	clock := time.NewTimer(0)
@@ -341,7 +341,7 @@ func (w *worker) write(st *Stream, block []byte) {
 	w.deliver(st, cursor.Step{})
 }
 
-// Read has a stream's cursor moved by a goroutine, since that takes more than a look
+// read has a stream's cursor moved by a goroutine, since that takes more than a look
 // at the window.
 func (w *worker) read(st *Stream) {
 	ctx, cancel := context.WithCancel(w.streams.base)

@@ -24,7 +24,7 @@ func (s *segments) clear() {
 // held is how many bytes the segments take.
 func (s *segments) held() int { return s.total }
 
-// Append lets write append to the newest segment and returns where the result
+// append lets write append to the newest segment and returns where the result
 // lies. What does not fit begins another segment, of its own size when it is
 // larger than usual. about is how much is expected: when there is no room for that,
 // the other segment is begun at once.
@@ -55,7 +55,7 @@ func (s *segments) add(size int) int {
 	return len(s.list) - 1
 }
 
-// Bytes returns what was appended at an offset, and the offset of the segment that
+// bytes returns what was appended at an offset, and the offset of the segment that
 // it lies in. Two results of one segment that follow each other can be joined by
 // lengthening the first.
 func (s *segments) bytes(offset uint64, size uint32) (b []byte, segment uint64) {

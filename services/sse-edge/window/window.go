@@ -216,7 +216,7 @@ func (w *Window) jump(next, missed uint64) {
 	}
 }
 
-// Chain returns the chain of a place, and makes it when there is none.
+// chain returns the chain of a place, and makes it when there is none.
 func (w *Window) chain(p Place) *Chain {
 	if c := w.chains[p]; c != nil {
 		return c
