@@ -291,7 +291,7 @@ func (b *batch) send(m message) (under *inFlight, err error) {
 			return err
 		})
 	}
-	if errors.Is(err, eventlog.ErrEnded) {
+	if errors.Is(err, eventlog.ErrSeriesFailed) {
 		return nil, errHalted
 	}
 	if err != nil && !errors.Is(err, errHalted) {

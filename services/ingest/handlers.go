@@ -15,8 +15,9 @@ import (
 	"rejoin/shared/web"
 )
 
-// postEvents answers POST …/events. It returns after the acknowledgement, so that
-// events sent one after the other on a connection are stored in that order.
+// postEvents answers POST …/events. It returns after the acknowledgement, so that events sent one
+// after the other on a connection are stored in that order. With results=each the writer of the
+// answer stores them, before the next request of the connection is read.
 func (s *Service) postEvents(c *fiber.Ctx) error {
 	req, err := readPublish(c)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 //	New ──▶ Service ── Run ──▶ web.Serve: one goroutine a connection, which
 //	                   │       publishes and waits for the acknowledgement: the
 //	                   │       order of a connection is the order in the log
-//	                   └─────▶ listen: requests on NATS, begun in their order in one
-//	                           goroutine for each session (lanes); of single messages
-//	                           each is answered in one of its own
+//	                   └─────▶ listen: requests on NATS. Those of a session begin in
+//	                           their order in one goroutine, its lane; each single
+//	                           message is answered in a goroutine of its own
 //
 // When Run's context ends, web.Serve ends first, then the answers on NATS.
 type Service struct {
@@ -30,9 +30,9 @@ type Service struct {
 	traces   *tracing.Traces
 	log      publishLog
 	inflight chan struct{} // one token for each publish and close
-	visits   visits        // of requests on NATS
-	places   *quota.Pool   // for these, MaxInFlight
-	lanes    lanes         // that they go in
+	visits   visits        // the requests on NATS that are being answered
+	places   *quota.Pool   // of requests on NATS: MaxInFlight
+	lanes    lanes         // of requests on NATS: one for each session
 	arrays   chan struct{} // one token for each array on NATS that is being stored
 	// longArrays has a token for each array of more than shortArray bytes that is being checked.
 	longArrays chan struct{}

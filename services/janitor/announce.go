@@ -28,7 +28,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 	var epoch int
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
 		if epoch = l.Epoch; l.Through >= l.Stored {
-			lives = w.planned(l, only, p.Now())
+			lives = w.plannedTrims(l, only, p.Now())
 		}
 	})
 	if err != nil || len(lives) == 0 {
@@ -61,8 +61,8 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 	})
 }
 
-// planned returns the trims of each life. The caller holds the partition's lock.
-func (w *sweeper) planned(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
+// plannedTrims returns the trims of each life. The caller holds the partition's lock.
+func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
 	lim := w.limits()
 	l.Alarm = lim.Alarm()
 	one := func(a *ledger.Account) {

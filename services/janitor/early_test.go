@@ -96,12 +96,12 @@ func BenchmarkPlan(b *testing.B) {
 	w := newSweeper(quick(), back, nil, env.Log)
 	b.Run("partition", func(b *testing.B) {
 		for b.Loop() {
-			w.planned(l, nil, midday)
+			w.plannedTrims(l, nil, midday)
 		}
 	})
 	b.Run("session", func(b *testing.B) {
 		for b.Loop() {
-			w.planned(l, []string{event.LifeKey("session-1", "")}, midday)
+			w.plannedTrims(l, []string{event.LifeKey("session-1", "")}, midday)
 		}
 	})
 	for i := range 10_500 {

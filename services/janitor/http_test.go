@@ -280,7 +280,7 @@ func TestSweep_OnRequest(t *testing.T) {
 
 // One at a time: a request while there is another one, or none at all, gets 503.
 func TestSweep_RequestTimesOut(t *testing.T) {
-	w := &sweeper{asks: make(chan ask)}
+	w := &sweeper{asks: make(chan sweepRequest)}
 	if got := w.sweepNow(time.Millisecond); !errors.Is(got.err, errNoSweep) {
 		t.Error(got)
 	}
@@ -288,7 +288,7 @@ func TestSweep_RequestTimesOut(t *testing.T) {
 
 func TestSweep_SharedByRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &sweeper{asks: make(chan ask)}
+		w := &sweeper{asks: make(chan sweepRequest)}
 		var answers sync.WaitGroup
 		for range 100 {
 			answers.Go(func() {
@@ -306,9 +306,9 @@ func TestSweep_SharedByRequests(t *testing.T) {
 }
 
 func TestDryRun_LargestRemovals(t *testing.T) {
-	f := ledger.Firsts[planned]{N: 3, Compare: comparePlanned}
+	f := ledger.Firsts[dryRunItem]{N: 3, Compare: comparePlanned}
 	for i := range 100 {
-		f.Add(planned{RemovalInfo: ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
+		f.Add(dryRunItem{RemovalInfo: ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
 	}
 	all, more := f.All()
 	if len(all) != 3 || !more || all[0].Entries != 100 || all[1].Entries != 99 || all[2].Entries != 98 {

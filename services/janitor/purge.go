@@ -110,7 +110,7 @@ func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledge
 	stored := map[uint64]ledger.Copying{} // by where the copies lie
 	err = inParallel(copiesAtOnce, todo, func(c ledger.Copying) error {
 		if c.Opening != nil && !c.Opening.Known {
-			asked, err := w.ask(ctx, p, c.Opening)
+			asked, err := w.learnOpening(ctx, p, c.Opening)
 			mu.Lock()
 			defer mu.Unlock()
 			if asked {
@@ -155,8 +155,8 @@ func (w *sweeper) copy(ctx context.Context, p *follow.Partition, c ledger.Copyin
 	return ack, nil
 }
 
-// ask has the ledger know whose an opening is.
-func (w *sweeper) ask(ctx context.Context, p *follow.Partition, of *ledger.Opening) (bool, error) {
+// learnOpening has the ledger know whose an opening is.
+func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *ledger.Opening) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	o, err := w.log.Opening(ctx, of.Session)

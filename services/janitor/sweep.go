@@ -38,7 +38,7 @@ type sweeper struct {
 	logger     *slog.Logger
 	kick       chan struct{} // a =clear marker was seen
 	alarm      chan struct{} // a session or partition holds more than it may
-	asks       chan ask
+	asks       chan sweepRequest
 	early      map[ledger.Reason]int // announced since the last sweep, for its line in the log
 	delay      time.Duration         // from an alarm to the early trimming
 }
@@ -46,7 +46,7 @@ type sweeper struct {
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
 	return &sweeper{
 		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, overrides: cfg.overrides(), logger: logger,
-		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan ask),
+		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan sweepRequest),
 		early: map[ledger.Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
 	}
 }
@@ -69,7 +69,7 @@ func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.cfg.Interval)
 	defer ticker.Stop()
 	var soon, early <-chan time.Time
-	var asked []ask
+	var asked []sweepRequest
 	for {
 		select {
 		case <-ctx.Done():
@@ -248,8 +248,8 @@ const askPatience = 10 * time.Second
 // or this janitor does not sweep.
 var errNoSweep = errors.New("no sweep begins")
 
-// ask asks the sweeper for a sweep: it is where the answer comes.
-type ask chan swept
+// sweepRequest asks the sweeper for a sweep: it is where the answer comes.
+type sweepRequest chan swept
 
 // swept is what came of a sweep.
 type swept struct {
@@ -261,7 +261,7 @@ type swept struct {
 
 // others returns who else asks at the moment: one sweep is good for all who asked before
 // it began.
-func (w *sweeper) others() (all []ask) {
+func (w *sweeper) others() (all []sweepRequest) {
 	for {
 		select {
 		case a := <-w.asks:
@@ -274,7 +274,7 @@ func (w *sweeper) others() (all []ask) {
 
 // sweepNow has the sweeper sweep, and returns what came of it.
 func (w *sweeper) sweepNow(patience time.Duration) swept {
-	a := make(ask, 1)
+	a := make(sweepRequest, 1)
 	select {
 	case w.asks <- a:
 		return <-a
@@ -296,13 +296,13 @@ type dryRun struct {
 // dryRun asks the policy what a sweep would remove, and removes nothing.
 func (w *sweeper) dryRun() dryRun {
 	total := map[ledger.Reason]int{}
-	f := ledger.Firsts[planned]{N: maxRemovals, Compare: comparePlanned}
+	f := ledger.Firsts[dryRunItem]{N: maxRemovals, Compare: comparePlanned}
 	for _, p := range w.partitions {
 		now := p.Now()
 		p.With(func(l *ledger.Ledger) {
 			for r := range w.removals(l, now) {
 				total[r.Reason] += len(r.Sequences)
-				f.Add(planned{ledger.RemovalOf(r), p})
+				f.Add(dryRunItem{ledger.RemovalOf(r), p})
 			}
 		})
 	}
@@ -314,18 +314,18 @@ func (w *sweeper) dryRun() dryRun {
 	return d
 }
 
-// planned is a removal of a dry run.
-type planned struct {
+// dryRunItem is a removal of a dry run.
+type dryRunItem struct {
 	ledger.RemovalInfo
 	partition *follow.Partition
 }
 
 // comparePlanned puts the largest first.
-func comparePlanned(a, b planned) int {
+func comparePlanned(a, b dryRunItem) int {
 	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
 }
 
-func (d planned) withID() ledger.RemovalInfo {
+func (d dryRunItem) withID() ledger.RemovalInfo {
 	if d.IsOfEvents() {
 		d.partition.With(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
 	}

@@ -152,7 +152,7 @@ func (m *mcpForm) Closing(s cursor.Step) []byte {
 	return appendErrors(nil, m.call, why)
 }
 
-// Told notes how much of a step the client of a call has got; see [outbox.cut].
+// Told notes how much of a step the client of a call has got; see cut of delivery's outbox.
 func (m *mcpForm) Told(s cursor.Step, told int) {
 	if len(m.call) > 0 && told > 0 {
 		m.answered = isResponse(messageOf(s.Items[told-1]))

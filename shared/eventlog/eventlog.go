@@ -11,10 +11,9 @@
 //	OpenSession, EndStream, EndSession, ClearStream   control entries
 //	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
 //	Missing               what was removed after a cursor, as trims, floor and births say
-//	BeginGeneration, Announce, Rewrite, Purge, SetLimits, SetChecked   for the acting janitor alone
+//	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
-// A [Log] is safe for concurrent use. It watches its partitions in one goroutine,
-// which [Log.Close] ends and waits for.
+// A [Log] is safe for concurrent use. It has two goroutines, which [Log.Close] ends and waits for.
 package eventlog
 
 import "errors"
@@ -37,12 +36,13 @@ var (
 	// stored now or later, or not.
 	ErrUnknown = errors.New("the log did not answer")
 
-	// ErrEnded is returned for an event of a [Series] behind one that is not stored, or of
+	// ErrSeriesFailed is returned for an event of a [Series] behind one that is not stored, or of
 	// which that is not known. It comes with [ErrUnavailable].
-	ErrEnded = errors.New("an event before it in its series failed")
+	ErrSeriesFailed = errors.New("an event before it in its series failed")
 
-	// ErrClosed is returned for an event or a birth that JetStream refused because the
-	// stream or the session has ended. It was not stored.
+	// ErrClosed is returned for what JetStream refused because of its fence, and did not store: an
+	// event or a birth of a stream or session that has ended, or an entry that follows another one
+	// than the newest of its subject (a trim, a copy, a changed opening).
 	ErrClosed = errors.New("the stream or session has ended")
 
 	// ErrExists is returned when a session that is to be opened has an opening already.

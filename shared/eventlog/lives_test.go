@@ -186,7 +186,7 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 				t.Fatalf("event %d is stored at %d, behind %d; the end is at %d", i, b.ack.Sequence, last, end)
 			case b.err == nil:
 				last = b.ack.Sequence
-			case closed == 0 && !errors.Is(b.err, eventlog.ErrClosed), !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrEnded):
+			case closed == 0 && !errors.Is(b.err, eventlog.ErrClosed), !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrSeriesFailed):
 				t.Fatalf("event %d: %v", i, b.err)
 			default:
 				closed++
@@ -563,7 +563,7 @@ func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
 					t.Errorf("event %d: %+v, %v", i, b.ack, b.err)
 				case i == stored && !errors.Is(b.err, eventlog.ErrClosed):
 					t.Errorf("event %d: %v", i, b.err)
-				case i > stored && !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrEnded):
+				case i > stored && !errors.Is(b.err, eventlog.ErrClosed) && !errors.Is(b.err, eventlog.ErrSeriesFailed):
 					t.Errorf("event %d: %v", i, b.err)
 				}
 			}

@@ -22,7 +22,7 @@ import (
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
 //	                  │              live: one, ends requests with their connection
-//	                  ├─ Publish, Begin, …    the caller's goroutine
+//	                  ├─ Publish, Series, …   the caller's goroutine
 //	                  ├─ EndSession           the caller's, and up to 256 for its streams
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine
@@ -63,8 +63,8 @@ func (l *Log) Close() {
 	l.watched.Wait()
 }
 
-// Settings returns the log's settings, at most a few seconds old. Its limits may
-// and replicas may change; partitions and the like never do.
+// Settings returns the log's settings, at most a few seconds old. Its limits and replicas may
+// change; partitions and the like never do.
 func (l *Log) Settings() Settings { return *l.settings.Load() }
 
 // Partition returns the partition of a session.
@@ -101,8 +101,8 @@ func apiError(err error) error {
 }
 
 // insufficient reports whether a JetStream error code means lack of space: memory
-// (10028), storage (10047), resources (10023), account resources (10002), a stream's
-// bytes or messages (10054, 10077 with a store failure).
+// (10028), storage (10047), resources (10023), account resources (10002), or a stream's bytes
+// (10077, with a store failure).
 func insufficient(code jetstream.ErrorCode) bool {
 	switch code {
 	case 10002, 10023, 10028, 10047, 10077:

@@ -21,11 +21,10 @@ type Missing struct {
 
 // Missing returns what was removed behind a sequence of a stream, or of all streams of a life
 // when stream is empty: as the trims say that lie behind the sequence, and, below the first
-// sequence of the partition, as the birth of the stream does. It also returns the look at the
+// sequence of the partition, as the birth of the stream or an original opening of the life does. It also returns the look at the
 // leader that this is judged by: look is called once the trims were looked up, since the floor
-// may pass a trim before, and must return a look that begins then, such as [Log.Look]. held is
-// from where on the caller has everything itself, wherever the floor is; 0: from nowhere. Errors
-// wrap [ErrUnavailable], or are those of look.
+// may pass a trim before, and must return a look that begins then, such as [Log.Look]. The
+// caller has everything from held on itself and needs no proof of it; 0: it has nothing. Errors wrap [ErrUnavailable], or are those of look.
 func (l *Log) Missing(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Missing, State, error) {
 	of := event.Subject{Partition: l.Partition(session), Session: session, Life: life}
 	whole, err := l.lastTrim(ctx, of, "")

@@ -297,7 +297,7 @@ const (
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
 // After an event that is not stored, or of which it is not known, what waits behind it is
-// not stored and fails with [ErrEnded]; so does what is begun later. It continues
+// not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
 // behind those alone that are too large.
 //
 // A Series belongs to one goroutine, which begins its events. Another one calls Wait for
@@ -337,7 +337,7 @@ func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 // notSent is what becomes of an event behind one that failed. It is known not to be
 // stored, whatever is known of the other.
 func notSent(err error) error {
-	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrEnded, err.Error())
+	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())
 }
 
 // wait is [Publishing.Wait] for what a series sends.

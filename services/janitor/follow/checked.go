@@ -65,7 +65,7 @@ func (c *Checker) follow(ctx context.Context, p *Partition) {
 
 // noteChecked has the log say that all of the partition was read in its generation, and up
 // to which sequence entries are missing that nothing explains: of the ledger, and in a cluster of
-// the server that leads. The error is errMoved when that cannot be told at the moment.
+// the server that leads. The error is ErrMoved when that cannot be told at the moment.
 func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
 	generation, damaged, known := "", uint64(0), false

@@ -45,7 +45,7 @@ type Ledger struct {
 	Pending  []trimmed
 	holes    holes
 	look     *look
-	// Damage is what was found missing that nothing explains, until it is logged; damaged is
+	// damage is what was found missing that nothing explains, until it is logged; Damaged is
 	// the newest sequence of all that ever was.
 	damage  []Damage
 	Damaged uint64

@@ -93,7 +93,7 @@ type streamView struct {
 	events  []entry
 	final   bool   // the last event says that it is the last
 	cleared uint64 // up to where its last =clear marker reaches
-	end     marker // where it ended; see [account.end]
+	end     marker // where it ended; see [Account.end]
 }
 
 // ending returns where the stream was finished: at an event that says so and that no other

@@ -298,10 +298,10 @@ func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 		logScans:  counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "rejoin", Subsystem: "edge", Name: "events_skipped_total",
-			Help: "Entries of the log that are not shown, by reason: subject, json, opening.",
+			Help: "Entries of the log that are not shown, by reason: subject, json, opening, trim.",
 		}, []string{"reason"}),
 	}
-	for _, reason := range []string{"subject", "json", "opening"} { // there from the start, or a rate misses the first
+	for _, reason := range []string{"subject", "json", "opening", "trim"} { // there from the start, or a rate misses the first
 		m.skipped.WithLabelValues(reason)
 	}
 	gauge := func(name, help string, value func(*Partition) float64) prometheus.Collector {
@@ -322,7 +322,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 
 // afterJump returns a look at the partition's leader that followed the newest jump that v
 // shows. What the tail missed there was announced before it, so a view of the window that
-// has come to the look's end has all of it. Errors are those of [looks.After].
+// has come to the look's end has all of it. Errors are those of [looks.after].
 func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
 	if b := p.jumpLook.Load(); b != nil && b.proved == v.Proved && b.rollbacks == v.Rollbacks {
 		return b.state, nil

@@ -65,14 +65,14 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 // loseBelow drops what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
 func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
-	// The answer of an earlier page is still good when no trim was stored since and the
-	// floor has not passed the cursor.
+	// The answer of an earlier page is still good when no trim was stored since, the window holds
+	// all trims since, and the floor of the log has not passed the cursor or has not moved.
 	if r.asked > 0 {
 		state, err := r.part.looks.after(ctx, v)
 		if err != nil {
 			return err
 		}
-		if newest, floor := r.part.window.Trims(r.Chain); newest <= r.asked && floor <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
+		if newest, windowFloor := r.part.window.Trims(r.Chain); newest <= r.asked && windowFloor <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
 			return r.loseCleared(ctx, v, page, s)
 		}
 	}
@@ -145,9 +145,9 @@ func (r *Reader) lose(s *Step, losses ...window.Loss) (moved bool) {
 	return moved
 }
 
-// loseDamaged tells, once, of entries behind the cursor that are missing without an
-// explanation, or may be when no janitor has read the partition since its server started, or came to lead it.
-// It reports whether that is sure, or was told not to be.
+// loseDamaged tells, once, of entries after the cursor that are missing without an explanation. They
+// may be when no janitor has read the partition since its server started, or came to lead it. sure
+// is true when the partition was checked, or the client knows that it is uncertain.
 func (r *Reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {
 	if r.Fresh && len(items) == 0 {
 		return true, nil

@@ -256,7 +256,7 @@ func (r *Reader) keep(items []window.Item) []window.Item {
 	return slices.DeleteFunc(items, func(it window.Item) bool { return it.Sequence <= r.DroppedTo(it.Stream) })
 }
 
-// GoBack moves the cursor behind what a client was told of a step; see [outbox.cut].
+// GoBack moves the cursor behind what a client was told of a step; see cut of delivery's outbox.
 func (r *Reader) GoBack(s Step, told int) {
 	switch {
 	case told > len(s.Items):

@@ -269,8 +269,8 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 
 // A series that appears with its first event hides that event from every rate.
 func TestMetrics_ReasonsAreThereFromTheStart(t *testing.T) {
-	if n := testutil.CollectAndCount(newMetrics(prometheus.NewRegistry(), func() []*Partition { return nil }).skipped); n != 3 {
-		t.Errorf("%d series, want 3", n)
+	if n := testutil.CollectAndCount(newMetrics(prometheus.NewRegistry(), func() []*Partition { return nil }).skipped); n != 4 {
+		t.Errorf("%d series, want 4", n)
 	}
 }
 

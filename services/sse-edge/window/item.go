@@ -28,7 +28,7 @@ func frameSize(prefix []byte, typ string, data []byte) int {
 	return names + len(typ) + len(prefix) + sequence + len(data)
 }
 
-// FrameParts takes a frame of appendFrame apart again: the event type, and the
+// FrameParts takes a frame of AppendFrame apart again: the event type, and the
 // data with its lines joined. It is how everything but the plain stream is made
 // from the window's bytes.
 func FrameParts(frame []byte) (typ string, data []byte) {
@@ -62,7 +62,7 @@ type Item struct {
 	Stream   string
 	Sequence uint64
 	Time     int64  // nanoseconds since 1970
-	Frame    []byte // of appendFrame
+	Frame    []byte // of AppendFrame
 	Offset   uint64 // of the frame in the window, and of its segment
 	Segment  uint64
 	Number   uint64 // of its entry in the window; 0 when it is from the log

@@ -3,7 +3,8 @@
 // for each stream and each session. Append takes in what the tail of the log brings, Read gives a
 // [Subscriber] what follows its cursor, and a [Listener] is woken when a chain changes.
 //
-// It imports neither network, clock nor logger, and knows nothing of HTTP, MCP or access control.
+// It imports neither network nor logger, takes the time only for spans, and knows nothing of HTTP,
+// MCP or access control.
 package window
 
 import (
@@ -29,8 +30,7 @@ import (
 // newest entry backwards, in logarithmic time (see [links]), or at once by the number
 // of the entry that was delivered last.
 //
-// What a window says holds for cursors at or above floor-1. The lock is never
-// held across I/O.
+// What a window says holds for cursors from floor-1 on. The lock is never held across I/O.
 //
 // The window may hold events that the log no longer has. They are served: a client loses less
 // than the limits say.
@@ -52,11 +52,12 @@ type Window struct {
 	markers []noted
 	// trails are those of the newest events that are sampled.
 	trails trails
-	// floor: every event after floor-1 that the tail received is here.
+	// floor is the oldest sequence that is not evicted: every event from there on that the tail
+	// received is here.
 	floor uint64
-	// proved: from here on the tail saw every event come in without a jump.
+	// proved is where the last jump of the tail ended: from here on it received every event.
 	proved uint64
-	// end: everything up to here that the tail will ever receive was received.
+	// end is how far the tail has come: it will receive nothing more up to here.
 	end uint64
 	// Rollbacks holds, for every time the partition was rolled back, the newest
 	// sequence that the lives before and after have in common. Every start of the
@@ -519,7 +520,7 @@ func (w *Window) lose(c *Chain) uint64 {
 // of that is known when the trim comes.
 func (w *Window) trim(e eventlog.Entry) {
 	if e.Trim == nil {
-		w.skipped("trim") // what it would explain is damage; see [reader.damage]
+		w.skipped("trim") // what it would explain is damage; see cursor's loseDamaged
 		return
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
@@ -530,7 +531,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	if c.flow != nil {
 		c.flow.newestTrim = e.Sequence
 	}
-	if missed := w.missed(e.Trim); missed > 0 {
+	if missed := w.newestMissed(e.Trim); missed > 0 {
 		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.floor)
 		if c.flow == nil {
 			wakeAll(c)
@@ -542,9 +543,9 @@ func (w *Window) trim(e eventlog.Entry) {
 	w.note(e.Sequence, c)
 }
 
-// missed returns the newest sequence of a trim's list, which is in order, that the tail did not
+// newestMissed returns the newest sequence of a trim's list, which is in order, that the tail did not
 // receive though it lies above the floor; 0 when there is none. Control entries lie behind UpTo.
-func (w *Window) missed(t *eventlog.Trim) uint64 {
+func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 	for _, sequence := range slices.Backward(t.Removed) {
 		if sequence < w.floor {
 			return 0
