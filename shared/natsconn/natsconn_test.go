@@ -168,6 +168,11 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range s.ConsumerNames(t.Context()).Name() {
+		// The server says nothing about a request that comes while the consumer goes.
+		waittest.Until(t, "the server has the reader's request", func() bool {
+			c, err := s.Consumer(t.Context(), name)
+			return err == nil && c.CachedInfo().NumWaiting > 0
+		})
 		if err := s.DeleteConsumer(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
