@@ -13,9 +13,11 @@ import (
 
 // Codes of JSON-RPC errors (JSON-RPC 2.0, section 5.1).
 const (
-	CodeParse    = -32700
-	CodeInvalid  = -32600
-	CodeInternal = -32603
+	CodeParse          = -32700
+	CodeInvalid        = -32600
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
 	// CodeUnsupported is MCP's, since revision 2026-07-28: the peer does not speak the revision.
 	CodeUnsupported = -32022
 )

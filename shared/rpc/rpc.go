@@ -62,6 +62,14 @@ const (
 	// Check asks whether Call.Stream will still get its response: 202. A bridge that
 	// does not know of it writes an error there as the last event, and answers 202 too.
 	Check Action = "check"
+	// Request hands over a request of a revision without sessions, for which Session, Life and
+	// Stream are new names. The answer has the response, or the status of HTTP that belongs to it;
+	// or it is 202: then session and stream are in the log, and the stream gets what comes. A
+	// request that continues one that waits for its client has the session and the life of that
+	// one, and Held.
+	Request Action = "request"
+	// Cancel says that nobody waits for what Call.Stream gets any more: 202.
+	Cancel Action = "cancel"
 )
 
 // Call is what an edge asks a bridge.
@@ -71,6 +79,10 @@ type Call struct {
 	// Stream gets the responses to the requests in Data, and what belongs to them;
 	// empty when there are none. See [NewStream].
 	Stream string `json:"stream,omitempty"`
+	// Life is that of the session that a [Request] may open.
+	Life string `json:"life,omitempty"`
+	// Held says that the bridge that Session names holds a call that a [Request] continues.
+	Held bool `json:"held,omitempty"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
 	// Client is the address that the client of [Open] counts as; empty when it is not known.
@@ -87,7 +99,7 @@ type Call struct {
 // Answer is what a bridge says at once.
 type Answer struct {
 	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
-	// has ended, also upstream; else why the upstream, or the bridge, took nothing.
+	// has ended, also upstream, or as the answer to a [Request]; else why the upstream, or the bridge, took nothing.
 	Status int `json:"status"`
 	// Header is the upstream's, of [AnswerHeaders] alone.
 	Header http.Header `json:"header,omitempty"`
@@ -103,14 +115,18 @@ var AnswerHeaders = []string{"Www-Authenticate", "Retry-After"}
 // header holds the call or answer beside its data, as JSON.
 const header = "Rejoin-Call"
 
+// subject is where a bridge takes the call.
+func (c Call) subject() string {
+	if c.Action == Open || c.Action == Request && !c.Held {
+		return OpenSubject
+	}
+	return Subject(c.Session)
+}
+
 // Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody],
 // [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; nothing is asked twice.
 func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
-	subject := OpenSubject
-	if c.Action != Open {
-		subject = Subject(c.Session)
-	}
-	msg, err := encode(subject, c, c.Data)
+	msg, err := encode(c.subject(), c, c.Data)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -169,17 +185,16 @@ func ParseCall(msg *nats.Msg) (Call, error) {
 	if err := event.CheckSession(c.Session); err != nil {
 		return Call{}, fmt.Errorf("%w: session: %w", ErrInvalid, err)
 	}
-	want := Subject(c.Session)
-	if c.Action == Open {
-		want = OpenSubject
-	}
-	if msg.Subject != want {
+	if msg.Subject != c.subject() {
 		return Call{}, fmt.Errorf("%w: %s of session %s came on %s", ErrInvalid, c.Action, c.Session, msg.Subject)
 	}
 	if c.Stream != "" {
 		if err := event.CheckStream(c.Stream); err != nil {
 			return Call{}, fmt.Errorf("%w: stream: %w", ErrInvalid, err)
 		}
+	}
+	if err := event.CheckLife(c.Life); err != nil {
+		return Call{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	c.Trace, c.Data = tracing.Read(msg.Header.Values), msg.Data
 	return c, nil
