@@ -42,6 +42,8 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
+	era era
+
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
 	doubtAfter  time.Duration                        // [doubtAfter], but for tests

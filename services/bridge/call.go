@@ -17,8 +17,9 @@ import (
 
 // openRequest is a request that has no response yet.
 type openRequest struct {
-	id        json.RawMessage
-	key       string // idKey
+	id        json.RawMessage // the client's
+	sent      json.RawMessage // what the upstream has
+	key       string          // its idKey
 	cancelled bool
 }
 
@@ -38,6 +39,13 @@ type call struct {
 	began   time.Time
 	out     *writer
 	reply   chan rpc.Answer // holds the client's immediate answer
+	to      receiver        // nil: the client gets what the upstream sends
+	endless bool            // it may be without a message for any time
+	// refuseAs says what a client gets whose request the upstream refused; nil: the same.
+	refuseAs func(rpc.Answer) rpc.Answer
+
+	tried     chan struct{} // of a standalone stream; see wasTried
+	triedOnce sync.Once
 
 	mu      sync.Mutex
 	open    []openRequest
@@ -55,9 +63,18 @@ func newCall(h *clientSession, stream string, ids []json.RawMessage) *call {
 	}
 	c.out.over = h.over
 	for _, id := range ids {
-		c.open = append(c.open, openRequest{id: id, key: upstream.IDKey(id)})
+		c.open = append(c.open, openRequest{id: id, sent: id, key: upstream.IDKey(id)})
 	}
 	return c
+}
+
+// receiver gets what the upstream sends for a call in place of the client. Its methods are called
+// by who serves the call.
+type receiver interface {
+	// take takes a message, which is no response unless the call waits for it.
+	take(c *call, m rpc.Message, it item) error
+	// put takes the error that ends a request.
+	put(it item) error
 }
 
 // tell answers the client, and reports whether it had not been answered before.
@@ -72,12 +89,45 @@ func (c *call) tell(a rpc.Answer) bool {
 	return true
 }
 
-// accept tells the client that the upstream has taken its requests.
-func (c *call) accept() { c.tell(rpc.Answer{Status: http.StatusAccepted}) }
+// accept tells the client that the upstream has taken its requests. One without a session is told
+// when there is something for it; see [clientSession.first].
+func (c *call) accept() {
+	if c.session.onDemand == nil {
+		c.tell(rpc.Answer{Status: http.StatusAccepted})
+	}
+}
+
+// wasAnswered reports whether the client has its immediate answer.
+func (c *call) wasAnswered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told
+}
+
+// ids returns the client's IDs of the open requests.
+func (c *call) ids() []json.RawMessage {
+	open, _ := c.left()
+	ids := make([]json.RawMessage, len(open))
+	for i, r := range open {
+		ids[i] = r.id
+	}
+	return ids
+}
 
 // answered notes that the response to a request is stored.
 func (c *call) answered(id []byte) {
+	c.settled(upstream.IDKey(id))
+}
+
+// answeredTo is answered for the ID that the client has given.
+func (c *call) answeredTo(id []byte) {
 	key := upstream.IDKey(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = slices.DeleteFunc(c.open, func(r openRequest) bool { return upstream.IDKey(r.id) == key })
+}
+
+func (c *call) settled(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, a := range c.open {
@@ -122,15 +172,14 @@ func (c *call) cancel(key string) {
 
 // left returns the requests without a response, and whether the client has cancelled
 // all of them.
-func (c *call) left() (open []json.RawMessage, cancelled bool) {
+func (c *call) left() (open []openRequest, cancelled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cancelled = true
 	for _, a := range c.open {
-		open = append(open, a.id)
 		cancelled = cancelled && a.cancelled
 	}
-	return open, cancelled
+	return slices.Clone(c.open), cancelled
 }
 
 // standalone reports whether this is no call, but what the server sends of itself.
@@ -182,13 +231,19 @@ func (c *call) take(it item) error {
 		c.drop(dropInvalid, err)
 		return nil
 	}
-	if c.repeated(it.data) {
+	if c.to == nil && c.repeated(it.data) {
 		c.session.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
 	}
 	if m.IsResponse() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
 		c.drop(dropLate, errUnknownRequest)
 		return nil
+	}
+	if c.to != nil {
+		if err = c.to.take(c, m, it); err == nil && m.IsResponse() {
+			c.answered(m.ID)
+		}
+		return err
 	}
 	it.final = m.IsResponse() && c.last(m.ID)
 	sequence, err := c.put(it)
@@ -207,15 +262,55 @@ func (c *call) take(it item) error {
 	if m.IsResponse() {
 		c.answered(m.ID)
 	}
+	c.storedAt(sequence)
+	return nil
+}
+
+// storedAt notes where the log's last event of the stream is.
+func (c *call) storedAt(sequence uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stored = sequence
-	return nil
+}
+
+// sentAs notes the ID that the upstream has of the one request.
+func (c *call) sentAs(id json.RawMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[0].sent, c.open[0].key = id, upstream.IDKey(id)
+}
+
+// pause stops the time that the upstream may be without a message, since it waits for the client;
+// unpause lets it go on.
+func (c *call) pause() { c.waiting((*idleTimer).came) }
+
+func (c *call) unpause() { c.waiting((*idleTimer).wait) }
+
+func (c *call) waiting(do func(*idleTimer)) {
+	c.mu.Lock()
+	p := c.reading
+	c.mu.Unlock()
+	if p != nil {
+		do(p)
+	}
 }
 
 // put stores an event. It continues when the session ends, whose close ends it, but not
 // when the service does.
-func (c *call) put(it item) (uint64, error) { return c.out.put(c.session.service.life, it) }
+func (c *call) put(it item) (uint64, error) {
+	if c.to != nil {
+		return 0, c.to.put(it)
+	}
+	return c.store(it)
+}
+
+// store stores an event, unless it is answered at once.
+func (c *call) store(it item) (uint64, error) {
+	if told, err := c.session.first(c, it); told || err != nil {
+		return 0, err
+	}
+	return c.out.put(c.session.service.life, it)
+}
 
 // drop notes that a message is not stored.
 func (c *call) drop(reason string, err error) {
@@ -229,6 +324,7 @@ func (c *call) over(why error) {
 	case why == nil, errors.Is(why, errClosed):
 	case errors.Is(why, upstream.ErrStopping):
 		c.accept() // the upstream may have it; the next bridge will see to it
+		c.tell(upstream.Busy(upstream.ErrStopping.Error()))
 	case errors.Is(why, errEnded):
 		c.tell(ended())
 	case errors.Is(why, upstream.ErrTimeout):
@@ -258,12 +354,12 @@ func (c *call) fail(code int, text, reason string) {
 		return
 	}
 	c.session.service.metrics.failures.WithLabelValues(reason).Inc()
-	for _, id := range open {
-		data := rpc.ErrorMessage(id, code, text, nil)
-		if _, err := c.put(item{data: data, final: c.last(id)}); err != nil {
+	for i, r := range open {
+		data := rpc.ErrorMessage(r.id, code, text, nil)
+		if _, err := c.put(item{data: data, final: i == len(open)-1}); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
-		c.answered(id)
+		c.settled(r.key)
 	}
 }
 
@@ -271,6 +367,9 @@ func (c *call) fail(code int, text, reason string) {
 // events of a call have their fence on the session's seal, not on the stream's end.
 func (c *call) close() {
 	s := c.session.service
+	if c.to != nil || !c.session.inLog() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
 	defer cancel()
 	if err := s.backend.Log.EndStream(ctx, c.session.name, c.session.life, c.stream); err != nil {
@@ -281,8 +380,10 @@ func (c *call) close() {
 // refuse ends a call that the upstream has not taken: the client gets an answer at once, or, when
 // that is too late, in the stream.
 func (c *call) refuse(a rpc.Answer) {
-	open, _ := c.left()
-	if c.tell(upstream.About(a, open)) {
+	if c.refuseAs != nil {
+		a = c.refuseAs(a)
+	}
+	if c.tell(upstream.About(a, c.ids())) {
 		return
 	}
 	code, text := rpc.CodeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
@@ -300,7 +401,11 @@ func (c *call) refuse(a rpc.Answer) {
 
 // wait begins to wait for the upstream, for CallTimeout; see [newPatience].
 func (c *call) wait(ctx context.Context) (context.Context, *idleTimer) {
-	ctx, p := newIdleTimer(ctx, time.Duration(c.session.service.cfg.CallTimeout))
+	timeout := time.Duration(c.session.service.cfg.CallTimeout)
+	if c.endless {
+		timeout = 0
+	}
+	ctx, p := newIdleTimer(ctx, timeout)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p

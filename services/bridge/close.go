@@ -31,6 +31,9 @@ func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
 func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
+	if h.onDemand != nil {
+		h.onDemand.wasAsked()
+	}
 	if h.call(c.Stream) != nil || len(ids) == 0 {
 		return accepted
 	}
@@ -117,7 +120,11 @@ func (h *clientSession) finish(cause error) {
 			// Some servers answer when their tools have ended; that is not waited for.
 			h.service.run(func() { h.up.close(h.service.life, h.header()) })
 		}
-		h.service.close(h)
+		if h.inLog() {
+			h.service.close(h)
+		} else {
+			close(h.ended)
+		}
 		h.service.release(h)
 	})
 }
@@ -152,18 +159,27 @@ func (s *Service) closeOnce(h *clientSession) error {
 // patrolEvery is how often a bridge looks for sessions that were ended elsewhere.
 const patrolEvery = time.Second
 
-// reconcile finishes the sessions that somebody else has ended. The copy of the registry
+// reconcile finishes the sessions that somebody else has ended, and the calls that nobody waits for. The copy of the registry
 // only raises the suspicion.
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(patrolEvery)
 	defer ticker.Stop()
+	var away time.Time // when NATS was away last: no edge was heard then
 	for {
 		select {
 		case <-s.life.Done():
 			return
 		case <-ticker.C:
 		}
+		if !s.backend.Conn.IsConnected() {
+			away = time.Now()
+		}
 		for _, h := range s.all() {
+			if h.isOrphaned(time.Now(), away) {
+				s.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)
+				h.finish(errEnded)
+				continue
+			}
 			rec, ok := s.backend.Sessions.Session(h.name)
 			if !ok || h.has(rec) {
 				continue

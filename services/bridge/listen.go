@@ -28,6 +28,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 	pause := listenPause
 	for {
 		resp, err := r.get(ctx, client(), c.cursor().ID)
+		c.wasTried()
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone):
@@ -74,4 +75,14 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 }
 
 // newStandalone returns what stores a session's standalone stream.
-func newStandalone(h *clientSession) *call { return newCall(h, rpc.Standalone, nil) }
+func newStandalone(h *clientSession) *call {
+	c := newCall(h, rpc.Standalone, nil)
+	c.tried = make(chan struct{})
+	if u, ok := h.up.(*stateless); ok {
+		c.to = u.translation()
+	}
+	return c
+}
+
+// wasTried notes that the upstream has answered a request for its standalone stream, or will not.
+func (c *call) wasTried() { c.triedOnce.Do(func() { close(c.tried) }) }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -24,6 +25,10 @@ type metadata struct {
 		Upstream string `json:"upstream,omitempty"`
 		// ProtocolVersion is what client and server agreed on.
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
+		// Modern is what the bridge keeps of a session at a server that has none.
+		Modern *modernSession `json:"modern,omitempty"`
+		// Call is that of a session that is of one call of a revision without sessions.
+		Call *oneCall `json:"call,omitempty"`
 	} `json:"mcp"`
 	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
 	Retention *retention `json:"retention,omitempty"`
@@ -57,14 +62,20 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		dial = s.dialStdio
 	}
 	d, refused := dial(ctx, c, id)
+	response := d.response
 	if refused != nil {
-		if s.speaksOthers(refused.Data) {
-			*refused = errOtherRevisions
-		}
-		return upstream.About(*refused, []json.RawMessage{id})
+		response = refused.Data
 	}
-	if d.up == nil && s.speaksOthers(d.response) {
-		return upstream.About(errOtherRevisions, []json.RawMessage{id})
+	supported, others := speaksOthers(response)
+	switch {
+	case s.wantsModern(ctx, c, m, d, refused, others):
+		d, refused = s.dialModern(ctx, c, m)
+	case others:
+		s.troubles.Note(s.life, "revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
+		refused = &errOtherRevisions
+	}
+	if refused != nil {
+		return upstream.About(*refused, []json.RawMessage{id})
 	}
 	if d.up == nil { // an error: there is no session
 		return rpc.Answer{Status: http.StatusOK, Data: d.response}
@@ -89,6 +100,29 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	return rpc.Answer{Status: http.StatusOK, Data: d.response}
 }
 
+// wantsModern reports whether a client of earlier revisions is served by requests of the new one,
+// after the server's response to initialize: where it speaks no other, or where it has no session in
+// which it could ask the client what the client can be asked.
+func (s *Service) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d connected, refused *rpc.Answer, others bool) bool {
+	if s.command != nil {
+		return false
+	}
+	switch {
+	case refused != nil:
+		if refused.Status >= http.StatusInternalServerError || refused.Status == http.StatusUnauthorized || refused.Status == http.StatusForbidden || refused.Status == http.StatusTooManyRequests {
+			return false
+		}
+	case d.up == nil:
+		if !others {
+			return false
+		}
+	case d.id != "" || !translate.ParseClient(m).Askable():
+		return false
+	}
+	modern, _ := s.isModern(ctx, c.Header)
+	return modern
+}
+
 // connected is a session at the upstream, or why there is none.
 type connected struct {
 	up       mcpServer // nil when the response is an error
@@ -96,6 +130,7 @@ type connected struct {
 	id       string // the upstream's own name of the session
 	version  string
 	response []byte
+	modern   *modernSession // of a session that the upstream knows nothing of
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
@@ -208,7 +243,7 @@ func newRecord(c rpc.Call, metadata json.RawMessage) session.Record {
 // register opens the session in the log, begins to answer for it and returns its life.
 func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
 	var meta metadata
-	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion = s.name, d.id, d.version
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.name, d.id, d.version, d.modern
 	if s.command != nil && s.cfg.ProcessIdleAfter > 0 {
 		meta.Retention = &retention{int64(time.Duration(s.cfg.ProcessIdleAfter) / time.Second)}
 	}

@@ -69,14 +69,21 @@ func (s *Service) accept(msg *nats.Msg) {
 
 // answer does what an edge asks for.
 func (s *Service) answer(c rpc.Call) rpc.Answer {
-	if c.Action == rpc.Open {
+	switch {
+	case c.Action == rpc.Open:
 		return s.openSession(c)
+	case c.Action == rpc.Request && !c.Held:
+		return s.request(c)
 	}
 	h := s.session(c.Session)
 	if h == nil {
 		return ended()
 	}
 	switch c.Action {
+	case rpc.Request:
+		return h.again(c)
+	case rpc.Cancel:
+		return h.cancel(c)
 	case rpc.Post:
 		return h.post(c)
 	case rpc.End:

@@ -17,12 +17,17 @@ type remote struct {
 	endpoint *upstream.Endpoint
 	id       string // the upstream's session; empty when it has none
 	version  string // of the protocol, as negotiated
+	modern   bool   // the revision has no sessions
 }
 
 // header returns the header of a request: what is forwarded of a client's, and the
 // transport's own.
 func (r *remote) header(client http.Header) http.Header {
 	h := r.endpoint.Chosen(client)
+	if r.modern {
+		upstream.Repeat(h, client)
+		return h
+	}
 	if r.id != "" {
 		h.Set(upstream.HeaderSession, r.id)
 	}
@@ -50,7 +55,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	}
 	r.service.refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
-	if a.Status == http.StatusNotFound && r.id == "" {
+	if a.Status == http.StatusNotFound && r.id == "" && !r.modern {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
 	}
 	return nil, &a
@@ -78,7 +83,7 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 	case why != nil:
 		r.finish(c, client, why)
 	default:
-		if refused.Status == http.StatusNotFound {
+		if refused.Status == http.StatusNotFound && !r.modern {
 			c.session.finish(upstream.ErrGone)
 		}
 		c.refuse(*refused)
@@ -87,7 +92,7 @@ func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []
 
 // finish ends a call.
 func (r *remote) finish(c *call, client http.Header, why error) {
-	if errors.Is(why, upstream.ErrTimeout) {
+	if errors.Is(why, upstream.ErrTimeout) && !r.modern {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
@@ -101,8 +106,8 @@ func (r *remote) cancel(c *call, client http.Header) {
 	ctx, cancel := context.WithTimeout(r.service.life, upstream.DialTimeout)
 	defer cancel()
 	open, _ := c.left()
-	for _, id := range open {
-		_ = r.send(ctx, client, upstream.Cancelled(id)) // it is over in any case
+	for _, request := range open {
+		_ = r.send(ctx, client, upstream.Cancelled(request.sent)) // it is over in any case
 	}
 }
 

@@ -109,7 +109,13 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	if s.command != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
+	if meta.MCP.Modern != nil {
+		up = s.newModernServer(*meta.MCP.Modern)
+	}
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
+	if meta.MCP.Call != nil {
+		h = s.takeOverCall(rec, meta)
+	}
 	standalone := calls[rpc.Standalone]
 	for stream, call := range calls {
 		ids, _ := rpc.RequestIDs(stream)
@@ -120,10 +126,14 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		c.at, c.told = cursor{ID: call.ID, Sequence: call.Sequence}, true
 		h.resume(c)
 	}
-	h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
+	if h.onDemand == nil {
+		h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
+	}
 	err := s.hold(h)
 	if s.command != nil {
 		h.finish(upstream.ErrExited)
+	} else if h.onDemand != nil && len(h.streams()) == 0 {
+		h.finish(errEnded) // the bridge before has not come to that
 	}
 	return err
 }
@@ -187,7 +197,7 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 				again = append(again, e.Data)
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
-				c.answered(m.ID)
+				c.answeredTo(m.ID)
 			}
 			final = e.Final
 		}

@@ -43,6 +43,8 @@ type clientSession struct {
 	end     context.CancelCauseFunc
 	over    chan struct{} // closed when the session has ended, and its streams with it
 	ended   chan struct{} // closed when the session has ended in the log
+	// onDemand opens the session in the log; nil for one that a client has opened.
+	onDemand *onDemand
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
@@ -195,11 +197,16 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		h.forget(made, leave)
 		return ended()
 	}
+	wait := h.service.cfg.AcceptAfter
+	if h.onDemand != nil {
+		wait = answerWithin
+	}
 	select {
 	case a := <-made.reply:
 		return a
-	case <-time.After(h.service.cfg.AcceptAfter):
+	case <-time.After(wait):
 		made.accept()
+		_, _ = h.first(made, item{}) // what fails is told
 		return <-made.reply
 	}
 }
@@ -212,8 +219,12 @@ func (h *clientSession) forget(c *call, leave func()) {
 		return
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	delete(h.calls, c.stream)
+	none := len(h.calls) == 0
+	h.mu.Unlock()
+	if none && h.onDemand != nil {
+		h.finish(errEnded)
+	}
 }
 
 // call returns the call of a stream, or nil.
@@ -252,8 +263,9 @@ func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
 	}
 }
 
-// listen begins to listen to the upstream's standalone stream, once.
-func (h *clientSession) listen(from cursor) {
+// listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
+// upstream has answered, or will not.
+func (h *clientSession) listen(from cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
@@ -263,13 +275,17 @@ func (h *clientSession) listen(from cursor) {
 	c := h.standalone
 	h.mu.Unlock()
 	if was {
-		return
+		return c.tried
 	}
-	h.run(func() {
+	if !h.run(func() {
+		defer c.wasTried()
 		if from.ID == "" || c.reload(h.ctx) {
 			h.up.listen(h.ctx, c, h.header)
 		}
-	})
+	}) {
+		c.wasTried()
+	}
+	return c.tried
 }
 
 // busy reports whether a call is open.

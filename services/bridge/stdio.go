@@ -195,8 +195,8 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	<-call.turn
 	if errors.Is(why, upstream.ErrTimeout) {
 		open, _ := c.left()
-		for _, id := range open {
-			_ = u.write(u.service.life, upstream.Cancelled(id)) // it is over in any case
+		for _, r := range open {
+			_ = u.write(u.service.life, upstream.Cancelled(r.sent)) // it is over in any case
 		}
 	}
 	c.over(why)

@@ -55,11 +55,11 @@ func (s *Service) tooLarge(session string) string {
 var errOtherRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
 
 // speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
-// speak the revision, and logs that.
-func (s *Service) speaksOthers(answer []byte) bool {
+// speak the revision, and which it speaks.
+func speaksOthers(answer []byte) (supported []string, others bool) {
 	m, err := rpc.ParseMessage(answer)
 	if err != nil || m.Error == nil {
-		return false
+		return nil, false
 	}
 	var e struct {
 		Code int `json:"code"`
@@ -68,10 +68,9 @@ func (s *Service) speaksOthers(answer []byte) bool {
 		} `json:"data"`
 	}
 	if rpc.Unmarshal(m.Error, &e) != nil || e.Code != rpc.CodeUnsupported {
-		return false
+		return nil, false
 	}
-	s.troubles.Note(s.life, "revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", e.Data.Supported))
-	return true
+	return e.Data.Supported, true
 }
 
 // checkUpstream says in the log whether the MCP server can be reached. A request of the method

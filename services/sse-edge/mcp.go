@@ -18,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -26,7 +27,7 @@ import (
 // The headers of MCP's Streamable HTTP.
 const (
 	headerSession  = "Mcp-Session-Id"
-	headerProtocol = "Mcp-Protocol-Version"
+	headerProtocol = mcp.HeaderVersion
 	headerLastID   = "Last-Event-ID"
 )
 
@@ -36,16 +37,13 @@ const (
 	revisionPrimed  = "2025-11-25" // the first whose clients understand an empty event
 )
 
-// revisions are those that the edge speaks, newest first.
-var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
-
 // codeNoSession is the code of the JSON-RPC error that MCP's SDKs use for a session that is not
 // there.
 const codeNoSession = -32001
 
 // mcpClient is who sent a request to /mcp.
 type mcpClient struct {
-	version string // of the protocol; empty when the edge does not speak it
+	version string // of the protocol; empty when the edge does not speak it, or it has no sessions
 	asked   string // for which version
 	grants  auth.Grants
 }
@@ -61,7 +59,7 @@ func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
 	switch {
 	case who.asked == "":
 		who.version = revisionAssumed
-	case slices.Contains(revisions, who.asked):
+	case slices.Contains(mcp.Legacy, who.asked):
 		who.version = who.asked
 	}
 	// Whatever the method, and with a token too (MCP 2025-11-25, Transports, Security).
@@ -82,10 +80,7 @@ func (m mcpClient) unsupported(id json.RawMessage) error {
 	if m.version != "" {
 		return nil
 	}
-	return &refusal{
-		status: http.StatusBadRequest, code: rpc.CodeUnsupported, message: "Unsupported protocol version", id: id,
-		data: map[string]any{"supported": revisions, "requested": m.asked},
-	}
+	return asRefused(mcp.Unsupported(m.asked), id)
 }
 
 // openSession returns the record of the session that a request names, if the client may
@@ -248,6 +243,9 @@ type mcpForm struct {
 	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
 	// session in one.
 	legacy bool
+	// modern says that it is of a revision without sessions: its events have no IDs, and the call
+	// is cancelled when the client goes.
+	modern bool
 	// answered says that the last message that the client got is a response, or that
 	// another connection has gone on from here.
 	answered bool

@@ -193,7 +193,7 @@ func TestMCP_BadRequest(t *testing.T) {
 		"initialize in one":   {"POST", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
 		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, rpc.CodeInvalid},
 		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, 0}, // as an announced length, before MCP has a say
-		"another version":     {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeUnsupported},
+		"no version within":   {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeInvalidParams},
 		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
 		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
 		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},

@@ -23,8 +23,8 @@ import (
 // bridge plays a bridge: what it does with a call is the test's.
 type bridge struct {
 	f *fixture
-	// post, check and open answer; nil means 202, 202, and a session.
-	post, check, open func(rpc.Call) rpc.Answer
+	// post, check, request and open answer; nil means 202, 202, 202, and a session.
+	post, check, request, open func(rpc.Call) rpc.Answer
 
 	mu    sync.Mutex
 	calls []rpc.Call
@@ -102,6 +102,11 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 			b.f.t.Error(err)
 		}
 		return rpc.Answer{Status: http.StatusNoContent}
+	case rpc.Request:
+		if b.request != nil {
+			return b.request(call)
+		}
+	case rpc.Cancel:
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
 }

@@ -11,6 +11,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 	"rejoin/shared/web"
@@ -24,6 +25,10 @@ import (
 //
 // The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
+	if who.asked == mcp.Modern {
+		c.Set(fiber.HeaderAllow, fiber.MethodPost)
+		return errNoGet
+	}
 	if err := who.unsupported(nil); err != nil {
 		return err
 	}
@@ -70,6 +75,9 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	return form.handOver(c)
 }
 
+// errNoGet is the answer to a client of the revision that has POST alone.
+var errNoGet = &refusal{status: http.StatusMethodNotAllowed, code: rpc.CodeInvalid, message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+
 // isOver reports whether nothing follows a client's place, and nothing ever will.
 func (s *Service) isOver(req request) (bool, error) {
 	r, err := s.open(req, window.Limits{Events: 1, Bytes: stepBytes})
@@ -112,6 +120,10 @@ func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 
 // mcpDelete ends a session, here and at its server.
 func (s *Service) mcpDelete(c *fiber.Ctx, who mcpClient) error {
+	if who.asked == mcp.Modern {
+		c.Set(fiber.HeaderAllow, fiber.MethodPost)
+		return errNoGet
+	}
 	if err := who.unsupported(nil); err != nil {
 		return err
 	}

@@ -55,6 +55,10 @@ func (s *Service) mcpPost(c *fiber.Ctx, who mcpClient) (err error) {
 		return err
 	}
 	defer func() { err = named(err, p) }()
+	if p.modern {
+		result, err = s.modernPost(c, who, p, body)
+		return err
+	}
 	if p.opens() {
 		result, err = s.mcpOpen(c, who, body)
 		return err
@@ -101,8 +105,10 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 		return p, nil, err
 	}
 	p, err = parsePosted(body)
-	if unsupported := who.unsupported(p.only()); unsupported != nil {
-		return p, nil, unsupported
+	if p.modern = answered && err == nil && who.modern(p, body); !p.modern {
+		if unsupported := who.unsupported(p.only()); unsupported != nil {
+			return p, nil, unsupported
+		}
 	}
 	accept := c.Get(fiber.HeaderAccept)
 	switch {
@@ -110,6 +116,9 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 		return p, nil, err
 	case answered && (!accepts(accept, fiber.MIMEApplicationJSON) || !accepts(accept, mediaStream)):
 		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
+	}
+	if p.modern {
+		return p, body, nil
 	}
 	return p, body, p.check(who.version)
 }
@@ -227,13 +236,13 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 	s.logger.DebugContext(by, "a bridge was asked", "session", call.Session, "stream", call.Stream,
 		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)
 	switch {
-	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open:
+	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open && call.Action != rpc.Request:
 		return answer, errNoSession
 	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
 		return answer, errNoSession
 	case errors.Is(err, rpc.ErrTooLarge):
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
-	case errors.Is(err, rpc.ErrNobody) && call.Action == rpc.Open:
+	case errors.Is(err, rpc.ErrNobody) && (call.Action == rpc.Open || call.Action == rpc.Request && !call.Held):
 		return answer, &refusal{
 			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, retryAfter: bridgeRetry, cause: err,
 			message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
@@ -252,7 +261,7 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 
 // hasEnded asks the log whether a call's session has ended.
 func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
-	if call.Action == rpc.Open {
+	if call.Action == rpc.Open || call.Action == rpc.Request {
 		return false
 	}
 	rec, err := s.sessions.Get(ctx, call.Session)

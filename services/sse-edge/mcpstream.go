@@ -15,6 +15,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
@@ -44,7 +45,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed
+	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed // the modern are not primed
 	st.Routine = call && r.Came == cursor.FromNow
 	return nil
 }
@@ -59,7 +60,12 @@ func (m *mcpForm) handOver(c *fiber.Ctx) error {
 	return handOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
 }
 
-func (m *mcpForm) Kind() string { return string(m.Protocol()) }
+func (m *mcpForm) Kind() string {
+	if m.modern {
+		return string(inspect.MCPCall) + " " + mcp.Modern
+	}
+	return string(m.Protocol())
+}
 
 func (m *mcpForm) Protocol() inspect.Protocol {
 	switch {
@@ -83,10 +89,13 @@ func (m *mcpForm) Opening(_ context.Context, from delivery.Beginning) []byte {
 	return m.prime(sse.AppendRetry(nil, m.service.cfg.Retry), from.Position)
 }
 
-func (m *mcpForm) Rewrites() bool { return m.legacy }
+func (m *mcpForm) Rewrites() bool { return m.legacy || m.modern }
 
 func (m *mcpForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
+	if m.modern {
+		return append(sse.AppendData(b, data), '\n'), room
+	}
 	return sse.AppendEvent(b, legacyID(m.Reader.Place.Session, m.Reader.ID(it.Sequence)), typ, data), room
 }
 
@@ -96,11 +105,19 @@ func (m *mcpForm) Begun() {
 	if len(m.call) > 0 {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
-	m.service.attached.join(m)
+	if !m.modern {
+		m.service.attached.join(m)
+	}
 }
 
 func (m *mcpForm) Ended(begun bool) {
 	m.service.metrics.mcp.Dec()
+	if m.modern {
+		if !m.answered {
+			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream})
+		}
+		return
+	}
 	if !begun && m.IsQuiet() {
 		m.service.attached.miss(attachKey(m.Reader.Place), m.claim)
 	}
@@ -120,8 +137,12 @@ func appendPrime(b []byte, id string) []byte {
 	return append(b, "data:\n\n"...)
 }
 
-// Farewell is the last block of a stream that continues elsewhere.
+// Farewell is the last block of a stream that continues elsewhere. What has no sessions continues
+// nowhere.
 func (m *mcpForm) Farewell() []byte {
+	if m.modern {
+		return nil
+	}
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
 		return delivery.Farewell(m.service.cfg.Retry)
 	}

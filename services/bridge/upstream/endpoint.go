@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/textproto"
+	"strings"
 	"time"
 
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
@@ -78,6 +81,28 @@ func (e *Endpoint) Chosen(client http.Header) http.Header {
 		if values := client.Values(name); len(values) > 0 {
 			h[name] = values
 		}
+	}
+	return h
+}
+
+// Repeat adds the fields of a client's header that repeat what the body of a request without a
+// session says: the edge has compared them, but for those of a tool's arguments, which the server
+// knows.
+func Repeat(h, client http.Header) {
+	for name, values := range client {
+		if name == HeaderVersion || name == mcp.HeaderMethod || name == mcp.HeaderName || strings.HasPrefix(name, mcp.ParamPrefix) {
+			h[name] = values
+		}
+	}
+}
+
+// WithoutRepeated returns a client's header without those fields.
+func WithoutRepeated(client http.Header) http.Header {
+	h, repeated := http.Header{}, http.Header{}
+	maps.Copy(h, client)
+	Repeat(repeated, client)
+	for name := range repeated {
+		delete(h, name)
 	}
 	return h
 }

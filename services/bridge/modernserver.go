@@ -1,0 +1,542 @@
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// modernServer is a session of a client of earlier revisions at a server that has none: the bridge
+// keeps what the session is, and each request says it. It is safe for concurrent use.
+//
+//	serve ──▶ a request of the new revision ──▶ a result ──▶ the client
+//	              ▲                              └─ what the server asks ──▶ the client, on the same stream
+//	              └────────────────────────────────── send: the client's answers
+type modernServer struct {
+	remote
+	client     translate.Client
+	discovered translate.Discovered
+
+	mu      sync.Mutex
+	level   string                         // of log messages; empty for none
+	uris    []string                       // of the resources that the client subscribed to
+	changed chan struct{}                  // closed when uris change
+	waiting map[string]chan rpc.Message    // for the client's answers, by idKey
+	tools   map[string]map[string][]string // what arguments of which tools are repeated; nil: not known yet
+
+	storing sync.Mutex // of the standalone stream
+}
+
+// modernSession is what the registry holds of such a session.
+type modernSession struct {
+	Client     translate.Client     `json:"client"`
+	Discovered translate.Discovered `json:"discovered"`
+}
+
+func (s *Service) newModernServer(m modernSession) *modernServer {
+	return &modernServer{
+		remote: remote{service: s, endpoint: s.endpoint, modern: true}, client: m.Client, discovered: m.Discovered,
+		changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
+	}
+}
+
+// dialModern asks a server without sessions for what it is, for a client that begins one.
+func (s *Service) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
+	u := s.newModernServer(modernSession{Client: translate.ParseClient(m)})
+	method := mcp.MethodDiscover
+	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
+	if refused != nil {
+		return connected{}, refused
+	}
+	if answer.Result == nil || rpc.Unmarshal(answer.Result, &u.discovered) != nil || !slices.Contains(u.discovered.Versions, mcp.Modern) {
+		return connected{}, &errOtherRevisions
+	}
+	return connected{
+		up: u, version: u.client.Version, response: u.discovered.Initialized(m.ID, u.client),
+		modern: &modernSession{u.client, u.discovered},
+	}, nil
+}
+
+// exchange makes a request, hands what comes before the response to take, and returns the response.
+// An answer that is no success is the client's.
+func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func(rpc.Message, []byte) error) (rpc.Message, *rpc.Answer) {
+	u.mu.Lock()
+	level := u.level
+	u.mu.Unlock()
+	data := u.client.Later(m, level, more)
+	resp, refused := u.post(ctx, u.repeat(client, m), data) //nolint:bodyclose // Finish closes it
+	if refused != nil {
+		if e, err := rpc.ParseMessage(refused.Data); err == nil && e.Error != nil && string(e.ID) != "null" {
+			return e, nil // an error of JSON-RPC, with the status of HTTP that belongs to it
+		}
+		return rpc.Message{}, refused
+	}
+	defer upstream.Finish(resp)
+	b := upstream.NewBody(resp.Header, resp.Body, u.service.maxBytes())
+	if b == nil {
+		a := upstream.Unreachable(upstream.ErrUnanswered)
+		return rpc.Message{}, &a
+	}
+	for {
+		in, err := b.Next()
+		if err != nil {
+			if why := context.Cause(ctx); why != nil {
+				err = why
+			}
+			if errors.Is(err, io.EOF) {
+				err = upstream.ErrUnanswered
+			}
+			a := u.failure(err)
+			return rpc.Message{}, &a
+		}
+		for _, data := range in.Messages {
+			got, err := rpc.ParseMessage(data)
+			switch {
+			case err != nil:
+			case got.IsResponse() && upstream.IDKey(got.ID) == upstream.IDKey(m.ID):
+				return got, nil
+			case take != nil:
+				if err := take(got, data); err != nil {
+					a := u.failure(err)
+					return rpc.Message{}, &a
+				}
+			}
+		}
+	}
+}
+
+func (u *modernServer) failure(err error) rpc.Answer {
+	switch {
+	case errors.Is(err, upstream.ErrTooLarge):
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.service.tooLarge(""))
+	case errors.Is(err, upstream.ErrUnanswered):
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, upstream.ErrUnanswered.Error())
+	default:
+		return upstream.Unreachable(err)
+	}
+}
+
+// repeat returns a client's header with the fields that repeat what a request says.
+func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
+	h := upstream.WithoutRepeated(client)
+	h.Set(mcp.HeaderVersion, mcp.Modern)
+	h.Set(mcp.HeaderMethod, *m.Method)
+	if param := mcp.NameOf(*m.Method); param != "" {
+		var name string
+		_ = json.Unmarshal(m.Param(param), &name) // the server refuses one without
+		h.Set(mcp.HeaderName, mcp.Encode(name))
+		u.mu.Lock()
+		fields := u.tools[name]
+		u.mu.Unlock()
+		for field, path := range fields {
+			if value, ok := translate.Argument(m.Param("arguments"), path); ok && *m.Method == mcp.MethodCallTool {
+				h.Set(mcp.ParamPrefix+field, mcp.Encode(value))
+			}
+		}
+	}
+	return h
+}
+
+// maxPages bounds how many pages of tools are read.
+const maxPages = 100
+
+// learnTools reads what arguments of tools their calls have to repeat; once, unless again.
+func (u *modernServer) learnTools(ctx context.Context, client http.Header, again bool) {
+	u.mu.Lock()
+	known := u.tools != nil
+	u.mu.Unlock()
+	if known && !again {
+		return
+	}
+	tools, method := map[string]map[string][]string{}, "tools/list"
+	for page, cursor := 0, json.RawMessage(nil); page < maxPages; page++ {
+		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: &method}
+		more := translate.Object{}
+		if cursor != nil {
+			more["cursor"] = cursor
+		}
+		answer, _ := u.exchange(ctx, client, m, more, nil)
+		var list struct {
+			Tools []struct {
+				Name        string          `json:"name"`
+				InputSchema json.RawMessage `json:"inputSchema"`
+			} `json:"tools"`
+			Next json.RawMessage `json:"nextCursor"`
+		}
+		if answer.Result == nil || rpc.Unmarshal(answer.Result, &list) != nil {
+			break // the call is made without them, and refused if they are missing
+		}
+		for _, tool := range list.Tools {
+			if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
+				tools[tool.Name] = fields
+			}
+		}
+		if cursor = list.Next; cursor == nil || string(cursor) == "null" {
+			break
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.tools = tools
+}
+
+// serve hands over requests, one after the other, and stores what the server sends for them.
+func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, data []byte) {
+	ctx, p := c.wait(ctx)
+	defer p.over()
+	all, _, err := rpc.Messages(data)
+	if err != nil {
+		c.over(err)
+		return
+	}
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsRequest() {
+			continue
+		}
+		response, refused := u.answer(ctx, p, c, client, m)
+		if why := context.Cause(ctx); why != nil && response == nil {
+			c.over(why)
+			return
+		}
+		if refused != nil {
+			if len(all) == 1 {
+				c.refuse(*refused)
+				return
+			}
+			response = upstream.About(*refused, []json.RawMessage{m.ID}).Data
+		}
+		c.accept()
+		if err := c.take(item{data: response}); err != nil {
+			c.over(err)
+			return
+		}
+	}
+	c.over(nil)
+}
+
+// answer returns the response to a request: what belongs to the session is answered here.
+func (u *modernServer) answer(ctx context.Context, p *idleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+	var level, uri string
+	switch *m.Method {
+	case translate.MethodPing:
+	case "logging/setLevel":
+		_ = json.Unmarshal(m.Param("level"), &level) // none is none
+		u.mu.Lock()
+		u.level = level
+		u.mu.Unlock()
+	case "resources/subscribe", "resources/unsubscribe":
+		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &uri) != nil {
+			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
+		}
+		u.subscribe(uri, *m.Method == "resources/subscribe")
+	default:
+		return u.request(ctx, p, c, client, m)
+	}
+	return translate.Message(map[string]any{"id": m.ID, "result": struct{}{}}), nil
+}
+
+// maxSubscriptions bounds the resources that a client may subscribe to.
+const maxSubscriptions = 1000
+
+func (u *modernServer) subscribe(uri string, on bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	uris := slices.DeleteFunc(slices.Clone(u.uris), func(other string) bool { return other == uri })
+	if on && len(uris) < maxSubscriptions {
+		uris = append(uris, uri)
+	}
+	u.uris = uris
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+// maxRounds is how often a server may ask for one request.
+const maxRounds = 16
+
+// request makes a request, again and again with the client's answers.
+func (u *modernServer) request(ctx context.Context, p *idleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+	if *m.Method == mcp.MethodCallTool {
+		u.learnTools(ctx, client, false)
+	}
+	take := func(_ rpc.Message, data []byte) error {
+		p.came()
+		defer p.wait()
+		c.accept()
+		return c.take(item{data: data})
+	}
+	var more translate.Object
+	for round, retried := 0, false; ; round++ {
+		answer, refused := u.exchange(ctx, client, m, more, take)
+		if refused != nil {
+			return nil, refused
+		}
+		if answer.Error != nil {
+			if !retried && *m.Method == mcp.MethodCallTool && codeOf(answer.Error) == mcp.CodeHeaderMismatch {
+				retried = true
+				u.learnTools(ctx, client, true)
+				continue
+			}
+			return translate.Message(map[string]any{"id": m.ID, "error": answer.Error}), nil
+		}
+		required, asks, err := translate.ParseRequired(answer.Result)
+		switch {
+		case err != nil, asks && round == maxRounds:
+			return rpc.ErrorMessage(m.ID, rpc.CodeInternal, translate.ErrResult.Error(), nil), nil
+		case !asks:
+			return translate.Message(map[string]any{"id": m.ID, "result": translate.Earlier(*m.Method, answer.Result)}), nil
+		}
+		p.came() // it is the client that is waited for
+		answers, failed := u.askAll(ctx, c, required)
+		if failed != nil {
+			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
+		}
+		if context.Cause(ctx) != nil {
+			return nil, nil
+		}
+		p.wait()
+		more = required.Again(answers)
+	}
+}
+
+func codeOf(e json.RawMessage) int {
+	var f translate.Failure
+	_ = rpc.Unmarshal(e, &f) // 0 is no code
+	return f.Code
+}
+
+// stateOnlyPause is how long a request waits that is to be made again without being asked anything.
+const stateOnlyPause = 250 * time.Millisecond
+
+// askAll asks the client, on the stream of its request, and waits for the answers. An error of the
+// client's ends the request.
+func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+	if len(r.Questions) == 0 {
+		select {
+		case <-ctx.Done():
+		case <-u.service.after(stateOnlyPause):
+		}
+		return nil, nil
+	}
+	c.accept()
+	answers, waiting := translate.Object{}, map[string]chan rpc.Message{}
+	for _, key := range slices.Sorted(maps.Keys(r.Questions)) {
+		id := "rejoin-" + rand.Text()
+		answer, forget := u.expect(strconv.Quote(id))
+		defer forget() //nolint:gocritic // a few
+		waiting[key] = answer
+		q := r.Questions[key]
+		question := map[string]any{"id": id, "method": q.Method}
+		if q.Params != nil {
+			question["params"] = q.Params
+		}
+		if _, err := c.put(item{data: translate.Message(question)}); err != nil {
+			return nil, nil
+		}
+	}
+	timeout := time.NewTimer(inputWait)
+	defer timeout.Stop()
+	for key, answer := range waiting {
+		select {
+		case m := <-answer:
+			if m.Error != nil {
+				return nil, m.Error
+			}
+			answers[key] = m.Result
+		case <-timeout.C:
+			return nil, json.RawMessage(fmt.Sprintf(`{"code":%d,"message":"the client did not answer in time"}`, rpc.CodeInternal))
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+	return answers, nil
+}
+
+// expect has the client's answer to a request of an ID kept, until forget is called.
+func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()) {
+	key := upstream.IDKey([]byte(id))
+	answer = make(chan rpc.Message, 1)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting[key] = answer
+	return answer, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.waiting, key)
+	}
+}
+
+// send takes the client's answers. Notifications are the bridge's: the server has no session that
+// they could be about.
+func (u *modernServer) send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
+	all, _, err := rpc.Messages(data)
+	if err != nil {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, err.Error())
+	}
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsResponse() {
+			continue
+		}
+		u.mu.Lock()
+		answer := u.waiting[upstream.IDKey(m.ID)]
+		delete(u.waiting, upstream.IDKey(m.ID))
+		u.mu.Unlock()
+		if answer != nil {
+			answer <- m
+		}
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// resume ends a call of another bridge: the server has forgotten it.
+func (u *modernServer) resume(_ context.Context, c *call, _ http.Header) {
+	c.over(upstream.ErrUnanswered)
+}
+
+// close has nothing to do: there is no session.
+func (u *modernServer) close(context.Context, http.Header) {}
+
+// listen keeps a subscription for what a client of earlier revisions hears without asking, and for
+// what it has subscribed to.
+func (u *modernServer) listen(ctx context.Context, c *call, client func() http.Header) {
+	var last *listening
+	for pause := listenPause; ctx.Err() == nil; {
+		u.mu.Lock()
+		f, changed := u.discovered.All(), u.changed
+		f.URIs = u.uris
+		u.mu.Unlock()
+		if !f.Empty() {
+			next := u.subscription(ctx, c, client(), f, last)
+			if last != nil {
+				last.end() // the new one has been acknowledged, or will be tried again
+			}
+			last = next
+		} else if last != nil {
+			last.end()
+			last = nil
+		}
+		var ended chan struct{}
+		if last != nil {
+			ended = last.ended
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			pause = listenPause
+		case <-ended:
+			select {
+			case <-ctx.Done():
+			case <-u.service.after(pause):
+			}
+			pause = min(2*pause, listenPauseMax)
+		}
+	}
+	if last != nil {
+		last.end()
+	}
+}
+
+// listening is a subscription at the server.
+type listening struct {
+	cancel context.CancelFunc
+	acked  chan struct{} // closed when it has been acknowledged
+	ended  chan struct{} // closed when it is over
+}
+
+func (l *listening) end() {
+	l.cancel()
+	<-l.ended
+}
+
+// subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
+// Behind another one, what has changed meanwhile is not known, and the client is told that all has.
+func (u *modernServer) subscription(ctx context.Context, c *call, client http.Header, f translate.Filter, last *listening) *listening {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
+	missed := false
+	if last != nil {
+		select {
+		case <-last.ended:
+			missed = true
+		default:
+		}
+	}
+	if !c.session.run(func() {
+		defer close(l.ended)
+		u.read(ctx, c, client, f, missed, l)
+	}) {
+		close(l.ended)
+	}
+	select {
+	case <-l.acked:
+	case <-l.ended:
+	}
+	return l
+}
+
+// read stores what the server sends to who listens.
+func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f translate.Filter, missed bool, l *listening) {
+	method := mcp.MethodListen
+	header := u.repeat(client, rpc.Message{Method: &method})
+	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
+	if refused != nil {
+		return
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b := upstream.NewBody(resp.Header, resp.Body, u.service.maxBytes())
+	if b == nil {
+		return
+	}
+	for acked := false; ; {
+		in, err := b.Next()
+		if err != nil {
+			return
+		}
+		for _, data := range in.Messages {
+			m, err := rpc.ParseMessage(data)
+			switch {
+			case err != nil, m.IsResponse():
+				return
+			case m.Is("notifications/subscriptions/acknowledged"):
+				if acked {
+					continue
+				}
+				acked = true
+				close(l.acked)
+				if missed {
+					for _, change := range f.Changes() {
+						if u.store(c, change) != nil {
+							return
+						}
+					}
+				}
+			case m.Method != nil && !m.IsRequest():
+				if u.store(c, translate.EarlierNotification(m)) != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// store stores a notification on the standalone stream. Two subscriptions may be at it at once.
+func (u *modernServer) store(c *call, data []byte) error {
+	u.storing.Lock()
+	defer u.storing.Unlock()
+	return c.take(item{data: data})
+}

@@ -1,0 +1,269 @@
+package translate
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// Client is what a client of an earlier revision said in initialize.
+type Client struct {
+	Version      string          `json:"version"` // that it gets
+	Info         json.RawMessage `json:"info,omitempty"`
+	Capabilities json.RawMessage `json:"capabilities"`
+}
+
+// ParseClient reads an initialize request. A version that Rejoin does not speak becomes the newest
+// with sessions.
+func ParseClient(m rpc.Message) Client {
+	c := Client{Version: mcp.Legacy[0], Info: m.Param("clientInfo"), Capabilities: m.Param("capabilities")}
+	var asked string
+	if json.Unmarshal(m.Param("protocolVersion"), &asked) == nil && slices.Contains(mcp.Legacy, asked) {
+		c.Version = asked
+	}
+	if !isObject(c.Capabilities) {
+		c.Capabilities = json.RawMessage("{}")
+	}
+	if !isObject(c.Info) {
+		c.Info = nil
+	}
+	return c
+}
+
+func isObject(value json.RawMessage) bool {
+	var members Object
+	return rpc.Unmarshal(value, &members) == nil && members != nil
+}
+
+// Askable reports whether the client declared anything that a server may ask.
+func (c Client) Askable() bool {
+	var declared Object
+	_ = rpc.Unmarshal(c.Capabilities, &declared) // it is an object
+	for _, capability := range capabilityOf {
+		if declared[capability] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// meta is what every request of the client says of itself.
+func (c Client) meta(level string) Object {
+	meta := Object{mcp.MetaVersion: quoted(mcp.Modern), mcp.MetaCapabilities: c.Capabilities}
+	if c.Info != nil {
+		meta[mcp.MetaClientInfo] = c.Info
+	}
+	if level != "" {
+		meta[mcp.MetaLogLevel] = quoted(level)
+	}
+	return meta
+}
+
+// Later returns a request as a server without sessions takes it. more are parameters to add.
+func (c Client) Later(m rpc.Message, level string, more Object) []byte {
+	params := Object{}
+	if len(m.Params) > 0 && rpc.Unmarshal(m.Params, &params) != nil || params == nil {
+		params = Object{}
+	}
+	meta := Object{}
+	if params["_meta"] != nil && rpc.Unmarshal(params["_meta"], &meta) != nil || meta == nil {
+		meta = Object{}
+	}
+	maps.Copy(meta, c.meta(level))
+	delete(params, "task") // of 2025-11-25
+	params["_meta"] = object(meta)
+	maps.Copy(params, more)
+	return Message(map[string]any{"id": m.ID, "method": *m.Method, "params": params})
+}
+
+// Discovered is what a server without sessions said in response to server/discover.
+type Discovered struct {
+	Versions     []string        `json:"supportedVersions"`
+	Capabilities Object          `json:"capabilities"`
+	Instructions json.RawMessage `json:"instructions,omitempty"`
+	Meta         Object          `json:"_meta"`
+}
+
+// Can is as that of [Server].
+func (d Discovered) Can(capability, member string) bool {
+	return Server{Capabilities: d.Capabilities}.Can(capability, member)
+}
+
+// Initialized returns the response to a client's initialize request.
+func (d Discovered) Initialized(id json.RawMessage, c Client) []byte {
+	capabilities := maps.Clone(d.Capabilities)
+	delete(capabilities, "extensions")
+	if capabilities == nil {
+		capabilities = Object{}
+	}
+	info := d.Meta[mcp.MetaServerInfo]
+	if info == nil {
+		info = json.RawMessage(`{"name":"unknown","version":"unknown"}`)
+	}
+	result := Object{"protocolVersion": quoted(c.Version), "capabilities": object(capabilities), "serverInfo": info}
+	if d.Instructions != nil {
+		result["instructions"] = d.Instructions
+	}
+	return Message(map[string]any{"id": id, "result": result})
+}
+
+// Required is what a result asks of a client before the request can be answered.
+type Required struct {
+	Questions map[string]Question
+	State     json.RawMessage // nil for none
+}
+
+// ParseRequired reads a result that asks; false for one that is complete.
+func ParseRequired(result json.RawMessage) (r Required, asks bool, err error) {
+	var m struct {
+		Type      string              `json:"resultType"`
+		Questions map[string]Question `json:"inputRequests"`
+		State     json.RawMessage     `json:"requestState"`
+	}
+	if rpc.Unmarshal(result, &m) != nil {
+		return r, false, ErrResult
+	}
+	switch m.Type {
+	case "", "complete":
+		return r, false, nil
+	case "input_required":
+	default:
+		return r, false, ErrResult // nobody has declared that extension
+	}
+	if len(m.Questions) == 0 && m.State == nil {
+		return r, true, ErrResult
+	}
+	return Required{m.Questions, m.State}, true, nil
+}
+
+// Again returns the parameters of a request that is made again with answers.
+func (r Required) Again(answers Object) Object {
+	more := Object{}
+	if r.Questions != nil {
+		more["inputResponses"] = object(answers)
+	}
+	if r.State != nil {
+		more["requestState"] = r.State
+	}
+	return more
+}
+
+// Earlier returns a complete result as a client of an earlier revision has it.
+func Earlier(method string, result json.RawMessage) json.RawMessage {
+	r := Object{}
+	if rpc.Unmarshal(result, &r) != nil || r == nil {
+		return result
+	}
+	delete(r, "resultType")
+	if cacheable[method] {
+		delete(r, "ttlMs")
+		delete(r, "cacheScope")
+	}
+	if content := r["structuredContent"]; content != nil && !isObject(content) {
+		delete(r, "structuredContent") // it was an object; the text says the same
+	}
+	return object(r)
+}
+
+// EarlierNotification returns a notification without the name of a subscription.
+func EarlierNotification(m rpc.Message) []byte {
+	params, meta := Object{}, Object{}
+	if rpc.Unmarshal(m.Params, &params) != nil || params["_meta"] == nil || rpc.Unmarshal(params["_meta"], &meta) != nil {
+		return Message(map[string]any{"method": *m.Method, "params": params})
+	}
+	delete(meta, mcp.MetaSubscription)
+	delete(params, "_meta")
+	if len(meta) > 0 {
+		params["_meta"] = object(meta)
+	}
+	return Message(map[string]any{"method": *m.Method, "params": params})
+}
+
+// Listen returns the request of a client that listens.
+func (c Client) Listen(id string, f Filter) []byte {
+	return Message(map[string]any{
+		"id": id, "method": mcp.MethodListen,
+		"params": map[string]any{"_meta": c.meta(""), "notifications": f},
+	})
+}
+
+// All returns what a client of an earlier revision hears without asking.
+func (d Discovered) All() Filter {
+	return Filter{Tools: true, Prompts: true, Resources: true}.Of(Server{Capabilities: d.Capabilities})
+}
+
+// Empty reports whether nothing is listened to.
+func (f Filter) Empty() bool { return !f.Tools && !f.Prompts && !f.Resources && len(f.URIs) == 0 }
+
+// Changes returns a notification for everything that is listened to: what changed while nobody
+// listened is not known.
+func (f Filter) Changes() (all [][]byte) {
+	for _, n := range []struct {
+		on     bool
+		method string
+	}{{f.Tools, ToolsChanged}, {f.Prompts, PromptsChanged}, {f.Resources, ResourcesChanged}} {
+		if n.on {
+			all = append(all, Message(map[string]any{"method": n.method}))
+		}
+	}
+	for _, uri := range f.URIs {
+		all = append(all, Message(map[string]any{"method": ResourceUpdated, "params": map[string]string{"uri": uri}}))
+	}
+	return all
+}
+
+// Headers returns which arguments of a tool its calls repeat in header fields: by the field's name
+// behind Mcp-Param-, the path to the argument. They are in the tool's schema.
+func Headers(schema json.RawMessage) map[string][]string {
+	all := map[string][]string{}
+	addHeaders(all, schema, nil)
+	return all
+}
+
+// maxDepth bounds how deep a tool's schema is read.
+const maxDepth = 16
+
+func addHeaders(to map[string][]string, schema json.RawMessage, path []string) {
+	var s struct {
+		Header     string                     `json:"x-mcp-header"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if len(path) > maxDepth || rpc.Unmarshal(schema, &s) != nil {
+		return
+	}
+	if s.Header != "" && len(path) > 0 {
+		to[s.Header] = path
+	}
+	for name, property := range s.Properties {
+		addHeaders(to, property, append(slices.Clone(path), name))
+	}
+}
+
+// Argument returns the text of an argument for a header field; false when there is none.
+func Argument(arguments json.RawMessage, path []string) (string, bool) {
+	for _, name := range path {
+		var members Object
+		if rpc.Unmarshal(arguments, &members) != nil {
+			return "", false
+		}
+		arguments = members[name]
+	}
+	var value any
+	if len(arguments) == 0 || json.Unmarshal(arguments, &value) != nil {
+		return "", false
+	}
+	switch value := value.(type) {
+	case string:
+		return value, true
+	case bool:
+		return strconv.FormatBool(value), true
+	case float64:
+		return string(arguments), true
+	default:
+		return "", false
+	}
+}

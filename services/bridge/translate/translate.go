@@ -1,0 +1,389 @@
+// Package translate turns messages of MCP's revision 2026-07-28, which has no sessions, into those
+// of the revisions before, and back. It knows messages alone: who sends them, and when, is the
+// bridge's.
+package translate
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// Object is a JSON object whose members are left as they are.
+type Object = map[string]json.RawMessage
+
+// ErrResult is returned for what a server may not answer.
+var ErrResult = errors.New("the MCP server's answer is not what its revision has")
+
+// Server is what a server said in response to initialize.
+type Server struct {
+	Version      string
+	Info         json.RawMessage // nil when it said nothing
+	Capabilities Object
+	Instructions json.RawMessage // likewise
+}
+
+// ParseServer reads the result of initialize.
+func ParseServer(result json.RawMessage) (s Server, err error) {
+	var r struct {
+		ProtocolVersion string          `json:"protocolVersion"`
+		ServerInfo      json.RawMessage `json:"serverInfo"`
+		Capabilities    Object          `json:"capabilities"`
+		Instructions    json.RawMessage `json:"instructions"`
+	}
+	if err := rpc.Unmarshal(result, &r); err != nil || r.ProtocolVersion == "" {
+		return s, ErrResult
+	}
+	return Server{r.ProtocolVersion, r.ServerInfo, r.Capabilities, r.Instructions}, nil
+}
+
+// Can reports whether the server declared a capability, or a member of it that is true.
+func (s Server) Can(capability, member string) bool {
+	value, ok := s.Capabilities[capability]
+	if member == "" || !ok {
+		return ok
+	}
+	var members Object
+	return rpc.Unmarshal(value, &members) == nil && string(members[member]) == "true"
+}
+
+// clientInfo is sent for a client that does not say who it is.
+var clientInfo = map[string]string{"name": "rejoin", "version": "1"}
+
+// Initialize returns the request that begins a session for a client's request: with what that
+// client is capable of, and no extensions, which the revision does not have.
+func Initialize(r mcp.Request, id string) []byte {
+	capabilities := Object{}
+	if rpc.Unmarshal(r.Capabilities, &capabilities) == nil {
+		delete(capabilities, "extensions")
+	}
+	var info any = clientInfo
+	if r.ClientInfo != nil {
+		info = r.ClientInfo
+	}
+	return Message(map[string]any{
+		"id": id, "method": rpc.MethodInitialize,
+		"params": map[string]any{"protocolVersion": mcp.Legacy[0], "capabilities": capabilities, "clientInfo": info},
+	})
+}
+
+// Message writes a JSON-RPC message.
+func Message(members map[string]any) []byte {
+	members["jsonrpc"] = "2.0"
+	b, err := json.Marshal(members)
+	if err != nil {
+		panic(err) // what was read can be written
+	}
+	return b
+}
+
+// Request returns a client's request as a server of an earlier revision takes it, with another ID
+// and progress token.
+func Request(r mcp.Request, id string) []byte {
+	params, meta := maps.Clone(r.Params), Object{}
+	for name, value := range r.Meta {
+		if !strings.HasPrefix(name, mcp.MetaPrefix) {
+			meta[name] = value
+		}
+	}
+	delete(params, "_meta")
+	delete(params, "inputResponses")
+	delete(params, "requestState")
+	if meta["progressToken"] != nil {
+		meta["progressToken"] = quoted(id)
+	}
+	if len(meta) > 0 {
+		params["_meta"] = object(meta)
+	}
+	return Message(map[string]any{"id": id, "method": r.Method, "params": params})
+}
+
+func quoted(text string) json.RawMessage {
+	b, _ := json.Marshal(text) // a text always can be written
+	return b
+}
+
+func object(members Object) json.RawMessage {
+	b, err := json.Marshal(members)
+	if err != nil {
+		panic(err) // what was read can be written
+	}
+	return b
+}
+
+// known are the requests that servers of earlier revisions take.
+var known = map[string]bool{
+	"tools/list": true, mcp.MethodCallTool: true, "prompts/list": true, mcp.MethodGetPrompt: true,
+	"resources/list": true, "resources/templates/list": true, mcp.MethodRead: true, "completion/complete": true,
+}
+
+// Known reports whether earlier revisions have a method.
+func Known(method string) bool { return known[method] }
+
+// cacheable are the methods whose results say for how long they may be kept.
+var cacheable = map[string]bool{
+	mcp.MethodDiscover: true, "tools/list": true, "prompts/list": true, "resources/list": true, "resources/templates/list": true, mcp.MethodRead: true,
+}
+
+// Result returns a result of a server of an earlier revision as a client has it: complete, with the
+// server's name, and, since the server said nothing of it, not to be kept.
+func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, error) {
+	r := Object{}
+	if rpc.Unmarshal(result, &r) != nil || r == nil {
+		return nil, ErrResult
+	}
+	r["resultType"] = quoted("complete")
+	if cacheable[method] {
+		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), quoted("private")
+	}
+	meta := Object{}
+	if r["_meta"] != nil && rpc.Unmarshal(r["_meta"], &meta) != nil {
+		return nil, ErrResult
+	}
+	if s.Info != nil {
+		meta[mcp.MetaServerInfo] = s.Info
+	}
+	if len(meta) > 0 {
+		r["_meta"] = object(meta)
+	}
+	if method == "tools/list" {
+		r["tools"] = withoutExecution(r["tools"])
+	}
+	return object(r), nil
+}
+
+// withoutExecution takes from tools what says how they run as tasks of the revision 2025-11-25.
+func withoutExecution(list json.RawMessage) json.RawMessage {
+	var tools []Object
+	if rpc.Unmarshal(list, &tools) != nil {
+		return list
+	}
+	for _, tool := range tools {
+		delete(tool, "execution")
+	}
+	b, err := json.Marshal(tools)
+	if err != nil {
+		return list
+	}
+	return b
+}
+
+// Discover returns the result of server/discover for the server.
+func (s Server) Discover() (json.RawMessage, error) {
+	capabilities := maps.Clone(s.Capabilities)
+	delete(capabilities, "tasks") // of 2025-11-25: others than the extension's
+	r := Object{"supportedVersions": list(mcp.Revisions), "capabilities": object(capabilities)}
+	if capabilities == nil {
+		r["capabilities"] = json.RawMessage("{}")
+	}
+	if s.Instructions != nil {
+		r["instructions"] = s.Instructions
+	}
+	return s.Result(mcp.MethodDiscover, object(r))
+}
+
+func list(texts []string) json.RawMessage {
+	b, _ := json.Marshal(texts) // texts always can be written
+	return b
+}
+
+// Codes of errors that the revision 2026-07-28 does not have any more.
+const (
+	codeNoResource  = -32002
+	codeElicitation = -32042 // a URL has to be visited first (2025-11-25, Elicitation)
+)
+
+// Failure is an error, read.
+type Failure struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// Error returns an error of a server of an earlier revision as a client has it.
+func Error(e json.RawMessage) json.RawMessage {
+	var f Failure
+	if rpc.Unmarshal(e, &f) != nil || f.Code != codeNoResource {
+		return e
+	}
+	f.Code = rpc.CodeInvalidParams
+	b, err := json.Marshal(f)
+	if err != nil {
+		return e
+	}
+	return b
+}
+
+// Question is what a server asks its client while it works on a request.
+type Question struct {
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// URLQuestions returns what the client has to visit before it makes a request again; none of an
+// error that says something else.
+func URLQuestions(e json.RawMessage) (all []Question) {
+	var f struct {
+		Code int `json:"code"`
+		Data struct {
+			Elicitations []json.RawMessage `json:"elicitations"`
+		} `json:"data"`
+	}
+	if rpc.Unmarshal(e, &f) != nil || f.Code != codeElicitation {
+		return nil
+	}
+	for _, params := range f.Data.Elicitations {
+		all = append(all, Question{Method: MethodElicit, Params: params})
+	}
+	return all
+}
+
+// What a server may ask.
+const (
+	MethodElicit = "elicitation/create"
+	MethodSample = "sampling/createMessage"
+	MethodRoots  = "roots/list"
+	MethodPing   = "ping"
+)
+
+// capabilityOf is what a client declares that can be asked.
+var capabilityOf = map[string]string{MethodElicit: "elicitation", MethodSample: "sampling", MethodRoots: "roots"}
+
+// Askable returns what the client of a request can be asked: nothing where the revision has no
+// answer that asks.
+func Askable(r mcp.Request) map[string]bool {
+	can := map[string]bool{}
+	if r.Method != mcp.MethodCallTool && r.Method != mcp.MethodGetPrompt && r.Method != mcp.MethodRead {
+		return can
+	}
+	var declared Object
+	if rpc.Unmarshal(r.Capabilities, &declared) == nil {
+		for method, capability := range capabilityOf {
+			can[method] = declared[capability] != nil
+		}
+	}
+	return can
+}
+
+// InputRequired returns the result that asks a client.
+func (s Server) InputRequired(questions map[string]Question, state string) json.RawMessage {
+	r := map[string]any{"resultType": "input_required", "requestState": state}
+	if len(questions) > 0 {
+		r["inputRequests"] = questions
+	}
+	if s.Info != nil {
+		r["_meta"] = Object{mcp.MetaServerInfo: s.Info}
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // what was read can be written
+	}
+	return b
+}
+
+// Progress returns a progress notification with the token of the client, or nil when it gave none.
+func Progress(m rpc.Message, r mcp.Request) []byte {
+	token := r.Meta["progressToken"]
+	params := Object{}
+	if token == nil || rpc.Unmarshal(m.Params, &params) != nil {
+		return nil
+	}
+	params["progressToken"] = token
+	return Message(map[string]any{"method": *m.Method, "params": params})
+}
+
+// Listened returns a notification for the client that listens with a request, or nil when it did not
+// ask for that.
+func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
+	if m.Method == nil || !f.wants(m) {
+		return nil
+	}
+	params := Object{}
+	if len(m.Params) > 0 && rpc.Unmarshal(m.Params, &params) != nil {
+		return nil
+	}
+	meta := Object{}
+	if params["_meta"] != nil && rpc.Unmarshal(params["_meta"], &meta) != nil {
+		return nil
+	}
+	meta[mcp.MetaSubscription] = id
+	params["_meta"] = object(meta)
+	return Message(map[string]any{"method": *m.Method, "params": params})
+}
+
+// Filter is what a client listens to.
+type Filter struct {
+	Tools     bool     `json:"toolsListChanged,omitempty"`
+	Prompts   bool     `json:"promptsListChanged,omitempty"`
+	Resources bool     `json:"resourcesListChanged,omitempty"`
+	URIs      []string `json:"resourceSubscriptions,omitempty"`
+}
+
+// ParseFilter reads what a client wants to listen to.
+func ParseFilter(r mcp.Request) (f Filter, err error) {
+	if value := r.Params["notifications"]; value == nil || rpc.Unmarshal(value, &f) != nil {
+		return f, ErrResult
+	}
+	return f, nil
+}
+
+// Of returns what of a filter the server can tell.
+func (f Filter) Of(s Server) Filter {
+	f.Tools = f.Tools && s.Can("tools", "listChanged")
+	f.Prompts = f.Prompts && s.Can("prompts", "listChanged")
+	f.Resources = f.Resources && s.Can("resources", "listChanged")
+	if !s.Can("resources", "subscribe") {
+		f.URIs = nil
+	}
+	return f
+}
+
+// Notifications of changes.
+const (
+	ToolsChanged     = "notifications/tools/list_changed"
+	PromptsChanged   = "notifications/prompts/list_changed"
+	ResourcesChanged = "notifications/resources/list_changed"
+	ResourceUpdated  = "notifications/resources/updated"
+)
+
+func (f Filter) wants(m rpc.Message) bool {
+	switch *m.Method {
+	case ToolsChanged:
+		return f.Tools
+	case PromptsChanged:
+		return f.Prompts
+	case ResourcesChanged:
+		return f.Resources
+	case ResourceUpdated:
+		return len(f.URIs) > 0 // a server may name a part of what was subscribed to
+	default:
+		return false
+	}
+}
+
+// Acknowledged returns the first message to a client that listens.
+func Acknowledged(f Filter, id json.RawMessage) []byte {
+	return Message(map[string]any{
+		"method": "notifications/subscriptions/acknowledged",
+		"params": map[string]any{"_meta": Object{mcp.MetaSubscription: id}, "notifications": f},
+	})
+}
+
+// ListenEnd returns the result of a request to listen.
+func ListenEnd(id json.RawMessage) json.RawMessage {
+	return object(Object{"resultType": quoted("complete"), "_meta": object(Object{mcp.MetaSubscription: id})})
+}
+
+// WithID returns a response with another ID.
+func WithID(response []byte, id json.RawMessage) []byte {
+	var m Object
+	if rpc.Unmarshal(response, &m) != nil {
+		return response
+	}
+	m["id"] = id
+	return object(m)
+}

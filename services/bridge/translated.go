@@ -1,0 +1,523 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// translated is a call of a client without sessions at a server that has them. It has a session
+// there to itself, so that what the server asks its client belongs to this call.
+//
+//	serve ──▶ initialize ──▶ the request ──▶ take: the response ──▶ the client
+//	                                           └─ the server asks ──▶ gather ──▶ the client gets
+//	  what is asked as the result of its request; the call is held
+//	join: the client makes the request again, with answers ──▶ they go to the server, and the
+//	  response to the client's second request
+//
+// It is safe for concurrent use.
+type translated struct {
+	session *clientSession
+	request mcp.Request
+	client  http.Header // of the client's first request, without what belongs to the new revision
+	up      mcpServer
+	server  translate.Server
+	asks    map[string]bool // what the client can be asked
+	filter  translate.Filter
+	numbers atomic.Uint64 // of requests of our own
+
+	mu     sync.Mutex
+	first  *call         // whose request the server has; nil without one
+	target *call         // gets what comes; nil while the call is held
+	turned chan struct{} // closed when target is another one, or has all
+	ready  []byte        // a response that came while the call was held
+	over   bool          // the client has the response
+	open   []question    // that have no answer
+	rounds []string      // in which the client was asked, the newest last
+	gather *time.Timer   // until the client is asked
+	expiry *time.Timer   // until a held call is given up
+}
+
+// question is a request of the server's.
+type question struct {
+	translate.Question
+	id  json.RawMessage
+	key string // as the client knows it
+}
+
+const (
+	// gatherFor is how long questions are gathered: a server may ask several at once.
+	gatherFor = 20 * time.Millisecond
+	// inputWait is how long a client may take to answer.
+	inputWait = 10 * time.Minute
+)
+
+// connect begins a session at the MCP server with what the client of the request is capable of.
+func (t *translated) connect(ctx context.Context) *rpc.Answer {
+	s, h := t.session.service, t.session
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
+	defer cancel()
+	dial := s.dialHTTP
+	if s.command != nil {
+		dial = s.dialStdio
+	}
+	const id = "initialize"
+	begin := h.onDemand.call
+	begin.Header, begin.Data = t.client, translate.Initialize(t.request, id)
+	d, refused := dial(ctx, begin, json.RawMessage(`"`+id+`"`))
+	if refused != nil {
+		return refused
+	}
+	m, err := rpc.ParseMessage(d.response)
+	if err == nil && m.Error != nil {
+		s.forgetEra()
+		return &rpc.Answer{Status: http.StatusBadGateway, Data: d.response}
+	}
+	if err == nil {
+		t.server, err = translate.ParseServer(m.Result)
+	}
+	if err != nil {
+		d.up.close(ctx, t.client)
+		return s.connectError(err)
+	}
+	t.up = d.up
+	h.onDemand.connected(d, t.request, t.server.Info)
+	if d.attach != nil {
+		d.attach(h)
+	}
+	if a := t.up.send(ctx, t.client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
+		return &a
+	}
+	return nil
+}
+
+// serve sees to the call until the client has its response, or is not waited for any more.
+func (t *translated) serve(ctx context.Context, c *call) {
+	if refused := t.connect(ctx); refused != nil {
+		if why := context.Cause(ctx); why != nil {
+			c.over(why)
+			return
+		}
+		c.refuse(*refused)
+		return
+	}
+	t.mu.Lock()
+	t.target, t.turned = c, make(chan struct{})
+	t.mu.Unlock()
+	switch t.request.Method {
+	case mcp.MethodDiscover:
+		t.answer(t.server.Discover())
+	case mcp.MethodListen:
+		t.listenFor(ctx, c)
+	default:
+		t.hand(ctx, c)
+	}
+}
+
+// hand hands the request over.
+func (t *translated) hand(ctx context.Context, c *call) {
+	if t.request.LogLevel != "" && t.server.Can("logging", "") {
+		_ = t.ask(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
+	}
+	id := t.takes(c)
+	for _, can := range t.asks {
+		if can {
+			select { // some servers ask there, and nobody hears what they ask before
+			case <-t.session.listen(cursor{}):
+			case <-ctx.Done():
+			}
+			break
+		}
+	}
+	if !translate.Known(t.request.Method) {
+		c.refuseAs = unknownMethod
+	}
+	t.up.serve(ctx, c, t.client, translate.Request(t.request, c.stream))
+	if errors.Is(context.Cause(ctx), errEnded) && !t.isOver() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), upstream.DialTimeout)
+		defer cancel()
+		_ = t.up.send(within, t.client, upstream.Cancelled(id)) // it is over in any case
+	}
+	t.linger(ctx)
+}
+
+// takes makes a call the one that the server has the request of, and returns its ID there: no other
+// request of the session has the name of the call's stream.
+func (t *translated) takes(c *call) json.RawMessage {
+	id, _ := json.Marshal(c.stream) // a text always can be written
+	c.sentAs(id)
+	c.to = t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.first, t.target = c, c
+	return id
+}
+
+// resume continues a call of another bridge.
+func (t *translated) resume(ctx context.Context, c *call, client http.Header) {
+	t.takes(c)
+	t.up.resume(ctx, c, client)
+}
+
+// held reports whether the call waits for its client.
+func (t *translated) held() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.first != nil && t.target == nil && !t.over
+}
+
+// unknownMethod is what a client gets whose method the server refuses to read: some do that with a
+// status alone.
+func unknownMethod(a rpc.Answer) rpc.Answer {
+	if a.Status >= http.StatusInternalServerError || a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden || a.Status == http.StatusTooManyRequests {
+		return a
+	}
+	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
+}
+
+// linger waits until the client has the response that came while it gathered answers.
+func (t *translated) linger(ctx context.Context) {
+	for {
+		t.mu.Lock()
+		over, turned := t.over || t.ready == nil, t.turned
+		t.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *translated) isOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
+}
+
+// turn wakes who waits for the target to change. The caller holds the lock.
+func (t *translated) turn(to *call) {
+	t.target = to
+	close(t.turned)
+	t.turned = make(chan struct{})
+}
+
+// answer gives the client a result.
+func (t *translated) answer(result json.RawMessage, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, err.Error(), nil))
+		return
+	}
+	t.deliver(translate.Message(map[string]any{"id": nil, "result": result}))
+}
+
+// deliver gives the client the response, or keeps it for when it comes back. The caller holds the
+// lock.
+func (t *translated) deliver(response []byte) {
+	if t.target == nil {
+		t.ready = response
+		return
+	}
+	t.over = true
+	t.final(t.target, response)
+	t.turn(nil)
+}
+
+// final stores the last event of what a client waits for.
+func (t *translated) final(c *call, response []byte) {
+	for _, id := range c.ids() {
+		data := translate.WithID(response, id)
+		if c.repeated(data) {
+			return
+		}
+		_, err := c.store(item{data: data, final: true})
+		if errors.Is(err, upstream.ErrTooLarge) {
+			data = rpc.ErrorMessage(id, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
+			c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+			_, err = c.store(item{data: data, final: true})
+		}
+		if err != nil {
+			c.session.service.log.Debug("the response of a call is not stored", "session", c.session.name, "stream", c.stream, "error", err)
+		}
+		if c != t.first {
+			c.answered(id)
+		}
+	}
+}
+
+// take takes what the server sends for the call, or about none.
+func (t *translated) take(c *call, m rpc.Message, it item) error {
+	switch {
+	case m.IsResponse():
+		t.takeResponse(m)
+	case m.IsRequest():
+		t.takeRequest(m)
+	default:
+		return t.takeNotification(c, m, it)
+	}
+	return nil
+}
+
+func (t *translated) takeResponse(m rpc.Message) {
+	if m.Error == nil {
+		t.answer(t.server.Result(t.request.Method, m.Result))
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deliver(translate.Message(map[string]any{"id": nil, "error": translate.Error(m.Error)}))
+}
+
+// takeRequest takes a question of the server's to its client.
+func (t *translated) takeRequest(m rpc.Message) {
+	q := question{translate.Question{Method: *m.Method, Params: m.Params}, m.ID, ""}
+	if q.Method == translate.MethodPing {
+		t.reply(q, json.RawMessage("{}"))
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.first == nil || t.over || !t.asks[q.Method] {
+		t.session.run(func() {
+			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
+		})
+		return
+	}
+	q.key = "q" + strconv.FormatUint(t.numbers.Add(1), 10)
+	t.open = append(t.open, q)
+	t.gatherSoon()
+}
+
+// gatherSoon has the client asked. The caller holds the lock.
+func (t *translated) gatherSoon() {
+	if t.target != nil && t.gather == nil {
+		t.gather = time.AfterFunc(gatherFor, func() { t.session.run(t.askClient) })
+	}
+}
+
+// askClient gives the client what the server asks, as the result of its request. The call is held
+// from then on.
+func (t *translated) askClient() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gather = nil
+	c := t.target
+	if c == nil || len(t.open) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.session.service.life, t.session.service.cfg.closeTimeout())
+	defer cancel()
+	if err := t.session.hold(ctx); err != nil {
+		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
+		return
+	}
+	questions := map[string]translate.Question{}
+	for _, q := range t.open {
+		questions[q.key] = q.Question
+	}
+	t.rounds = append(t.rounds, rand.Text())
+	state := mcp.State{Session: t.session.name, Life: t.session.life, Round: t.rounds[len(t.rounds)-1]}
+	t.first.pause()
+	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
+	t.turn(nil)
+	t.expiry = time.AfterFunc(inputWait, func() { t.session.finish(errEnded) })
+}
+
+// reply answers a question of the server's.
+func (t *translated) reply(q question, result json.RawMessage) {
+	t.session.run(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
+}
+
+// send sends a message to the server.
+func (t *translated) send(data []byte) {
+	ctx, cancel := context.WithTimeout(t.session.ctx, t.session.service.cfg.OpenTimeout)
+	defer cancel()
+	if a := t.up.send(ctx, t.client, data); a.Status != http.StatusAccepted {
+		t.session.service.log.Warn("the MCP server did not take what its client answered", "session", t.session.name, "status", a.Status)
+	}
+}
+
+func (t *translated) takeNotification(_ *call, m rpc.Message, it item) error {
+	t.mu.Lock()
+	c, filter := t.target, t.filter
+	t.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	switch {
+	case t.request.Method == mcp.MethodListen:
+		it.data = translate.Listened(m, filter, t.request.ID)
+	case m.Is("notifications/progress"):
+		it.data = translate.Progress(m, t.request)
+	case m.Is("notifications/message"):
+		if t.request.LogLevel == "" {
+			return nil
+		}
+	default:
+		return nil
+	}
+	if it.data == nil || c.repeated(it.data) {
+		return nil
+	}
+	sequence, err := c.store(it)
+	if err == nil {
+		c.storedAt(sequence)
+	}
+	return err
+}
+
+// put takes the error that ends the server's request.
+func (t *translated) put(it item) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deliver(it.data)
+	return nil
+}
+
+// again reports whether a request is the one that the call began with, made once more by the same
+// client.
+func (t *translated) again(c rpc.Call, r mcp.Request) bool {
+	began := t.session.onDemand.call
+	same := func(name string) bool {
+		return name == "_meta" || name == "inputResponses" || name == "requestState" || bytes.Equal(r.Params[name], t.request.Params[name])
+	}
+	for _, params := range []map[string]json.RawMessage{r.Params, t.request.Params} {
+		for name := range params {
+			if !same(name) {
+				return false
+			}
+		}
+	}
+	return c.Owner == began.Owner && r.Method == t.request.Method
+}
+
+// join has a client's repeated request get what comes, and the server what the client answers.
+func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
+	state, _, _ := r.State()
+	var answers translate.Object
+	if value := r.Params["inputResponses"]; value != nil && rpc.Unmarshal(value, &answers) != nil {
+		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."))
+		return
+	}
+	t.mu.Lock()
+	round := slices.Index(t.rounds, state.Round)
+	if t.over || round < 0 {
+		t.mu.Unlock()
+		c.refuse(upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message))
+		return
+	}
+	if t.expiry != nil {
+		t.expiry.Stop()
+	}
+	if round == len(t.rounds)-1 { // else these are answers that were taken before
+		t.open = slices.DeleteFunc(t.open, func(q question) bool {
+			result, ok := answers[q.key]
+			if ok {
+				t.reply(q, result)
+			}
+			return ok
+		})
+	}
+	t.turn(c)
+	switch {
+	case t.ready != nil:
+		response := t.ready
+		t.ready = nil
+		t.deliver(response)
+	case len(t.open) > 0: // what the client left out, or what came meanwhile
+		t.gatherSoon()
+	default:
+		t.first.unpause()
+	}
+	turned := t.turned
+	if t.target != c {
+		turned = nil
+	}
+	t.mu.Unlock()
+	if turned != nil {
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			c.over(context.Cause(ctx))
+		}
+	}
+}
+
+// ask makes a request of our own, and returns an error unless the server does it.
+func (t *translated) ask(ctx context.Context, method string, params any) error {
+	id := "rejoin-" + strconv.FormatUint(t.numbers.Add(1), 10)
+	c := newCall(t.session, "", []json.RawMessage{json.RawMessage(`"` + id + `"`)})
+	r := &ownAnswer{}
+	c.to = r
+	ctx, cancel := context.WithTimeout(ctx, t.session.service.cfg.OpenTimeout)
+	defer cancel()
+	t.up.serve(ctx, c, t.client, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
+	if !r.done {
+		return upstream.ErrUnanswered
+	}
+	return nil
+}
+
+// ownAnswer takes the response to a request of our own.
+type ownAnswer struct{ done bool }
+
+func (r *ownAnswer) take(_ *call, m rpc.Message, _ item) error {
+	r.done = r.done || m.IsResponse() && m.Result != nil
+	return nil
+}
+
+func (r *ownAnswer) put(item) error { return nil }
+
+// listenFor gives the client the changes that it asked for, until it goes.
+func (t *translated) listenFor(ctx context.Context, c *call) {
+	filter, err := translate.ParseFilter(t.request)
+	if err != nil {
+		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: notifications is missing."))
+		return
+	}
+	select {
+	case <-t.session.listen(cursor{}):
+	case <-ctx.Done():
+	}
+	filter = filter.Of(t.server)
+	subscribed := filter.URIs[:0]
+	for _, uri := range filter.URIs {
+		if err := t.ask(ctx, "resources/subscribe", map[string]string{"uri": uri}); err == nil {
+			subscribed = append(subscribed, uri)
+		}
+	}
+	filter.URIs = subscribed
+	t.mu.Lock()
+	_, err = c.store(item{data: translate.Acknowledged(filter, t.request.ID)}) // what comes meanwhile waits
+	t.filter = filter
+	t.mu.Unlock()
+	if err != nil {
+		c.over(err)
+		return
+	}
+	<-ctx.Done()
+	switch why := context.Cause(ctx); {
+	case errors.Is(why, errEnded), errors.Is(why, upstream.ErrStopping):
+		c.over(why)
+	default: // the server has ended the session: the client listens again
+		t.answer(translate.ListenEnd(t.request.ID), nil)
+	}
+}

@@ -1,0 +1,128 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/sse"
+)
+
+// The revision without sessions: each POST is a request of its own, and the answer is JSON or an
+// event stream that ends with the response. A bridge answers a quick request at once; any other
+// gets a session in the log that no client ever hears of, with one stream.
+
+// modern reports whether a POST is of a revision without sessions: the body says so, or else the
+// header. Bodies of earlier revisions have no version.
+func (m mcpClient) modern(p posted, body []byte) bool {
+	return !p.batch && (m.asked == mcp.Modern || mcp.Claims(body))
+}
+
+// asRefused returns the refusal of a request that is not as its revision wants it.
+func asRefused(err error, id json.RawMessage) error {
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return &refusal{status: e.Status, code: e.Code, message: e.Message, data: e.Data, id: id}
+	}
+	return err
+}
+
+// modernPost takes a request, or a notification: no notification of the revision is for a server
+// that is reached over HTTP.
+func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte) (result string, err error) {
+	if len(p.ids) == 0 {
+		if isResponse(body) {
+			return postRefused, refuseInvalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
+		}
+		c.Status(http.StatusAccepted)
+		return postAccepted, nil
+	}
+	r, err := mcp.Parse(body)
+	if err == nil {
+		err = r.Check(func(name string) string { return c.Get(name) })
+	}
+	state, held := mcp.State{}, false
+	if err == nil {
+		state, held, err = r.State()
+	}
+	if err != nil {
+		return postRefused, asRefused(err, p.only())
+	}
+	if !held {
+		state.Session, state.Life = uuid.NewString(), session.NewLife()
+	}
+	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
+		return postRefused, s.cfg.Access.Insufficient(c)
+	}
+	call := rpc.Call{
+		Action: rpc.Request, Session: state.Session, Life: state.Life, Held: held,
+		Owner: who.grants.Subject, Client: s.cfg.Clients.Client(c), Header: forwarded(c), Data: body,
+	}
+	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	return s.modernCall(c, who, call)
+}
+
+// modernCall hands a request over, and answers with what the bridge says at once, or with the
+// stream that it stores.
+func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call) (result string, err error) {
+	req := request{at: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
+	st := newForm(who, call.Stream)
+	st.modern = true
+	if err := s.mcpBegin(c, who, req, st); err != nil {
+		return postRefused, err
+	}
+	handedOver := false
+	defer func() {
+		if !handedOver {
+			st.Drop()
+		}
+	}()
+	answer, err := s.ask(st.Request.Ctx, call, bridgeTimeout)
+	switch {
+	case err != nil && errors.Is(err, rpc.ErrNobody) && call.Held:
+		return postRefused, asRefused(mcp.ErrState, nil)
+	case err != nil:
+		if errors.Is(err, rpc.ErrUnknown) {
+			s.cancel(call)
+		}
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		if answer.Status >= http.StatusBadRequest {
+			return postRefused, pass(c, answer)
+		}
+		if answer.Status == http.StatusOK && prefersStream(c.Get(fiber.HeaderAccept)) {
+			eventStream(&c.Response().Header)
+			return postStream, c.Send(append(sse.AppendData(nil, answer.Data), '\n'))
+		}
+		return postJSON, pass(c, answer)
+	}
+	if st.Step, err = s.poll(s.base, st.Reader, atOnce); err != nil {
+		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
+	}
+	if st.Step.Ended {
+		return postStream, s.whole(c, st)
+	}
+	handedOver = true
+	return postStream, st.handOver(c)
+}
+
+// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more.
+func (s *Service) cancel(call rpc.Call) {
+	s.attached.work.Go(func() {
+		ctx, cancel := context.WithTimeout(s.base, takenTimeout)
+		defer cancel()
+		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream}
+		_, err := call.Do(ctx, s.nc)
+		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
+	})
+}
