@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// did is what testdata/mcp/eras.mjs prints.
+type did struct {
+	Server, Version, Tools, Greet, Count string
+	Ask                                  []string
+	Progress                             []int
+	Heard                                bool
+}
+
+// Clients of each era before servers of each: they list and call tools, are asked while they wait for
+// a result, hear of progress and of changes.
+func TestEras(t *testing.T) {
+	packages := npm(t)
+	for _, kind := range []string{"modern", "both", "sessions", "standalone", "stdio"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			var p *proc
+			var change []string
+			if kind == "stdio" {
+				p = startProc(t, "--upstream-command="+strings.Join([]string{packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind}, " "))
+			} else {
+				url := startServerMJS(t, packages, kind)
+				p, change = startProc(t, "--upstream="+url), []string{url + "/change"}
+			}
+			for _, client := range []string{"pinned", "auto", "earlier", "v1"} {
+				args := append([]string{abs(t, "testdata/mcp/eras.mjs"), packages.dir, p.api() + "/mcp", client}, change...)
+				out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
+				if err != nil {
+					t.Errorf("the client %s: %v\n%s", client, err, out)
+					continue
+				}
+				var got did
+				if err := json.Unmarshal(out, &got); err != nil {
+					t.Errorf("the client %s: %s", client, out)
+					continue
+				}
+				want := did{
+					Server: kind, Tools: "greet,ask,count,executed", Greet: "hello you", Count: "counted",
+					Ask: []string{"1 is name 1", "2 is name 2", "3 is name 3"}, Progress: []int{1, 2, 3}, Heard: change != nil,
+					Version: map[string]string{"pinned": "2026-07-28", "auto": "2026-07-28", "earlier": "2025-11-25"}[client],
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("the client %s: %s", client, diff)
+				}
+			}
+		})
+	}
+}
+
+// startServerMJS starts an MCP server of the TypeScript SDKs. It ends with the test.
+func startServerMJS(t *testing.T, packages npmPackages, kind string) (url string) {
+	t.Helper()
+	cmd := exec.Command(packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind) //nolint:noctx // it is killed by the test's cleanup
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := &procLog{}
+	cmd.Stderr = log
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("the last of the server's log:\n%s", log.tail(20))
+		}
+	})
+	port, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%s", strings.TrimSpace(port))
+}
+
+func abs(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
