@@ -16,6 +16,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/waittest"
 )
 
@@ -116,6 +117,9 @@ func (c *mcpCall) troubles() (all []string) {
 	return all
 }
 
+// revisionSessions is the newest revision with sessions.
+var revisionSessions = mcprev.Legacy[0]
+
 // mcpClients are clients that others wrote: each calls count at a URL.
 var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCall{
 	"TypeScript v1": func(t testing.TB, url string, args counting) *mcpCall {
@@ -124,12 +128,18 @@ var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCa
 	"TypeScript v2": func(t testing.TB, url string, args counting) *mcpCall {
 		return typeScript(t, "@modelcontextprotocol/client", url, "count", args)
 	},
-	"Go":        callWithGo,
+	"Go": func(t testing.TB, url string, args counting) *mcpCall {
+		return callWithGo(t, url, revisionSessions, args)
+	},
 	"Inspector": inspector,
+	"TypeScript v2, 2026-07-28": func(t testing.TB, url string, args counting) *mcpCall {
+		return typeScript(t, "@modelcontextprotocol/client", url, "count", args, mcprev.Modern)
+	},
+	"Go, 2026-07-28": func(t testing.TB, url string, args counting) *mcpCall { return callWithGo(t, url, mcprev.Modern, args) },
 }
 
 // typeScript calls a tool with a TypeScript SDK, in a Node of its own.
-func typeScript(t testing.TB, sdk, url, tool string, args any) *mcpCall {
+func typeScript(t testing.TB, sdk, url, tool string, args any, revision ...string) *mcpCall {
 	t.Helper()
 	packages := npm(t)
 	text, err := json.Marshal(args)
@@ -137,7 +147,7 @@ func typeScript(t testing.TB, sdk, url, tool string, args any) *mcpCall {
 		t.Fatal(err)
 	}
 	c := &mcpCall{t: t}
-	c.run(packages.node(), filepath.Join("testdata", "mcp", "client.mjs"), packages.path(sdk), url, tool, string(text))
+	c.run(packages.node(), append([]string{filepath.Join("testdata", "mcp", "client.mjs"), packages.path(sdk), url, tool, string(text)}, revision...)...)
 	return c
 }
 
@@ -212,11 +222,11 @@ func (c *mcpCall) read(out interface{ Read([]byte) (int, error) }) {
 }
 
 // callWithGo calls count with the Go SDK.
-func callWithGo(t testing.TB, url string, args counting) *mcpCall {
+func callWithGo(t testing.TB, url, revision string, args counting) *mcpCall {
 	t.Helper()
 	c := &mcpCall{t: t, ended: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*waittest.Timeout)
-	session := connectGo(ctx, t, url, &mcp.ClientOptions{
+	session := connectGoAs(ctx, t, url, revision, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			c.tell(told{Progress: r.Params.Progress})
 		},
@@ -250,10 +260,16 @@ func callWithGo(t testing.TB, url string, args counting) *mcpCall {
 // the test.
 func connectGo(ctx context.Context, t testing.TB, url string, options *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
+	return connectGoAs(ctx, t, url, revisionSessions, options)
+}
+
+// connectGoAs is connectGo for a revision of MCP.
+func connectGoAs(ctx context.Context, t testing.TB, url, revision string, options *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
 	t.Cleanup(transport.CloseIdleConnections)
 	c := mcp.NewClient(&mcp.Implementation{Name: "rejoin-e2e", Version: "1"}, options)
-	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, nil)
+	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/waittest"
 )
 
@@ -18,7 +19,7 @@ func TestMCP_EdgeOrNATSIsKilledDuringCalls(t *testing.T) {
 	way := newBalancer(t, edge.host(), another.host())
 	calls := make([]*mcpCall, sessions)
 	for i := range calls {
-		calls[i] = callWithGo(t, way.mcp(), counting{Call: fmt.Sprint(i), Gate: "all", Steps: steps})
+		calls[i] = callWithGo(t, way.mcp(), []string{revisionSessions, mcprev.Modern}[i%2], counting{Call: fmt.Sprint(i), Gate: "all", Steps: steps})
 	}
 	all := func(step int) {
 		t.Helper()

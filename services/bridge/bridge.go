@@ -42,7 +42,8 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
-	era era
+	era     era
+	orphans orphans
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 

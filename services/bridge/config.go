@@ -71,6 +71,14 @@ type Config struct {
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
 	OpenTimeout time.Duration `default:"30s" help:"Maximum duration of initialize, and of an outage of the MCP server during a request."`
 
+	// CancelGrace is how long a call of revision 2026-07-28 goes on whose client has gone and may come
+	// back, with --mcp-resume-stateless of the edges. Default: 15 s.
+	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 goes on after its client has gone, where edges let clients resume it (--mcp-resume-stateless)."`
+
+	// InputWait is how long a client may take to answer what an MCP server asks during a call, where
+	// the bridge translates between revisions. Default: 10 min.
+	InputWait time.Duration `default:"10m" help:"How long a client may take to answer what the MCP server asks during a call that is translated between revisions of MCP."`
+
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of those that are open, while they are
 	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
@@ -144,6 +152,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-processes must be at least 1, not %d", c.MaxProcesses)
 	case c.ProcessIdleAfter < -1 || c.ProcessIdleAfter > 0 && c.ProcessIdleAfter < Timeout(time.Second):
 		return fmt.Errorf("--process-idle-after must be at least 1s, or -1 for as long as any other session, not %s", time.Duration(c.ProcessIdleAfter))
+	case c.CancelGrace < 0:
+		return fmt.Errorf("--cancel-grace must not be negative, but is %s", c.CancelGrace)
+	case c.InputWait <= 0:
+		return fmt.Errorf("--input-wait must be positive, not %s", c.InputWait)
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:

@@ -348,7 +348,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 			return nil, nil
 		}
 	}
-	timeout := time.NewTimer(inputWait)
+	timeout := time.NewTimer(u.service.cfg.InputWait)
 	defer timeout.Stop()
 	for key, answer := range waiting {
 		select {

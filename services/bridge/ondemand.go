@@ -2,9 +2,12 @@ package bridge
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +26,8 @@ const answerWithin = 250 * time.Millisecond
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type onDemand struct {
-	call rpc.Call // that began it
+	call   rpc.Call // that began it
+	digest [sha256.Size]byte
 
 	mu     sync.Mutex
 	meta   metadata
@@ -47,7 +51,8 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
 	}
-	d := &onDemand{call: c}
+	d := &onDemand{call: c, digest: digestOf(c, r)}
+	s.orphans.made(d.digest)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
 	h.onDemand, h.up = d, &stateless{session: h, request: r}
@@ -204,12 +209,80 @@ func statusOf(response []byte) int {
 	}
 }
 
-// cancel ends a call that nobody waits for.
+// cancel ends a call that nobody waits for: after --cancel-grace, where the client may come back.
 func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 	if h.onDemand != nil && h.call(c.Stream) != nil {
-		h.finish(errEnded)
+		if c.Resumable {
+			h.run(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
+		} else {
+			h.finish(errEnded)
+		}
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
+// makes it again.
+func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
+	s, d := h.service, h.onDemand
+	again := s.orphans.add(d.digest)
+	defer s.orphans.remove(d.digest, again)
+	select {
+	case <-h.ctx.Done():
+		return
+	case <-s.after(s.cfg.CancelGrace):
+	case <-again:
+	}
+	d.mu.Lock()
+	asked := d.asked.After(since)
+	d.mu.Unlock()
+	if !asked && h.call(stream) != nil {
+		h.finish(errEnded)
+	}
+}
+
+// orphans are calls whose clients have gone, and may come back: a client that makes its call again
+// instead ends the first one. It is safe for concurrent use.
+type orphans struct {
+	mu  sync.Mutex
+	all map[[sha256.Size]byte][]chan struct{}
+}
+
+func (o *orphans) add(key [sha256.Size]byte) chan struct{} {
+	again := make(chan struct{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[[sha256.Size]byte][]chan struct{}{}
+	}
+	o.all[key] = append(o.all[key], again)
+	return again
+}
+
+func (o *orphans) remove(key [sha256.Size]byte, again chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	left := slices.DeleteFunc(o.all[key], func(other chan struct{}) bool { return other == again })
+	if o.all[key] = left; len(left) == 0 {
+		delete(o.all, key)
+	}
+}
+
+// made ends the orphans of a call that its client has made again.
+func (o *orphans) made(key [sha256.Size]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, again := range o.all[key] {
+		close(again)
+	}
+	delete(o.all, key)
+}
+
+// digestOf is the same for the same call of the same client.
+func digestOf(c rpc.Call, r mcp.Request) [sha256.Size]byte {
+	params := maps.Clone(r.Params)
+	delete(params, "_meta")
+	return sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, r.Method, params}))
 }
 
 // orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,

@@ -58,12 +58,8 @@ type question struct {
 	key string // as the client knows it
 }
 
-const (
-	// gatherFor is how long questions are gathered: a server may ask several at once.
-	gatherFor = 20 * time.Millisecond
-	// inputWait is how long a client may take to answer.
-	inputWait = 10 * time.Minute
-)
+// gatherFor is how long questions are gathered: a server may ask several at once.
+const gatherFor = 20 * time.Millisecond
 
 // connect begins a session at the MCP server with what the client of the request is capable of.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
@@ -338,7 +334,7 @@ func (t *translated) askClient() {
 	t.first.pause()
 	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
 	t.turn(nil)
-	t.expiry = time.AfterFunc(inputWait, func() { t.session.finish(errEnded) })
+	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.session.finish(errEnded) })
 }
 
 // reply answers a question of the server's.

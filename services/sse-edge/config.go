@@ -66,6 +66,9 @@ type Config struct {
 	// the start, so that their clients can come back. Others are answered with JSON when
 	// their response is all there is.
 	MCPStreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests always receive an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
+	// MCPResumeStateless gives the events of calls of revision 2026-07-28 IDs, and serves a GET with
+	// Last-Event-ID there: the revision has no resuming, but SDKs resume what has IDs. Default: true.
+	MCPResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has gone." default:"true" negatable:""`
 	// PublicURL is where clients reach the edge: scheme and host. With access control,
 	// MCP clients are told there where to get a token. Default: they are not.
 	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`

@@ -45,17 +45,19 @@ const codeNoSession = -32001
 type mcpClient struct {
 	version string // of the protocol; empty when the edge does not speak it, or it has no sessions
 	asked   string // for which version
+	resumes bool   // it can come back, although its version has no resuming
 	grants  auth.Grants
 }
 
 // primed reports whether the client understands events without data, and comes back
 // after a connection that ends early.
-func (m mcpClient) primed() bool { return m.version >= revisionPrimed }
+func (m mcpClient) primed() bool { return m.resumes || m.version >= revisionPrimed }
 
 // mcpAdmit checks what all requests have in common. A version that the edge does not
 // speak is left to the handler, which knows the request's ID.
 func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
 	who := mcpClient{asked: strings.Clone(c.Get(headerProtocol))}
+	who.resumes = s.cfg.MCPResumeStateless && who.asked == mcp.Modern
 	switch {
 	case who.asked == "":
 		who.version = revisionAssumed
@@ -243,8 +245,8 @@ type mcpForm struct {
 	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
 	// session in one.
 	legacy bool
-	// modern says that it is of a revision without sessions: its events have no IDs, and the call
-	// is cancelled when the client goes.
+	// modern says that it is of a revision without sessions: its events have IDs only where the
+	// client may come back, and the call is cancelled when it goes.
 	modern bool
 	// answered says that the last message that the client got is a response, or that
 	// another connection has gone on from here.

@@ -26,8 +26,7 @@ import (
 // The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if who.asked == mcp.Modern {
-		c.Set(fiber.HeaderAllow, fiber.MethodPost)
-		return errNoGet
+		return s.modernGet(c, who)
 	}
 	if err := who.unsupported(nil); err != nil {
 		return err
@@ -110,10 +109,17 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 // comeBack answers with a stream that ends at once, and keeps the client's place.
 func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 	b := sse.AppendRetry(nil, delivery.Jitter(s.cfg.Retry))
-	if id, err := event.ParseID(c.Get(headerLastID)); err == nil && who.primed() {
-		b = appendPrime(b, id.String())
-	} else {
+	name, last := "", c.Get(headerLastID)
+	if who.resumes {
+		name, last, _ = parseLegacyID(last)
+	}
+	switch id, err := event.ParseID(last); {
+	case err != nil || !who.primed():
 		b = append(b, '\n')
+	case who.resumes:
+		b = appendPrime(b, legacyID(name, id.String()))
+	default:
+		b = appendPrime(b, id.String())
 	}
 	return sendBriefly(c, b)
 }

@@ -5,16 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/sse"
+	"rejoin/shared/web"
 )
 
 // The revision without sessions: each POST is a request of its own, and the answer is JSON or an
@@ -93,7 +96,7 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call) (result
 		return postRefused, asRefused(mcp.ErrState, nil)
 	case err != nil:
 		if errors.Is(err, rpc.ErrUnknown) {
-			s.cancel(call)
+			s.cancel(call, false)
 		}
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
@@ -116,13 +119,55 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call) (result
 	return postStream, st.handOver(c)
 }
 
-// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more.
-func (s *Service) cancel(call rpc.Call) {
+// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
+// resumable says that somebody may come back.
+func (s *Service) cancel(call rpc.Call, resumable bool) {
 	s.attached.work.Go(func() {
 		ctx, cancel := context.WithTimeout(s.base, takenTimeout)
 		defer cancel()
-		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream}
+		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Resumable: resumable}
 		_, err := call.Do(ctx, s.nc)
 		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
 	})
+}
+
+// modernGet answers with the rest of a call's stream, which the event ID names with its session:
+// 204 when nothing is left, and the error of a call that is gone as an event, since some clients take
+// a 4xx for the end of the server.
+func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
+	last := strings.Clone(c.Get(headerLastID))
+	if !who.resumes || last == "" {
+		c.Set(fiber.HeaderAllow, fiber.MethodPost)
+		return errNoGet
+	}
+	if !accepts(c.Get(fiber.HeaderAccept), mediaStream) {
+		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
+	}
+	name, text, ok := parseLegacyID(last)
+	id, err := event.ParseID(text)
+	form := newForm(who, id.Stream)
+	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
+		s.streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		return refuseInvalid("Last-Event-ID is none that this server gives.")
+	}
+	rec, err := s.sessionOf(c, name, who.grants)
+	ended := errors.Is(err, errNoSession)
+	if ended && rec.Session == "" {
+		return sendBriefly(c, appendErrors(nil, form.call, "The request has ended without a response."))
+	}
+	if err != nil && !ended {
+		return err
+	}
+	req := request{at: window.Place{Session: name, Life: rec.Life, Stream: id.Stream}, start: cursor.Start{After: text}}
+	over, err := s.isOver(req)
+	switch {
+	case err != nil:
+		return err
+	case over:
+		return c.SendStatus(http.StatusNoContent)
+	}
+	if err := s.mcpBegin(c, who, req, form); err != nil {
+		return err
+	}
+	return form.handOver(c)
 }

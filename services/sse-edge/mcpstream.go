@@ -45,7 +45,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed // the modern are not primed
+	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed
 	st.Routine = call && r.Came == cursor.FromNow
 	return nil
 }
@@ -61,7 +61,10 @@ func (m *mcpForm) handOver(c *fiber.Ctx) error {
 }
 
 func (m *mcpForm) Kind() string {
-	if m.modern {
+	switch {
+	case m.modern && m.primed:
+		return string(inspect.MCPCall) + " " + mcp.Modern + " with IDs"
+	case m.modern:
 		return string(inspect.MCPCall) + " " + mcp.Modern
 	}
 	return string(m.Protocol())
@@ -93,10 +96,10 @@ func (m *mcpForm) Rewrites() bool { return m.legacy || m.modern }
 
 func (m *mcpForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
-	if m.modern {
+	if m.modern && !m.primed {
 		return append(sse.AppendData(b, data), '\n'), room
 	}
-	return sse.AppendEvent(b, legacyID(m.Reader.Place.Session, m.Reader.ID(it.Sequence)), typ, data), room
+	return sse.AppendEvent(b, m.named(m.Reader.ID(it.Sequence)), typ, data), room
 }
 
 func (m *mcpForm) Heartbeat() []byte { return []byte(":\n\n") }
@@ -105,8 +108,11 @@ func (m *mcpForm) Begun() {
 	if len(m.call) > 0 {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
-	if !m.modern {
+	switch {
+	case !m.modern:
 		m.service.attached.join(m)
+	case m.Reader.Came != cursor.FromNow:
+		m.checkAt = time.Now() // the bridge hears that somebody waits again
 	}
 }
 
@@ -114,7 +120,7 @@ func (m *mcpForm) Ended(begun bool) {
 	m.service.metrics.mcp.Dec()
 	if m.modern {
 		if !m.answered {
-			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream})
+			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}, m.primed)
 		}
 		return
 	}
@@ -129,7 +135,15 @@ func (m *mcpForm) Moved() { m.answered = true }
 // prime appends a place and an empty event. The ID is another one each time: a client
 // that comes back with the one that it came with before takes that for no progress.
 func (m *mcpForm) prime(b []byte, position uint64) []byte {
-	return appendPrime(b, m.Reader.ID(position))
+	return appendPrime(b, m.named(m.Reader.ID(position)))
+}
+
+// named returns an event ID that says all that the client comes back with.
+func (m *mcpForm) named(id string) string {
+	if m.modern || m.legacy {
+		return legacyID(m.Reader.Place.Session, id)
+	}
+	return id
 }
 
 func appendPrime(b []byte, id string) []byte {
@@ -137,10 +151,9 @@ func appendPrime(b []byte, id string) []byte {
 	return append(b, "data:\n\n"...)
 }
 
-// Farewell is the last block of a stream that continues elsewhere. What has no sessions continues
-// nowhere.
+// Farewell is the last block of a stream that continues elsewhere, if its client can come back.
 func (m *mcpForm) Farewell() []byte {
-	if m.modern {
+	if m.modern && !m.primed {
 		return nil
 	}
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
@@ -164,7 +177,7 @@ func (m *mcpForm) Closing(s cursor.Step) []byte {
 		why = "The MCP server cannot be reached."
 	case len(s.Gaps) > 0 && m.primed && !s.Gaps[0].Certain:
 		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
-			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.cfg.Retry)), id.String())
+			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.cfg.Retry)), m.named(id.String()))
 		}
 		why = whyGap(s.Gaps[0])
 	case len(s.Gaps) > 0:
@@ -202,13 +215,13 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 	return b
 }
 
-// legacyID is an event ID that names its session too, since a client that comes back
-// says nothing else: <session token>:<event ID>.
+// legacyID is an event ID that names its session too, for clients that say nothing else when they
+// come back: <session token>:<event ID>.
 func legacyID(name, id string) string { return event.Token(name) + ":" + id }
 
 // endpoint is the first block: where to post. Its ID lets a client come back that is cut
 // off before the first message.
 func (m *mcpForm) endpoint(position uint64) []byte {
 	name := m.Reader.Place.Session
-	return sse.AppendEvent(nil, legacyID(name, m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+	return sse.AppendEvent(nil, m.named(m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
 }

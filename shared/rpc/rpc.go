@@ -68,7 +68,8 @@ const (
 	// request that continues one that waits for its client has the session and the life of that
 	// one, and Held.
 	Request Action = "request"
-	// Cancel says that nobody waits for what Call.Stream gets any more: 202.
+	// Cancel says that nobody waits for what Call.Stream gets any more: 202. With Call.Resumable
+	// somebody may come back: a [Check] says so.
 	Cancel Action = "cancel"
 )
 
@@ -83,6 +84,8 @@ type Call struct {
 	Life string `json:"life,omitempty"`
 	// Held says that the bridge that Session names holds a call that a [Request] continues.
 	Held bool `json:"held,omitempty"`
+	// Resumable says that the client of a [Cancel] may come back.
+	Resumable bool `json:"resumable,omitempty"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
 	// Client is the address that the client of [Open] counts as; empty when it is not known.

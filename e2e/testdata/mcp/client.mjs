@@ -1,15 +1,15 @@
 // Calls one tool with a TypeScript SDK and writes what it gets, a line of JSON each:
-//   node client.mjs <folder of the SDK> <URL> <tool> <arguments as JSON>
+//   node client.mjs <folder of the SDK> <URL> <tool> <arguments as JSON> [<revision of MCP>]
 import { existsSync } from 'node:fs';
 
-const [sdk, url, tool, args] = process.argv.slice(2);
+const [sdk, url, tool, args, revision] = process.argv.slice(2);
 const tell = (line) => console.log(JSON.stringify(line));
 
 const v1 = existsSync(`${sdk}/dist/esm`);
 const { Client } = await import(v1 ? `${sdk}/dist/esm/client/index.js` : `${sdk}/dist/index.mjs`);
 const { StreamableHTTPClientTransport } = await import(v1 ? `${sdk}/dist/esm/client/streamableHttp.js` : `${sdk}/dist/index.mjs`);
 
-const client = new Client({ name: 'rejoin-e2e', version: '1' });
+const client = new Client({ name: 'rejoin-e2e', version: '1' }, revision ? { versionNegotiation: { mode: { pin: revision } } } : {});
 const transport = new StreamableHTTPClientTransport(new URL(url));
 client.onerror = (error) => tell({ trouble: String(error) });
 await client.connect(transport);

@@ -273,6 +273,12 @@ func Askable(r mcp.Request) map[string]bool {
 func (s Server) InputRequired(questions map[string]Question, state string) json.RawMessage {
 	r := map[string]any{"resultType": "input_required", "requestState": state}
 	if len(questions) > 0 {
+		for key, q := range questions {
+			if q.Params == nil { // go-sdk 1.8 takes no request without
+				q.Params = json.RawMessage("{}")
+				questions[key] = q
+			}
+		}
 		r["inputRequests"] = questions
 	}
 	if s.Info != nil {
