@@ -44,6 +44,7 @@ type Service struct {
 
 	era     era
 	orphans orphans
+	spares  spares
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 

@@ -174,6 +174,7 @@ func (s *Service) reconcile() {
 		if !s.backend.Conn.IsConnected() {
 			away = time.Now()
 		}
+		s.closeSpares(false)
 		for _, h := range s.all() {
 			if h.isOrphaned(time.Now(), away) {
 				s.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)

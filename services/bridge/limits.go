@@ -107,6 +107,9 @@ func (p slots) leave(client string) {
 	p.count.Dec()
 }
 
+// mostlyFree reports whether less than half is taken.
+func (p slots) mostlyFree() bool { return 2*p.pool.Used() < p.pool.Capacity() }
+
 // clientOf returns whose share the session is of that a call begins: the owner's, or without
 // access control that of the client's address; empty when it is not known.
 func clientOf(c rpc.Call) string { return cmp.Or(c.Owner, c.Client) }

@@ -108,6 +108,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // stop ends all work and waits for it.
 func (s *Service) stop() {
+	s.closeSpares(true)
 	for _, h := range s.all() {
 		h.unsubscribe()
 	}

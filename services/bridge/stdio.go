@@ -26,7 +26,6 @@ import (
 type stdio struct {
 	service *Service
 	process *upstream.Process
-	name    string         // of the session
 	writing chan struct{}  // holds a token while somebody writes
 	first   chan []byte    // the response to initialize
 	opening string         // idKey of initialize
@@ -39,7 +38,8 @@ type stdio struct {
 	answered bool
 
 	mu    sync.Mutex
-	gone  bool // the process has ended
+	name  string // of the session
+	gone  bool   // the process has ended
 	calls []*stdioCall
 }
 
@@ -108,7 +108,7 @@ func (u *stdio) watchProcess() {
 // attach makes the session that the process belongs to known.
 func (u *stdio) attach(h *clientSession) {
 	u.mu.Lock()
-	u.session = h
+	u.session, u.name = h, h.name
 	gone := u.gone
 	u.mu.Unlock()
 	close(u.ready)
@@ -207,6 +207,22 @@ func (u *stdio) resume(_ context.Context, c *call, _ http.Header) { c.over(upstr
 
 // listen has nothing to do: all messages come on one stream.
 func (u *stdio) listen(context.Context, *call, func() http.Header) {}
+
+func (u *stdio) nameNow() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.name
+}
+
+// alive reports whether the process runs.
+func (u *stdio) alive() bool {
+	select {
+	case <-u.over:
+		return false
+	default:
+		return true
+	}
+}
 
 // close ends the process.
 func (u *stdio) close(context.Context, http.Header) {
@@ -327,7 +343,7 @@ func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.service.tooLarge(u.name), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.service.tooLarge(u.nameNow()), nil), nil
 		}
 		if err != nil {
 			return nil, err

@@ -61,41 +61,17 @@ type question struct {
 // gatherFor is how long questions are gathered: a server may ask several at once.
 const gatherFor = 20 * time.Millisecond
 
-// connect begins a session at the MCP server with what the client of the request is capable of.
+// connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
-	s, h := t.session.service, t.session
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
-	defer cancel()
-	dial := s.dialHTTP
-	if s.command != nil {
-		dial = s.dialStdio
-	}
-	const id = "initialize"
-	begin := h.onDemand.call
-	begin.Header, begin.Data = t.client, translate.Initialize(t.request, id)
-	d, refused := dial(ctx, begin, json.RawMessage(`"`+id+`"`))
+	h := t.session
+	b, refused := h.service.unused(ctx, h.onDemand.call, t.request, t.client)
 	if refused != nil {
 		return refused
 	}
-	m, err := rpc.ParseMessage(d.response)
-	if err == nil && m.Error != nil {
-		s.forgetEra()
-		return &rpc.Answer{Status: http.StatusBadGateway, Data: d.response}
-	}
-	if err == nil {
-		t.server, err = translate.ParseServer(m.Result)
-	}
-	if err != nil {
-		d.up.close(ctx, t.client)
-		return s.connectError(err)
-	}
-	t.up = d.up
-	h.onDemand.connected(d, t.request, t.server.Info)
-	if d.attach != nil {
-		d.attach(h)
-	}
-	if a := t.up.send(ctx, t.client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
-		return &a
+	t.up, t.server = b.up, b.server
+	h.onDemand.connected(b.connected, t.request, t.server.Info)
+	if b.attach != nil {
+		b.attach(h)
 	}
 	return nil
 }
