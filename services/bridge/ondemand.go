@@ -122,7 +122,7 @@ func (h *clientSession) first(c *call, it item) (told bool, err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if it.final && c.tell(rpc.Answer{Status: statusOf(it.data), Data: it.data}) {
+	if it.final && c.tell(rpc.Answer{Status: mcp.StatusOf(it.data), Data: it.data}) {
 		return true, nil
 	}
 	if c.wasAnswered() {
@@ -188,25 +188,6 @@ func asBusy(err error) rpc.Answer {
 		return a
 	}
 	return upstream.Busy("the session cannot be registered now")
-}
-
-// statusOf returns the status of HTTP that belongs to a response.
-func statusOf(response []byte) int {
-	m, err := rpc.ParseMessage(response)
-	var e struct {
-		Code int `json:"code"`
-	}
-	if err != nil || m.Error == nil || rpc.Unmarshal(m.Error, &e) != nil {
-		return http.StatusOK
-	}
-	switch e.Code {
-	case rpc.CodeMethodNotFound:
-		return http.StatusNotFound
-	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
-		return http.StatusBadRequest
-	default:
-		return http.StatusOK
-	}
 }
 
 // cancel ends a call that nobody waits for: after --cancel-grace, where the client may come back.

@@ -79,7 +79,7 @@ func newServer(t testing.TB) *server {
 	return s
 }
 
-// handle says how a method is answered.
+// handle says how a method is answered; "" is a response.
 func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,10 +140,11 @@ func (s *server) serve(rw http.ResponseWriter, r *http.Request) {
 	m, _ := rpc.ParseMessage(all[0])
 	s.mu.Lock()
 	s.seen = append(s.seen, string(data))
-	var f func(*writing, *http.Request, rpc.Message)
+	method := ""
 	if m.Method != nil {
-		f = s.on[*m.Method]
+		method = *m.Method
 	}
+	f := s.on[method]
 	s.mu.Unlock()
 	switch {
 	case f != nil:

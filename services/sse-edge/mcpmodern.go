@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -72,12 +73,12 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	return s.modernCall(c, who, call)
+	return s.modernCall(c, who, call, r.Method)
 }
 
 // modernCall hands a request over, and answers with what the bridge says at once, or with the
-// stream that it stores.
-func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call) (result string, err error) {
+// stream that it stores: with the response alone where that is likely to be all.
+func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method string) (result string, err error) {
 	req := request{at: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
 	st := newForm(who, call.Stream)
 	st.modern = true
@@ -109,10 +110,20 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call) (result
 		}
 		return postJSON, pass(c, answer)
 	}
-	if st.Step, err = s.poll(s.base, st.Reader, atOnce); err != nil {
+	patience := atOnce
+	plain := method != mcp.MethodListen && !slices.Contains(s.cfg.MCPStreamMethods, method) && !prefersStream(c.Get(fiber.HeaderAccept))
+	if plain {
+		patience = s.cfg.Heartbeat
+	}
+	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
 		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
 	}
-	if st.Step.Ended {
+	switch {
+	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
+		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+		return postJSON, c.Status(mcp.StatusOf(messageOf(st.Step.Items[0]))).Send(messageOf(st.Step.Items[0]))
+	case st.Step.Ended:
 		return postStream, s.whole(c, st)
 	}
 	handedOver = true

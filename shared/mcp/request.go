@@ -210,6 +210,25 @@ func (r Request) Check(header func(name string) string) error {
 	return nil
 }
 
+// StatusOf returns the status of HTTP that belongs to a response.
+func StatusOf(response []byte) int {
+	m, err := rpc.ParseMessage(response)
+	var e struct {
+		Code int `json:"code"`
+	}
+	if err != nil || m.Error == nil || rpc.Unmarshal(m.Error, &e) != nil {
+		return http.StatusOK
+	}
+	switch e.Code {
+	case rpc.CodeMethodNotFound:
+		return http.StatusNotFound
+	case CodeHeaderMismatch, CodeMissingCapability, CodeUnsupportedVersion:
+		return http.StatusBadRequest
+	default:
+		return http.StatusOK
+	}
+}
+
 // What encloses a header's value in Base64.
 const (
 	base64Prefix = "=?base64?"

@@ -207,10 +207,17 @@ type Failure struct {
 // Error returns an error of a server of an earlier revision as a client has it.
 func Error(e json.RawMessage) json.RawMessage {
 	var f Failure
-	if rpc.Unmarshal(e, &f) != nil || f.Code != codeNoResource {
+	if rpc.Unmarshal(e, &f) != nil {
 		return e
 	}
-	f.Code = rpc.CodeInvalidParams
+	switch f.Code {
+	case codeNoResource:
+		f.Code = rpc.CodeInvalidParams
+	case codeElicitation:
+		f.Code = rpc.CodeInternal
+	default:
+		return e
+	}
 	b, err := json.Marshal(f)
 	if err != nil {
 		return e
@@ -222,24 +229,6 @@ func Error(e json.RawMessage) json.RawMessage {
 type Question struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
-}
-
-// URLQuestions returns what the client has to visit before it makes a request again; none of an
-// error that says something else.
-func URLQuestions(e json.RawMessage) (all []Question) {
-	var f struct {
-		Code int `json:"code"`
-		Data struct {
-			Elicitations []json.RawMessage `json:"elicitations"`
-		} `json:"data"`
-	}
-	if rpc.Unmarshal(e, &f) != nil || f.Code != codeElicitation {
-		return nil
-	}
-	for _, params := range f.Data.Elicitations {
-		all = append(all, Question{Method: MethodElicit, Params: params})
-	}
-	return all
 }
 
 // What a server may ask.

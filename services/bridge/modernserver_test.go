@@ -1,0 +1,209 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
+)
+
+// begin opens a session whose client can be asked.
+func (s *system) begin(t testing.TB) string {
+	t.Helper()
+	name := uuid.NewString()
+	a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{}}`, 1))})
+	want := `{"id":0,"jsonrpc":"2.0","result":{"capabilities":{"tools":{"listChanged":true}},"protocolVersion":"2025-11-25","serverInfo":{"name":"s","version":"1"}}}`
+	if a.Status != http.StatusOK || string(a.Data) != want {
+		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
+	}
+	return name
+}
+
+func TestModernServer_Call(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	s.start(t, testConfig(up.URL))
+	var header http.Header
+	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","ttlMs":1,"cacheScope":"public","tools":[{"name":"caf\u00e9","inputSchema":{"type":"object","properties":{"place":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}}}]}}`)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		header = r.Header
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":"mine"}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"resultType":"complete","content":[],"structuredContent":[1]}}`)
+	})
+	name := s.begin(t)
+	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
+		t.Fatalf("initialized was answered %d", a.Status)
+	}
+	stream := newStream(t, "7")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"caf\u00e9","arguments":{"place":{"region":"north"}},"_meta":{"progressToken":"mine"}}}`)
+	all := s.finished(t, name, stream)
+	if len(all) != 2 || all[1] != `{"id":7,"jsonrpc":"2.0","result":{"content":[]}}` {
+		t.Errorf("the stream is %q", all)
+	}
+	for field, want := range map[string]string{
+		mcp.HeaderVersion: mcp.Modern, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?=", "Mcp-Param-Region": "north", "Mcp-Session-Id": "",
+	} {
+		if got := header.Get(field); got != want {
+			t.Errorf("%s is %q, want %q", field, got, want)
+		}
+	}
+	stream = newStream(t, "8")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":8,"method":"ping"}`)
+	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != `{"id":8,"jsonrpc":"2.0","result":{}}` || up.posted(`"ping"`) != 0 {
+		t.Errorf("ping is answered %q", all)
+	}
+}
+
+// What the server asks goes to the client on the stream of its request, and the request is made
+// again with the answers.
+func TestModernServer_ServerAsks(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		switch {
+		case m.Param("inputResponses") == nil:
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"?"}}}}}`)
+		default:
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","got":` + string(m.Param("inputResponses")) + `,"state":` + string(m.Param("requestState")) + `}}`)
+		}
+	})
+	name := s.begin(t)
+	stream := newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	var question rpc.Message
+	eventually(t, "the client is asked", func() bool {
+		all, _ := s.read(t, name, stream)
+		if len(all) == 0 {
+			return false
+		}
+		question, _ = rpc.ParseMessage([]byte(all[0]))
+		return question.Is(translate.MethodElicit)
+	})
+	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question.ID)); a.Status != http.StatusAccepted {
+		t.Errorf("the answer is answered %d", a.Status)
+	}
+	all := s.finished(t, name, stream)
+	if want := `{"id":1,"jsonrpc":"2.0","result":{"got":{"a":{"action":"accept"}},"state":"s1"}}`; all[len(all)-1] != want {
+		t.Errorf("the response is %s", all[len(all)-1])
+	}
+
+	// The session goes on at the next bridge.
+	in.stop()
+	s.start(t, testConfig(up.URL))
+	stream = newStream(t, "2")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`)
+	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":2`) || up.posted(`"elicitation":{}`) < 3 {
+		t.Errorf("the next bridge answers %q", all)
+	}
+}
+
+// A client of earlier revisions hears of changes without asking, and of all of them when nobody
+// listened for a while.
+func TestModernServer_Changes(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	listens := make(chan func(string), 10)
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"notifications":`+string(m.Param("notifications"))+`}}`)
+		said := make(chan string)
+		listens <- func(text string) { said <- text }
+		for {
+			select {
+			case text := <-said:
+				if text == "" {
+					return
+				}
+				w.send("", text)
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.begin(t)
+	s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	say := waittest.Receive(t, "the bridge listens", listens)
+	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"}}}`)
+	heard := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%d changes are stored", n), func() bool {
+			all, _ := s.read(t, name, rpc.Standalone)
+			for _, message := range all {
+				if strings.Contains(message, "subscriptionId") || !strings.Contains(message, translate.ToolsChanged) {
+					t.Errorf("the client gets %s", message)
+				}
+			}
+			return len(all) == n
+		})
+	}
+	heard(1)
+	say("") // the server ends the subscription
+	say = waittest.Receive(t, "the bridge listens again", listens)
+	heard(2)
+	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	heard(3)
+}
+
+// The processes that are started ahead are each used by one call, and end when none comes.
+func TestSpares_UsedOnce(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	script := filepath.Join(t.TempDir(), "server")
+	if err := os.WriteFile(script, []byte(`
+while read -r line; do
+	case $line in
+	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
+	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"process":'$$'}}' ;;
+	esac
+done`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = "sh " + script
+	in := s.start(t, cfg)
+	seen := map[int]bool{}
+	for range 3 {
+		a := s.do(t, statelessCall(t, "1", "tools/list", "", ""))
+		var m struct{ Result struct{ Process int } }
+		if err := json.Unmarshal(a.Data, &m); err != nil || m.Result.Process == 0 {
+			t.Fatalf("%d %s: %v", a.Status, a.Data, err)
+		}
+		if seen[m.Result.Process] {
+			t.Error("a process has served two calls")
+		}
+		seen[m.Result.Process] = true
+		eventually(t, "one is started ahead, and no other is left", func() bool {
+			in.spares.mu.Lock()
+			defer in.spares.mu.Unlock()
+			ready := 0
+			for _, b := range in.spares.all {
+				if b != nil {
+					ready++
+				}
+			}
+			return ready == 1 && in.metric(t, "processes") == 1
+		})
+	}
+	in.spares.mu.Lock()
+	for _, b := range in.spares.all {
+		b.until = b.until.Add(-2 * spareFor)
+	}
+	in.spares.mu.Unlock()
+	in.closeSpares(false)
+	eventually(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
+}

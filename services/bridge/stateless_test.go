@@ -1,0 +1,492 @@
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+)
+
+// statelessCall returns a call of a client without sessions.
+func statelessCall(t testing.TB, id, method, params, meta string) rpc.Call {
+	t.Helper()
+	if meta == "" {
+		meta = `"io.modelcontextprotocol/clientCapabilities":{}`
+	}
+	if params != "" {
+		params += ","
+	}
+	data := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, id, method, params, meta)
+	return rpc.Call{
+		Action: rpc.Request, Session: uuid.NewString(), Life: session.NewLife(), Stream: newStream(t, id), Data: []byte(data),
+		Header: http.Header{mcp.HeaderVersion: {mcp.Modern}, mcp.HeaderMethod: {method}, "Mcp-Param-Region": {"north"}},
+	}
+}
+
+// asks is a client's _meta that lets a server ask.
+const asks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"progressToken":"mine"`
+
+// newModern returns a server that speaks the revision without sessions.
+func newModern(t testing.TB) *server {
+	t.Helper()
+	s := newServer(t)
+	s.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}}`)
+	})
+	s.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"x","data":{"supported":["2026-07-28"]}}}`, m.ID)
+	})
+	return s
+}
+
+// newEarlier returns a server with sessions, which refuses what it does not know.
+func newEarlier(t testing.TB) *server {
+	t.Helper()
+	s := newServer(t)
+	s.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
+	return s
+}
+
+// isKnown reports whether a session is, or was, in the log.
+func (s *system) isKnown(t testing.TB, name string) bool {
+	t.Helper()
+	_, err := s.b.Sessions.Get(patient(t), name)
+	if err != nil && !errors.Is(err, session.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
+	for name, upstream := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(upstream.URL))
+		upstream.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"tools":[]}}`)
+		})
+		c := statelessCall(t, "7", "tools/list", "", "")
+		a := s.do(t, c)
+		if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":7`) || !strings.Contains(string(a.Data), `"tools":[]`) {
+			t.Errorf("%s: %d %s", name, a.Status, a.Data)
+		}
+		if s.isKnown(t, c.Session) {
+			t.Errorf("%s: the session is in the log", name)
+		}
+	}
+}
+
+// Errors have the status that the revision wants, whatever that of the server.
+func TestStateless_Error(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newEarlier(t)
+	s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodRead, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32002,"message":"none","data":{"uri":"x:"}}}`)
+	})
+	up.handle("other/method", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
+	for _, tt := range []struct {
+		method, params string
+		status         int
+		want           string
+	}{
+		{mcp.MethodRead, `"uri":"x:"`, http.StatusOK, `"error":{"code":-32602,"message":"none","data":{"uri":"x:"}}`},
+		{"other/method", "", http.StatusNotFound, `"code":-32601`},
+	} {
+		a := s.do(t, statelessCall(t, `"a"`, tt.method, tt.params, ""))
+		if a.Status != tt.status || !strings.Contains(string(a.Data), tt.want) || !strings.Contains(string(a.Data), `"id":"a"`) {
+			t.Errorf("%s: %d %s", tt.method, a.Status, a.Data)
+		}
+	}
+}
+
+// A call with more than a response has a session of its own in the log, which ends with it.
+func TestStateless_CallWithProgress(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(up.URL))
+		var header http.Header
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+			header = r.Header
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		all := s.finished(t, c.Session, c.Stream)
+		if len(all) != 2 || !strings.Contains(all[0], `"progressToken":"mine"`) || !strings.Contains(all[1], `"id":1`) {
+			t.Errorf("%s: %q", name, all)
+		}
+		s.wantState(t, c.Session, session.Closed)
+		if life := s.lifeOf(t, c.Session); life != c.Life {
+			t.Errorf("%s: the life is %s, not the edge's %s", name, life, c.Life)
+		}
+		if got := header.Get("Mcp-Param-Region"); (got == "north") != (name == "modern") {
+			t.Errorf("%s: the server has the client's field as %q", name, got)
+		}
+		if n := len(up.deleted); (n == 1) != (name == "earlier") {
+			t.Errorf("%s: %d sessions were ended", name, n)
+		}
+	}
+}
+
+// A client that goes cancels its call: the connection to a server of its revision ends, and another
+// server is told.
+func TestStateless_ClientGoes(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(up.URL))
+		gone := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-r.Context().Done()
+			close(gone)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+		waittest.Receive(t, name+": the server's request has ended", gone)
+		s.wantState(t, c.Session, session.Closed)
+		if name == "earlier" && up.posted("notifications/cancelled") != 1 {
+			t.Error("the server is not told")
+		}
+	}
+}
+
+// Where a client may come back its call goes on for the grace: until that is over, or the client
+// makes the call again, or an edge asks about it.
+func TestStateless_ClientMayComeBack(t *testing.T) {
+	for _, end := range []string{"grace", "again", "asked"} {
+		s := newSystem(t, eventlog.Settings{})
+		up := newModern(t)
+		in := s.start(t, testConfig(up.URL))
+		grace := make(chan time.Time)
+		in.after = func(time.Duration) <-chan time.Time { return grace }
+		gone := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+			w.stream()
+			w.send("", note(1))
+			if up.posted("tools/call") > 1 {
+				return
+			}
+			<-r.Context().Done()
+			close(gone)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+		s.do(t, c)
+		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+		eventually(t, "the call waits for its client", func() bool {
+			in.orphans.mu.Lock()
+			defer in.orphans.mu.Unlock()
+			return len(in.orphans.all) == 1
+		})
+		switch end {
+		case "again":
+			again := c
+			again.Session, again.Life, again.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
+			again.Data = []byte(strings.Replace(string(c.Data), `"id":1`, `"id":2`, 1))
+			s.do(t, again)
+		case "asked":
+			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
+			grace <- time.Time{}
+			eventually(t, "the call goes on", func() bool {
+				in.orphans.mu.Lock()
+				defer in.orphans.mu.Unlock()
+				return len(in.orphans.all) == 0
+			})
+			if h := in.session(c.Session); h == nil || h.ctx.Err() != nil {
+				t.Error("the call was ended")
+			}
+			continue
+		case "grace":
+			grace <- time.Time{}
+		}
+		waittest.Receive(t, end+": the server's request has ended", gone)
+		s.wantState(t, c.Session, session.Closed)
+	}
+}
+
+// A call that no edge asks about for long has no client: its edge was killed.
+func TestStateless_EdgeIsGone(t *testing.T) {
+	h := &clientSession{onDemand: &onDemand{opened: true}}
+	h.up = &stateless{session: h}
+	now := time.Now()
+	for _, tt := range []struct {
+		asked, away time.Duration // before now
+		orphaned    bool
+	}{
+		{time.Second, time.Hour, false},
+		{orphanedAfter + time.Second, time.Hour, true},
+		{time.Hour, time.Second, false}, // edges could not be heard
+	} {
+		h.onDemand.asked = now.Add(-tt.asked)
+		if got := h.isOrphaned(now, now.Add(-tt.away)); got != tt.orphaned {
+			t.Errorf("asked before %s, NATS was away before %s: %t", tt.asked, tt.away, got)
+		}
+	}
+}
+
+// asker is a server with sessions that asks twice while it works on a call, and answers with what it
+// was told.
+func asker(t testing.TB) *server {
+	t.Helper()
+	up := newEarlier(t)
+	var mu sync.Mutex
+	answers := map[string]chan string{}
+	answer := func(id string) chan string {
+		mu.Lock()
+		defer mu.Unlock()
+		if answers[id] == nil {
+			answers[id] = make(chan string, 1)
+		}
+		return answers[id]
+	}
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		var told []string
+		for n := range 2 {
+			id := uuid.NewString()
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{"about":%s,"round":%d}}`, id, m.Param("arguments"), n))
+			select {
+			case a := <-answer(id):
+				told = append(told, a)
+			case <-r.Context().Done():
+				return
+			}
+		}
+		text, _ := json.Marshal(strings.Join(told, " "))
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`, m.ID, text))
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		var id string
+		_ = json.Unmarshal(m.ID, &id)
+		answer(id) <- string(m.Result)
+		w.WriteHeader(http.StatusAccepted)
+	})
+	return up
+}
+
+// required is a result that asks.
+type required struct {
+	Result struct {
+		ResultType    string                        `json:"resultType"`
+		InputRequests map[string]translate.Question `json:"inputRequests"`
+		RequestState  string                        `json:"requestState"`
+	} `json:"result"`
+}
+
+// ask makes a call, and returns what it is asked.
+func (s *system) ask(t testing.TB, c rpc.Call) (required, rpc.Answer) {
+	t.Helper()
+	a := s.do(t, c)
+	data := a.Data
+	if a.Status == http.StatusAccepted {
+		all := s.finished(t, c.Session, c.Stream)
+		data = []byte(all[len(all)-1])
+	}
+	var r required
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatalf("%s: %v", data, err)
+	}
+	return r, rpc.Answer{Status: a.Status, Data: data}
+}
+
+// repeated returns a call that is made again, with an answer to each question.
+func repeated(t testing.TB, c rpc.Call, id string, r required, answer string) rpc.Call {
+	t.Helper()
+	state, ours, err := mcp.ParseState(r.Result.RequestState)
+	if err != nil || !ours {
+		t.Fatalf("the state is %q", r.Result.RequestState)
+	}
+	answers := map[string]json.RawMessage{}
+	for key := range r.Result.InputRequests {
+		answers[key] = json.RawMessage(answer)
+	}
+	var m struct {
+		Method string                     `json:"method"`
+		Params map[string]json.RawMessage `json:"params"`
+	}
+	if err := json.Unmarshal(c.Data, &m); err != nil {
+		t.Fatal(err)
+	}
+	m.Params["requestState"], m.Params["inputResponses"] = mustMarshal(r.Result.RequestState), mustMarshal(answers)
+	c.Session, c.Life, c.Stream, c.Held = state.Session, state.Life, newStream(t, id), true
+	c.Data = translate.Message(map[string]any{"id": json.RawMessage(id), "method": m.Method, "params": m.Params})
+	return c
+}
+
+func TestTranslated_ServerAsks(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := asker(t)
+	s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
+	first, _ := s.ask(t, c)
+	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
+		t.Fatalf("the result is %+v", first)
+	}
+	for _, q := range first.Result.InputRequests {
+		if q.Method != translate.MethodElicit || string(q.Params) != `{"about":{"n":5},"round":0}` {
+			t.Errorf("the question is %s %s", q.Method, q.Params)
+		}
+	}
+	second, _ := s.ask(t, repeated(t, c, "2", first, `{"action":"accept"}`))
+	if second.Result.ResultType != "input_required" || second.Result.RequestState == first.Result.RequestState {
+		t.Fatalf("the second result is %+v", second)
+	}
+	// Answers that were taken before are not taken again: the client is asked what it was asked.
+	same, _ := s.ask(t, repeated(t, c, "3", first, `{"action":"decline"}`))
+	if len(same.Result.InputRequests) != 1 {
+		t.Fatalf("the third result is %+v", same)
+	}
+	_, last := s.ask(t, repeated(t, c, "4", same, `{"action":"cancel"}`))
+	if want := `{\"action\":\"accept\"} {\"action\":\"cancel\"}`; !strings.Contains(string(last.Data), want) || !strings.Contains(string(last.Data), `"id":4`) {
+		t.Errorf("the response is %s", last.Data)
+	}
+	if n := up.posted("tools/call"); n != 1 {
+		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+// The state of a call is its client's, for the same request.
+func TestTranslated_StateOfAnother(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	s.start(t, testConfig(asker(t).URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
+	c.Owner = "anna"
+	asked, _ := s.ask(t, c)
+	for name, change := range map[string]func(*rpc.Call){
+		"user":      func(c *rpc.Call) { c.Owner = "berta" },
+		"anonymous": func(c *rpc.Call) { c.Owner = "" },
+		"arguments": func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), `"n":5`, `"n":6`, 1)) },
+		"method":    func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), "tools/call", "prompts/get", 1)) },
+		"more":      func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), `"name"`, `"more":1,"name"`, 1)) },
+		"round": func(c *rpc.Call) {
+			c.Data = []byte(strings.Replace(string(c.Data), asked.Result.RequestState, asked.Result.RequestState+"X", 1))
+		},
+	} {
+		again := repeated(t, c, "2", asked, `{}`)
+		change(&again)
+		if a := s.do(t, again); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), "-32602") || !strings.Contains(string(a.Data), `"id":2`) {
+			t.Errorf("another %s: %d %s", name, a.Status, a.Data)
+		}
+	}
+	if next, _ := s.ask(t, repeated(t, c, "2", asked, `{}`)); next.Result.ResultType != "input_required" {
+		t.Errorf("the client itself is answered %+v", next)
+	}
+}
+
+// Each prompt and each answer reaches its own call.
+func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := asker(t)
+	cfg := testConfig(up.URL)
+	cfg.MaxCalls = 1000
+	s.start(t, cfg)
+	var all sync.WaitGroup
+	for n := range 50 {
+		all.Go(func() {
+			c := statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":"x","arguments":{"n":%d}`, n), asks)
+			c.Owner = []string{"anna", "berta", ""}[n%3]
+			for round := range 2 {
+				r, _ := s.ask(t, c)
+				for _, q := range r.Result.InputRequests {
+					if want := fmt.Sprintf(`{"about":{"n":%d},"round":%d}`, n, round); string(q.Params) != want {
+						t.Errorf("call %d is asked %s", n, q.Params)
+					}
+				}
+				c = repeated(t, c, fmt.Sprint(round+2), r, fmt.Sprintf(`{"n":%d,"round":%d}`, n, round))
+			}
+			_, last := s.ask(t, c)
+			if want := fmt.Sprintf(`{\"n\":%d,\"round\":0} {\"n\":%d,\"round\":1}`, n, n); !strings.Contains(string(last.Data), want) {
+				t.Errorf("call %d is answered %s", n, last.Data)
+			}
+		})
+	}
+	all.Wait()
+	if n := up.posted("tools/call"); n != 50 {
+		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+// What a client did not declare it is not asked: the server gets an error.
+func TestTranslated_ClientCannotBeAsked(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newEarlier(t)
+	refused := make(chan string, 1)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		w.send("", `{"jsonrpc":"2.0","id":2,"method":"sampling/createMessage","params":{}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[],"refused":`+<-refused+`}}`)
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Error != nil {
+			refused <- string(m.Error)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	s.start(t, testConfig(up.URL))
+	_, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	if !strings.Contains(string(a.Data), `"refused":{"code":-32601`) {
+		t.Errorf("the response is %s", a.Data)
+	}
+}
+
+// A call of a client without sessions goes on at the next bridge, where the server lets it.
+func TestStateless_TakenOver(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		in := s.start(t, testConfig(up.URL))
+		sent := ""
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+			sent = string(m.ID)
+			w.stream()
+			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-r.Context().Done()
+		})
+		up.onGet(func(w *writing, r *http.Request) {
+			if r.Header.Get("Last-Event-ID") == "" {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+				return
+			}
+			w.stream()
+			w.send("e2", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[]}}`)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		s.do(t, c)
+		eventually(t, "the call is written down", func() bool {
+			all, _ := s.read(t, c.Session, c.Stream)
+			return len(all) == 1
+		})
+		in.stop()
+		s.start(t, testConfig(up.URL))
+		all := s.finished(t, c.Session, c.Stream)
+		if len(all) != 2 || !strings.Contains(all[1], `"id":1`) || strings.Contains(all[1], `"resultType":"complete"`) != (name == "earlier") {
+			t.Errorf("%s: %q", name, all)
+		}
+		s.wantState(t, c.Session, session.Closed)
+		if n := up.posted("tools/call"); n != 1 {
+			t.Errorf("%s: the tool was called %d times", name, n)
+		}
+	}
+}
