@@ -17,12 +17,19 @@ import (
 // is found out by then.
 const eraFor = 5 * time.Minute
 
+// refusedFor is how long a server that could not be asked is not asked again: those who waited for
+// the answer have it.
+const refusedFor = time.Second
+
 // era is whether the MCP server speaks the revision without sessions. It is a property of the
 // server, not of a request (MCP 2026-07-28, Versioning). It is safe for concurrent use.
 type era struct {
 	mu     sync.Mutex // held while the server is asked: others wait for the answer
 	modern bool
 	until  time.Time
+	// refused is the answer while the server could not be asked, until then.
+	refused      *rpc.Answer
+	refusedUntil time.Time
 }
 
 // isModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
@@ -30,11 +37,18 @@ type era struct {
 func (s *Service) isModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	if time.Now().Before(s.era.until) {
+	switch now := time.Now(); {
+	case ctx.Err() != nil:
+		a := upstream.Unreachable(context.Cause(ctx))
+		return false, &a
+	case now.Before(s.era.until):
 		return s.era.modern, nil
+	case now.Before(s.era.refusedUntil):
+		return false, s.era.refused
 	}
-	modern, refused := s.probe(ctx, client)
+	modern, refused := s.probe(client)
 	if refused != nil {
+		s.era.refused, s.era.refusedUntil = refused, time.Now().Add(refusedFor)
 		return false, refused
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
@@ -61,9 +75,9 @@ func discoverRequest() []byte {
 	})
 }
 
-// probe asks the MCP server for what it speaks.
-func (s *Service) probe(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OpenTimeout)
+// probe asks the MCP server for what it speaks, for all who want to know.
+func (s *Service) probe(client http.Header) (bool, *rpc.Answer) {
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
 	if s.command != nil {
 		return false, nil

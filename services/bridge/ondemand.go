@@ -26,8 +26,9 @@ const answerWithin = 250 * time.Millisecond
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type onDemand struct {
-	call   rpc.Call // that began it
-	digest [sha256.Size]byte
+	call    rpc.Call // that began it, without its data
+	content [sha256.Size]byte
+	client  [sha256.Size]byte // the same for the same call of the same client
 
 	mu     sync.Mutex
 	meta   metadata
@@ -51,8 +52,10 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
 	}
-	d := &onDemand{call: c, digest: digestOf(c, r)}
-	s.orphans.made(d.digest)
+	content := contentOf(r)
+	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
+	d.call.Data = nil
+	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
 	h.onDemand, h.up = d, &stateless{session: h, request: r}
@@ -206,8 +209,8 @@ func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 // makes it again.
 func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 	s, d := h.service, h.onDemand
-	again := s.orphans.add(d.digest)
-	defer s.orphans.remove(d.digest, again)
+	again := s.orphans.add(d.client)
+	defer s.orphans.remove(d.client, again)
 	select {
 	case <-h.ctx.Done():
 		return
@@ -259,11 +262,13 @@ func (o *orphans) made(key [sha256.Size]byte) {
 	delete(o.all, key)
 }
 
-// digestOf is the same for the same call of the same client.
-func digestOf(c rpc.Call, r mcp.Request) [sha256.Size]byte {
+// contentOf is the same for requests that say the same, but for their answers to the server.
+func contentOf(r mcp.Request) [sha256.Size]byte {
 	params := maps.Clone(r.Params)
 	delete(params, "_meta")
-	return sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, r.Method, params}))
+	delete(params, "inputResponses")
+	delete(params, "requestState")
+	return sha256.Sum256(mustMarshal([]any{r.Method, params}))
 }
 
 // orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,

@@ -101,6 +101,7 @@ func (u *stateless) listen(ctx context.Context, c *call, _ func() http.Header) {
 // close ends the session upstream.
 func (u *stateless) close(ctx context.Context, _ http.Header) {
 	if t := u.translation(); t != nil && t.up != nil {
+		t.stop()
 		t.up.close(ctx, t.client)
 	}
 }

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -117,7 +116,9 @@ func (t *translated) hand(ctx context.Context, c *call) {
 	if !translate.Known(t.request.Method) {
 		c.refuseAs = unknownMethod
 	}
-	t.up.serve(ctx, c, t.client, translate.Request(t.request, c.stream))
+	data := translate.Request(t.request, c.stream)
+	t.request.Params = nil // they may be large, and a held call waits for long
+	t.up.serve(ctx, c, t.client, data)
 	if errors.Is(context.Cause(ctx), errEnded) && !t.isOver() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), upstream.DialTimeout)
 		defer cancel()
@@ -313,6 +314,15 @@ func (t *translated) askClient() {
 	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.session.finish(errEnded) })
 }
 
+// stop ends the timer of a held call.
+func (t *translated) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.expiry != nil {
+		t.expiry.Stop()
+	}
+}
+
 // reply answers a question of the server's.
 func (t *translated) reply(q question, result json.RawMessage) {
 	t.session.run(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
@@ -367,18 +377,8 @@ func (t *translated) put(it item) error {
 // again reports whether a request is the one that the call began with, made once more by the same
 // client.
 func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	began := t.session.onDemand.call
-	same := func(name string) bool {
-		return name == "_meta" || name == "inputResponses" || name == "requestState" || bytes.Equal(r.Params[name], t.request.Params[name])
-	}
-	for _, params := range []map[string]json.RawMessage{r.Params, t.request.Params} {
-		for name := range params {
-			if !same(name) {
-				return false
-			}
-		}
-	}
-	return c.Owner == began.Owner && r.Method == t.request.Method
+	d := t.session.onDemand
+	return c.Owner == d.call.Owner && contentOf(r) == d.content
 }
 
 // join has a client's repeated request get what comes, and the server what the client answers.

@@ -45,7 +45,7 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.EndsAtGap, st.Ageless, st.Stays = call, !form.primed, call && !form.primed
+	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !form.primed
 	st.Routine = call && r.Came == cursor.FromNow
 	return nil
 }
