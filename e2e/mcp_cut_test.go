@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
@@ -297,4 +298,33 @@ func (r *recorder) requests() []recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]recorded(nil), r.all...)
+}
+
+// No edge is there for 3 s. A documented proxy answers meanwhile, with the place that each client has,
+// and all calls go on when an edge is back.
+func TestMCP_CallOutlivesAllEdges(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t)
+	edge := s.edge(t, anyPort)
+	addr := startDocumentedProxy(t, "nginx", edge.host()) // it answers at once; HAProxy waits for a while
+	const steps = 6
+	calls := map[string]*mcpCall{}
+	for _, name := range []string{"TypeScript v1", "TypeScript v2", "TypeScript v2, 2026-07-28", "Go", "Go, 2026-07-28"} {
+		calls[name] = mcpClients[name](t, "http://"+addr+"/mcp", counting{Call: name, Steps: steps, Gate: "all"})
+	}
+	s.server.allow("all", 2)
+	for _, call := range calls {
+		call.waitFor(2)
+	}
+	edge.kill()
+	s.server.allow("all", 4)
+	time.Sleep(3 * time.Second) // it is the clients' own time in which they come back in vain
+	s.edge(t, edge.host())
+	s.server.allow("all", steps+1)
+	for name, call := range calls {
+		call.finish(name, steps)
+		if n := s.server.runs(name); n != 1 {
+			t.Errorf("%s: the tool ran %d times", name, n)
+		}
+	}
 }

@@ -17,31 +17,40 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A documented proxy is run as docs/operations.md has it, on ports of its own.
+// documentedProxies are how the proxies of docs/operations.md are run.
+var documentedProxies = map[string]struct {
+	frame   string // %s is the documented text
+	program []string
+}{
+	"haproxy": {"%s", []string{"haproxy", "-db", "-f"}},
+	"nginx": {
+		"daemon off; pid nginx.pid; error_log stderr; worker_processes 1;\nevents {}\nhttp {\naccess_log off;\n" +
+			"client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n%s}\n",
+		[]string{"nginx", "-p", ".", "-c"},
+	},
+	"caddy": {"{\n\tadmin off\n\tauto_https off\n}\n%s", []string{"caddy", "run", "--adapter", "caddyfile", "--config"}},
+}
+
+// startDocumentedProxy runs a proxy as docs/operations.md has it before an edge, and returns where it
+// listens.
+func startDocumentedProxy(t *testing.T, name, edge string) (addr string) {
+	t.Helper()
+	blocks := operationsBlocks(t, name)
+	if len(blocks) != 1 {
+		t.Fatalf("the document has %d", len(blocks))
+	}
+	addr = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	text := strings.NewReplacer("127.0.0.1:8080", edge, "127.0.0.1:8088", addr).Replace(blocks[0])
+	startProxy(t, addr, strings.Replace(documentedProxies[name].frame, "%s", text, 1), documentedProxies[name].program)
+	return addr
+}
+
 func TestDocument_ProxiesPassEventStreams(t *testing.T) {
 	t.Parallel()
-	for language, tt := range map[string]struct {
-		frame   string // %s is the documented text
-		program []string
-	}{
-		"haproxy": {"%s", []string{"haproxy", "-db", "-f"}},
-		"nginx": {
-			"daemon off; pid nginx.pid; error_log stderr; worker_processes 1;\nevents {}\nhttp {\naccess_log off;\n" +
-				"client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n%s}\n",
-			[]string{"nginx", "-p", ".", "-c"},
-		},
-		"caddy": {"{\n\tadmin off\n\tauto_https off\n}\n%s", []string{"caddy", "run", "--adapter", "caddyfile", "--config"}},
-	} {
-		t.Run(language, func(t *testing.T) {
+	for name := range documentedProxies {
+		t.Run(name, func(t *testing.T) {
 			p := startProc(t, "--heartbeat=100ms")
-			blocks := operationsBlocks(t, language)
-			if len(blocks) != 1 {
-				t.Fatalf("the document has %d", len(blocks))
-			}
-			addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-			text := strings.NewReplacer("127.0.0.1:8080", p.addrs["--edge-addr"], "127.0.0.1:8088", addr).Replace(blocks[0])
-			startProxy(t, addr, strings.Replace(tt.frame, "%s", text, 1), tt.program)
-			throughProxy(t, p, addr)
+			throughProxy(t, p, startDocumentedProxy(t, name, p.addrs["--edge-addr"]))
 		})
 	}
 }
@@ -72,8 +81,16 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 		}
 	}
 	a := do(t, http.MethodGet, via.api()+path, "", "Accept", "text/event-stream")
-	if a.status != http.StatusOK || a.body != "retry: 3000\n\n" || a.header.Get("Content-Type") != "text/event-stream" {
+	if a.status != http.StatusOK || strings.Replace(a.body, ":\ndata:\n", "", 1) != "retry: 3000\n\n" || a.header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("an EventSource is answered %d %v %q", a.status, a.header, a.body)
+	}
+	for range 2 { // as a client comes back, with the ID that it was given
+		a = do(t, http.MethodGet, via.api()+path, "", "Accept", "text/event-stream", "Last-Event-ID", last)
+		before, after, _ := strings.Cut(a.body, last[:strings.LastIndexByte(last, '_')])
+		if before != "retry: 3000\nid: " || !strings.HasSuffix(after, "\ndata:\n\n") || strings.Count(after, ".") != 1 {
+			t.Fatalf("who resumes is answered %q", a.body)
+		}
+		last = strings.TrimSuffix(strings.TrimPrefix(a.body, "retry: 3000\nid: "), "\ndata:\n\n")
 	}
 	a = do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json")
 	if a.status != http.StatusServiceUnavailable && a.status != http.StatusBadGateway {
