@@ -4,7 +4,9 @@ package bridge
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,4 +142,52 @@ func (s *Service) release(h *clientSession) {
 		delete(s.sessions, h.name)
 	}
 	s.metrics.sessions.Set(float64(len(s.sessions)))
+}
+
+// orphans are calls whose clients have gone, and may come back: a client that makes its call again
+// instead ends the first one. It is safe for concurrent use.
+type orphans struct {
+	mu  sync.Mutex
+	all map[[sha256.Size]byte][]chan struct{}
+}
+
+func (o *orphans) add(key [sha256.Size]byte) chan struct{} {
+	again := make(chan struct{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[[sha256.Size]byte][]chan struct{}{}
+	}
+	o.all[key] = append(o.all[key], again)
+	return again
+}
+
+func (o *orphans) remove(key [sha256.Size]byte, again chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	left := slices.DeleteFunc(o.all[key], func(other chan struct{}) bool { return other == again })
+	if o.all[key] = left; len(left) == 0 {
+		delete(o.all, key)
+	}
+}
+
+// made ends the orphans of a call that its client has made again.
+func (o *orphans) made(key [sha256.Size]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, again := range o.all[key] {
+		close(again)
+	}
+	delete(o.all, key)
+}
+
+// era is whether the MCP server speaks the revision without sessions. It is a property of the
+// server, not of a request (MCP 2026-07-28, Versioning). It is safe for concurrent use.
+type era struct {
+	mu     sync.Mutex // held while the server is asked: others wait for the answer
+	modern bool
+	until  time.Time
+	// refused is the answer while the server could not be asked, until then.
+	refused      *rpc.Answer
+	refusedUntil time.Time
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -410,4 +411,28 @@ func (c *call) wait(ctx context.Context) (context.Context, *idleTimer) {
 	defer c.mu.Unlock()
 	c.reading = p
 	return ctx, p
+}
+
+// newStandalone returns what stores a session's standalone stream, or hands it to another receiver.
+func newStandalone(h *clientSession, to receiver) *call {
+	c := newCall(h, rpc.Standalone, nil)
+	c.tried = make(chan struct{})
+	c.to = to
+	return c
+}
+
+// wasTried notes that the upstream has answered a request for its standalone stream, or will not.
+func (c *call) wasTried() { c.triedOnce.Do(func() { close(c.tried) }) }
+
+// repeated reports whether a message is one that the log had when the call was taken over.
+func (c *call) repeated(data []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, has := range c.again {
+		if bytes.Equal(has, data) {
+			c.again = c.again[i+1:]
+			return true
+		}
+	}
+	return false
 }

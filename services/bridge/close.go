@@ -92,11 +92,6 @@ func (c *call) subject() event.Subject {
 	return event.Subject{Partition: h.service.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: c.stream}
 }
 
-// ended says that the session is over.
-func ended() rpc.Answer {
-	return upstream.Failure(http.StatusNotFound, rpc.CodeInvalid, errEnded.Error())
-}
-
 // finish ends the session here, upstream, and in the log. It returns at once, and does
 // nothing the second time. cause is errEnded, errGone or errExited.
 //

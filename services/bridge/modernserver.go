@@ -41,12 +41,6 @@ type modernServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-// modernSession is what the registry holds of such a session.
-type modernSession struct {
-	Client     translate.Client     `json:"client"`
-	Discovered translate.Discovered `json:"discovered"`
-}
-
 func (s *Service) newModernServer(m modernSession) *modernServer {
 	return &modernServer{
 		remote: remote{service: s, endpoint: s.endpoint, modern: true}, client: m.Client, discovered: m.Discovered,

@@ -16,30 +16,6 @@ import (
 	"rejoin/shared/session"
 )
 
-// metadata is what the registry holds of a session of a bridge.
-type metadata struct {
-	MCP struct {
-		// Bridge is the name of the bridge that holds the session.
-		Bridge string `json:"bridge"`
-		// Upstream is the MCP server's own name of the session; empty when it has none.
-		Upstream string `json:"upstream,omitempty"`
-		// ProtocolVersion is what client and server agreed on.
-		ProtocolVersion string `json:"protocolVersion,omitempty"`
-		// Modern is what the bridge keeps of a session at a server that has none.
-		Modern *modernSession `json:"modern,omitempty"`
-		// Call is that of a session that is of one call of a revision without sessions.
-		Call *oneCall `json:"call,omitempty"`
-	} `json:"mcp"`
-	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
-	Retention *retention `json:"retention,omitempty"`
-}
-
-// retention is the part of [session.Retention] that a session with a process asks for: many
-// clients end without a DELETE, and each would keep its process for --idle-after.
-type retention struct {
-	IdleAfter int64 `json:"idleAfter"` // in seconds
-}
-
 // openSession hands over an initialize request, and makes the session when the upstream
 // has accepted it.
 func (s *Service) openSession(c rpc.Call) rpc.Answer {

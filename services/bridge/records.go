@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/bridge/translate"
 	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/natsconn"
@@ -180,4 +181,43 @@ func names(key string) (session, stream string, ok bool) {
 	}
 	stream, err = event.StreamName(second)
 	return session, stream, err == nil
+}
+
+// modernSession is what the registry holds of such a session.
+type modernSession struct {
+	Client     translate.Client     `json:"client"`
+	Discovered translate.Discovered `json:"discovered"`
+}
+
+// oneCall is what the registry holds of the one call of a session: what the next bridge needs to
+// go on with it at a server of earlier revisions.
+type oneCall struct {
+	Method   string          `json:"method"`
+	Token    json.RawMessage `json:"progressToken,omitempty"`
+	LogLevel string          `json:"logLevel,omitempty"`
+	Server   json.RawMessage `json:"serverInfo,omitempty"`
+}
+
+// metadata is what the registry holds of a session of a bridge.
+type metadata struct {
+	MCP struct {
+		// Bridge is the name of the bridge that holds the session.
+		Bridge string `json:"bridge"`
+		// Upstream is the MCP server's own name of the session; empty when it has none.
+		Upstream string `json:"upstream,omitempty"`
+		// ProtocolVersion is what client and server agreed on.
+		ProtocolVersion string `json:"protocolVersion,omitempty"`
+		// Modern is what the bridge keeps of a session at a server that has none.
+		Modern *modernSession `json:"modern,omitempty"`
+		// Call is that of a session that is of one call of a revision without sessions.
+		Call *oneCall `json:"call,omitempty"`
+	} `json:"mcp"`
+	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
+	Retention *retention `json:"retention,omitempty"`
+}
+
+// retention is the part of [session.Retention] that a session with a process asks for: many
+// clients end without a DELETE, and each would keep its process for --idle-after.
+type retention struct {
+	IdleAfter int64 `json:"idleAfter"` // in seconds
 }

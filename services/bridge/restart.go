@@ -1,16 +1,18 @@
 package bridge
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
+	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -169,9 +171,6 @@ func (c *call) reload(ctx context.Context) bool {
 	return err == nil && !over
 }
 
-// reloadBytes bounds a page of what is read.
-const reloadBytes = 4 << 20
-
 func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 	s := c.session.service
 	state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(c.session.name))
@@ -212,19 +211,6 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 	return final, nil
 }
 
-// repeated reports whether a message is one that the log had when the call was taken over.
-func (c *call) repeated(data []byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, has := range c.again {
-		if bytes.Equal(has, data) {
-			c.again = c.again[i+1:]
-			return true
-		}
-	}
-	return false
-}
-
 // resume continues a call of another bridge, where the upstream offers that.
 func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 	if c.cursor().ID == "" {
@@ -238,4 +224,25 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 		err = r.follow(ctx, p, c, client, resp)
 	}
 	r.finish(c, client, err)
+}
+
+// takeOverCall returns the session of a call that another bridge has begun.
+func (s *Service) takeOverCall(rec session.Record, meta metadata) *clientSession {
+	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, nil)
+	h.onDemand = &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
+	of := meta.MCP.Call
+	u := &stateless{session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
+	if of.Token == nil {
+		u.request.Meta = nil
+	}
+	if meta.MCP.ProtocolVersion != mcp.Modern {
+		u.to = &translated{session: h, request: u.request, server: translate.Server{Info: of.Server}, turned: make(chan struct{})}
+		u.to.up = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+		if s.command != nil {
+			u.to.up = &stdio{service: s} // its process has ended with the bridge before
+		}
+		h.receives(u.to)
+	}
+	h.up = u
+	return h
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -54,6 +55,7 @@ type clientSession struct {
 	standalone *call       // nil until listen
 	client     http.Header // of the newest call
 	ending     bool
+	outside    receiver // gets what is about no call, in place of the client; nil for none
 }
 
 func newClientSession(s *Service, name, life, owner string, up mcpServer) *clientSession {
@@ -269,7 +271,7 @@ func (h *clientSession) listen(from cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
-		h.standalone = newStandalone(h)
+		h.standalone = newStandalone(h, h.outside)
 		h.standalone.at = from
 	}
 	c := h.standalone
@@ -286,6 +288,20 @@ func (h *clientSession) listen(from cursor) <-chan struct{} {
 		c.wasTried()
 	}
 	return c.tried
+}
+
+// receives makes another receiver than the client get what is about no call.
+func (h *clientSession) receives(to receiver) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.outside = to
+}
+
+// receiver returns who gets what is about no call, in place of the client; nil for none.
+func (h *clientSession) receiver() receiver {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.outside
 }
 
 // busy reports whether a call is open.
@@ -316,4 +332,55 @@ func (h *clientSession) streams() []*call {
 		all = append(all, h.standalone)
 	}
 	return all
+}
+
+// answerWithin is how long a request without a session may take to be answered without the log. It
+// is lost with the bridge until then.
+const answerWithin = 250 * time.Millisecond
+
+// onDemand opens the session of one call in the log, when there is something to store: a message
+// that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
+// It is safe for concurrent use.
+type onDemand struct {
+	call    rpc.Call // that began it, without its data
+	content [sha256.Size]byte
+	client  [sha256.Size]byte // the same for the same call of the same client
+
+	mu     sync.Mutex
+	meta   metadata
+	opened bool
+	failed error     // why it cannot be opened
+	asked  time.Time // when an edge asked about the call last
+}
+
+// inLog reports whether the session is in the log.
+func (h *clientSession) inLog() bool {
+	d := h.onDemand
+	if d == nil {
+		return true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened
+}
+
+// hold begins to answer for the session, once.
+func (h *clientSession) hold(ctx context.Context) error {
+	h.mu.Lock()
+	held := h.sub != nil
+	h.mu.Unlock()
+	if held {
+		return nil
+	}
+	if err := h.service.hold(h); err != nil {
+		return err
+	}
+	return h.service.backend.Conn.FlushWithContext(ctx)
+}
+
+// wasAsked notes that an edge has asked about the call.
+func (d *onDemand) wasAsked() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = time.Now()
 }

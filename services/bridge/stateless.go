@@ -2,9 +2,13 @@ package bridge
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"slices"
 	"sync"
+	"time"
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -56,6 +60,7 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 		u.mu.Lock()
 		u.to = t
 		u.mu.Unlock()
+		u.session.receives(t)
 		t.serve(ctx, c)
 	}
 }
@@ -122,4 +127,245 @@ func (d *discovered) take(c *call, m rpc.Message, it item) error {
 func (d *discovered) put(it item) error {
 	_, err := d.call.store(it)
 	return err
+}
+
+// eraFor is how long a bridge believes what revisions its MCP server speaks: one that is upgraded
+// is found out by then.
+const eraFor = 5 * time.Minute
+
+// refusedFor is how long a server that could not be asked is not asked again: those who waited for
+// the answer have it.
+const refusedFor = time.Second
+
+// isModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
+// is known. The answer is the client's when the server cannot be asked.
+func (s *Service) isModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	switch now := time.Now(); {
+	case ctx.Err() != nil:
+		a := upstream.Unreachable(context.Cause(ctx))
+		return false, &a
+	case now.Before(s.era.until):
+		return s.era.modern, nil
+	case now.Before(s.era.refusedUntil):
+		return false, s.era.refused
+	}
+	modern, refused := s.probe(client)
+	if refused != nil {
+		s.era.refused, s.era.refusedUntil = refused, time.Now().Add(refusedFor)
+		return false, refused
+	}
+	if modern != s.era.modern || s.era.until.IsZero() {
+		s.log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
+	}
+	s.era.modern, s.era.until = modern, time.Now().Add(eraFor)
+	return modern, nil
+}
+
+// forgetEra has the MCP server asked again: it did not speak as it should.
+func (s *Service) forgetEra() {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	s.era.until = time.Time{}
+}
+
+// discoverRequest asks what a server speaks.
+func discoverRequest() []byte {
+	return mustMarshal(map[string]any{
+		"jsonrpc": "2.0", "id": "rejoin", "method": mcp.MethodDiscover,
+		"params": map[string]any{"_meta": map[string]any{
+			mcp.MetaVersion: mcp.Modern, mcp.MetaCapabilities: struct{}{}, mcp.MetaClientInfo: map[string]string{"name": "rejoin", "version": "1"},
+		}},
+	})
+}
+
+// probe asks the MCP server for what it speaks, for all who want to know.
+func (s *Service) probe(client http.Header) (bool, *rpc.Answer) {
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
+	defer cancel()
+	if s.command != nil {
+		return false, nil
+	}
+	r := &remote{service: s, endpoint: s.endpoint, modern: true}
+	client = upstream.WithoutRepeated(client)
+	client.Set(mcp.HeaderVersion, mcp.Modern)
+	client.Set(mcp.HeaderMethod, mcp.MethodDiscover)
+	resp, refused := r.post(ctx, client, discoverRequest()) //nolint:bodyclose // Finish closes it
+	if refused != nil {
+		switch {
+		case refused.Status >= http.StatusInternalServerError, refused.Status == http.StatusUnauthorized, refused.Status == http.StatusForbidden, refused.Status == http.StatusTooManyRequests:
+			return false, refused // no evidence
+		default:
+			return false, nil
+		}
+	}
+	m, _, err := s.response(resp, json.RawMessage(`"rejoin"`))
+	upstream.Finish(resp)
+	if err != nil || m.Error != nil {
+		return false, nil
+	}
+	var result struct {
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	err = rpc.Unmarshal(m.Result, &result)
+	return err == nil && slices.Contains(result.SupportedVersions, mcp.Modern), nil
+}
+
+func mustMarshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // what is made of texts and of JSON that was read can be written
+	}
+	return b
+}
+
+// request serves a request that has no session.
+func (s *Service) request(c rpc.Call) rpc.Answer {
+	r, err := mcp.Parse(c.Data)
+	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
+	}
+	content := contentOf(r)
+	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
+	d.call.Data = nil
+	s.orphans.made(d.client)
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
+	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
+	h.onDemand, h.up = d, &stateless{session: h, request: r}
+	h.remember(c.Header)
+	return h.request(c, []json.RawMessage{r.ID})
+}
+
+// connected notes what the next bridge has to know to go on.
+func (d *onDemand) connected(to connected, r mcp.Request, server json.RawMessage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = to.id, to.version
+	d.meta.MCP.Call = &oneCall{r.Method, r.Meta["progressToken"], r.LogLevel, server}
+}
+
+// again continues a call that waits for its client, by the client's repeated request.
+func (h *clientSession) again(c rpc.Call) rpc.Answer {
+	u, ok := h.up.(*stateless)
+	r, err := mcp.Parse(c.Data)
+	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
+		return ended()
+	}
+	if t := u.translation(); t == nil || !t.again(c, r) {
+		return upstream.About(upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message), []json.RawMessage{r.ID})
+	}
+	return h.request(c, []json.RawMessage{r.ID})
+}
+
+// first is called before an event of a call is stored. It answers the client itself where that is
+// all that there will be, and reports so; otherwise it sees to it that the session is in the log,
+// and tells the client to look there. Errors are errClosed.
+func (h *clientSession) first(c *call, it item) (told bool, err error) {
+	d := h.onDemand
+	if d == nil {
+		return false, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if it.final && c.tell(rpc.Answer{Status: mcp.StatusOf(it.data), Data: it.data}) {
+		return true, nil
+	}
+	if c.wasAnswered() {
+		return false, nil // at once, by somebody else
+	}
+	if !d.opened && d.failed == nil {
+		if d.failed = h.open(d); d.failed == nil {
+			d.opened, d.asked = true, time.Now()
+		}
+	}
+	if d.failed != nil {
+		c.tell(upstream.About(asBusy(d.failed), c.ids()))
+		return false, errClosed
+	}
+	c.tell(rpc.Answer{Status: http.StatusAccepted})
+	return false, nil
+}
+
+// open opens the session in the log, and begins to answer for it.
+func (h *clientSession) open(d *onDemand) error {
+	s := h.service
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	defer cancel()
+	data, err := json.Marshal(d.meta)
+	if err != nil {
+		return err
+	}
+	rec := newRecord(d.call, data)
+	rec.Life = h.life
+	leave, err := s.limits.Enter(rec)
+	if err != nil {
+		return errors.Join(errLimit, err)
+	}
+	defer leave()
+	if _, err := s.backend.Sessions.Create(ctx, rec); err != nil {
+		s.log.Warn("a session is not made", "session", h.name, "error", err)
+		return err
+	}
+	return h.hold(ctx)
+}
+
+// errLimit is joined to why a session may not be opened.
+var errLimit = errors.New("too many sessions")
+
+func asBusy(err error) rpc.Answer {
+	if errors.Is(err, errLimit) {
+		a := upstream.Busy(err.Error())
+		a.Status = http.StatusTooManyRequests
+		return a
+	}
+	return upstream.Busy("the session cannot be registered now")
+}
+
+// cancel ends a call that nobody waits for: after --cancel-grace, where the client may come back.
+func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
+	if h.onDemand != nil && h.call(c.Stream) != nil {
+		if c.Resumable {
+			h.run(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
+		} else {
+			h.finish(errEnded)
+		}
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
+// makes it again.
+func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
+	s, d := h.service, h.onDemand
+	again := s.orphans.add(d.client)
+	defer s.orphans.remove(d.client, again)
+	select {
+	case <-h.ctx.Done():
+		return
+	case <-s.after(s.cfg.CancelGrace):
+	case <-again:
+	}
+	d.mu.Lock()
+	asked := d.asked.After(since)
+	d.mu.Unlock()
+	if !asked && h.call(stream) != nil {
+		h.finish(errEnded)
+	}
+}
+
+// orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
+// and the client's connection with it. Edges ask every 10 s.
+const orphanedAfter = 35 * time.Second
+
+// isOrphaned reports whether nobody waits for the session's call any more. since is when edges
+// could be heard again, or zero.
+func (h *clientSession) isOrphaned(now, since time.Time) bool {
+	d := h.onDemand
+	if u, ok := h.up.(*stateless); d == nil || !ok || u.held() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened && now.Sub(d.asked) > orphanedAfter && now.Sub(since) > orphanedAfter
 }

@@ -300,7 +300,7 @@ func (u *stdio) read() {
 				if !u.waitReady() {
 					return
 				}
-				own = newStandalone(u.session)
+				own = newStandalone(u.session, u.session.receiver())
 				for _, data := range early {
 					if u.store(data, own) != nil {
 						return

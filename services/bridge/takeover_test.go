@@ -245,7 +245,7 @@ func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	h := in.session(name)
-	if _, err := newStandalone(h).put(item{data: []byte(note(1))}); err != nil {
+	if _, err := newStandalone(h, nil).put(item{data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {

@@ -3,8 +3,10 @@ package bridge
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -492,4 +494,13 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 	default: // the server has ended the session: the client listens again
 		t.answer(translate.ListenEnd(t.request.ID), nil)
 	}
+}
+
+// contentOf is the same for requests that say the same, but for their answers to the server.
+func contentOf(r mcp.Request) [sha256.Size]byte {
+	params := maps.Clone(r.Params)
+	delete(params, "_meta")
+	delete(params, "inputResponses")
+	delete(params, "requestState")
+	return sha256.Sum256(mustMarshal([]any{r.Method, params}))
 }

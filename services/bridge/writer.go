@@ -149,3 +149,6 @@ func (w *writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error
 	defer cancel()
 	return w.service.backend.Log.Publish(ctx, e)
 }
+
+// reloadBytes bounds a page of what is read.
+const reloadBytes = 4 << 20
