@@ -263,7 +263,7 @@ func (s Server) InputRequired(questions map[string]Question, state string) json.
 	r := map[string]any{"resultType": "input_required", "requestState": state}
 	if len(questions) > 0 {
 		for key, q := range questions {
-			if q.Params == nil { // go-sdk 1.8 takes no request without
+			if q.Params == nil { // go-sdk 1.8 takes no request without; see docs/upstream/0030
 				q.Params = json.RawMessage("{}")
 				questions[key] = q
 			}
