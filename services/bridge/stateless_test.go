@@ -400,10 +400,10 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := asker(t)
 	cfg := testConfig(up.URL)
-	cfg.MaxCalls = 1000
+	cfg.MaxCalls = 100_000
 	s.start(t, cfg)
 	var all sync.WaitGroup
-	for n := range 50 {
+	for n := range 1000 {
 		all.Go(func() {
 			c := statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":"x","arguments":{"n":%d}`, n), asks)
 			c.Owner = []string{"anna", "berta", ""}[n%3]
@@ -423,7 +423,7 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := up.posted("tools/call"); n != 50 {
+	if n := up.posted("tools/call"); n != 1000 {
 		t.Errorf("the tool was called %d times", n)
 	}
 }
