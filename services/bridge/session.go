@@ -208,9 +208,18 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		return a
 	case <-time.After(wait):
 		made.accept()
-		_, _ = h.first(made, item{}) // what fails is told
-		return <-made.reply
 	}
+	if _, err := h.first(made, item{}); err == nil { // else it is told
+		select {
+		case a := <-made.reply:
+			return a
+		case <-time.After(unloggedFor):
+			if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
+				h.finish(errEnded)
+			}
+		}
+	}
+	return <-made.reply
 }
 
 // forget ends what request began. A call that another bridge will go on with stays, to be
@@ -338,6 +347,10 @@ func (h *clientSession) streams() []*call {
 // is lost with the bridge until then.
 const answerWithin = 250 * time.Millisecond
 
+// unloggedFor is how long a call may take that cannot have a session in the log: less than the
+// edge waits.
+const unloggedFor = 30 * time.Second
+
 // onDemand opens the session of one call in the log, when there is something to store: a message
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
@@ -345,6 +358,7 @@ type onDemand struct {
 	call    rpc.Call // that began it, without its data
 	content [sha256.Size]byte
 	client  [sha256.Size]byte // the same for the same call of the same client
+	listens bool              // it is no call, but listens
 
 	mu     sync.Mutex
 	meta   metadata

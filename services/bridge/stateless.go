@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -228,7 +229,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	}
 	content := contentOf(r)
 	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
-	d.call.Data = nil
+	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
@@ -260,7 +261,8 @@ func (h *clientSession) again(c rpc.Call) rpc.Answer {
 
 // first is called before an event of a call is stored. It answers the client itself where that is
 // all that there will be, and reports so; otherwise it sees to it that the session is in the log,
-// and tells the client to look there. Errors are errClosed.
+// and tells the client to look there. Where there are too many sessions, what is not the response is
+// left out. Errors are errClosed.
 func (h *clientSession) first(c *call, it item) (told bool, err error) {
 	d := h.onDemand
 	if d == nil {
@@ -278,6 +280,9 @@ func (h *clientSession) first(c *call, it item) (told bool, err error) {
 		if d.failed = h.open(d); d.failed == nil {
 			d.opened, d.asked = true, time.Now()
 		}
+	}
+	if errors.Is(d.failed, errLimit) && !d.listens {
+		return true, nil // the response is the answer, if it comes in time
 	}
 	if d.failed != nil {
 		c.tell(upstream.About(asBusy(d.failed), c.ids()))
@@ -299,7 +304,12 @@ func (h *clientSession) open(d *onDemand) error {
 	rec := newRecord(d.call, data)
 	rec.Life = h.life
 	leave, err := s.limits.Enter(rec)
+	if err == nil && s.limits.Share() > callsShare {
+		leave()
+		err = errShare
+	}
 	if err != nil {
+		s.troubles.Note(s.life, "calls", "calls are not in the log, and are lost with their connections: there are too many sessions (--max-sessions)", slog.Any("error", err))
 		return errors.Join(errLimit, err)
 	}
 	defer leave()
@@ -309,6 +319,13 @@ func (h *clientSession) open(d *onDemand) error {
 	}
 	return h.hold(ctx)
 }
+
+// callsShare is how much of the sessions that there may be calls without sessions may take: a closed
+// session counts until its name is free again, and clients with sessions need room, too.
+const callsShare = 0.5
+
+// errShare is why the session of a call may not be opened before there are as many as there may be.
+var errShare = errors.New("calls take no more than half of the sessions")
 
 // errLimit is joined to why a session may not be opened.
 var errLimit = errors.New("too many sessions")

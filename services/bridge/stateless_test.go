@@ -147,6 +147,34 @@ func TestStateless_CallWithProgress(t *testing.T) {
 	}
 }
 
+// Where calls have taken their share of the sessions, a call goes on without the log, and what comes
+// before its response is left out.
+func TestStateless_TooManySessions(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newEarlier(t)
+	cfg := testConfig(up.URL)
+	cfg.Sessions.MaxSessions = 3
+	s.start(t, cfg)
+	s.open(t)
+	s.open(t)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	if a := s.do(t, c); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"content":[]`) {
+		t.Errorf("%d %s", a.Status, a.Data)
+	}
+	if s.isKnown(t, c.Session) {
+		t.Error("the session is in the log")
+	}
+	if a := s.do(t, statelessCall(t, "2", mcp.MethodListen, `"notifications":{}`, "")); a.Status != http.StatusTooManyRequests || !strings.Contains(string(a.Data), `"id":2`) {
+		t.Errorf("who listens is answered %d %s", a.Status, a.Data)
+	}
+	s.open(t) // there is room for a client with a session
+}
+
 // A client that goes cancels its call: the connection to a server of its revision ends, and another
 // server is told.
 func TestStateless_ClientGoes(t *testing.T) {
