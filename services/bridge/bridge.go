@@ -50,9 +50,10 @@ type Service struct {
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
-	doubtAfter  time.Duration                        // [doubtAfter], but for tests
-	unusedAfter time.Duration                        // [unusedAfter], but for tests
-	after       func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
+	doubtAfter   time.Duration                        // [doubtAfter], but for tests
+	unusedAfter  time.Duration                        // [unusedAfter], but for tests
+	answerWithin time.Duration                        // [answerWithin], but for tests
+	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	limits *session.Limits
 

@@ -114,6 +114,7 @@ func (s *system) start(t testing.TB, cfg Config) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	service.answerWithin = wait // whatever the machine does: what is answered at once is
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx) }()

@@ -201,7 +201,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	}
 	wait := h.service.cfg.AcceptAfter
 	if h.onDemand != nil {
-		wait = answerWithin
+		wait = h.service.answerWithin
 	}
 	select {
 	case a := <-made.reply:

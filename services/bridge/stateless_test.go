@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -453,6 +454,27 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 	all.Wait()
 	if n := up.posted("tools/call"); n != 1000 {
 		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+// An answer that the server did not get is sent again: the server waits for it.
+func TestTranslated_ServerIsAwayForAnAnswer(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := asker(t)
+	take := up.on[""]
+	var tries atomic.Int64
+	up.handle("", func(w *writing, r *http.Request, m rpc.Message) {
+		if tries.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		take(w, r, m)
+	})
+	s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
+	first, _ := s.ask(t, c)
+	second, _ := s.ask(t, repeated(t, c, "2", first, `{"action":"accept"}`))
+	if second.Result.ResultType != "input_required" || tries.Load() != 2 {
+		t.Errorf("after %d tries: %+v", tries.Load(), second)
 	}
 }
 

@@ -330,11 +330,19 @@ func (t *translated) reply(q question, result json.RawMessage) {
 	t.session.run(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
 }
 
-// send sends a message to the server.
+// send sends a response to the server, again when it cannot be reached: the server waits for it, and
+// takes it once.
 func (t *translated) send(data []byte) {
 	ctx, cancel := context.WithTimeout(t.session.ctx, t.session.service.cfg.OpenTimeout)
 	defer cancel()
-	if a := t.up.send(ctx, t.client, data); a.Status != http.StatusAccepted {
+	var a rpc.Answer
+	err := retry(ctx, func() error {
+		if a = t.up.send(ctx, t.client, data); a.Status >= http.StatusInternalServerError {
+			return upstream.ErrUnanswered
+		}
+		return nil
+	})
+	if err != nil || a.Status != http.StatusAccepted {
 		t.session.service.log.Warn("the MCP server did not take what its client answered", "session", t.session.name, "status", a.Status)
 	}
 }

@@ -2,14 +2,18 @@ package edge
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -276,4 +280,311 @@ func TestModern_ResumeOfAnother(t *testing.T) {
 		t.Errorf("another user: %d %s", a.StatusCode, a.body)
 	}
 	u.follow(u.do(http.MethodGet, "", append(alice, "Last-Event-ID", id)...)).primed()
+}
+
+// modernError is a JSON-RPC error that a client received.
+type modernError struct {
+	ID    json.RawMessage
+	Error struct {
+		Code int
+		Data struct {
+			Supported []string
+			Requested string
+		}
+	}
+}
+
+// expectRefused fails the test unless the edge refuses a request without asking a bridge.
+
+func (u *mcpUser) expectRefused(b *bridge, body, id string, status, code int, headers ...string) {
+	u.t.Helper()
+	var e modernError
+	a := u.read(u.post(body, headers...))
+	if err := json.Unmarshal([]byte(a.body), &e); err != nil || a.StatusCode != status || e.Error.Code != code || string(e.ID) != id {
+		u.t.Errorf("%d %s, want %d, code %d and ID %s", a.StatusCode, a.body, status, code, id)
+	}
+	if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Mcp-Session-Id") != "" {
+		u.t.Errorf("the header is %v", a.Header)
+	}
+	if n := len(b.sent(rpc.Request)) + len(b.sent(rpc.Open)) + len(b.sent(rpc.Post)); n != 0 {
+		u.t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+func TestModern_EncodedName(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	for _, name := range []string{"x", "ü", " x", "=?base64?x?="} {
+		encoded := mcp.Encode(name)
+		a := u.read(u.post(statelessBody("7", "tools/call", fmt.Sprintf(`"name":%q,`, name)), "Mcp-Name", encoded))
+		if a.StatusCode != http.StatusOK {
+			t.Errorf("%q as %q: %d %s", name, encoded, a.StatusCode, a.body)
+			continue
+		}
+		calls := b.sent(rpc.Request)
+		if got := calls[len(calls)-1].Header.Get("Mcp-Name"); got != encoded {
+			t.Errorf("the bridge got the name %q, want %q", got, encoded)
+		}
+	}
+}
+
+func TestModern_InvalidParams(t *testing.T) {
+	const (
+		version      = `"io.modelcontextprotocol/protocolVersion":"2026-07-28"`
+		capabilities = `"io.modelcontextprotocol/clientCapabilities":{}`
+	)
+	b, u := newModern(t, nil)
+	for name, params := range map[string]string{
+		"no _meta":                     `{"name":"x"}`,
+		"_meta is null":                `{"name":"x","_meta":null}`,
+		"_meta is no object":           `{"name":"x","_meta":[]}`,
+		"_meta without version":        `{"name":"x","_meta":{` + capabilities + `}}`,
+		"version is no string":         `{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":1,` + capabilities + `}}`,
+		"_meta without capabilities":   `{"name":"x","_meta":{` + version + `}}`,
+		"capabilities are null":        `{"name":"x","_meta":{` + version + `,"io.modelcontextprotocol/clientCapabilities":null}}`,
+		"capabilities are no object":   `{"name":"x","_meta":{` + version + `,"io.modelcontextprotocol/clientCapabilities":[]}}`,
+		"client information is a text": `{"name":"x","_meta":{` + version + `,` + capabilities + `,"io.modelcontextprotocol/clientInfo":"c"}}`,
+		"log level is no string":       `{"name":"x","_meta":{` + version + `,` + capabilities + `,"io.modelcontextprotocol/logLevel":1}}`,
+		"no name":                      `{"_meta":{` + version + `,` + capabilities + `}}`,
+		"name is no string":            `{"name":1,"_meta":{` + version + `,` + capabilities + `}}`,
+		"version in other case":        `{"name":"x","_meta":{"io.modelcontextprotocol/ProtocolVersion":"2026-07-28",` + capabilities + `}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &mcpUser{t: t, url: u.url, version: u.version, headers: u.headers}
+			u.expectRefused(b, `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":`+params+`}`, `"a"`, http.StatusBadRequest, rpc.CodeInvalidParams)
+		})
+	}
+}
+
+func TestModern_NoRequest(t *testing.T) {
+	b, u := newModern(t, nil)
+	for name, tt := range map[string]struct {
+		body   string
+		status int
+	}{
+		"notification":            {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, http.StatusAccepted},
+		"notification with _meta": {strings.Replace(statelessTool, `"id":7,`, "", 1), http.StatusAccepted},
+		"result":                  {result("1"), http.StatusBadRequest},
+		"error":                   {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
+		"batch":                   {"[" + statelessTool + "]", http.StatusBadRequest},
+		"no JSON":                 {`{"jsonrpc":`, http.StatusBadRequest},
+	} {
+		a := u.read(u.post(tt.body))
+		if a.StatusCode != tt.status || (a.body == "") != (tt.status == http.StatusAccepted) {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+	}
+	if n := len(b.sent(rpc.Request)) + len(b.sent(rpc.Post)) + len(b.sent(rpc.Cancel)); n != 0 {
+		t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+func TestModern_ErrorStatus(t *testing.T) {
+	b, u := newModern(t, nil)
+	for _, tt := range []struct{ status, code int }{
+		{http.StatusBadRequest, mcp.CodeMissingCapability},
+		{http.StatusBadRequest, rpc.CodeInvalidParams},
+		{http.StatusUnauthorized, rpc.CodeInvalid},
+		{http.StatusNotFound, rpc.CodeMethodNotFound},
+		{http.StatusServiceUnavailable, rpc.CodeInternal},
+	} {
+		data := rpc.ErrorMessage(json.RawMessage("7"), tt.code, "no", nil)
+		b.request = func(rpc.Call) rpc.Answer {
+			return rpc.Answer{Status: tt.status, Data: data, Header: http.Header{"Www-Authenticate": {"Bearer x"}, "Mcp-Session-Id": {"forged"}}}
+		}
+		for _, accept := range []string{"application/json, text/event-stream", "text/event-stream, application/json"} {
+			a := u.read(u.post(statelessTool, "Accept", accept))
+			if a.StatusCode != tt.status || a.body != string(data) || a.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("%d with %s: %d %v %s", tt.status, accept, a.StatusCode, a.Header, a.body)
+			}
+			if a.Header.Get("WWW-Authenticate") != "Bearer x" || a.Header.Get("Mcp-Session-Id") != "" {
+				t.Errorf("%d: the header is %v", tt.status, a.Header)
+			}
+		}
+	}
+}
+
+func TestModern_StoredBeforeAnswer(t *testing.T) {
+	failed := `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`
+	for name, tt := range map[string]struct {
+		method, accept string
+		messages       []string
+		status         int
+		media, body    string
+	}{
+		"stream method":           {"x/stream", "", []string{result("7")}, 200, "text/event-stream", "data: " + result("7") + "\n\n"},
+		"response":                {"x/y", "", []string{result("7")}, 200, "application/json", result("7")},
+		"error":                   {"x/y", "", []string{failed}, 404, "application/json", failed},
+		"messages before":         {"x/y", "", []string{progress(1), result("7")}, 200, "text/event-stream", "data: " + progress(1) + "\n\ndata: " + result("7") + "\n\n"},
+		"client prefers a stream": {"x/y", "text/event-stream, application/json", []string{result("7")}, 200, "text/event-stream", "data: " + result("7") + "\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, u := newModern(t, func(c *Config) { c.MCPStreamMethods = []string{"x/stream"} })
+			b.accepts()
+			open := b.request
+			b.request = func(c rpc.Call) rpc.Answer {
+				answer := open(c)
+				b.say(c.Session, c.Stream, true, tt.messages...)
+				return answer
+			}
+			headers := []string{"Mcp-Method", tt.method}
+			if tt.accept != "" {
+				headers = append(headers, "Accept", tt.accept)
+			}
+			a := u.read(u.post(statelessBody("7", tt.method, ""), headers...))
+			if a.StatusCode != tt.status || a.Header.Get("Content-Type") != tt.media || a.body != tt.body || a.Header.Get("Mcp-Session-Id") != "" {
+				t.Errorf("%d %v %q", a.StatusCode, a.Header, a.body)
+			}
+			if n := len(b.sent(rpc.Cancel)); n != 0 {
+				t.Errorf("the call was cancelled %d times", n)
+			}
+		})
+	}
+}
+
+func TestModern_Listen(t *testing.T) {
+	b, u := newModern(t, func(c *Config) { c.Heartbeat = time.Hour })
+	calls := b.accepts()
+	replies := make(chan reply, 1)
+	go func() { replies <- u.post(statelessBody("7", mcp.MethodListen, ""), "Mcp-Method", mcp.MethodListen) }()
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	c := u.follow(waittest.Receive(t, "the stream begins", replies))
+	changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	b.say(call.Session, call.Stream, false, changed)
+	c.says(changed)
+	c.close()
+	waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
+}
+
+func TestModern_NotCancelledAfterResponse(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	calls := b.accepts()
+	s, _ := f.mcpService(nil)
+	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	b.say(call.Session, call.Stream, true, progress(1), result("7"))
+	c.says(progress(1), result("7"))
+	c.over()
+	// The worker counts the end after it has begun the cancellation, which has the bridge's answer.
+	waittest.Until(t, "the stream has ended", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("ended")) == 1 })
+	s.attached.work.Wait()
+	if n := len(b.sent(rpc.Cancel)); n != 0 {
+		t.Errorf("the call was cancelled %d times", n)
+	}
+}
+
+func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
+	for _, method := range []string{"tools/call", "tools/list"} {
+		t.Run(method, func(t *testing.T) {
+			b, u := newModern(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+			calls, closed := b.accepts(), make(chan struct{})
+			open := b.request
+			b.request = func(c rpc.Call) rpc.Answer {
+				answer := open(c)
+				<-closed
+				return answer
+			}
+			conn, err := net.Dial("tcp", strings.TrimPrefix(u.url, "http://")) //nolint:noctx // to loopback
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := statelessBody("7", method, `"name":"x",`)
+			_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"+
+				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Modern, method, len(body), body)
+			call := waittest.Receive(t, "the bridge has the request", calls)
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			close(closed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) > 0 })
+			if got := b.sent(rpc.Cancel); len(got) != 1 || got[0].Session != call.Session || got[0].Stream != call.Stream {
+				t.Errorf("the bridge received %+v", got)
+			}
+		})
+	}
+}
+
+func TestModern_MalformedState(t *testing.T) {
+	b, u := newModern(t, nil)
+	id := uuid.NewString()
+	for _, state := range []string{
+		"rejoin.", "rejoin.x", "rejoin.x.abc.1", "rejoin." + id, "rejoin." + id + ".", "rejoin." + id + ".abc", "rejoin." + id + ".abc.",
+		"rejoin." + id + "..1", "rejoin." + id + ".a b.1", "rejoin." + id + ".*.1", "rejoin.urn:uuid:" + id + ".abc.1", "rejoin.*.abc.1",
+	} {
+		body := statelessBody(`"a"`, "tools/call", fmt.Sprintf(`"name":"x","requestState":%q,`, state))
+		t.Run(state, func(t *testing.T) {
+			u := &mcpUser{t: t, url: u.url, version: u.version, headers: u.headers}
+			u.expectRefused(b, body, `"a"`, http.StatusBadRequest, rpc.CodeInvalidParams)
+		})
+	}
+}
+
+func TestModern_StateOfServer(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	for _, state := range []string{`""`, `"x"`, `"rejoin"`, `"Rejoin.x"`, `" rejoin.x"`, "null", "7", `{"a":"rejoin.x"}`} {
+		body := statelessBody("7", "tools/call", `"name":"x","requestState":`+state+`,`)
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", state, a.StatusCode, a.body)
+			continue
+		}
+		calls := b.sent(rpc.Request)
+		if c := calls[len(calls)-1]; c.Held || uuid.Validate(c.Session) != nil || string(c.Data) != body {
+			t.Errorf("%s: the bridge got %+v", state, c)
+		}
+	}
+}
+
+func TestModern_InsufficientToken(t *testing.T) {
+	b, u := newModern(t, guarded(t))
+	reading := authtest.Token(t, "alice", func(token *auth.Token) { token.Subscribe = []auth.Pattern{auth.All} })
+	for name, tt := range map[string]struct {
+		headers []string
+		status  int
+	}{
+		"no token":       {nil, http.StatusUnauthorized},
+		"invalid token":  {bearer("x"), http.StatusUnauthorized},
+		"one session":    {bearer(authtest.Of(t, "alice", "s")), http.StatusForbidden},
+		"subscribe only": {bearer(reading), http.StatusForbidden},
+	} {
+		for _, method := range []string{http.MethodPost, http.MethodGet} {
+			body := ""
+			if method == http.MethodPost {
+				body = statelessTool
+			}
+			status := tt.status
+			if method == http.MethodGet && status == http.StatusForbidden {
+				status = http.StatusMethodNotAllowed // it names no session that the token could lack
+			}
+			if a := u.read(u.do(method, body, tt.headers...)); a.StatusCode != status || (status != http.StatusMethodNotAllowed) != (a.Header.Get("WWW-Authenticate") != "") {
+				t.Errorf("%s: %s: %d %v %s", name, method, a.StatusCode, a.Header, a.body)
+			}
+		}
+	}
+	if n := len(b.sent(rpc.Request)); n != 0 {
+		t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+func TestModern_ResumeAfterStoredResponse(t *testing.T) {
+	b, u := newModern(t, resumable)
+	b.accepts()
+	open := b.request
+	b.request = func(c rpc.Call) rpc.Answer {
+		answer := open(c)
+		b.say(c.Session, c.Stream, true, result("7"))
+		return answer
+	}
+	c := u.follow(u.post(statelessTool))
+	c.primed()
+	last := c.says(result("7"))
+	c.over()
+	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
+		t.Errorf("%s: %d %s", last, a.StatusCode, a.body)
+	}
 }

@@ -286,8 +286,13 @@ func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
 	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
 	step := st.Settle(st.Step)
 	s.streams.CountTold(st.Reader, step, len(step.Items), st.Request)
+	var room []byte
 	for i := range step.Items {
-		body = append(body, step.Items[i].Frame...)
+		if st.Rewrites() {
+			body, room = st.Event(body, room, &step.Items[i])
+		} else {
+			body = append(body, step.Items[i].Frame...)
+		}
 	}
 	body = append(body, st.Closing(step)...)
 	eventStream(&c.Response().Header)

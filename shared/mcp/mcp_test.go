@@ -87,17 +87,18 @@ func TestCheck_HeaderRepeatsTheBody(t *testing.T) {
 		header       map[string]string // changes
 		code, status int
 	}{
-		"all":                {code: 0},
-		"plain name":         {header: map[string]string{mcp.HeaderName: "caf\u00e9"}, code: 0},
-		"no version":         {header: map[string]string{mcp.HeaderVersion: ""}, code: -32020, status: 400},
-		"another version":    {header: map[string]string{mcp.HeaderVersion: "2025-11-25"}, code: -32020, status: 400},
-		"no method":          {header: map[string]string{mcp.HeaderMethod: ""}, code: -32020, status: 400},
-		"another method":     {header: map[string]string{mcp.HeaderMethod: "TOOLS/call"}, code: -32020, status: 400},
-		"no name":            {header: map[string]string{mcp.HeaderName: ""}, code: -32020, status: 400},
-		"another name":       {header: map[string]string{mcp.HeaderName: "cafe"}, code: -32020, status: 400},
-		"no Base64":          {header: map[string]string{mcp.HeaderName: "=?base64?!?="}, code: -32020, status: 400},
-		"an unknown version": {body: strings.Replace(whole, "2026-07-28", "v9", 1), header: map[string]string{mcp.HeaderVersion: "v9"}, code: -32022, status: 400},
-		"a removed method":   {body: strings.Replace(whole, "tools/call", "ping", 1), header: map[string]string{mcp.HeaderMethod: "ping"}, code: -32601, status: 404},
+		"all":                   {code: 0},
+		"plain name":            {header: map[string]string{mcp.HeaderName: "caf\u00e9"}, code: 0},
+		"no version":            {header: map[string]string{mcp.HeaderVersion: ""}, code: -32020, status: 400},
+		"another version":       {header: map[string]string{mcp.HeaderVersion: "2025-11-25"}, code: -32020, status: 400},
+		"no method":             {header: map[string]string{mcp.HeaderMethod: ""}, code: -32020, status: 400},
+		"another method":        {header: map[string]string{mcp.HeaderMethod: "TOOLS/call"}, code: -32020, status: 400},
+		"no name":               {header: map[string]string{mcp.HeaderName: ""}, code: -32020, status: 400},
+		"another name":          {header: map[string]string{mcp.HeaderName: "cafe"}, code: -32020, status: 400},
+		"no Base64":             {header: map[string]string{mcp.HeaderName: "=?base64?!?="}, code: -32020, status: 400},
+		"an unknown version":    {body: strings.Replace(whole, "2026-07-28", "v9", 1), header: map[string]string{mcp.HeaderVersion: "v9"}, code: -32022, status: 400},
+		"a version of sessions": {body: strings.Replace(whole, "2026-07-28", "2025-11-25", 1), header: map[string]string{mcp.HeaderVersion: "2025-11-25"}, code: -32022, status: 400},
+		"a removed method":      {body: strings.Replace(whole, "tools/call", "ping", 1), header: map[string]string{mcp.HeaderMethod: "ping"}, code: -32601, status: 404},
 	} {
 		if tt.body == "" {
 			tt.body = whole
@@ -122,7 +123,11 @@ func TestCheck_HeaderRepeatsTheBody(t *testing.T) {
 		if codeOf(t, err) != tt.code || !errors.As(err, &e) || e.Status != tt.status {
 			t.Errorf("%s: %v", name, err)
 		}
-		if want := map[string]any{"supported": mcp.Revisions, "requested": "v9"}; tt.code == -32022 && !reflect.DeepEqual(e.Data, want) {
+		want := map[string]any{"supported": mcp.Revisions, "requested": "v9"}
+		if r.Version == "2025-11-25" {
+			want = map[string]any{"supported": []string{mcp.Modern}, "requested": "2025-11-25"}
+		}
+		if tt.code == -32022 && !reflect.DeepEqual(e.Data, want) {
 			t.Errorf("%s: the data is %v", name, e.Data)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"rejoin/shared/rpc"
@@ -85,11 +86,16 @@ func mismatch(format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: CodeHeaderMismatch, Message: "Header mismatch: " + fmt.Sprintf(format, args...)}
 }
 
-// Unsupported is the answer to a request of a revision that Rejoin does not speak.
+// Unsupported is the answer to a request of a revision that Rejoin does not speak, or not without a
+// session.
 func Unsupported(requested string) *Error {
+	supported := Revisions
+	if slices.Contains(Legacy, requested) {
+		supported = []string{Modern} // who asked for it in the same way again would be refused again
+	}
 	return &Error{
 		Status: http.StatusBadRequest, Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
-		Data: map[string]any{"supported": Revisions, "requested": requested},
+		Data: map[string]any{"supported": supported, "requested": requested},
 	}
 }
 

@@ -35,8 +35,8 @@ func ParseClient(m rpc.Message) Client {
 }
 
 func isObject(value json.RawMessage) bool {
-	var members Object
-	return rpc.Unmarshal(value, &members) == nil && members != nil
+	_, ok := read(value)
+	return ok
 }
 
 // Askable reports whether the client declared anything that a server may ask.
@@ -65,12 +65,12 @@ func (c Client) meta(level string) Object {
 
 // Later returns a request as a server without sessions takes it. more are parameters to add.
 func (c Client) Later(m rpc.Message, level string, more Object) []byte {
-	params := Object{}
-	if len(m.Params) > 0 && rpc.Unmarshal(m.Params, &params) != nil || params == nil {
+	params, ok := read(m.Params)
+	if !ok {
 		params = Object{}
 	}
-	meta := Object{}
-	if params["_meta"] != nil && rpc.Unmarshal(params["_meta"], &meta) != nil || meta == nil {
+	meta, ok := metaOf(params)
+	if !ok {
 		meta = Object{}
 	}
 	maps.Copy(meta, c.meta(level))
@@ -134,7 +134,7 @@ func ParseRequired(result json.RawMessage) (r Required, asks bool, err error) {
 	default:
 		return r, false, ErrResult // nobody has declared that extension
 	}
-	if len(m.Questions) == 0 && m.State == nil {
+	if m.State = some(m.State); len(m.Questions) == 0 && m.State == nil {
 		return r, true, ErrResult
 	}
 	return Required{m.Questions, m.State}, true, nil
@@ -154,8 +154,8 @@ func (r Required) Again(answers Object) Object {
 
 // Earlier returns a complete result as a client of an earlier revision has it.
 func Earlier(method string, result json.RawMessage) json.RawMessage {
-	r := Object{}
-	if rpc.Unmarshal(result, &r) != nil || r == nil {
+	r, ok := read(result)
+	if !ok {
 		return result
 	}
 	delete(r, "resultType")
@@ -171,14 +171,15 @@ func Earlier(method string, result json.RawMessage) json.RawMessage {
 
 // EarlierNotification returns a notification without the name of a subscription.
 func EarlierNotification(m rpc.Message) []byte {
-	params, meta := Object{}, Object{}
-	if rpc.Unmarshal(m.Params, &params) != nil || params["_meta"] == nil || rpc.Unmarshal(params["_meta"], &meta) != nil {
-		return Message(map[string]any{"method": *m.Method, "params": params})
+	params, ok := read(m.Params)
+	if !ok {
+		params = Object{}
 	}
-	delete(meta, mcp.MetaSubscription)
-	delete(params, "_meta")
-	if len(meta) > 0 {
-		params["_meta"] = object(meta)
+	if meta, ok := metaOf(params); ok {
+		delete(meta, mcp.MetaSubscription)
+		if delete(params, "_meta"); len(meta) > 0 {
+			params["_meta"] = object(meta)
+		}
 	}
 	return Message(map[string]any{"method": *m.Method, "params": params})
 }

@@ -19,6 +19,27 @@ type Object = map[string]json.RawMessage
 // ErrResult is returned for what a server may not answer.
 var ErrResult = errors.New("the MCP server's answer is not what its revision has")
 
+// read reads an object; null is none.
+func read(value json.RawMessage) (o Object, ok bool) {
+	return o, rpc.Unmarshal(value, &o) == nil && o != nil
+}
+
+// some returns a value, or nil for null.
+func some(value json.RawMessage) json.RawMessage {
+	if string(value) == "null" {
+		return nil
+	}
+	return value
+}
+
+// metaOf reads the _meta of a result or of parameters, which may have none.
+func metaOf(of Object) (meta Object, ok bool) {
+	if some(of["_meta"]) == nil {
+		return Object{}, true
+	}
+	return read(of["_meta"])
+}
+
 // Server is what a server said in response to initialize.
 type Server struct {
 	Version      string
@@ -38,7 +59,7 @@ func ParseServer(result json.RawMessage) (s Server, err error) {
 	if err := rpc.Unmarshal(result, &r); err != nil || r.ProtocolVersion == "" {
 		return s, ErrResult
 	}
-	return Server{r.ProtocolVersion, r.ServerInfo, r.Capabilities, r.Instructions}, nil
+	return Server{r.ProtocolVersion, some(r.ServerInfo), r.Capabilities, some(r.Instructions)}, nil
 }
 
 // Can reports whether the server declared a capability, or a member of it that is true.
@@ -132,25 +153,25 @@ var cacheable = map[string]bool{
 // Result returns a result of a server of an earlier revision as a client has it: complete, with the
 // server's name, and, since the server said nothing of it, not to be kept.
 func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, error) {
-	r := Object{}
-	if rpc.Unmarshal(result, &r) != nil || r == nil {
+	r, ok := read(result)
+	if !ok {
 		return nil, ErrResult
 	}
 	r["resultType"] = quoted("complete")
 	if cacheable[method] {
 		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), quoted("private")
 	}
-	meta := Object{}
-	if r["_meta"] != nil && rpc.Unmarshal(r["_meta"], &meta) != nil {
+	meta, ok := metaOf(r)
+	if !ok {
 		return nil, ErrResult
 	}
 	if s.Info != nil {
 		meta[mcp.MetaServerInfo] = s.Info
 	}
-	if len(meta) > 0 {
+	if delete(r, "_meta"); len(meta) > 0 {
 		r["_meta"] = object(meta)
 	}
-	if method == "tools/list" {
+	if method == "tools/list" && r["tools"] != nil {
 		r["tools"] = withoutExecution(r["tools"])
 	}
 	return object(r), nil
@@ -262,13 +283,14 @@ func Askable(r mcp.Request) map[string]bool {
 func (s Server) InputRequired(questions map[string]Question, state string) json.RawMessage {
 	r := map[string]any{"resultType": "input_required", "requestState": state}
 	if len(questions) > 0 {
+		whole := map[string]Question{}
 		for key, q := range questions {
-			if q.Params == nil { // go-sdk 1.8 takes no request without; see docs/upstream/0030
+			if q.Params = some(q.Params); q.Params == nil { // go-sdk 1.8 takes no request without; see docs/upstream/0030
 				q.Params = json.RawMessage("{}")
-				questions[key] = q
 			}
+			whole[key] = q
 		}
-		r["inputRequests"] = questions
+		r["inputRequests"] = whole
 	}
 	if s.Info != nil {
 		r["_meta"] = Object{mcp.MetaServerInfo: s.Info}
@@ -283,8 +305,8 @@ func (s Server) InputRequired(questions map[string]Question, state string) json.
 // Progress returns a progress notification with the token of the client, or nil when it gave none.
 func Progress(m rpc.Message, r mcp.Request) []byte {
 	token := r.Meta["progressToken"]
-	params := Object{}
-	if token == nil || rpc.Unmarshal(m.Params, &params) != nil {
+	params, ok := read(m.Params)
+	if token == nil || !ok {
 		return nil
 	}
 	params["progressToken"] = token
@@ -297,12 +319,15 @@ func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
 	if m.Method == nil || !f.wants(m) {
 		return nil
 	}
-	params := Object{}
-	if len(m.Params) > 0 && rpc.Unmarshal(m.Params, &params) != nil {
+	params, ok := Object{}, true
+	if some(m.Params) != nil {
+		params, ok = read(m.Params)
+	}
+	if !ok {
 		return nil
 	}
-	meta := Object{}
-	if params["_meta"] != nil && rpc.Unmarshal(params["_meta"], &meta) != nil {
+	meta, ok := metaOf(params)
+	if !ok {
 		return nil
 	}
 	meta[mcp.MetaSubscription] = id
@@ -375,8 +400,8 @@ func ListenEnd(id json.RawMessage) json.RawMessage {
 
 // WithID returns a response with another ID.
 func WithID(response []byte, id json.RawMessage) []byte {
-	var m Object
-	if rpc.Unmarshal(response, &m) != nil {
+	m, ok := read(response)
+	if !ok {
 		return response
 	}
 	m["id"] = id

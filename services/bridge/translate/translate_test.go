@@ -61,6 +61,8 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 	for _, tt := range []struct{ method, result, want string }{
 		{"tools/call", `{"content":[]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"content":[],"resultType":"complete"}`},
 		{"tools/call", `{"_meta":{"a":1}}`, `{"_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
+		{"tools/call", `{"_meta":null}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
+		{"tools/list", `{}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","ttlMs":0}`},
 		{"tools/list", `{"tools":[{"name":"x","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"x"}],"ttlMs":0}`},
 	} {
 		got, err := server.Result(tt.method, json.RawMessage(tt.result))
@@ -91,6 +93,9 @@ func TestDiscover_OfEarlierServer(t *testing.T) {
 func TestParseServer_Result(t *testing.T) {
 	s, err := translate.ParseServer(json.RawMessage(`{"protocolVersion":"2025-06-18","serverInfo":{"name":"a"},"capabilities":{"tools":{"listChanged":true}},"instructions":"x"}`))
 	if err != nil || s.Version != "2025-06-18" || !s.Can("tools", "listChanged") || !s.Can("tools", "") || s.Can("prompts", "") || s.Can("tools", "other") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s, err := translate.ParseServer(json.RawMessage(`{"protocolVersion":"2025-06-18","serverInfo":null,"capabilities":null,"instructions":null}`)); err != nil || s.Info != nil || s.Instructions != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, result := range []string{`{}`, `[]`, `{"protocolVersion":1}`} {
@@ -151,6 +156,11 @@ func TestListened_WhatWasAskedFor(t *testing.T) {
 	} {
 		same(t, text, translate.Listened(message(t, text), honoured, r.ID), want)
 	}
+	for _, params := range []string{`{}`, `{"_meta":null}`} {
+		m := message(t, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":`+params+`}`)
+		same(t, params, translate.Listened(m, honoured, r.ID), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}`)
+		same(t, params, translate.EarlierNotification(m), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}`)
+	}
 	updated := message(t, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/y","_meta":{"a":1}}}`)
 	same(t, "an update", translate.Listened(updated, f, r.ID), `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"a":1,"io.modelcontextprotocol/subscriptionId":7},"uri":"x:/y"}}`)
 	same(t, "the end", translate.ListenEnd(r.ID), `{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"resultType":"complete"}`)
@@ -190,12 +200,14 @@ func TestLater_Request(t *testing.T) {
 
 func TestParseRequired_Result(t *testing.T) {
 	for result, want := range map[string]struct{ asks, fails bool }{
-		`{"content":[]}`:                                    {false, false},
-		`{"resultType":"complete"}`:                         {false, false},
-		`{"resultType":"input_required"}`:                   {true, true},
-		`{"resultType":"input_required","requestState":""}`: {true, false},
-		`{"resultType":"task"}`:                             {false, true},
-		`[]`:                                                {false, true},
+		`{"resultType":"input_required","inputRequests":{"a":null}}`: {true, false},
+		`{"content":[]}`:                                      {false, false},
+		`{"resultType":"complete"}`:                           {false, false},
+		`{"resultType":"input_required"}`:                     {true, true},
+		`{"resultType":"input_required","requestState":""}`:   {true, false},
+		`{"resultType":"input_required","requestState":null}`: {true, true},
+		`{"resultType":"task"}`:                               {false, true},
+		`[]`:                                                  {false, true},
 	} {
 		if _, asks, err := translate.ParseRequired(json.RawMessage(result)); asks != want.asks || (err != nil) != want.fails {
 			t.Errorf("%s: %t, %v", result, asks, err)
@@ -225,6 +237,8 @@ func TestHeaders_OfATool(t *testing.T) {
 
 func FuzzResult(f *testing.F) {
 	f.Add("tools/list", `{"tools":[{"execution":1}],"_meta":{}}`)
+	f.Add("tools/call", `{"_meta":null}`)
+	f.Add("tools/list", `null`)
 	f.Add("tools/call", `{"structuredContent":1,"resultType":"input_required","inputRequests":{"a":{"method":"x"}}}`)
 	f.Fuzz(func(t *testing.T, method, result string) {
 		if !json.Valid([]byte(result)) {
