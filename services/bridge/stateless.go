@@ -117,7 +117,7 @@ type discovered struct{ call *call }
 
 func (d *discovered) take(c *call, m rpc.Message, it item) error {
 	var result map[string]json.RawMessage
-	if m.Result != nil && rpc.Unmarshal(m.Result, &result) == nil {
+	if m.Result != nil && rpc.Unmarshal(m.Result, &result) == nil && result != nil {
 		result["supportedVersions"] = mustMarshal(mcp.Revisions)
 		it.data = mustMarshal(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
 	}

@@ -115,6 +115,23 @@ func TestStateless_Error(t *testing.T) {
 	}
 }
 
+// What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
+func TestStateless_Discover(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	s.start(t, testConfig(up.URL))
+	a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", ""))
+	if !strings.Contains(string(a.Data), `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(string(a.Data), `"name":"s"`) {
+		t.Errorf("%d %s", a.Status, a.Data)
+	}
+	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":null}`)
+	})
+	if a := s.do(t, statelessCall(t, "2", mcp.MethodDiscover, "", "")); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":2`) {
+		t.Errorf("null became %d %s", a.Status, a.Data)
+	}
+}
+
 // A call with more than a response has a session of its own in the log, which ends with it.
 func TestStateless_CallWithProgress(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {

@@ -59,8 +59,12 @@ type question struct {
 	key string // as the client knows it
 }
 
-// gatherFor is how long questions are gathered: a server may ask several at once.
-const gatherFor = 20 * time.Millisecond
+const (
+	// gatherFor is how long questions are gathered: a server may ask several at once.
+	gatherFor = 20 * time.Millisecond
+	// maxQuestions is how many a client may have to answer at a time.
+	maxQuestions = 64
+)
 
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
@@ -270,7 +274,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.first == nil || t.over || !t.asks[q.Method] {
+	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions {
 		t.session.run(func() {
 			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
 		})
