@@ -178,10 +178,23 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 func startEverythingServer(t *testing.T, eras string) (url string) {
 	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	log := &procLog{}
 	cmd := exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras) //nolint:noctx // it is killed by the test's cleanup
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Stderr = log
+	startServer(t, cmd)
+	waittest.Until(t, "the server listens", func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return "http://" + addr
+}
+
+// startServer starts an MCP server, which ends with the test.
+func startServer(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	log := &procLog{}
+	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -192,12 +205,4 @@ func startEverythingServer(t *testing.T, eras string) (url string) {
 			t.Logf("the last of the server's log:\n%s", log.tail(20))
 		}
 	})
-	waittest.Until(t, "the server listens", func() bool {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
-	return "http://" + addr
 }

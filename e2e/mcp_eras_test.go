@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,23 +64,11 @@ func TestEras(t *testing.T) {
 func startServerMJS(t *testing.T, packages npmPackages, kind string) (url string) {
 	t.Helper()
 	cmd := exec.Command(packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind) //nolint:noctx // it is killed by the test's cleanup
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log := &procLog{}
-	cmd.Stderr = log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("the last of the server's log:\n%s", log.tail(20))
-		}
-	})
+	startServer(t, cmd)
 	port, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)

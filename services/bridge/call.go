@@ -73,7 +73,7 @@ func newCall(h *clientSession, stream string, ids []json.RawMessage) *call {
 // by who serves the call.
 type receiver interface {
 	// take takes a message, which is no response unless the call waits for it.
-	take(c *call, m rpc.Message, it item) error
+	take(m rpc.Message, it item) error
 	// put takes the error that ends a request.
 	put(it item) error
 }
@@ -91,7 +91,7 @@ func (c *call) tell(a rpc.Answer) bool {
 }
 
 // accept tells the client that the upstream has taken its requests. One without a session is told
-// when there is something for it; see [clientSession.first].
+// when there is something for it; see [clientSession.answerOrOpen].
 func (c *call) accept() {
 	if c.session.onDemand == nil {
 		c.tell(rpc.Answer{Status: http.StatusAccepted})
@@ -117,7 +117,7 @@ func (c *call) ids() []json.RawMessage {
 
 // answered notes that the response to a request is stored.
 func (c *call) answered(id []byte) {
-	c.settled(upstream.IDKey(id))
+	c.answeredKey(upstream.IDKey(id))
 }
 
 // answeredTo is answered for the ID that the client has given.
@@ -128,7 +128,8 @@ func (c *call) answeredTo(id []byte) {
 	c.open = slices.DeleteFunc(c.open, func(r openRequest) bool { return upstream.IDKey(r.id) == key })
 }
 
-func (c *call) settled(key string) {
+// answeredKey is answered for the idKey of what the upstream has.
+func (c *call) answeredKey(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, a := range c.open {
@@ -241,7 +242,7 @@ func (c *call) take(it item) error {
 		return nil
 	}
 	if c.to != nil {
-		if err = c.to.take(c, m, it); err == nil && m.IsResponse() {
+		if err = c.to.take(m, it); err == nil && m.IsResponse() {
 			c.answered(m.ID)
 		}
 		return err
@@ -307,7 +308,7 @@ func (c *call) put(it item) (uint64, error) {
 
 // store stores an event, unless it is answered at once.
 func (c *call) store(it item) (uint64, error) {
-	if told, err := c.session.first(c, it); told || err != nil {
+	if told, err := c.session.answerOrOpen(c, it); told || err != nil {
 		return 0, err
 	}
 	return c.out.put(c.session.service.life, it)
@@ -360,7 +361,7 @@ func (c *call) fail(code int, text, reason string) {
 		if _, err := c.put(item{data: data, final: i == len(open)-1}); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
-		c.settled(r.key)
+		c.answeredKey(r.key)
 	}
 }
 

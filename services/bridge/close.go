@@ -154,8 +154,8 @@ func (s *Service) closeOnce(h *clientSession) error {
 // patrolEvery is how often a bridge looks for sessions that were ended elsewhere.
 const patrolEvery = time.Second
 
-// reconcile finishes the sessions that somebody else has ended, and the calls that nobody waits for. The copy of the registry
-// only raises the suspicion.
+// reconcile finishes the sessions that somebody else has ended, and the calls that nobody waits
+// for. The copy of the registry only raises the suspicion.
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(patrolEvery)
 	defer ticker.Stop()

@@ -67,7 +67,7 @@ func (s *Service) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (co
 
 // exchange makes a request, hands what comes before the response to take, and returns the response.
 // An answer that is no success is the client's.
-func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func(rpc.Message, []byte) error) (rpc.Message, *rpc.Answer) {
+func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
 	u.mu.Lock()
 	level := u.level
 	u.mu.Unlock()
@@ -104,7 +104,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 			case got.IsResponse() && upstream.IDKey(got.ID) == upstream.IDKey(m.ID):
 				return got, nil
 			case take != nil:
-				if err := take(got, data); err != nil {
+				if err := take(data); err != nil {
 					a := u.failure(err)
 					return rpc.Message{}, &a
 				}
@@ -267,7 +267,7 @@ func (u *modernServer) request(ctx context.Context, p *idleTimer, c *call, clien
 	if *m.Method == mcp.MethodCallTool {
 		u.learnTools(ctx, client, false)
 	}
-	take := func(_ rpc.Message, data []byte) error {
+	take := func(data []byte) error {
 		p.came()
 		defer p.wait()
 		c.accept()

@@ -85,7 +85,7 @@ func (s *Service) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d 
 	}
 	switch {
 	case refused != nil:
-		if refused.Status >= http.StatusInternalServerError || refused.Status == http.StatusUnauthorized || refused.Status == http.StatusForbidden || refused.Status == http.StatusTooManyRequests {
+		if saysNothing(refused.Status) {
 			return false
 		}
 	case d.up == nil:

@@ -183,7 +183,7 @@ func names(key string) (session, stream string, ok bool) {
 	return session, stream, err == nil
 }
 
-// modernSession is what the registry holds of such a session.
+// modernSession is what the registry holds of a session at a server that has none.
 type modernSession struct {
 	Client     translate.Client     `json:"client"`
 	Discovered translate.Discovered `json:"discovered"`

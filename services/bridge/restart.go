@@ -116,7 +116,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	}
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
 	if meta.MCP.Call != nil {
-		h = s.takeOverCall(rec, meta)
+		h = s.takeOverCall(rec, meta, up)
 	}
 	standalone := calls[rpc.Standalone]
 	for stream, call := range calls {
@@ -227,21 +227,14 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 }
 
 // takeOverCall returns the session of a call that another bridge has begun.
-func (s *Service) takeOverCall(rec session.Record, meta metadata) *clientSession {
+func (s *Service) takeOverCall(rec session.Record, meta metadata, up mcpServer) *clientSession {
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, nil)
 	h.onDemand = &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
 	of := meta.MCP.Call
 	u := &stateless{session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
-	if of.Token == nil {
-		u.request.Meta = nil
-	}
 	if meta.MCP.ProtocolVersion != mcp.Modern {
-		u.to = &translated{session: h, request: u.request, server: translate.Server{Info: of.Server}, turned: make(chan struct{})}
-		u.to.up = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
-		if s.command != nil {
-			u.to.up = &stdio{service: s} // its process has ended with the bridge before
-		}
-		h.receives(u.to)
+		u.to = &translated{session: h, request: u.request, up: up, server: translate.Server{Info: of.Server}, turned: make(chan struct{})}
+		h.setReceiver(u.to)
 	}
 	h.up = u
 	return h

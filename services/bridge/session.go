@@ -209,7 +209,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	case <-time.After(wait):
 		made.accept()
 	}
-	if _, err := h.first(made, item{}); err == nil { // else it is told
+	if _, err := h.answerOrOpen(made, item{}); err == nil { // else it is told
 		select {
 		case a := <-made.reply:
 			return a
@@ -299,8 +299,8 @@ func (h *clientSession) listen(from cursor) <-chan struct{} {
 	return c.tried
 }
 
-// receives makes another receiver than the client get what is about no call.
-func (h *clientSession) receives(to receiver) {
+// setReceiver makes another receiver than the client get what is about no call.
+func (h *clientSession) setReceiver(to receiver) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.outside = to
@@ -355,8 +355,8 @@ const unloggedFor = 30 * time.Second
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type onDemand struct {
-	call    rpc.Call // that began it, without its data
-	content [sha256.Size]byte
+	call    rpc.Call          // that began it, without its data
+	content [sha256.Size]byte // see [contentOf]
 	client  [sha256.Size]byte // the same for the same call of the same client
 	listens bool              // it is no call, but listens
 

@@ -48,8 +48,8 @@ func (s *Service) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha25
 	return sha256.Sum256(mustMarshal([]any{clientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
-// unused returns a session that no call has used, and has the next one begun.
-func (s *Service) unused(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*begun, *rpc.Answer) {
+// unusedSession returns a session that no call has used, and has the next one begun.
+func (s *Service) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*begun, *rpc.Answer) {
 	if s.command == nil {
 		return s.connect(ctx, c, r, client)
 	}

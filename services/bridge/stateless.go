@@ -61,7 +61,7 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 		u.mu.Lock()
 		u.to = t
 		u.mu.Unlock()
-		u.session.receives(t)
+		u.session.setReceiver(t)
 		t.serve(ctx, c)
 	}
 }
@@ -115,11 +115,11 @@ func (u *stateless) close(ctx context.Context, _ http.Header) {
 // discovered changes the result of server/discover: the client learns what Rejoin speaks.
 type discovered struct{ call *call }
 
-func (d *discovered) take(c *call, m rpc.Message, it item) error {
+func (d *discovered) take(m rpc.Message, it item) error {
 	var result map[string]json.RawMessage
 	if m.Result != nil && rpc.Unmarshal(m.Result, &result) == nil && result != nil {
 		result["supportedVersions"] = mustMarshal(mcp.Revisions)
-		it.data = mustMarshal(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
+		it.data = translate.Message(map[string]any{"id": m.ID, "result": result})
 	}
 	it.final = m.IsResponse()
 	return d.put(it)
@@ -171,16 +171,6 @@ func (s *Service) forgetEra() {
 	s.era.until = time.Time{}
 }
 
-// discoverRequest asks what a server speaks.
-func discoverRequest() []byte {
-	return mustMarshal(map[string]any{
-		"jsonrpc": "2.0", "id": "rejoin", "method": mcp.MethodDiscover,
-		"params": map[string]any{"_meta": map[string]any{
-			mcp.MetaVersion: mcp.Modern, mcp.MetaCapabilities: struct{}{}, mcp.MetaClientInfo: map[string]string{"name": "rejoin", "version": "1"},
-		}},
-	})
-}
-
 // probe asks the MCP server for what it speaks, for all who want to know.
 func (s *Service) probe(client http.Header) (bool, *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
@@ -188,29 +178,24 @@ func (s *Service) probe(client http.Header) (bool, *rpc.Answer) {
 	if s.command != nil {
 		return false, nil
 	}
-	r := &remote{service: s, endpoint: s.endpoint, modern: true}
-	client = upstream.WithoutRepeated(client)
-	client.Set(mcp.HeaderVersion, mcp.Modern)
-	client.Set(mcp.HeaderMethod, mcp.MethodDiscover)
-	resp, refused := r.post(ctx, client, discoverRequest()) //nolint:bodyclose // Finish closes it
-	if refused != nil {
-		switch {
-		case refused.Status >= http.StatusInternalServerError, refused.Status == http.StatusUnauthorized, refused.Status == http.StatusForbidden, refused.Status == http.StatusTooManyRequests:
-			return false, refused // no evidence
-		default:
-			return false, nil
-		}
+	method := mcp.MethodDiscover
+	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: &method}
+	u := s.newModernServer(modernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
+	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
+	if refused != nil && saysNothing(refused.Status) {
+		return false, refused
 	}
-	m, _, err := s.response(resp, json.RawMessage(`"rejoin"`))
+	if refused != nil {
+		return false, nil
+	}
+	m, _, err := s.response(resp, discover.ID)
 	upstream.Finish(resp)
 	if err != nil || m.Error != nil {
 		return false, nil
 	}
-	var result struct {
-		SupportedVersions []string `json:"supportedVersions"`
-	}
+	var result translate.Discovered
 	err = rpc.Unmarshal(m.Result, &result)
-	return err == nil && slices.Contains(result.SupportedVersions, mcp.Modern), nil
+	return err == nil && slices.Contains(result.Versions, mcp.Modern), nil
 }
 
 func mustMarshal(v any) []byte {
@@ -254,16 +239,16 @@ func (h *clientSession) again(c rpc.Call) rpc.Answer {
 		return ended()
 	}
 	if t := u.translation(); t == nil || !t.again(c, r) {
-		return upstream.About(upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message), []json.RawMessage{r.ID})
+		return upstream.About(unknownState(), []json.RawMessage{r.ID})
 	}
 	return h.request(c, []json.RawMessage{r.ID})
 }
 
-// first is called before an event of a call is stored. It answers the client itself where that is
+// answerOrOpen is called before an event of a call is stored. It answers the client itself where that is
 // all that there will be, and reports so; otherwise it sees to it that the session is in the log,
 // and tells the client to look there. Where there are too many sessions, what is not the response is
 // left out. Errors are errClosed.
-func (h *clientSession) first(c *call, it item) (told bool, err error) {
+func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 	d := h.onDemand
 	if d == nil {
 		return false, nil

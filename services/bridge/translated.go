@@ -69,7 +69,7 @@ const (
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	h := t.session
-	b, refused := h.service.unused(ctx, h.onDemand.call, t.request, t.client)
+	b, refused := h.service.unusedSession(ctx, h.onDemand.call, t.request, t.client)
 	if refused != nil {
 		return refused
 	}
@@ -161,7 +161,7 @@ func (t *translated) held() bool {
 // unknownMethod is what a client gets whose method the server refuses to read: some do that with a
 // status alone.
 func unknownMethod(a rpc.Answer) rpc.Answer {
-	if a.Status >= http.StatusInternalServerError || a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden || a.Status == http.StatusTooManyRequests {
+	if saysNothing(a.Status) {
 		return a
 	}
 	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
@@ -243,14 +243,14 @@ func (t *translated) final(c *call, response []byte) {
 }
 
 // take takes what the server sends for the call, or about none.
-func (t *translated) take(c *call, m rpc.Message, it item) error {
+func (t *translated) take(m rpc.Message, it item) error {
 	switch {
 	case m.IsResponse():
 		t.takeResponse(m)
 	case m.IsRequest():
 		t.takeRequest(m)
 	default:
-		return t.takeNotification(c, m, it)
+		return t.takeNotification(m, it)
 	}
 	return nil
 }
@@ -351,7 +351,7 @@ func (t *translated) send(data []byte) {
 	}
 }
 
-func (t *translated) takeNotification(_ *call, m rpc.Message, it item) error {
+func (t *translated) takeNotification(m rpc.Message, it item) error {
 	t.mu.Lock()
 	c, filter := t.target, t.filter
 	t.mu.Unlock()
@@ -407,7 +407,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 	round := slices.Index(t.rounds, state.Round)
 	if t.over || round < 0 {
 		t.mu.Unlock()
-		c.refuse(upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message))
+		c.refuse(unknownState())
 		return
 	}
 	if t.expiry != nil {
@@ -465,7 +465,7 @@ func (t *translated) ask(ctx context.Context, method string, params any) error {
 // ownAnswer takes the response to a request of our own.
 type ownAnswer struct{ done bool }
 
-func (r *ownAnswer) take(_ *call, m rpc.Message, _ item) error {
+func (r *ownAnswer) take(m rpc.Message, _ item) error {
 	r.done = r.done || m.IsResponse() && m.Result != nil
 	return nil
 }

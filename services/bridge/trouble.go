@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
@@ -68,7 +69,7 @@ func speaksOthers(answer []byte) (supported []string, others bool) {
 			Supported []string `json:"supported"`
 		} `json:"data"`
 	}
-	if rpc.Unmarshal(m.Error, &e) != nil || e.Code != rpc.CodeUnsupported {
+	if rpc.Unmarshal(m.Error, &e) != nil || e.Code != mcp.CodeUnsupportedVersion {
 		return nil, false
 	}
 	return e.Data.Supported, true
@@ -132,6 +133,17 @@ func retry(ctx context.Context, try func() error) error {
 		}
 	}
 	return nil
+}
+
+// unknownState refuses the requestState of a call that is over, or somebody else's.
+func unknownState() rpc.Answer {
+	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
+}
+
+// saysNothing reports whether a status says nothing of what the MCP server makes of a request: it is
+// in trouble, or does not let the bridge in.
+func saysNothing(status int) bool {
+	return status >= http.StatusInternalServerError || status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests
 }
 
 // ended says that the session is over.

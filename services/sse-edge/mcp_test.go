@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -194,9 +195,9 @@ func TestMCP_BadRequest(t *testing.T) {
 		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, rpc.CodeInvalid},
 		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, 0}, // as an announced length, before MCP has a say
 		"no version within":   {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeInvalidParams},
-		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
-		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
-		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, rpc.CodeUnsupported},
+		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
+		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
+		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
 		"no session":          {"POST", toolList, []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"GET without":         {"GET", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"DELETE without":      {"DELETE", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
@@ -216,7 +217,7 @@ func TestMCP_BadRequest(t *testing.T) {
 		if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.StatusCode != tt.status || got.Error.Code != tt.code {
 			t.Errorf("%s: %d %s, want %d and code %d", name, a.StatusCode, a.body, tt.status, tt.code)
 		}
-		if (tt.code == rpc.CodeUnsupported) != (len(got.Error.Data.Supported) > 0) {
+		if (tt.code == mcp.CodeUnsupportedVersion) != (len(got.Error.Data.Supported) > 0) {
 			t.Errorf("%s: %s", name, a.body)
 		}
 	}

@@ -74,8 +74,11 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	return form.handOver(c)
 }
 
-// errNoGet is the answer to a client of the revision that has POST alone.
-var errNoGet = &refusal{status: http.StatusMethodNotAllowed, code: rpc.CodeInvalid, message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+// postOnly refuses what the revision without sessions does not have.
+func postOnly(c *fiber.Ctx) error {
+	c.Set(fiber.HeaderAllow, fiber.MethodPost)
+	return &refusal{status: http.StatusMethodNotAllowed, code: rpc.CodeInvalid, message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+}
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
 func (s *Service) isOver(req request) (bool, error) {
@@ -127,8 +130,7 @@ func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 // mcpDelete ends a session, here and at its server.
 func (s *Service) mcpDelete(c *fiber.Ctx, who mcpClient) error {
 	if who.asked == mcp.Modern {
-		c.Set(fiber.HeaderAllow, fiber.MethodPost)
-		return errNoGet
+		return postOnly(c)
 	}
 	if err := who.unsupported(nil); err != nil {
 		return err

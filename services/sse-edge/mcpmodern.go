@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -110,24 +109,8 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method 
 		}
 		return postJSON, pass(c, answer)
 	}
-	patience := atOnce
-	plain := method != mcp.MethodListen && !slices.Contains(s.cfg.MCPStreamMethods, method) && !prefersStream(c.Get(fiber.HeaderAccept))
-	if plain {
-		patience = s.cfg.Heartbeat
-	}
-	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
-		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
-	}
-	switch {
-	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
-		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
-		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-		return postJSON, c.Status(mcp.StatusOf(messageOf(st.Step.Items[0]))).Send(messageOf(st.Step.Items[0]))
-	case st.Step.Ended:
-		return postStream, s.whole(c, st)
-	}
-	handedOver = true
-	return postStream, st.handOver(c)
+	result, handedOver, err = s.reply(c, st, method != mcp.MethodListen && s.wantsPlain(c, method))
+	return result, err
 }
 
 // cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
@@ -148,8 +131,7 @@ func (s *Service) cancel(call rpc.Call, resumable bool) {
 func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
 	last := strings.Clone(c.Get(headerLastID))
 	if !who.resumes || last == "" {
-		c.Set(fiber.HeaderAllow, fiber.MethodPost)
-		return errNoGet
+		return postOnly(c)
 	}
 	if !accepts(c.Get(fiber.HeaderAccept), mediaStream) {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")

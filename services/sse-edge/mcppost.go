@@ -15,6 +15,7 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -203,24 +204,38 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	case answer.Status != http.StatusAccepted:
 		return postRefused, pass(c, answer)
 	}
-	plain := !p.batch && !slices.Contains(s.cfg.MCPStreamMethods, p.methods[0]) && !prefersStream(c.Get(fiber.HeaderAccept))
+	result, handedOver, err = s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
+	return result, err
+}
+
+// wantsPlain reports whether a request is answered with JSON when its response is all that there is.
+func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
+	return !slices.Contains(s.cfg.MCPStreamMethods, method) && !prefersStream(c.Get(fiber.HeaderAccept))
+}
+
+// reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
+// first, else with the stream, which is handed over unless it has ended.
+func (s *Service) reply(c *fiber.Ctx, st *mcpForm, plain bool) (result string, handedOver bool, err error) {
 	patience := atOnce
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
 	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
-		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", call.Session, "stream", call.Stream, "error", err)
+		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
 	}
 	switch {
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
+		response := messageOf(st.Step.Items[0])
 		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
+		if st.modern {
+			c.Status(mcp.StatusOf(response))
+		}
 		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-		return postJSON, c.Send(messageOf(st.Step.Items[0]))
+		return postJSON, false, c.Send(response)
 	case st.Step.Ended:
-		return postStream, s.whole(c, st)
+		return postStream, false, s.whole(c, st)
 	}
-	handedOver = true
-	return postStream, st.handOver(c)
+	return postStream, true, st.handOver(c)
 }
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.

@@ -49,7 +49,7 @@ const (
 const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
-	CodeUnsupportedVersion = rpc.CodeUnsupported
+	CodeUnsupportedVersion = -32022
 )
 
 // Methods that Rejoin acts on.

@@ -18,8 +18,6 @@ const (
 	CodeMethodNotFound = -32601
 	CodeInvalidParams  = -32602
 	CodeInternal       = -32603
-	// CodeUnsupported is MCP's, since revision 2026-07-28: the peer does not speak the revision.
-	CodeUnsupported = -32022
 )
 
 // MethodInitialize begins a session (MCP 2025-11-25, Lifecycle).

@@ -102,7 +102,8 @@ type Call struct {
 // Answer is what a bridge says at once.
 type Answer struct {
 	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
-	// has ended, also upstream, or as the answer to a [Request]; else why the upstream, or the bridge, took nothing.
+	// has ended, also upstream, or as the answer to a [Request]; else why the upstream, or the
+	// bridge, took nothing.
 	Status int `json:"status"`
 	// Header is the upstream's, of [AnswerHeaders] alone.
 	Header http.Header `json:"header,omitempty"`

@@ -22,7 +22,7 @@ import (
 // Header fields of the transport.
 const (
 	HeaderSession   = "Mcp-Session-Id"
-	HeaderVersion   = "Mcp-Protocol-Version"
+	HeaderVersion   = mcp.HeaderVersion
 	HeaderLastEvent = "Last-Event-Id"
 )
 
