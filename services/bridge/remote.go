@@ -61,14 +61,31 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	return nil, &a
 }
 
-// send hands over messages that are no requests.
+// send hands over messages that are no requests. The end of ctx ends the waiting, and not the
+// request: net/http may have given its connection to another session's already, which would fail
+// (docs/upstream/0031).
 func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
-	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // Finish closes it
-	if refused != nil {
-		return *refused
+	answered := make(chan rpc.Answer, 1)
+	if !r.service.run(func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.service.cfg.OpenTimeout)
+		defer cancel()
+		defer context.AfterFunc(r.service.life, cancel)()
+		resp, refused := r.post(within, client, data) //nolint:bodyclose // Finish closes it
+		if refused != nil {
+			answered <- *refused
+			return
+		}
+		upstream.Finish(resp)
+		answered <- rpc.Answer{Status: http.StatusAccepted}
+	}) {
+		return upstream.Unreachable(upstream.ErrStopping)
 	}
-	upstream.Finish(resp)
-	return rpc.Answer{Status: http.StatusAccepted}
+	select {
+	case a := <-answered:
+		return a
+	case <-ctx.Done():
+		return upstream.Unreachable(context.Cause(ctx))
+	}
 }
 
 // serve hands over requests, and stores what the upstream sends for them, to the end.

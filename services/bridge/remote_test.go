@@ -1,0 +1,62 @@
+package bridge
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+// A session that ends while the upstream takes its message ends no other session's request, which
+// net/http may have given the same connection (docs/upstream/0031).
+func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newServer(t)
+	var ends [8]chan struct{}
+	up.handle("m", func(w *writing, r *http.Request, _ rpc.Message) {
+		w.WriteHeader(http.StatusAccepted)
+		if n, err := strconv.Atoi(r.Header.Get("Accept-Language")); err == nil {
+			select {
+			case ends[n] <- struct{}{}:
+			default:
+			}
+		}
+	})
+	b := s.start(t, testConfig(up.URL))
+	r := &remote{service: b.Service, endpoint: b.endpoint}
+	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
+	over, stop := context.WithCancel(t.Context())
+	var sessions sync.WaitGroup
+	for n := range ends {
+		ends[n] = make(chan struct{}, 1)
+		sessions.Go(func() {
+			for over.Err() == nil {
+				ctx, end := context.WithCancelCause(t.Context())
+				sessions.Go(func() {
+					select {
+					case <-ends[n]:
+					case <-ctx.Done():
+					}
+					end(errEnded)
+				})
+				r.send(ctx, http.Header{"Accept-Language": {strconv.Itoa(n)}}, message)
+				end(errEnded)
+			}
+		})
+	}
+	for i := range 1000 {
+		resp, err := r.endpoint.Do(t.Context(), http.MethodPost, http.Header{}, message) //nolint:bodyclose // Finish closes it
+		if err != nil {
+			t.Errorf("request %d: %v", i, err)
+			break
+		}
+		upstream.Finish(resp)
+	}
+	stop()
+	sessions.Wait()
+}
