@@ -221,7 +221,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life s
 	var meta metadata
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.name, d.id, d.version, d.modern
 	if s.command != nil && s.cfg.ProcessIdleAfter > 0 {
-		meta.Retention = &retention{int64(time.Duration(s.cfg.ProcessIdleAfter) / time.Second)}
+		meta.Retention = &retention{IdleAfter: int64(time.Duration(s.cfg.ProcessIdleAfter) / time.Second)}
 	}
 	data, err := json.Marshal(meta)
 	if err != nil {

@@ -216,8 +216,12 @@ type metadata struct {
 	Retention *retention `json:"retention,omitempty"`
 }
 
-// retention is the part of [session.Retention] that a session with a process asks for: many
-// clients end without a DELETE, and each would keep its process for --idle-after.
+// retention is the part of [session.Retention] that a bridge asks for, in seconds.
 type retention struct {
-	IdleAfter int64 `json:"idleAfter"` // in seconds
+	// IdleAfter is that of a session with a process: many clients end without a DELETE, and each
+	// would keep its process for --idle-after.
+	IdleAfter int64 `json:"idleAfter,omitempty"`
+	// KeepClosed is that of a session of one call: no client knows its name, so it need not be kept
+	// for longer than a client may come back for the response.
+	KeepClosed int64 `json:"keepClosed,omitempty"`
 }

@@ -217,6 +217,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
+	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
 	h.onDemand, h.up = d, &stateless{session: h, request: r}
 	h.remember(c.Header)
@@ -304,6 +305,9 @@ func (h *clientSession) open(d *onDemand) error {
 	}
 	return h.hold(ctx)
 }
+
+// callKept is how long the log keeps a call that is over.
+const callKept = 5 * time.Minute
 
 // callsShare is how much of the sessions that there may be calls without sessions may take: a closed
 // session counts until its name is free again, and clients with sessions need room, too.

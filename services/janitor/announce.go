@@ -85,10 +85,7 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 		a.Over = false
 		one(a)
 	}
-	if r := w.rules(); r.MaxAge <= 0 {
-		lives = append(lives, w.keeper(l, r, now).Forgettable()...)
-	}
-	return lives
+	return append(lives, w.keeper(l, now).Forgettable(w.rules().MaxAge > 0)...)
 }
 
 // store stores an entry as the janitor that acts, and only as that.

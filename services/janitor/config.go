@@ -61,6 +61,10 @@ type Config struct {
 	MaxEventsOverride int64 `default:"0" help:"Maximum events that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"N"`
 	MaxBytesOverride  int64 `default:"0" help:"Maximum bytes that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"BYTES"`
 
+	// KeepClosedOverride is how long the metadata of a session may ask that its events are kept when
+	// it is closed. Default: 24 h.
+	KeepClosedOverride Age `default:"24h" help:"Maximum keepClosed that the metadata of a session may request; -1 for unlimited, 0 for no more than --closed-grace." placeholder:"DURATION"`
+
 	// AdminPage serves the admin page at /admin.
 	AdminPage bool `name:"admin-page" help:"Serve the admin page at /admin." negatable:""`
 
@@ -90,10 +94,25 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--unused-after must be at least 1s, or -1 for as long as any other, not %s", time.Duration(c.UnusedAfter))
 	case c.IdleAfterOverride < -1:
 		return fmt.Errorf("--idle-after-override must not be negative, or -1 for no limit, not %s", time.Duration(c.IdleAfterOverride))
+	case c.KeepClosedOverride < -1:
+		return fmt.Errorf("--keep-closed-override must not be negative, or -1 for no limit, not %s", time.Duration(c.KeepClosedOverride))
 	case c.MaxEventsOverride < -1:
 		return fmt.Errorf("--max-events-override must be -1 or more, not %d", c.MaxEventsOverride)
 	case c.MaxBytesOverride < -1:
 		return fmt.Errorf("--max-bytes-override must be -1 or more, not %d", c.MaxBytesOverride)
 	}
 	return c.Streams.Validate()
+}
+
+// eventsKept returns how long the events of a closed session are kept, by what it asks for.
+func (c Config) eventsKept(asked session.Retention) time.Duration {
+	return session.Within(asked.KeepClosed, c.ClosedGrace, time.Duration(c.KeepClosedOverride))
+}
+
+// nameKept returns how long its name is: as long, where it asks for that.
+func (c Config) nameKept(asked session.Retention) time.Duration {
+	if asked.KeepClosed > 0 {
+		return c.eventsKept(asked)
+	}
+	return c.TombstoneTTL
 }

@@ -147,3 +147,35 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 		t.Error("something is not explained")
 	}
 }
+
+// A session may ask that it is kept for less than others when it is closed: its name then no longer
+// counts.
+func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := quick()
+	cfg.KeepClosedOverride = Age(3 * time.Hour)
+	r := begin(t, srv, eventlog.Settings{Partitions: 1}, cfg)
+	for name, keep := range map[string]string{"short": `{"keepClosed":1}`, "long": `{"keepClosed":7200}`, "other": `{}`} {
+		r.register(t, name, keep)
+		r.publish(t, name, "a", 2)
+		r.end(t, name, "")
+	}
+	r.forgotten(t, "short")
+	for _, name := range []string{"long", "other"} {
+		if rec, there := r.b.Sessions.Session(name); !there || rec.State != session.Closed {
+			t.Errorf("%s is forgotten too: %+v", name, rec)
+		}
+		if got := r.stored(t, name, "a"); len(got) != 2 {
+			t.Errorf("%s has %v", name, got)
+		}
+	}
+	for keep, want := range map[time.Duration]time.Duration{0: time.Hour, time.Minute: time.Minute, 2 * time.Hour: 2 * time.Hour, 4 * time.Hour: 3 * time.Hour} {
+		asked := session.Retention{KeepClosed: keep}
+		if got := r.sweeper.limitsOf(session.Record{Retention: asked}).ClosedGrace; got != want {
+			t.Errorf("events are kept for %s where %s is asked for", got, keep)
+		}
+		if got := r.cfg.nameKept(asked); keep > 0 && got != want {
+			t.Errorf("the name is kept for %s where %s is asked for", got, keep)
+		}
+	}
+}

@@ -119,7 +119,7 @@ func (r *running) explain(t *testing.T) {
 	inLog, complete := r.registrar.inLog()
 	records := r.b.Sessions.Sessions()
 	t.Logf("complete %t, in the log %+v\nrecords %+v\nduties %+v", complete, inLog, records,
-		ledger.Duties(records, inLog, r.cfg.TombstoneTTL, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
+		ledger.Duties(records, inLog, r.cfg.nameKept, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	state, err := r.b.Log.Look(ctx, 0)

@@ -59,7 +59,7 @@ func (w *sweeper) rules() ledger.Rules {
 	s := w.log.Settings()
 	return ledger.Rules{
 		MaxAge: s.MaxAge, MaxBytes: s.Limits().MaxBytes,
-		SyncInterval: w.cfg.SyncInterval, Interval: w.cfg.Interval, TombstoneTTL: w.cfg.TombstoneTTL,
+		SyncInterval: w.cfg.SyncInterval, Interval: w.cfg.Interval,
 	}
 }
 
@@ -67,10 +67,11 @@ func (w *sweeper) rules() ledger.Rules {
 type overrides struct {
 	events, bytes int64
 	streams       session.StreamsOverride
+	closed        func(session.Retention) time.Duration
 }
 
 func (c Config) overrides() overrides {
-	return overrides{c.MaxEventsOverride, c.MaxBytesOverride, c.Streams}
+	return overrides{c.MaxEventsOverride, c.MaxBytesOverride, c.Streams, c.eventsKept}
 }
 
 // limits returns the limits of a session, where all sessions have lim.
@@ -78,5 +79,6 @@ func (o overrides) limits(lim ledger.Limits, asked session.Retention) ledger.Lim
 	lim.MaxEvents = session.Within(asked.MaxEvents, lim.MaxEvents, o.events)
 	lim.MaxBytes = session.Within(asked.MaxBytes, lim.MaxBytes, o.bytes)
 	lim.MaxStreams = o.streams.Limit(asked, lim.MaxStreams)
+	lim.ClosedGrace = o.closed(asked)
 	return lim
 }

@@ -48,7 +48,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 			before = 0
 			return
 		}
-		if before = w.keeper(l, r, now).Barrier(before, r.Settled(), now); before <= s.First {
+		if before = w.keeper(l, now).Barrier(before, r.Settled(), now); before <= s.First {
 			before = 0
 		}
 	}))
@@ -61,8 +61,8 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	return errors.Join(err, w.takeRoomBack(ctx, p, r, at))
 }
 
-func (w *sweeper) keeper(l *ledger.Ledger, r ledger.Rules, now time.Time) ledger.Keeper {
-	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: r.TombstoneTTL, Index: w.sessions.Session}
+func (w *sweeper) keeper(l *ledger.Ledger, now time.Time) ledger.Keeper {
+	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: w.cfg.nameKept, Index: w.sessions.Session}
 }
 
 func (w *sweeper) purge(ctx context.Context, p *follow.Partition, before uint64, why string) error {
@@ -87,7 +87,7 @@ func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledge
 		err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 			now := p.Now()
 			if l.Through >= l.Stored {
-				todo = w.keeper(l, r, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
+				todo = w.keeper(l, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
 			}
 		})
 		if err != nil || len(todo) == 0 {

@@ -53,7 +53,7 @@ func (r *registrar) round(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.TombstoneTTL, r.patience, r.now(), r.clock())) {
+	if r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, r.now(), r.clock())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
 }

@@ -10,18 +10,20 @@ import (
 // Retention is what the metadata of a session says of its own limits, in the member
 // "retention":
 //
-//	{"retention": {"maxEvents": 500, "maxBytes": 1048576, "maxStreams": 20, "idleAfter": 3600}}
+//	{"retention": {"maxEvents": 500, "maxBytes": 1048576, "maxStreams": 20, "idleAfter": 3600, "keepClosed": 3600}}
 //
-// idleAfter is in seconds. -1 is no limit; what is not said is 0 here. How much of it
-// holds is up to [Within].
+// idleAfter and keepClosed are in seconds. -1 is no limit, except for keepClosed; what is not said
+// is 0 here. How much of it holds is up to [Within].
 type Retention struct {
 	MaxEvents, MaxBytes, MaxStreams int64
 	// IdleAfter is in whole seconds.
 	IdleAfter time.Duration
+	// KeepClosed is how long events and name are kept once the session is closed, in whole seconds.
+	KeepClosed time.Duration
 }
 
-// longestIdle bounds idleAfter: a hundred years.
-const longestIdle = 100 * 365 * 24 * 3600
+// longest bounds idleAfter and keepClosed: a hundred years.
+const longest = 100 * 365 * 24 * 3600
 
 // ParseRetention reads it from a session's metadata, an object or nothing. The error
 // wraps [ErrRetention]; what is returned with it says nothing.
@@ -48,20 +50,24 @@ func ParseRetention(metadata json.RawMessage) (Retention, error) {
 		return Retention{}, fmt.Errorf("%w: it must be an object", ErrRetention)
 	}
 	var r Retention
-	var idle int64
-	known := map[string]*int64{"maxEvents": &r.MaxEvents, "maxBytes": &r.MaxBytes, "maxStreams": &r.MaxStreams, "idleAfter": &idle}
+	var idle, keep int64
+	known := map[string]*int64{"maxEvents": &r.MaxEvents, "maxBytes": &r.MaxBytes, "maxStreams": &r.MaxStreams, "idleAfter": &idle, "keepClosed": &keep}
 	for name, value := range limits {
 		to, ok := known[name]
 		if !ok {
-			return Retention{}, fmt.Errorf("%w: it may have the members maxEvents, maxBytes, maxStreams and idleAfter, and no others", ErrRetention)
+			return Retention{}, fmt.Errorf("%w: it may have the members maxEvents, maxBytes, maxStreams, idleAfter and keepClosed, and no others", ErrRetention)
 		}
 		if err := json.Unmarshal(value, to); err != nil || *to == 0 || *to < -1 {
 			return Retention{}, fmt.Errorf("%w: %s must be a positive whole number, or -1 for no limit", ErrRetention, name)
 		}
 	}
-	if idle > longestIdle {
-		return Retention{}, fmt.Errorf("%w: idleAfter may be up to %d", ErrRetention, longestIdle)
+	if max(idle, keep) > longest {
+		return Retention{}, fmt.Errorf("%w: idleAfter and keepClosed may be up to %d", ErrRetention, longest)
 	}
+	if keep < 0 {
+		return Retention{}, fmt.Errorf("%w: keepClosed must be a positive whole number", ErrRetention)
+	}
+	r.KeepClosed = time.Duration(keep) * time.Second
 	if r.IdleAfter = time.Duration(idle) * time.Second; idle < 0 {
 		r.IdleAfter = -1
 	}

@@ -21,6 +21,7 @@ func TestRetention_FromMetadata(t *testing.T) {
 		`{"a":[],"retention":{"maxBytes":9007199254740993,"maxStreams":-1,"idleAfter":60}}`: {MaxBytes: 9007199254740993, MaxStreams: -1, IdleAfter: time.Minute},
 		`{"retention":{"idleAfter":-1}}`:         {IdleAfter: -1},
 		`{"retention":{"idleAfter":3153600000}}`: {IdleAfter: 3153600000 * time.Second},
+		`{"retention":{"keepClosed":90}}`:        {KeepClosed: 90 * time.Second},
 	} {
 		if got, err := session.ParseRetention(json.RawMessage(metadata)); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", metadata, got, err)
@@ -38,6 +39,8 @@ func TestRetention_FromMetadata(t *testing.T) {
 		`{"retention":{"maxEvents":null}}`,
 		`{"retention":{"maxBytes":9223372036854775808}}`,
 		`{"retention":{"idleAfter":3153600001}}`,
+		`{"retention":{"keepClosed":3153600001}}`,
+		`{"retention":{"keepClosed":-1}}`,
 		`{"retention":{"maxevents":1}}`,
 		`{"retention":{"maxEvents":1,"maxAge":1}}`,
 	} {

@@ -42,7 +42,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := newModel()
 		lim := Limits{MaxPerStream: 2, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1}
-		m := newMachine(t, log, lim, Rules{MaxAge: -1, MaxBytes: -1})
+		m := newMachine(t, log, lim, Rules{MaxAge: -1, MaxBytes: -1}, 0)
 		stream, some := rapid.SampledFrom([]string{"x", "y"}), rapid.Uint64Range(1, 3)
 		same := true // nothing is removed meanwhile
 		steps := func(label string) {
@@ -87,7 +87,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 		read := lose(t, log, "lost by the server that the ledger has read")
 		if len(read) > 0 {
 			other, _, _ := replica(log, read)
-			m = newMachine(t, other, lim, m.rules)
+			m = newMachine(t, other, lim, m.rules, 0)
 			m.catchUp()
 			m.catchUp()
 			m.log, same = log, false

@@ -101,15 +101,15 @@ func (s LoggedSession) unfinished(l LoggedLife, rec session.Record, patience tim
 //     stores them has opened none.
 //   - A life that somebody began to end longer than patience ago is ended; so is one that
 //     has a newer opening, and one whose seal is lost.
-//   - A tombstone goes when it is older than tombstoneTTL by the clock of the log's server, as
+//   - A tombstone goes when it is older than its name is kept, by the clock of the log's server, as
 //     the entries of its life do, and nothing of the session is in the log any more.
-func Duties(records []session.Record, inLog map[string]LoggedSession, tombstoneTTL, patience time.Duration, now, clock time.Time) []Duty {
+func Duties(records []session.Record, inLog map[string]LoggedSession, kept NameKept, patience time.Duration, now, clock time.Time) []Duty {
 	var out []Duty
 	indexed := make(map[string]*session.Record, len(records)) // not copied: there may be many
 	for i := range records {
 		r := &records[i]
 		indexed[r.Session] = r
-		if r.State == session.Closed && clock.Sub(r.Ended) >= tombstoneTTL && !inLog[r.Session].Holds(*r) {
+		if r.State == session.Closed && clock.Sub(r.Ended) >= kept(r.Retention) && !inLog[r.Session].Holds(*r) {
 			out = append(out, Duty{Remove, *r})
 		}
 	}

@@ -76,7 +76,7 @@ func TestDuties(t *testing.T) {
 			if test.in.Opening.Seq > 0 || len(test.in.Lives) > 0 {
 				inLog["s"] = test.in
 			}
-			if got := Duties(records, inLog, time.Hour, FinishAfter, noon, noon); !reflect.DeepEqual(got, test.want) {
+			if got := Duties(records, inLog, always(time.Hour), FinishAfter, noon, noon); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
 		})
@@ -87,10 +87,10 @@ func TestDuties(t *testing.T) {
 func TestDuties_OwnClockIsWrong(t *testing.T) {
 	closed := session.Record{Session: "s", Life: "l", State: session.Closed, Ended: noon.Add(-time.Hour)}
 	for _, own := range []time.Time{noon.Add(-2 * time.Hour), noon.Add(2 * time.Hour)} {
-		if got := Duties([]session.Record{closed}, nil, time.Hour, FinishAfter, own, noon); len(got) != 1 || got[0].Task != Remove {
+		if got := Duties([]session.Record{closed}, nil, always(time.Hour), FinishAfter, own, noon); len(got) != 1 || got[0].Task != Remove {
 			t.Errorf("at %s: %+v", own, got)
 		}
-		if got := Duties([]session.Record{closed}, nil, time.Hour, FinishAfter, own, noon.Add(-time.Second)); len(got) != 0 {
+		if got := Duties([]session.Record{closed}, nil, always(time.Hour), FinishAfter, own, noon.Add(-time.Second)); len(got) != 0 {
 			t.Errorf("at %s, too early: %+v", own, got)
 		}
 	}

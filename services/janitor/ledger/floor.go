@@ -18,8 +18,11 @@ type Rules struct {
 	MaxBytes     int64         // of the partition; not positive: none
 	SyncInterval time.Duration // of the NATS servers
 	Interval     time.Duration // between two sweeps
-	TombstoneTTL time.Duration
 }
+
+// NameKept says how long the name of a closed session is kept, and what the log has of it, by what
+// the session asks for.
+type NameKept func(asked session.Retention) time.Duration
 
 // Settled is how long after an entry was stored it is surely on disk: twice as long as the
 // servers take to sync.
@@ -81,7 +84,7 @@ func (l *Ledger) Lead(r Rules, bytes uint64, now time.Time) (before uint64) {
 type Keeper struct {
 	*Ledger
 	Now   time.Time // by the ledger's clock
-	TTL   time.Duration
+	TTL   NameKept
 	Index func(session string) (session.Record, bool)
 	// leaving has the newest entry of each life that is announced and not deleted yet;
 	// [Keeper.Barrier] and [Keeper.Overdue] set it.
@@ -156,17 +159,18 @@ func (k Keeper) forgotten(a *Account) bool {
 	if a == nil || !a.markers.ended() {
 		return false
 	}
-	since := a.markers.end.at
+	since, ttl := a.markers.end.at, k.TTL(session.Retention{})
 	// The index remembers when that was, also when the log has copies of the end alone.
 	if rec, ok := k.Index(a.Session); ok && rec.Life == a.Life {
 		if rec.State == session.Open {
 			return false
 		}
+		ttl = k.TTL(rec.Retention)
 		if !rec.Ended.IsZero() && rec.Ended.Before(since) {
 			since = rec.Ended
 		}
 	}
-	return k.Now.Sub(since) >= k.TTL
+	return k.Now.Sub(since) >= ttl
 }
 
 // Barrier returns how far the floor may move, up to a sequence: not past a live control

@@ -168,7 +168,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 				l.Learn("s", o.Seq, test.life)
 			}
 			index := func(string) (session.Record, bool) { return test.index, test.index.Session != "" }
-			k := Keeper{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: ttl, Index: index}
+			k := Keeper{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: always(ttl), Index: index}
 			var got []uint64
 			for _, c := range k.Overdue(m.last+1, 99) {
 				got = append(got, c.Seq)
@@ -194,10 +194,10 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
 	l.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: 0, Index: noIndex}).Overdue(9, 9) {
+	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}).Overdue(9, 9) {
 		l.Stored = m.rewrite(c) // 4, 5
 	}
-	k := Keeper{Ledger: l, Now: m.now, TTL: 0, Index: noIndex}
+	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}
 	if got := k.Barrier(9, time.Minute, m.now); got != 1 {
 		t.Errorf("before the ledger has the copies the floor may go to %d", got)
 	}
@@ -228,7 +228,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	acting := rebuilt(m)
 	acting.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: acting, Now: m.now, TTL: 0, Index: noIndex}).Overdue(2, 9) {
+	for _, c := range (Keeper{Ledger: acting, Now: m.now, TTL: always(0), Index: noIndex}).Overdue(2, 9) {
 		m.rewrite(c) // 4
 	}
 	m.publish("s", "a", false) // 5
@@ -237,7 +237,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 		standby.Apply(e, m.now)
 	}
 	standby.Looked(standby.Through, m.state())
-	k := Keeper{Ledger: standby, Now: m.now, TTL: 0, Index: noIndex}
+	k := Keeper{Ledger: standby, Now: m.now, TTL: always(0), Index: noIndex}
 	if got := k.Barrier(5, 0, m.now); got != 2 {
 		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
 	}
@@ -279,7 +279,7 @@ func TestKeeper_Knows(t *testing.T) {
 			birth.Valid, birth.Sequence, birth.Time = true, 11, noon
 			l.Apply(birth, noon)
 			a := l.account("s", "l")
-			k := Keeper{Ledger: l, Now: noon, TTL: time.Hour, Index: func(string) (session.Record, bool) { return session.Record{}, false }}
+			k := Keeper{Ledger: l, Now: noon, TTL: always(time.Hour), Index: func(string) (session.Record, bool) { return session.Record{}, false }}
 			if got := k.knows(a, a.stream("t")); got != test.want {
 				t.Errorf("it is known: %t", got)
 			}
@@ -305,7 +305,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	l := rebuilt(m)
 	forgettable := func() []Announcement {
 		t.Helper()
-		return slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: 0, Index: noIndex}.Forgettable()...)
+		return slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
 	}
 	announced := func(want ...uint64) {
 		t.Helper()
@@ -341,7 +341,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 		t.Error("the ledger has forgotten the end of a life whose opening is not deleted yet")
 	}
 	l.Deleted([]uint64{1})
-	if k := (Keeper{Ledger: l, Now: m.now, TTL: time.Hour, Index: noIndex}); len(k.Forgettable()) > 0 {
+	if k := (Keeper{Ledger: l, Now: m.now, TTL: always(time.Hour), Index: noIndex}); len(k.Forgettable(false)) > 0 {
 		t.Error("the life is forgotten before its time")
 	}
 	announced(2, 4, 6, 7, 9, 8, 10)

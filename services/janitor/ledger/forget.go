@@ -8,20 +8,21 @@ import (
 )
 
 // A life that has ended for as long as its name is kept is forgotten: it does not need its control
-// entries any more. The floor takes them where it moves by age. Where it does not, they are
+// entries any more. The floor takes them where it moves by age. Where it does not, or later, they are
 // announced and deleted as events are, in two steps: the opening, and once it is deleted the
 // rest. An opening whose seal were deleted first would open the life again, whatever a power cut
 // or a restart leaves of the deletes. The trims of the life stay, since they explain the holes.
 
 // Forgettable returns the trims that take what can be taken now of the lives that are forgotten.
-func (k Keeper) Forgettable() (lives [][]Announcement) {
+// byAge says that the floor moves by age: it takes all but what a session wants to have gone earlier.
+func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
 	leaving := map[*Account]bool{}
 	for _, t := range k.Pending {
 		leaving[t.life] = true
 	}
 	openings, rest := map[*Opening]*Account{}, map[*Account]bool{}
 	for _, a := range k.Accounts {
-		if a.Life == "" || a.Events > 0 || a.bare() || leaving[a] || !k.forgotten(a) {
+		if a.Life == "" || a.Events > 0 || a.bare() || leaving[a] || byAge && !k.asks(a) || !k.forgotten(a) {
 			continue
 		}
 		switch o := k.openings[a.Session]; {
@@ -51,6 +52,12 @@ func (k Keeper) Forgettable() (lives [][]Announcement) {
 		lives = append(lives, k.forgetting(a, append(slices.Collect(slices.Chunk(ofStreams[a], eventlog.MaxRemoved)), last), rest[a]))
 	}
 	return lives
+}
+
+// asks reports whether a session says itself how long it is kept when it is closed.
+func (k Keeper) asks(a *Account) bool {
+	rec, ok := k.Index(a.Session)
+	return ok && rec.Life == a.Life && rec.Retention.KeepClosed > 0
 }
 
 // forgetting returns the trims that name some control entries of a life each; whole says that

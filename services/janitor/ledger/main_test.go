@@ -4,6 +4,9 @@ import (
 	"flag"
 	"os"
 	"testing"
+	"time"
+
+	"rejoin/shared/session"
 )
 
 func TestMain(m *testing.M) {
@@ -11,3 +14,6 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
 	os.Exit(m.Run())
 }
+
+// always keeps all names for as long.
+func always(ttl time.Duration) NameKept { return func(session.Retention) time.Duration { return ttl } }

@@ -228,7 +228,7 @@ func (m *model) checkDelete(t *rapid.T, seq uint64, settled time.Duration) {
 // checkFloor checks what is left after the floor has moved: everything that is younger than
 // the maximum age, what was copied a moment ago, and what says that lives, streams and ends are
 // there.
-func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r Rules) {
+func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r Rules, ttl time.Duration) {
 	for _, e := range before {
 		if e.Sequence >= m.first {
 			break
@@ -240,10 +240,10 @@ func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r Rules) {
 			t.Fatalf("the floor is at %d, and %d was copied a moment ago", m.first, e.Sequence)
 		}
 	}
-	m.checkLives(t, r)
+	m.checkLives(t, ttl)
 }
 
-func (m *model) checkLives(t *rapid.T, r Rules) {
+func (m *model) checkLives(t *rapid.T, ttl time.Duration) {
 	for name, life := range m.lives {
 		opening := m.has(event.Subject{Session: name, Kind: event.Open})
 		want := func(kind event.Kind, stream string) {
@@ -253,7 +253,7 @@ func (m *model) checkLives(t *rapid.T, r Rules) {
 			}
 		}
 		over := !life.ended.IsZero()
-		if !opening && (!over || m.now.Sub(life.ended) < r.TombstoneTTL) {
+		if !opening && (!over || m.now.Sub(life.ended) < ttl) {
 			t.Fatalf("the opening of %s is gone: %+v", name, life)
 		}
 		if over && opening {

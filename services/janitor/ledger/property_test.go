@@ -19,6 +19,7 @@ type machine struct {
 	ledger *Ledger
 	limits Limits
 	rules  Rules
+	ttl    time.Duration
 	skew   time.Duration // of its clock
 
 	fetched []eventlog.Entry // on the way to the ledger
@@ -31,8 +32,8 @@ type machine struct {
 const never = ^uint64(0)
 
 // newMachine starts a janitor, which knows nothing.
-func newMachine(t *rapid.T, log *model, lim Limits, r Rules) *machine {
-	m := &machine{log: log, ledger: New(), limits: lim, rules: r}
+func newMachine(t *rapid.T, log *model, lim Limits, r Rules, ttl time.Duration) *machine {
+	m := &machine{log: log, ledger: New(), limits: lim, rules: r, ttl: ttl}
 	m.skew = time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours off")) * time.Hour
 	m.ledger.Stretches.Step = Step{r.MaxAge / 16, 0}
 	m.tail()
@@ -117,7 +118,7 @@ func (m *machine) forget(n int) {
 			m.ledger.Learn(name, o.Seq, life.life)
 		}
 	}
-	all := slices.Concat(m.keeper().Forgettable()...)
+	all := slices.Concat(m.keeper().Forgettable(false)...)
 	slices.SortStableFunc(all, func(a, b Announcement) int {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life))
 	})
@@ -151,7 +152,7 @@ func (m *machine) askDeleted() {
 }
 
 func (m *machine) keeper() Keeper {
-	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: m.rules.TombstoneTTL, Index: noIndex}
+	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Index: noIndex}
 }
 
 // copy copies up to n control entries.
@@ -183,7 +184,7 @@ func (m *machine) move(t *rapid.T, used uint64) {
 	if m.log.purge(before); why == ByVolume {
 		r.MaxAge = -1
 	}
-	m.log.checkFloor(t, entries, r)
+	m.log.checkFloor(t, entries, r, m.ttl)
 }
 
 // check compares a ledger with the log.
@@ -293,10 +294,11 @@ func TestLedger_IsTheLog(t *testing.T) {
 		r := Rules{
 			MaxAge: rapid.SampledFrom([]time.Duration{-1, time.Hour, time.Minute}).Draw(t, "maximum age"), MaxBytes: 1000,
 			SyncInterval: rapid.SampledFrom([]time.Duration{0, time.Second, 2 * time.Minute}).Draw(t, "sync interval"),
-			Interval:     5 * time.Second, TombstoneTTL: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "TTL"),
+			Interval:     5 * time.Second,
 		}
-		lim.ClosedGrace = min(lim.ClosedGrace, r.TombstoneTTL)
-		m := []*machine{newMachine(t, log, lim, r), newMachine(t, log, lim, r)} // the first one acts
+		ttl := rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "TTL")
+		lim.ClosedGrace = min(lim.ClosedGrace, ttl)
+		m := []*machine{newMachine(t, log, lim, r, ttl), newMachine(t, log, lim, r, ttl)} // the first one acts
 		name, stream := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"x", "y", "z"})
 		which := rapid.IntRange(0, 1)
 		used := rapid.SampledFrom([]uint64{0, 700, 900, 1000})
@@ -331,7 +333,7 @@ func TestLedger_IsTheLog(t *testing.T) {
 			},
 			"delete": func(t *rapid.T) {
 				m[0].delete(t, rapid.IntRange(1, 9).Draw(t, "entries"), rapid.IntRange(0, 3).Draw(t, "heard") > 0)
-				log.checkLives(t, r)
+				log.checkLives(t, ttl)
 			},
 			"forget": func(t *rapid.T) { m[0].forget(rapid.IntRange(1, 4).Draw(t, "trims")) },
 			"ask":    func(*rapid.T) { m[1].askDeleted() },
@@ -349,7 +351,7 @@ func TestLedger_IsTheLog(t *testing.T) {
 				}
 			},
 			"interrupt": func(t *rapid.T) { m[which.Draw(t, "janitor")].tail() },
-			"restart":   func(t *rapid.T) { m[which.Draw(t, "janitor")] = newMachine(t, log, lim, r) },
+			"restart":   func(t *rapid.T) { m[which.Draw(t, "janitor")] = newMachine(t, log, lim, r, ttl) },
 			"take over": func(*rapid.T) { m[0], m[1] = m[1], m[0] },
 			"": func(t *rapid.T) {
 				for _, one := range m {
@@ -357,7 +359,7 @@ func TestLedger_IsTheLog(t *testing.T) {
 				}
 			},
 		})
-		for i, one := range append(m, newMachine(t, log, lim, r)) {
+		for i, one := range append(m, newMachine(t, log, lim, r, ttl)) {
 			one.catchUp()
 			one.catchUp()
 			one.check(t)
@@ -374,7 +376,7 @@ func TestLedger_Damage(t *testing.T) {
 		log := newModel()
 		lim := Limits{MaxPerStream: 2, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1}
 		r := Rules{MaxAge: -1, MaxBytes: -1}
-		m := newMachine(t, log, lim, r)
+		m := newMachine(t, log, lim, r, 0)
 		for range rapid.IntRange(3, 30).Draw(t, "events") {
 			log.publish("s", rapid.SampledFrom([]string{"x", "y"}).Draw(t, "stream"), false)
 			if rapid.IntRange(0, 4).Draw(t, "sweep") == 0 {
@@ -390,7 +392,7 @@ func TestLedger_Damage(t *testing.T) {
 			return // the server gives the sequence away again, it counts as expired, more is not explained, or it is
 		}
 		log.delete(lost)
-		fresh := newMachine(t, log, lim, r)
+		fresh := newMachine(t, log, lim, r, 0)
 		fresh.catchUp()
 		if d := fresh.ledger.TakeDamage(); len(d) != 1 || d[0] != (Damage{lost, lost, 1}) || fresh.ledger.Damaged != lost {
 			t.Fatalf("%d is lost, and %v is found", lost, d)
