@@ -235,25 +235,41 @@ func TestAttach_OutlivesPrevious(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
+// claimedMeanwhile has an edge take over the record of a revision, and another claim it before the
+// first one knows; false when the record has another revision by then.
+func claimedMeanwhile(t *testing.T, one, two *attachments, key string, revision uint64) bool {
+	t.Helper()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	over := make(chan struct{})
+	go func() { defer close(over); one.takeOver(key, revision, "") }()
+	for {
+		r, now, err := two.records.read(t.Context(), key)
+		if err == nil && r.Edge == one.edge {
+			one.places[key].revision = now + 1
+			one.mu.Unlock()
+			<-over
+			one.mu.Lock()
+			return true
+		}
+		select {
+		case <-over:
+			return false
+		default:
+		}
+	}
+}
+
 // An edge that takes over a record may find that it was claimed meanwhile.
 func TestAttach_LateTakeOver(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	_, revision, err := two.records.read(waittest.Context(t), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.mu.Lock()
-	over := make(chan struct{})
-	go func() { defer close(over); one.takeOver(key, revision, "") }()
-	waittest.Until(t, "the record is the other edge's", func() bool {
-		r, now, err := two.records.read(t.Context(), key)
-		one.places[key].revision = now + 1
-		return err == nil && r.Edge == one.edge
+	// The record may change once more: the edge that it was taken from says where it stood.
+	waittest.Until(t, "the record is taken over", func() bool {
+		_, revision, err := two.records.read(t.Context(), key)
+		return err == nil && claimedMeanwhile(t, one, two, key, revision)
 	})
-	one.mu.Unlock()
-	<-over
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if one.places[key].holder != nil {
