@@ -134,7 +134,7 @@ func NameOf(method string) string {
 		return "name"
 	case MethodRead:
 		return "uri"
-	case "tasks/get", "tasks/update", "tasks/cancel":
+	case MethodGetTask, MethodUpdateTask, MethodCancelTask:
 		return "taskId"
 	default:
 		return ""
