@@ -44,9 +44,10 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
-	era     era
-	orphans orphans
-	spares  spares
+	taskTools map[string]taskPolicy
+	era       era
+	orphans   orphans
+	spares    spares
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
@@ -187,6 +188,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 type era struct {
 	mu     sync.Mutex // held while the server is asked: others wait for the answer
 	modern bool
+	tasks  bool // it has tasks of its own
 	until  time.Time
 	// refused is the answer while the server could not be asked, until then.
 	refused      *rpc.Answer

@@ -268,6 +268,19 @@ func (c *call) take(it item) error {
 	return nil
 }
 
+// respond stores a response as the stream's last event, or the error of one that is too large.
+func (c *call) respond(id json.RawMessage, data []byte) {
+	_, err := c.store(item{data: data, final: true})
+	if errors.Is(err, upstream.ErrTooLarge) {
+		data = rpc.ErrorMessage(id, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
+		c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		_, err = c.store(item{data: data, final: true})
+	}
+	if err != nil {
+		c.session.service.log.Debug("the response of a call is not stored", "session", c.session.name, "stream", c.stream, "error", err)
+	}
+}
+
 // storedAt notes where the log's last event of the stream is.
 func (c *call) storedAt(sequence uint64) {
 	c.mu.Lock()

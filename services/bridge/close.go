@@ -176,6 +176,9 @@ func (s *Service) reconcile() {
 				h.finish(errEnded)
 				continue
 			}
+			if work := h.task(); work != nil {
+				work.refreshTask(time.Now())
+			}
 			rec, ok := s.backend.Sessions.Session(h.name)
 			if !ok || h.has(rec) {
 				continue

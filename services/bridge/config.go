@@ -79,6 +79,17 @@ type Config struct {
 	// the bridge translates between revisions. Default: 10 min.
 	InputWait time.Duration `default:"10m" help:"How long a client may take to answer what the MCP server asks during a call that is translated between revisions of MCP."`
 
+	// TaskAfter is how long a call of a client that declares the tasks extension may take before it
+	// becomes a task; 0 for as long as the bridge waits for an immediate answer (250 ms). -1: no
+	// call does. Default: 10 s.
+	TaskAfter Timeout `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
+
+	// TaskTools say otherwise for some tools, each as NAME=POLICY; see [taskPolicy].
+	TaskTools []string `help:"Tasks policy of a tool: never, after (--task-after), always (at once), or required (after, and clients without the extension are refused); may be repeated." placeholder:"NAME=POLICY"`
+
+	// TaskTTL is how long a task is kept after its end. Default: 1 h.
+	TaskTTL time.Duration `name:"task-ttl" default:"1h" help:"How long the result of a task is kept, up to --keep-closed-override of the janitor."`
+
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of those that are open, while they are
 	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
@@ -130,6 +141,9 @@ func (c Config) Validate() error {
 	if _, err := c.header(); err != nil {
 		return err
 	}
+	if _, err := c.taskPolicies(); err != nil {
+		return err
+	}
 	for _, name := range c.UpstreamEnv {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.HasPrefix(name, "REJOIN_") {
 			return fmt.Errorf("--upstream-env must be the name of a variable that is not Rejoin's own, unlike %q", name)
@@ -156,6 +170,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--cancel-grace must not be negative, but is %s", c.CancelGrace)
 	case c.InputWait <= 0:
 		return fmt.Errorf("--input-wait must be positive, not %s", c.InputWait)
+	case c.TaskAfter < -1:
+		return fmt.Errorf("--task-after must not be negative, or -1 for never, not %s", time.Duration(c.TaskAfter))
+	case c.TaskTTL < 0:
+		return fmt.Errorf("--task-ttl must not be negative, but is %s", c.TaskTTL)
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:

@@ -196,6 +196,8 @@ type oneCall struct {
 	Token    json.RawMessage `json:"progressToken,omitempty"`
 	LogLevel string          `json:"logLevel,omitempty"`
 	Server   json.RawMessage `json:"serverInfo,omitempty"`
+	Task     bool            `json:"task,omitempty"` // it may become a task
+	Asks     map[string]bool `json:"asks,omitempty"` // what its client can be asked
 }
 
 // metadata is what the registry holds of a session of a bridge.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,6 +119,15 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
 	if meta.MCP.Call != nil {
 		h = s.takeOverCall(rec, meta, up)
+		over, err := h.takeOverTask()
+		if err != nil {
+			return err
+		}
+		if work := h.task(); over {
+			calls = nil // the bridge before has not come to the end of the session
+		} else if work != nil && len(calls) == 0 {
+			_ = work.put(item{data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrUnanswered.Error(), nil)}) // it fails at the end of the service alone
+		}
 	}
 	standalone := calls[rpc.Standalone]
 	for stream, call := range calls {
@@ -138,6 +149,57 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		h.finish(errEnded) // the bridge before has not come to that
 	}
 	return err
+}
+
+// takeOverTask has the call of another bridge go on as the task that it has become, if it has, and
+// reports whether that is over. It tries until the service stops.
+func (h *clientSession) takeOverTask() (over bool, err error) {
+	s, u := h.service, h.up.(*stateless) //nolint:forcetypeassert,errcheck // takeOverCall has made it
+	at := event.Subject{Partition: s.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: mcp.TaskStream, Kind: event.Message}
+	err = retry(s.life, func() error {
+		sequence, err := s.backend.Log.Last(s.life, at)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		e, err := s.backend.Log.At(s.life, at.Partition, sequence)
+		if err != nil {
+			return err
+		}
+		is, err := mcp.ParseTask(e.Data)
+		if err != nil {
+			s.log.Warn("the state of a task cannot be read", "session", h.name, "error", err)
+			return nil
+		}
+		k := newTask(h, is)
+		k.stored, k.out.last = time.Now(), sequence
+		over = is.Status.Over()
+		u.takeOverTask(k)
+		return nil
+	})
+	return over, err
+}
+
+// takeOverTask continues a task.
+func (u *stateless) takeOverTask(k *task) {
+	if u.to == nil {
+		u.work = &passed{session: u.session, request: u.request, made: k, over: k.is.Status.Over()}
+		return
+	}
+	u.to.made, u.to.over, u.work = k, k.is.Status.Over(), u.to
+	if k.is.Status == mcp.TaskInputRequired {
+		u.to.expiry = time.AfterFunc(u.service().cfg.InputWait, func() { u.to.cancelTask(noInput) })
+	}
+	for key, id := range k.is.Asked {
+		var q translate.Question
+		_ = rpc.Unmarshal(k.is.Requests[key], &q) // a bridge has written it
+		u.to.open = append(u.to.open, question{q, id, key})
+		if n, err := strconv.ParseUint(strings.TrimPrefix(key, "q"), 10, 64); err == nil {
+			u.to.numbers.Store(max(u.to.numbers.Load(), n))
+		}
+	}
 }
 
 // resume continues a call that another bridge has begun.
@@ -192,13 +254,15 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
+			if final = e.Final && !isTaskCreated(e.Data); e.Final && !final {
+				continue // the call has become a task: the MCP server still works on it
+			}
 			if e.Sequence > c.at.Sequence {
 				again = append(again, e.Data)
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
 				c.answeredTo(m.ID)
 			}
-			final = e.Final
 		}
 		if page.Through <= q.After {
 			break
@@ -233,7 +297,7 @@ func (s *Service) takeOverCall(rec session.Record, meta metadata, up mcpServer) 
 	of := meta.MCP.Call
 	u := &stateless{session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	if meta.MCP.ProtocolVersion != mcp.Modern {
-		u.to = &translated{session: h, request: u.request, up: up, server: translate.Server{Info: of.Server}, turned: make(chan struct{})}
+		u.to = &translated{session: h, request: u.request, up: up, server: translate.Server{Info: of.Server}, asks: of.Asks, turned: make(chan struct{})}
 		h.setReceiver(u.to)
 	}
 	h.up = u

@@ -22,9 +22,11 @@ import (
 type stateless struct {
 	session *clientSession
 	request mcp.Request
+	rule    taskRule
 
-	mu sync.Mutex
-	to *translated // nil where the request is passed on
+	mu   sync.Mutex
+	to   *translated // nil where the request is passed on
+	work taskWork    // nil for a request that becomes no task
 }
 
 func (u *stateless) service() *Service { return u.session.service }
@@ -51,15 +53,17 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 	switch {
 	case refused != nil:
 		c.refuse(*refused)
+	case mcp.IsTaskMethod(u.request.Method) && !u.service().hasOwnTasks():
+		c.refuse(upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message))
 	case modern:
 		u.pass(ctx, c, client, data)
 	default:
 		t := &translated{
 			session: u.session, request: u.request, client: upstream.WithoutRepeated(client),
-			asks: translate.Askable(u.request),
+			asks: translate.Askable(u.request), rule: u.rule,
 		}
 		u.mu.Lock()
-		u.to = t
+		u.to, u.work = t, t
 		u.mu.Unlock()
 		u.session.setReceiver(t)
 		t.serve(ctx, c)
@@ -69,10 +73,19 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 // pass hands the request over as it is.
 func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data []byte) {
 	c.endless = u.request.Method == mcp.MethodListen
+	r := &remote{service: u.service(), endpoint: u.service().endpoint, modern: true}
 	if u.request.Method == mcp.MethodDiscover {
 		c.to = &discovered{call: c}
 	}
-	r := &remote{service: u.service(), endpoint: u.service().endpoint, modern: true}
+	if u.rule.may && !u.service().hasOwnTasks() {
+		p := &passed{session: u.session, request: u.request, rule: u.rule, up: r}
+		u.mu.Lock()
+		u.work = p
+		u.mu.Unlock()
+		defer p.stop()
+		p.serve(ctx, c, client, data)
+		return
+	}
 	r.serve(ctx, c, client, data)
 }
 
@@ -85,6 +98,9 @@ func (u *stateless) send(context.Context, http.Header, []byte) rpc.Answer {
 func (u *stateless) resume(ctx context.Context, c *call, client http.Header) {
 	t := u.translation()
 	if t == nil {
+		if p, ok := u.work.(*passed); ok {
+			c.to = p
+		}
 		c.over(upstream.ErrUnanswered)
 		return
 	}
@@ -119,6 +135,7 @@ func (d *discovered) take(m rpc.Message, it item) error {
 	var result map[string]json.RawMessage
 	if m.Result != nil && rpc.Unmarshal(m.Result, &result) == nil && result != nil {
 		result["supportedVersions"] = mustMarshal(mcp.Revisions)
+		result["capabilities"] = translate.WithTasks(result["capabilities"], d.call.session.service.cfg.TaskAfter >= 0)
 		it.data = translate.Message(map[string]any{"id": m.ID, "result": result})
 	}
 	it.final = m.IsResponse()
@@ -152,7 +169,7 @@ func (s *Service) isModern(ctx context.Context, client http.Header) (bool, *rpc.
 	case now.Before(s.era.refusedUntil):
 		return false, s.era.refused
 	}
-	modern, refused := s.probe(client)
+	modern, tasks, refused := s.probe(client)
 	if refused != nil {
 		s.era.refused, s.era.refusedUntil = refused, time.Now().Add(refusedFor)
 		return false, refused
@@ -160,8 +177,15 @@ func (s *Service) isModern(ctx context.Context, client http.Header) (bool, *rpc.
 	if modern != s.era.modern || s.era.until.IsZero() {
 		s.log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
 	}
-	s.era.modern, s.era.until = modern, time.Now().Add(eraFor)
+	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
 	return modern, nil
+}
+
+// hasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.
+func (s *Service) hasOwnTasks() bool {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	return s.era.tasks
 }
 
 // forgetEra has the MCP server asked again: it did not speak as it should.
@@ -172,30 +196,31 @@ func (s *Service) forgetEra() {
 }
 
 // probe asks the MCP server for what it speaks, for all who want to know.
-func (s *Service) probe(client http.Header) (bool, *rpc.Answer) {
+func (s *Service) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.OpenTimeout)
 	defer cancel()
 	if s.command != nil {
-		return false, nil
+		return false, false, nil
 	}
 	method := mcp.MethodDiscover
 	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: &method}
 	u := s.newModernServer(modernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
 	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && saysNothing(refused.Status) {
-		return false, refused
+		return false, false, refused
 	}
 	if refused != nil {
-		return false, nil
+		return false, false, nil
 	}
 	m, _, err := s.response(resp, discover.ID)
 	upstream.Finish(resp)
 	if err != nil || m.Error != nil {
-		return false, nil
+		return false, false, nil
 	}
 	var result translate.Discovered
 	err = rpc.Unmarshal(m.Result, &result)
-	return err == nil && slices.Contains(result.Versions, mcp.Modern), nil
+	modern = err == nil && slices.Contains(result.Versions, mcp.Modern)
+	return modern, modern && mcp.HasTasks(mustMarshal(result.Capabilities)), nil
 }
 
 func mustMarshal(v any) []byte {
@@ -212,24 +237,33 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
 	}
+	rule, err := s.taskRule(r)
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return rpc.Answer{Status: e.Status, Data: rpc.ErrorMessage(r.ID, e.Code, e.Message, e.Data)}
+	}
 	content := contentOf(r)
 	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
-	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method}
-	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
+	kept := callKept
+	if rule.may {
+		kept = max(kept, s.cfg.TaskTTL)
+	}
+	d.meta.Retention = &retention{KeepClosed: int64(kept / time.Second)}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
-	h.onDemand, h.up = d, &stateless{session: h, request: r}
+	h.onDemand, h.up = d, &stateless{session: h, request: r, rule: rule}
 	h.remember(c.Header)
 	return h.request(c, []json.RawMessage{r.ID})
 }
 
 // connected notes what the next bridge has to know to go on.
-func (d *onDemand) connected(to connected, r mcp.Request, server json.RawMessage) {
+func (d *onDemand) connected(to connected, r mcp.Request, server json.RawMessage, asks map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = to.id, to.version
-	d.meta.MCP.Call = &oneCall{r.Method, r.Meta["progressToken"], r.LogLevel, server}
+	of := d.meta.MCP.Call
+	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, server, asks
 }
 
 // again continues a call that waits for its client, by the client's repeated request.
@@ -238,6 +272,9 @@ func (h *clientSession) again(c rpc.Call) rpc.Answer {
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
 		return ended()
+	}
+	if mcp.IsTaskMethod(r.Method) {
+		return h.changeTask(c, r)
 	}
 	if t := u.translation(); t == nil || !t.again(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})
@@ -262,11 +299,7 @@ func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 	if c.wasAnswered() {
 		return false, nil // at once, by somebody else
 	}
-	if !d.opened && d.failed == nil {
-		if d.failed = h.open(d); d.failed == nil {
-			d.opened, d.asked = true, time.Now()
-		}
-	}
+	d.openOnce(h)
 	if errors.Is(d.failed, errLimit) && !d.listens {
 		return true, nil // the response is the answer, if it comes in time
 	}
@@ -276,6 +309,25 @@ func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 	}
 	c.tell(rpc.Answer{Status: http.StatusAccepted})
 	return false, nil
+}
+
+// openInLog sees to it that the session is in the log.
+func (h *clientSession) openInLog() error {
+	d := h.onDemand
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.openOnce(h)
+	return d.failed
+}
+
+// openOnce opens the session in the log, if nobody has tried. The caller holds the lock.
+func (d *onDemand) openOnce(h *clientSession) {
+	if d.opened || d.failed != nil {
+		return
+	}
+	if d.failed = h.open(d); d.failed == nil {
+		d.opened, d.asked = true, time.Now()
+	}
 }
 
 // open opens the session in the log, and begins to answer for it.
@@ -330,7 +382,7 @@ func asBusy(err error) rpc.Answer {
 
 // cancel ends a call that nobody waits for: after --cancel-grace, where the client may come back.
 func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
-	if h.onDemand != nil && h.call(c.Stream) != nil {
+	if h.onDemand != nil && h.call(c.Stream) != nil && h.task() == nil {
 		if c.Resumable {
 			h.run(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
 		} else {
@@ -355,7 +407,7 @@ func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 	d.mu.Lock()
 	asked := d.asked.After(since)
 	d.mu.Unlock()
-	if !asked && h.call(stream) != nil {
+	if !asked && h.call(stream) != nil && h.task() == nil {
 		h.finish(errEnded)
 	}
 }
@@ -368,7 +420,7 @@ const orphanedAfter = 35 * time.Second
 // could be heard again, or zero.
 func (h *clientSession) isOrphaned(now, since time.Time) bool {
 	d := h.onDemand
-	if u, ok := h.up.(*stateless); d == nil || !ok || u.held() {
+	if u, ok := h.up.(*stateless); d == nil || !ok || u.held() || h.task() != nil {
 		return false
 	}
 	d.mu.Lock()

@@ -38,6 +38,7 @@ type translated struct {
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
 	filter  translate.Filter
+	rule    taskRule
 	numbers atomic.Uint64 // of requests of our own
 
 	mu     sync.Mutex
@@ -45,7 +46,10 @@ type translated struct {
 	target *call         // gets what comes; nil while the call is held
 	turned chan struct{} // closed when target is another one, or has all
 	ready  []byte        // a response that came while the call was held
-	over   bool          // the client has the response
+	over   bool          // the client has the response, or the task its last state
+	made   *task         // what the call has become; nil for none
+	ended  bool          // the client has cancelled the task
+	due    *time.Timer   // until the call becomes a task
 	open   []question    // that have no answer
 	rounds []string      // in which the client was asked, the newest last
 	gather *time.Timer   // until the client is asked
@@ -74,7 +78,7 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 		return refused
 	}
 	t.up, t.server = b.up, b.server
-	h.onDemand.connected(b.connected, t.request, t.server.Info)
+	h.onDemand.connected(b.connected, t.request, t.server.Info, t.asks)
 	if b.attach != nil {
 		b.attach(h)
 	}
@@ -96,7 +100,7 @@ func (t *translated) serve(ctx context.Context, c *call) {
 	t.mu.Unlock()
 	switch t.request.Method {
 	case mcp.MethodDiscover:
-		t.answer(t.server.Discover())
+		t.answer(t.server.Discover(t.session.service.cfg.TaskAfter >= 0))
 	case mcp.MethodListen:
 		t.listenFor(ctx, c)
 	default:
@@ -122,10 +126,16 @@ func (t *translated) hand(ctx context.Context, c *call) {
 	if !translate.Known(t.request.Method) {
 		c.refuseAs = unknownMethod
 	}
+	t.mu.Lock()
+	if t.rule.atOnce {
+		t.make()
+	}
+	t.taskSoon()
+	t.mu.Unlock()
 	data := translate.Request(t.request, c.stream)
 	t.request.Params = nil // they may be large, and a held call waits for long
 	t.up.serve(ctx, c, t.client, data)
-	if errors.Is(context.Cause(ctx), errEnded) && !t.isOver() {
+	if errors.Is(context.Cause(ctx), errEnded) && !t.hasResponse() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), upstream.DialTimeout)
 		defer cancel()
 		_ = t.up.send(within, t.client, upstream.Cancelled(id)) // it is over in any case
@@ -141,7 +151,10 @@ func (t *translated) takes(c *call) json.RawMessage {
 	c.to = t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.first, t.target = c, c
+	t.first = c
+	if c.endless = t.rule.may; t.made == nil {
+		t.target = c
+	}
 	return id
 }
 
@@ -184,10 +197,11 @@ func (t *translated) linger(ctx context.Context) {
 	}
 }
 
-func (t *translated) isOver() bool {
+// hasResponse reports whether the server has nothing to do for the call any more.
+func (t *translated) hasResponse() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.over
+	return t.over && !t.ended
 }
 
 // turn wakes who waits for the target to change. The caller holds the lock.
@@ -211,6 +225,12 @@ func (t *translated) answer(result json.RawMessage, err error) {
 // deliver gives the client the response, or keeps it for when it comes back. The caller holds the
 // lock.
 func (t *translated) deliver(response []byte) {
+	if t.made != nil {
+		t.over = true
+		t.made.respond(response)
+		t.turn(nil)
+		return
+	}
 	if t.target == nil {
 		t.ready = response
 		return
@@ -227,15 +247,7 @@ func (t *translated) final(c *call, response []byte) {
 		if c.repeated(data) {
 			return
 		}
-		_, err := c.store(item{data: data, final: true})
-		if errors.Is(err, upstream.ErrTooLarge) {
-			data = rpc.ErrorMessage(id, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
-			c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
-			_, err = c.store(item{data: data, final: true})
-		}
-		if err != nil {
-			c.session.service.log.Debug("the response of a call is not stored", "session", c.session.name, "stream", c.stream, "error", err)
-		}
+		c.respond(id, data)
 		if c != t.first {
 			c.answered(id)
 		}
@@ -287,7 +299,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 
 // gatherSoon has the client asked. The caller holds the lock.
 func (t *translated) gatherSoon() {
-	if t.target != nil && t.gather == nil {
+	if (t.target != nil || t.made != nil) && t.gather == nil {
 		t.gather = time.AfterFunc(gatherFor, func() { t.session.run(t.askClient) })
 	}
 }
@@ -298,6 +310,10 @@ func (t *translated) askClient() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gather = nil
+	if t.made != nil {
+		t.askTask()
+		return
+	}
 	c := t.target
 	if c == nil || len(t.open) == 0 {
 		return
@@ -320,18 +336,31 @@ func (t *translated) askClient() {
 	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.session.finish(errEnded) })
 }
 
-// stop ends the timer of a held call.
+// stop ends the timers of a call that is over.
 func (t *translated) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.expiry != nil {
-		t.expiry.Stop()
+	for _, timer := range []*time.Timer{t.expiry, t.due} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 }
 
 // reply answers a question of the server's.
 func (t *translated) reply(q question, result json.RawMessage) {
 	t.session.run(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
+}
+
+// takeAnswers gives the server the answers to its questions. The caller holds the lock.
+func (t *translated) takeAnswers(answers translate.Object) {
+	t.open = slices.DeleteFunc(t.open, func(q question) bool {
+		result, ok := answers[q.key]
+		if ok {
+			t.reply(q, result)
+		}
+		return ok
+	})
 }
 
 // send sends a response to the server, again when it cannot be reached: the server waits for it, and
@@ -353,7 +382,7 @@ func (t *translated) send(data []byte) {
 
 func (t *translated) takeNotification(m rpc.Message, it item) error {
 	t.mu.Lock()
-	c, filter := t.target, t.filter
+	c, filter := t.target, t.filter // a task has a state, and no more
 	t.mu.Unlock()
 	if c == nil {
 		return nil
@@ -414,13 +443,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 		t.expiry.Stop()
 	}
 	if round == len(t.rounds)-1 { // else these are answers that were taken before
-		t.open = slices.DeleteFunc(t.open, func(q question) bool {
-			result, ok := answers[q.key]
-			if ok {
-				t.reply(q, result)
-			}
-			return ok
-		})
+		t.takeAnswers(answers)
 	}
 	t.turn(c)
 	switch {
@@ -433,6 +456,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 	default:
 		t.first.unpause()
 	}
+	t.taskSoon()
 	turned := t.turned
 	if t.target != c {
 		turned = nil
@@ -445,6 +469,103 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 			c.over(context.Cause(ctx))
 		}
 	}
+}
+
+// taskSoon has the call become a task, unless its client has something else by then. The caller
+// holds the lock.
+func (t *translated) taskSoon() {
+	if !t.rule.may || t.made != nil || t.target == nil {
+		return
+	}
+	if t.due != nil {
+		t.due.Stop()
+	}
+	t.due = time.AfterFunc(t.rule.after, func() { t.session.run(t.makeTask) })
+}
+
+func (t *translated) makeTask() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.make()
+}
+
+// make makes the call a task, unless it is over or its client is about to be asked. The caller
+// holds the lock.
+func (t *translated) make() {
+	if t.target == nil || t.made != nil || len(t.open) > 0 {
+		return
+	}
+	k, err := t.session.beginTask()
+	if err != nil {
+		t.session.service.log.Info("a call does not become a task", "session", t.session.name, "error", err)
+		return
+	}
+	t.made = k
+	t.final(t.target, k.created())
+	t.turn(nil)
+}
+
+// noInput is why a task is cancelled whose client does not answer.
+const noInput = "the client did not answer in time what it was asked"
+
+// askTask has the client of a task asked. The caller holds the lock.
+func (t *translated) askTask() {
+	if t.over || len(t.open) == 0 {
+		return
+	}
+	requests, ids := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	for _, q := range t.open {
+		requests[q.key], ids[q.key] = mustMarshal(q.Whole()), q.id
+	}
+	if t.first != nil { // else it is about to be continued
+		t.first.pause()
+	}
+	t.made.ask(requests, ids)
+	if t.expiry != nil {
+		t.expiry.Stop()
+	}
+	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.cancelTask(noInput) })
+}
+
+func (t *translated) isTask() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.made != nil
+}
+
+func (t *translated) updateTask(answers translate.Object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := len(t.open)
+	t.takeAnswers(answers)
+	switch {
+	case t.over || len(t.open) == was:
+	case len(t.open) > 0:
+		t.askTask()
+	default:
+		t.expiry.Stop()
+		t.made.working()
+		if t.first != nil {
+			t.first.unpause()
+		}
+	}
+}
+
+func (t *translated) cancelTask(why string) {
+	t.mu.Lock()
+	if !t.over {
+		t.over, t.ended = true, true
+		t.made.cancel(why)
+		t.turn(nil)
+	}
+	t.mu.Unlock()
+	t.session.finish(errEnded)
+}
+
+func (t *translated) refreshTask(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.made.refresh(now)
 }
 
 // ask makes a request of our own, and returns an error unless the server does it.

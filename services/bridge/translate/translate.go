@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 
 	"rejoin/shared/mcp"
@@ -193,18 +194,37 @@ func withoutExecution(list json.RawMessage) json.RawMessage {
 	return b
 }
 
-// Discover returns the result of server/discover for the server.
-func (s Server) Discover() (json.RawMessage, error) {
+// Discover returns the result of server/discover for the server, whose calls become tasks or not.
+func (s Server) Discover(tasks bool) (json.RawMessage, error) {
 	capabilities := maps.Clone(s.Capabilities)
 	delete(capabilities, "tasks") // of 2025-11-25: others than the extension's
-	r := Object{"supportedVersions": list(mcp.Revisions), "capabilities": object(capabilities)}
-	if capabilities == nil {
-		r["capabilities"] = json.RawMessage("{}")
-	}
+	r := Object{"supportedVersions": list(mcp.Revisions), "capabilities": WithTasks(object(capabilities), tasks)}
 	if s.Instructions != nil {
 		r["instructions"] = s.Instructions
 	}
 	return s.Result(mcp.MethodDiscover, object(r))
+}
+
+// WithTasks returns capabilities of a server, which may be nothing, with the extension.
+func WithTasks(capabilities json.RawMessage, tasks bool) json.RawMessage {
+	c, ok := read(capabilities)
+	if c == nil && some(capabilities) == nil {
+		c, ok = Object{}, true
+	}
+	if !ok {
+		return capabilities
+	}
+	extensions, ok := read(c["extensions"])
+	if extensions == nil && some(c["extensions"]) == nil {
+		extensions, ok = Object{}, true
+	}
+	if tasks && ok {
+		if extensions[mcp.ExtensionTasks] == nil {
+			extensions[mcp.ExtensionTasks] = json.RawMessage("{}")
+		}
+		c["extensions"] = object(extensions)
+	}
+	return object(c)
 }
 
 func list(texts []string) json.RawMessage {
@@ -252,6 +272,14 @@ type Question struct {
 	Params json.RawMessage `json:"params,omitempty"`
 }
 
+// Whole returns the question with parameters: go-sdk 1.8 takes none without. See docs/upstream/0030.
+func (q Question) Whole() Question {
+	if q.Params = some(q.Params); q.Params == nil {
+		q.Params = json.RawMessage("{}")
+	}
+	return q
+}
+
 // What a server may ask.
 const (
 	MethodElicit = "elicitation/create"
@@ -285,10 +313,7 @@ func (s Server) InputRequired(questions map[string]Question, state string) json.
 	if len(questions) > 0 {
 		whole := map[string]Question{}
 		for key, q := range questions {
-			if q.Params = some(q.Params); q.Params == nil { // go-sdk 1.8 takes no request without; see docs/upstream/0030
-				q.Params = json.RawMessage("{}")
-			}
-			whole[key] = q
+			whole[key] = q.Whole()
 		}
 		r["inputRequests"] = whole
 	}
@@ -396,6 +421,15 @@ func Acknowledged(f Filter, id json.RawMessage) []byte {
 // ListenEnd returns the result of a request to listen.
 func ListenEnd(id json.RawMessage) json.RawMessage {
 	return object(Object{"resultType": quoted("complete"), "_meta": object(Object{mcp.MetaSubscription: id})})
+}
+
+// Outcome returns what a response has: a result, or an error. What cannot be read is an error.
+func Outcome(response []byte) (result, failure json.RawMessage) {
+	m, ok := read(response)
+	if result, failure = some(m["result"]), some(m["error"]); !ok || result == nil && failure == nil {
+		failure = object(Object{"code": json.RawMessage(strconv.Itoa(rpc.CodeInternal)), "message": quoted("The response cannot be read.")})
+	}
+	return result, failure
 }
 
 // WithID returns a response with another ID.

@@ -79,13 +79,13 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 }
 
 func TestDiscover_OfEarlierServer(t *testing.T) {
-	got, err := server.Discover()
+	got, err := server.Discover(false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	same(t, "the result", got, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","capabilities":{"resources":{"subscribe":false,"listChanged":true},"tools":{"listChanged":true}},"instructions":"do","resultType":"complete",`+
 		`"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"ttlMs":0}`)
-	if _, err := (translate.Server{}).Discover(); err != nil {
+	if _, err := (translate.Server{}).Discover(false); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,231 @@
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// taskPolicy says which calls of a tool become tasks.
+type taskPolicy string
+
+const (
+	// taskNever leaves calls of the tool as they are.
+	taskNever taskPolicy = "never"
+	// taskLate makes a task of a call that takes longer than --task-after.
+	taskLate taskPolicy = "after"
+	// taskAlways makes a task of each call, before the MCP server has it.
+	taskAlways taskPolicy = "always"
+	// taskRequired is taskLate, and refuses clients without the extension.
+	taskRequired taskPolicy = "required"
+)
+
+// taskPolicies reads the flag.
+func (c Config) taskPolicies() (map[string]taskPolicy, error) {
+	all := map[string]taskPolicy{}
+	for _, text := range c.TaskTools {
+		i := strings.LastIndexByte(text, '=')
+		if i < 1 {
+			return nil, fmt.Errorf("--task-tools must be NAME=POLICY, not %q", text)
+		}
+		switch policy := taskPolicy(text[i+1:]); policy {
+		case taskNever, taskLate, taskAlways, taskRequired:
+			all[text[:i]] = policy
+		default:
+			return nil, fmt.Errorf("--task-tools has the policies never, after, always and required, not %q", policy)
+		}
+	}
+	return all, nil
+}
+
+// taskRule says whether and when a call becomes a task.
+type taskRule struct {
+	may    bool
+	atOnce bool
+	after  time.Duration
+}
+
+// taskRule returns the rule of a request. The error is an [*mcp.Error].
+func (s *Service) taskRule(r mcp.Request) (taskRule, error) {
+	if r.Method != mcp.MethodCallTool || s.cfg.TaskAfter < 0 {
+		return taskRule{}, nil
+	}
+	policy, declared := s.taskTools[r.Name], r.DeclaresTasks()
+	if policy == taskRequired && !declared {
+		return taskRule{}, mcp.ErrNeedsTasks
+	}
+	after := time.Duration(s.cfg.TaskAfter)
+	if after == 0 {
+		after = answerWithin
+	}
+	return taskRule{declared && policy != taskNever, policy == taskAlways, after}, nil
+}
+
+const (
+	// taskPoll is how often clients are to ask for a task.
+	taskPoll = time.Second
+	// taskRefresh is when the state of a task is stored again that has not changed: it has to be
+	// younger than what the log's age limit takes.
+	taskRefresh = time.Hour
+)
+
+// task is a call whose client has a name for it instead of the response: the states are in the
+// session's stream [mcp.TaskStream], where any edge finds the newest. The log has each before
+// anybody is told of it. It belongs to who holds the lock of the call.
+type task struct {
+	session *clientSession
+	out     *writer
+	is      mcp.StoredTask
+	stored  time.Time
+}
+
+func newTask(h *clientSession, is mcp.StoredTask) *task {
+	return &task{session: h, out: newWriter(h.service, h.name, h.life, mcp.TaskStream), is: is}
+}
+
+// beginTask makes the session's call a task, in the log.
+func (h *clientSession) beginTask() (*task, error) {
+	if err := h.openInLog(); err != nil {
+		return nil, err
+	}
+	k := newTask(h, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})
+	if err := k.store(); err != nil {
+		return nil, err
+	}
+	h.service.log.Debug("a call becomes a task", "session", h.name)
+	return k, nil
+}
+
+// store stores the state. Errors are those of [writer.put].
+func (k *task) store() error {
+	k.stored = time.Now()
+	k.is.Updated = k.stored.UTC()
+	data, err := k.is.Notification()
+	if err == nil {
+		_, err = k.out.put(k.session.service.life, item{data: data, final: k.is.Status.Over()})
+	}
+	return err
+}
+
+// set stores another state, unless the task is over.
+func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTask)) {
+	if k.is.Status.Over() {
+		return
+	}
+	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
+	if status.Over() {
+		ttl := (time.Since(k.is.Created) + k.session.service.cfg.TaskTTL).Milliseconds()
+		k.is.TTL = &ttl
+	}
+	if change != nil {
+		change(&k.is)
+	}
+	err := k.store()
+	if errors.Is(err, upstream.ErrTooLarge) {
+		k.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, k.session.service.tooLarge(k.session.name), nil))
+		k.is.Status, k.is.Result, k.is.Requests, k.is.Asked, k.is.Error = mcp.TaskFailed, nil, nil, nil, failure
+		err = k.store()
+	}
+	if err != nil {
+		k.session.service.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
+	}
+}
+
+// working notes that nothing is asked of the client any more.
+func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
+
+// ask has the client asked. ids are those of the MCP server.
+func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) {
+	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
+}
+
+// respond ends the task with the response to its request.
+func (k *task) respond(response []byte) {
+	result, failure := translate.Outcome(response)
+	if failure == nil {
+		k.set(mcp.TaskCompleted, "", func(is *mcp.StoredTask) { is.Result = result })
+		return
+	}
+	var e translate.Failure
+	_ = rpc.Unmarshal(failure, &e) // then there is no more to say
+	k.set(mcp.TaskFailed, e.Message, func(is *mcp.StoredTask) { is.Error = failure })
+}
+
+// cancel ends the task without a response.
+func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
+
+// refresh stores the state again that has not changed for long.
+func (k *task) refresh(now time.Time) {
+	if !k.is.Status.Over() && now.Sub(k.stored) >= taskRefresh {
+		_ = k.store() // again the next time, and before it is too late
+	}
+}
+
+// created returns the response to the request that became the task.
+func (k *task) created() []byte {
+	return translate.Message(map[string]any{"id": nil, "result": k.is.CreatedResult()})
+}
+
+// isTaskCreated reports whether an event is the response that names a task.
+func isTaskCreated(data []byte) bool {
+	m, err := rpc.ParseMessage(data)
+	var r struct {
+		Type string `json:"resultType"`
+	}
+	return err == nil && m.Result != nil && rpc.Unmarshal(m.Result, &r) == nil && r.Type == "task"
+}
+
+// taskWork is a call that may be a task. It is safe for concurrent use.
+type taskWork interface {
+	receiver
+	// isTask reports whether it is one.
+	isTask() bool
+	// updateTask takes a client's answers to what it was asked.
+	updateTask(answers translate.Object)
+	// cancelTask ends the call.
+	cancelTask(why string)
+	// refreshTask stores the state again that has not changed for long.
+	refreshTask(now time.Time)
+}
+
+// task returns the session's call as one that is a task; nil when it is none.
+func (h *clientSession) task() taskWork {
+	u, ok := h.up.(*stateless)
+	if !ok {
+		return nil
+	}
+	u.mu.Lock()
+	work := u.work
+	u.mu.Unlock()
+	if work == nil || !work.isTask() {
+		return nil
+	}
+	return work
+}
+
+// changeTask takes a client's request about the session's task.
+func (h *clientSession) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
+	work := h.task()
+	if work == nil || c.Owner != h.onDemand.call.Owner {
+		return upstream.About(upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message), []json.RawMessage{r.ID})
+	}
+	if r.Method == mcp.MethodCancelTask {
+		work.cancelTask("the client has cancelled it")
+	} else {
+		var answers translate.Object
+		if rpc.Unmarshal(r.Params["inputResponses"], &answers) != nil {
+			return upstream.About(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."), []json.RawMessage{r.ID})
+		}
+		work.updateTask(answers)
+	}
+	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
+}

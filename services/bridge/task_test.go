@@ -1,0 +1,555 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// tasks is a client's _meta that takes a task for a response.
+const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
+
+// taskConfig has calls become tasks after a moment.
+func taskConfig(server string) Config {
+	cfg := testConfig(server)
+	cfg.TaskAfter = Timeout(10 * time.Millisecond)
+	return cfg
+}
+
+// states returns the states that a task had.
+func (s *system) states(t testing.TB, name string) (all []mcp.StoredTask) {
+	t.Helper()
+	events, _ := s.read(t, name, mcp.TaskStream)
+	for _, data := range events {
+		is, err := mcp.ParseTask([]byte(data))
+		if err != nil {
+			t.Fatalf("%s: %v", data, err)
+		}
+		all = append(all, is)
+	}
+	return all
+}
+
+// becomes waits until a task has a status, and returns its state.
+func (s *system) becomes(t testing.TB, name string, want mcp.Status) (is mcp.StoredTask) {
+	t.Helper()
+	eventually(t, "the task is "+string(want), func() bool {
+		all := s.states(t, name)
+		if len(all) == 0 {
+			return false
+		}
+		is = all[len(all)-1]
+		return is.Status == want
+	})
+	return is
+}
+
+// created makes a call, and returns the task that it becomes.
+func (s *system) created(t testing.TB, c rpc.Call) (is mcp.Task) {
+	t.Helper()
+	_, a := s.ask(t, c)
+	var r struct {
+		Result struct {
+			Type string `json:"resultType"`
+			mcp.Task
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(a.Data, &r); err != nil || r.Result.Type != "task" || r.Result.Status != mcp.TaskWorking || r.Result.ID != mcp.TaskID(c.Session) || r.Result.TTL != nil {
+		t.Fatalf("the call is answered %s", a.Data)
+	}
+	if len(s.states(t, c.Session)) == 0 {
+		t.Fatal("the client has heard of a task that is not in the log")
+	}
+	return r.Result.Task
+}
+
+// about makes a request about a call's task.
+func (s *system) about(t testing.TB, c rpc.Call, method, params string) rpc.Answer {
+	t.Helper()
+	again := statelessCall(t, `"about"`, method, fmt.Sprintf(`"taskId":%q%s`, mcp.TaskID(c.Session), params), tasks)
+	again.Session, again.Life, again.Held, again.Owner = c.Session, c.Life, true, c.Owner
+	return s.do(t, again)
+}
+
+// acknowledged is about a request that is taken.
+func (s *system) acknowledged(t testing.TB, c rpc.Call, method, params string) {
+	t.Helper()
+	if a := s.about(t, c, method, params); a.Status != http.StatusOK || string(a.Data) != `{"id":"about","jsonrpc":"2.0","result":{"resultType":"complete"}}` {
+		t.Errorf("%s is answered %d %s", method, a.Status, a.Data)
+	}
+}
+
+// slow has a server's tool answer when release is closed, after progress.
+func slow(up *server, release chan struct{}, outcome string) *server {
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		token := m.Param("_meta", "progressToken")
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, token))
+		select {
+		case <-release:
+		case <-r.Context().Done():
+			return
+		}
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":2}}`, token))
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+	})
+	return up
+}
+
+// servers are those that a task may be at, made anew for each test.
+func servers(t testing.TB) map[string]*server {
+	t.Helper()
+	return map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)}
+}
+
+const outcome = `"result":{"content":[{"type":"text","text":"done"}],"isError":true}`
+
+func TestTask_LateCall(t *testing.T) {
+	for name, up := range servers(t) {
+		for out, want := range map[string]mcp.Status{outcome: mcp.TaskCompleted, `"error":{"code":-32099,"message":"broken"}`: mcp.TaskFailed} {
+			t.Run(name+" "+string(want), func(t *testing.T) {
+				s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+				slow(up, release, out)
+				before := up.posted("tools/call")
+				cfg := taskConfig(up.URL)
+				cfg.TaskTTL = 2 * time.Hour
+				s.start(t, cfg)
+				c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+				created := s.created(t, c)
+				close(release)
+				is := s.becomes(t, c.Session, want)
+				if is.Created != created.Created || is.TTL == nil || *is.TTL < 2*3600_000 || is.Updated.Before(is.Created) {
+					t.Errorf("the state is %+v", is)
+				}
+				if want == mcp.TaskFailed && string(is.Error) != `{"code":-32099,"message":"broken"}` || want == mcp.TaskCompleted && !strings.Contains(string(is.Result), `"text":"done"`) {
+					t.Errorf("the state is %+v", is)
+				}
+				if all, _ := s.read(t, c.Session, c.Stream); len(all) > 2 || strings.Contains(strings.Join(all, ""), `"progress":2`) {
+					t.Errorf("the client is told %s", all)
+				}
+				if n := up.posted("tools/call"); n != before+1 {
+					t.Errorf("the tool was called %d times", n-before)
+				}
+				s.wantState(t, c.Session, session.Closed)
+				rec, err := s.b.Sessions.Get(patient(t), c.Session)
+				if err != nil || rec.Retention.KeepClosed != 2*time.Hour {
+					t.Errorf("the log keeps the session for %s, %v", rec.Retention.KeepClosed, err)
+				}
+			})
+		}
+	}
+}
+
+// A quick call is answered, and so is one of a client that knows no tasks.
+func TestTask_CallsThatAreNone(t *testing.T) {
+	for name, up := range servers(t) {
+		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		slow(up, release, outcome)
+		close(release)
+		cfg := taskConfig(up.URL)
+		cfg.TaskTools = []string{"never=never", "required=required"}
+		cfg.TaskAfter = Timeout(wait)
+		s.start(t, cfg)
+		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
+			t.Errorf("%s: a quick call is answered %s", name, a.Data)
+		}
+		refused := statelessCall(t, "1", mcp.MethodCallTool, `"name":"required"`, asks)
+		if a := s.do(t, refused); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`) || !strings.Contains(string(a.Data), `"id":1`) {
+			t.Errorf("%s: a call without the extension is answered %d %s", name, a.Status, a.Data)
+		}
+		for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
+			foreign := statelessCall(t, "1", method, `"taskId":"x"`, tasks)
+			if a := s.do(t, foreign); !strings.Contains(string(a.Data), "-32602") {
+				t.Errorf("%s: %s of an unknown task is answered %d %s", name, method, a.Status, a.Data)
+			}
+		}
+		if a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")); !strings.Contains(string(a.Data), `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
+			t.Errorf("%s: discover is answered %s", name, a.Data)
+		}
+	}
+	for name, up := range servers(t) {
+		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		slow(up, release, outcome)
+		cfg := taskConfig(up.URL)
+		cfg.TaskTools = []string{"never=never"}
+		b := s.start(t, cfg)
+		b.answerWithin = 0
+		for c, why := range map[*rpc.Call]string{
+			ptr(statelessCall(t, "1", mcp.MethodCallTool, `"name":"never"`, tasks)): "whose tool is none", ptr(statelessCall(t, "2", mcp.MethodCallTool, `"name":"x"`, asks)): "whose client knows none",
+		} {
+			if a := s.do(t, *c); a.Status != http.StatusAccepted {
+				t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+			}
+			time.Sleep(5 * time.Duration(cfg.TaskAfter)) // longer than a task would take
+			if got := s.states(t, c.Session); len(got) > 0 {
+				t.Errorf("%s: a call %s becomes one: %+v", name, why, got)
+			}
+		}
+		close(release)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// A tool whose calls are tasks at once is asked once the client has its task.
+func TestTask_Always(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			slow(up, release, outcome)
+			close(release)
+			cfg := taskConfig(up.URL)
+			cfg.TaskAfter, cfg.TaskTools = Timeout(wait), []string{"a=b=always"}
+			s.start(t, cfg)
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"a=b"`, tasks)
+			s.created(t, c)
+			s.becomes(t, c.Session, mcp.TaskCompleted)
+		})
+	}
+}
+
+// asking is a modern server whose tool asks two questions at once, twice.
+func asking(t testing.TB) *server {
+	t.Helper()
+	up := newModern(t)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		state, _ := json.Marshal("")
+		if s := m.Param("requestState"); s != nil {
+			state = s
+		}
+		switch answers := m.Param("inputResponses"); string(state) {
+		case `""`, `"one"`:
+			next := map[string]string{`""`: "one", `"one"`: "two"}[string(state)]
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":%q,"inputRequests":{"a":{"method":"elicitation/create","params":{"message":%q}},"b":{"method":"roots/list"}}}}`, m.ID, next, next))
+		default:
+			text, _ := json.Marshal(string(answers))
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","content":[{"type":"text","text":%s}]}}`, m.ID, text))
+		}
+	})
+	return up
+}
+
+func TestTask_ModernServerAsks(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), asking(t)
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
+	s.created(t, c)
+	seen := map[string]bool{}
+	for round := range 2 {
+		is := s.becomes(t, c.Session, mcp.TaskInputRequired)
+		if len(is.Requests) != 2 || is.Asked != nil {
+			t.Fatalf("round %d: the state is %+v", round, is)
+		}
+		n := 0
+		for key := range is.Requests {
+			if seen[key] {
+				t.Errorf("the key %s comes twice", key)
+			}
+			seen[key] = true
+			s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"round":%d},"unknown":{}}`, key, round))
+			s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"late":true}}`, key))
+			if n++; n == 1 {
+				all := s.states(t, c.Session)
+				if left := all[len(all)-1]; left.Status != mcp.TaskInputRequired || len(left.Requests) != 1 || left.Requests[key] != nil {
+					t.Errorf("after the first answer the state is %+v", left)
+				}
+			}
+		}
+	}
+	is := s.becomes(t, c.Session, mcp.TaskCompleted)
+	if want := `{\"a\":{\"round\":1},\"b\":{\"round\":1}}`; !strings.Contains(string(is.Result), want) {
+		t.Errorf("the result is %s", is.Result)
+	}
+	for _, data := range up.seen {
+		if strings.Contains(data, "requestState") && !strings.Contains(data, `"n":5`) {
+			t.Errorf("the request is made again as %s", data)
+		}
+	}
+}
+
+func TestTask_EarlierServerAsks(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), asker(t)
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
+	s.created(t, c)
+	for round := range 2 {
+		var is mcp.StoredTask
+		eventually(t, "the client is asked", func() bool {
+			is = s.becomes(t, c.Session, mcp.TaskInputRequired)
+			return strings.Contains(string(is.Requests[fmt.Sprintf("q%d", round+1)]), fmt.Sprintf(`"round":%d`, round))
+		})
+		s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{"q%d":{"action":%d}}`, round+1, round))
+	}
+	is := s.becomes(t, c.Session, mcp.TaskCompleted)
+	if want := `{\"action\":0} {\"action\":1}`; !strings.Contains(string(is.Result), want) {
+		t.Errorf("the result is %s", is.Result)
+	}
+}
+
+// What a server asks before the call is a task is the result of the client's request; the call
+// becomes a task when that is made again.
+func TestTask_AfterTheClientWasAsked(t *testing.T) {
+	s, up, release := newSystem(t, eventlog.Settings{}), newEarlier(t), make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{}}`)
+		<-release
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+	})
+	up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()
+	cfg := taskConfig(up.URL)
+	cfg.TaskAfter = Timeout(wait)
+	b := s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	asked, _ := s.ask(t, c)
+	work := b.session(c.Session).up.(*stateless).work.(*translated) //nolint:forcetypeassert,errcheck // the call before has made it
+	due := time.NewTicker(2 * time.Millisecond)
+	defer due.Stop()
+	go func() { // the call becomes a task as soon as the client waits again
+		for !work.isTask() {
+			select {
+			case <-due.C:
+				work.makeTask()
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	_, a := s.ask(t, repeated(t, c, "2", asked, `{}`))
+	if !strings.Contains(string(a.Data), `"resultType":"task"`) || strings.Contains(string(a.Data), "requestState") || !strings.Contains(string(a.Data), `"id":2`) {
+		t.Fatalf("the call is answered %s", a.Data)
+	}
+	free()
+	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
+		t.Errorf("the state is %+v", is)
+	}
+	if n := up.posted("tools/call"); n != 1 {
+		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+func TestTask_Cancelled(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, release, gone := newSystem(t, eventlog.Settings{}), make(chan struct{}), make(chan struct{}, 1)
+			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+				w.stream()
+				select {
+				case <-r.Context().Done():
+					gone <- struct{}{}
+				case <-release:
+				}
+			})
+			defer close(release)
+			s.start(t, taskConfig(up.URL))
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			c.Owner = "anna"
+			s.created(t, c)
+			// That the client goes is no reason: it has the task.
+			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+			if got := s.states(t, c.Session); got[len(got)-1].Status != mcp.TaskWorking {
+				t.Fatalf("the state is %+v", got)
+			}
+			other := c
+			other.Owner = "berta"
+			if a := s.about(t, other, mcp.MethodCancelTask, ""); !strings.Contains(string(a.Data), "-32602") {
+				t.Errorf("another user's cancel is answered %d %s", a.Status, a.Data)
+			}
+			s.acknowledged(t, c, mcp.MethodCancelTask, "")
+			if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.TTL == nil || is.Result != nil || is.Error != nil {
+				t.Errorf("the state is %+v", is)
+			}
+			<-gone
+			if name == "earlier" {
+				eventually(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+			}
+			s.wantState(t, c.Session, session.Closed)
+		})
+	}
+}
+
+// A task that waits for its client for too long is cancelled.
+func TestTask_NoInput(t *testing.T) {
+	for name, up := range map[string]*server{"modern": asking(t), "earlier": asker(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		cfg := taskConfig(up.URL)
+		cfg.TaskTools, cfg.InputWait = []string{"x=always"}, 50*time.Millisecond
+		s.start(t, cfg)
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
+		s.created(t, c)
+		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != noInput {
+			t.Errorf("%s: the state is %+v", name, is)
+		}
+	}
+}
+
+// The result of a task is more than an event may have: its client is told.
+func TestTask_ResultIsTooLarge(t *testing.T) {
+	for name, up := range servers(t) {
+		s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
+		release := make(chan struct{})
+		slow(up, release, `"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 8000)+`"}]}`)
+		s.start(t, taskConfig(up.URL))
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		s.created(t, c)
+		close(release)
+		if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") {
+			t.Errorf("%s: the state is %+v", name, is)
+		}
+	}
+}
+
+// A bridge that takes the task of another over goes on where the server lets it, and says that it
+// has failed where not.
+func TestTask_TakenOver(t *testing.T) {
+	for _, eventIDs := range []bool{true, false} {
+		t.Run(fmt.Sprint("event IDs ", eventIDs), func(t *testing.T) {
+			s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 3)
+			up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
+			up.handle(mcp.MethodCallTool, up.on["long"])
+			if !eventIDs {
+				up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) { w.stream(); <-r.Context().Done() })
+			}
+			first := s.start(t, taskConfig(up.URL))
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.created(t, c)
+			if eventIDs {
+				up.step <- struct{}{}
+				eventually(t, "the server's event is written down", func() bool {
+					all, err := s.records(t).load(patient(t))
+					return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+				})
+			}
+			first.stop()
+			up.left(t)
+			s.start(t, taskConfig(up.URL))
+			want := mcp.TaskFailed
+			if eventIDs {
+				want = mcp.TaskCompleted
+				close(up.step)
+			}
+			is := s.becomes(t, c.Session, want)
+			if (is.Result == nil) != (want == mcp.TaskFailed) {
+				t.Errorf("the state is %+v", is)
+			}
+			s.wantState(t, c.Session, session.Closed)
+			all := s.states(t, c.Session)
+			if n := len(slices.DeleteFunc(all, func(is mcp.StoredTask) bool { return !is.Status.Over() })); n != 1 {
+				t.Errorf("the task was over %d times", n)
+			}
+			if n := up.posted("tools/call"); n != 1 {
+				t.Errorf("the tool was called %d times", n)
+			}
+		})
+	}
+}
+
+// The questions that a task's client has not answered are known to the next bridge.
+func TestTask_TakenOverWhileItAsks(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	var id string
+	release, told := make(chan struct{}), make(chan string, 1)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		id = string(m.ID)
+		w.stream()
+		w.send("1", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{"n":1}}`)
+		<-r.Context().Done()
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		w.WriteHeader(http.StatusAccepted)
+		if string(m.ID) == `"question"` {
+			told <- string(m.Result)
+			close(release)
+		}
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		select {
+		case <-release:
+			w.send("2", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, outcome))
+		case <-r.Context().Done():
+		}
+	})
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	first := s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	s.becomes(t, c.Session, mcp.TaskInputRequired)
+	eventually(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).load(patient(t))
+		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+	})
+	first.stop()
+	s.start(t, cfg)
+	is := s.becomes(t, c.Session, mcp.TaskInputRequired)
+	if want := map[string]json.RawMessage{"q1": json.RawMessage(`"question"`)}; !cmp.Equal(is.Asked, want) {
+		t.Fatalf("the state is %+v", is)
+	}
+	s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{"action":"accept"}}`)
+	if got := <-told; got != `{"action":"accept"}` {
+		t.Errorf("the server is told %s", got)
+	}
+	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
+		t.Errorf("the state is %+v", is)
+	}
+}
+
+// A state that does not change is stored again before the log's age limit takes it.
+func TestTask_Refreshed(t *testing.T) {
+	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+	up := slow(newModern(t), release, outcome)
+	b := s.start(t, taskConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	work := b.session(c.Session).task()
+	work.refreshTask(time.Now())
+	if n := len(s.states(t, c.Session)); n != 1 {
+		t.Errorf("a new state is stored %d times", n)
+	}
+	work.refreshTask(time.Now().Add(taskRefresh))
+	if n := len(s.states(t, c.Session)); n != 2 {
+		t.Errorf("an old state is stored %d times", n)
+	}
+	close(release)
+	s.becomes(t, c.Session, mcp.TaskCompleted)
+	work.refreshTask(time.Now().Add(2 * taskRefresh))
+	if all := s.states(t, c.Session); all[len(all)-1].Status != mcp.TaskCompleted || len(all) != 3 {
+		t.Errorf("the states are %+v", all)
+	}
+}
+
+func TestConfig_TaskTools(t *testing.T) {
+	got, err := Config{TaskTools: []string{"a=never", "b=c=required"}}.taskPolicies()
+	if want := (map[string]taskPolicy{"a": taskNever, "b=c": taskRequired}); err != nil || !cmp.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"a", "=never", "a=often", ""} {
+		if err := (Config{Upstream: "http://x", TaskTools: []string{text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--task-tools") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
