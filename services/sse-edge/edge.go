@@ -55,6 +55,7 @@ type Service struct {
 	end  context.CancelFunc
 
 	attached *attachments
+	unheard  unheard       // for tasks
 	checks   chan struct{} // holds a token for each check in progress
 	// checkEvery and unheardFor are the constants, or a test's.
 	checkEvery, unheardFor time.Duration

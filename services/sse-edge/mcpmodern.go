@@ -16,7 +16,6 @@ import (
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
-	"rejoin/shared/sse"
 	"rejoin/shared/web"
 )
 
@@ -52,14 +51,19 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	if err == nil {
 		err = r.Check(func(name string) string { return c.Get(name) })
 	}
-	state, held := mcp.State{}, false
-	if err == nil {
+	state, held, task := mcp.State{}, false, false
+	if err == nil && mcp.IsTaskMethod(r.Method) {
+		if !r.DeclaresTasks() {
+			err = mcp.ErrNeedsTasks
+		}
+		state.Session, task = mcp.ParseTaskID(r.Name)
+	} else if err == nil {
 		state, held, err = r.State()
 	}
 	if err != nil {
 		return postRefused, asRefused(err, p.only())
 	}
-	if !held {
+	if !held && !task {
 		state.Session, state.Life = uuid.NewString(), session.NewLife()
 	}
 	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
@@ -68,6 +72,9 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	call := rpc.Call{
 		Action: rpc.Request, Session: state.Session, Life: state.Life, Held: held,
 		Owner: who.grants.Subject, Client: s.cfg.Clients.Client(c), Header: forwarded(c), Data: body,
+	}
+	if task {
+		return s.taskPost(c, who, call, r)
 	}
 	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
@@ -103,9 +110,8 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method 
 		if answer.Status >= http.StatusBadRequest {
 			return postRefused, pass(c, answer)
 		}
-		if answer.Status == http.StatusOK && prefersStream(c.Get(fiber.HeaderAccept)) {
-			eventStream(&c.Response().Header)
-			return postStream, c.Send(append(sse.AppendData(nil, answer.Data), '\n'))
+		if answer.Status == http.StatusOK {
+			return direct(c, answer.Data)
 		}
 		return postJSON, pass(c, answer)
 	}

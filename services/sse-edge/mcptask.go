@@ -1,0 +1,150 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/sse"
+	"rejoin/shared/web"
+)
+
+// The tasks extension. Any edge finds the newest state of a task in the log; a bridge has to be
+// there only for what changes the task.
+
+// taskPost answers a request about the task of a session.
+func (s *Service) taskPost(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Request) (result string, err error) {
+	rec, err := s.sessionOf(c, call.Session, who.grants)
+	if errors.Is(err, errNoSession) && rec.Session != "" {
+		err = nil // the task is over
+	}
+	var is mcp.Task
+	if err == nil {
+		is, err = s.taskOf(rec)
+	}
+	switch {
+	case errors.Is(err, errNoSession), errors.Is(err, eventlog.ErrNotFound):
+		return postRefused, asRefused(mcp.ErrTask, r.ID)
+	case err != nil:
+		return postRefused, err
+	}
+	if !is.Status.Over() && rec.State != session.Open {
+		is = failedTask(is, "The session of the task was closed.")
+	}
+	switch {
+	case r.Method == mcp.MethodGetTask:
+		if !is.Status.Over() && s.hasLost(rec.Session) {
+			is = failedTask(is, "The request was lost.")
+		}
+		return direct(c, response(r.ID, is.GetResult()))
+	case is.Status.Over():
+		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)))
+	}
+	if call.Stream, err = rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	call.Life, call.Held = rec.Life, true
+	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
+	if err != nil {
+		return postRefused, err
+	}
+	if answer.Status != http.StatusOK {
+		return postRefused, pass(c, answer)
+	}
+	return direct(c, answer.Data)
+}
+
+// direct answers with a response, as JSON unless the client prefers a stream.
+func direct(c *fiber.Ctx, data []byte) (result string, err error) {
+	if prefersStream(c.Get(fiber.HeaderAccept)) {
+		eventStream(&c.Response().Header)
+		return postStream, c.Send(append(sse.AppendData(nil, data), '\n'))
+	}
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return postJSON, c.Status(http.StatusOK).Send(data)
+}
+
+func response(id, result json.RawMessage) []byte {
+	b, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": result}) // what was read can be written
+	return b
+}
+
+// taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where
+// there is none.
+func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
+	sequence, err := s.log.Last(ctx, at)
+	var e eventlog.Entry
+	if err == nil {
+		e, err = s.log.At(ctx, at.Partition, sequence)
+	}
+	if err != nil {
+		if cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
+			err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
+		}
+		return mcp.Task{}, err
+	}
+	is, err := mcp.ParseTask(e.Data)
+	if err != nil {
+		return mcp.Task{}, eventlog.ErrNotFound // somebody has published there
+	}
+	return is.Task, nil
+}
+
+// failedTask returns the state of a task that will never have another one.
+func failedTask(is mcp.Task, why string) mcp.Task {
+	is.Status, is.Message, is.Requests = mcp.TaskFailed, why, nil
+	is.Error, _ = json.Marshal(map[string]any{"code": rpc.CodeInternal, "message": why}) // a number and a text
+	return is
+}
+
+// hasLost reports whether no bridge has listened for a session for long. It asks each time.
+func (s *Service) hasLost(name string) bool {
+	ctx, cancel := context.WithTimeout(s.base, takenTimeout)
+	defer cancel()
+	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
+	return s.unheard.since(name, errors.Is(err, rpc.ErrNobody), time.Now()) >= s.unheardFor
+}
+
+// maxUnheard is for how many sessions an edge remembers that no bridge listens.
+const maxUnheard = 10_000
+
+// unheard is since when no bridge listens for the sessions of tasks. It is safe for concurrent use.
+type unheard struct {
+	mu  sync.Mutex
+	all map[string]time.Time
+}
+
+// since returns for how long no bridge has listened for a session; nobody says that none does now.
+func (u *unheard) since(name string, nobody bool, now time.Time) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !nobody {
+		delete(u.all, name)
+		return 0
+	}
+	if u.all == nil {
+		u.all = map[string]time.Time{}
+	}
+	first, ok := u.all[name]
+	if !ok {
+		if len(u.all) >= maxUnheard {
+			clear(u.all) // they are asked about again
+		}
+		first, u.all[name] = now, now
+	}
+	return now.Sub(first)
+}
