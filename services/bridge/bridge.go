@@ -49,6 +49,8 @@ type Service struct {
 	orphans   orphans
 	spares    spares
 
+	records *records // from the start of Run on
+
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
 	doubtAfter   time.Duration                        // [doubtAfter], but for tests

@@ -79,6 +79,10 @@ type Config struct {
 	// the bridge translates between revisions. Default: 10 min.
 	InputWait time.Duration `default:"10m" help:"How long a client may take to answer what the MCP server asks during a call that is translated between revisions of MCP."`
 
+	// ListenMemory is how long the bridge knows of a client without a session that listened. Such a
+	// client is told of every change that it may have missed; 0: it is not. Default: 1 h.
+	ListenMemory time.Duration `default:"1h" help:"How long after a client of MCP 2026-07-28 has listened (subscriptions/listen) its next request to listen reports each kind of change once, since some may have been missed; 0 for never."`
+
 	// TaskAfter is how long a call of a client that declares the tasks extension may take before it
 	// becomes a task; 0 for as long as the bridge waits for an immediate answer (250 ms). -1: no
 	// call does. Default: 10 s.
@@ -170,6 +174,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--cancel-grace must not be negative, but is %s", c.CancelGrace)
 	case c.InputWait <= 0:
 		return fmt.Errorf("--input-wait must be positive, not %s", c.InputWait)
+	case c.ListenMemory < 0 || c.ListenMemory > 0 && c.ListenMemory < time.Second:
+		return fmt.Errorf("--listen-memory must be at least 1s, or 0 for never, not %s", c.ListenMemory)
 	case c.TaskAfter < -1:
 		return fmt.Errorf("--task-after must not be negative, or -1 for never, not %s", time.Duration(c.TaskAfter))
 	case c.TaskTTL < 0:

@@ -506,7 +506,7 @@ func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f 
 			switch {
 			case err != nil, m.IsResponse():
 				return
-			case m.Is("notifications/subscriptions/acknowledged"):
+			case m.Is(translate.MethodAcknowledged):
 				if acked {
 					continue
 				}

@@ -157,21 +157,15 @@ func (h *clientSession) takeOverTask() (over bool, err error) {
 	s, u := h.service, h.up.(*stateless) //nolint:forcetypeassert,errcheck // takeOverCall has made it
 	at := event.Subject{Partition: s.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: mcp.TaskStream, Kind: event.Message}
 	err = retry(s.life, func() error {
-		sequence, err := s.backend.Log.Last(s.life, at)
-		if errors.Is(err, eventlog.ErrNotFound) {
+		is, sequence, err := s.taskState(s.life, at)
+		switch {
+		case errors.Is(err, eventlog.ErrNotFound):
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-		e, err := s.backend.Log.At(s.life, at.Partition, sequence)
-		if err != nil {
-			return err
-		}
-		is, err := mcp.ParseTask(e.Data)
-		if err != nil {
+		case errors.Is(err, mcp.ErrNoTask):
 			s.log.Warn("the state of a task cannot be read", "session", h.name, "error", err)
 			return nil
+		case err != nil:
+			return err
 		}
 		k := newTask(h, is)
 		k.stored, k.out.last = time.Now(), sequence

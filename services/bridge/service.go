@@ -70,13 +70,12 @@ func (s *Service) Run(ctx context.Context) error {
 	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer s.endpoint.Close()
 	alive, err := s.claimName(ctx)
-	var records *records
 	if err == nil {
 		defer func() { _ = alive.Unsubscribe() }() // the connection may be closed already
-		records, err = s.openRecords(ctx)
+		s.records, err = s.openRecords(ctx)
 	}
 	if err == nil {
-		err = s.takeOver(ctx, records)
+		err = s.takeOver(ctx, s.records)
 	}
 	if err != nil {
 		s.stop()
@@ -95,7 +94,7 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = s.backend.Conn.FlushTimeout(flushTimeout)
 	s.run(s.reconcile)
 	s.run(s.serveOpenCalls)
-	s.run(records.run)
+	s.run(s.records.run)
 	s.run(s.checkUpstream)
 	s.taken.Store(true)
 	s.log.Info("bridge is open", "upstream", s.cfg.upstream(), "name", s.name)
@@ -106,7 +105,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.command != nil {
 		s.closeAll()
 	}
-	records.writeAll()
+	s.records.writeAll()
 	return nil
 }
 

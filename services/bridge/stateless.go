@@ -72,10 +72,14 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 
 // pass hands the request over as it is.
 func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data []byte) {
-	c.endless = u.request.Method == mcp.MethodListen
 	r := &remote{service: u.service(), endpoint: u.service().endpoint, modern: true}
-	if u.request.Method == mcp.MethodDiscover {
+	switch u.request.Method {
+	case mcp.MethodDiscover:
 		c.to = &discovered{call: c}
+	case mcp.MethodListen:
+		l := u.session.newListener(ctx, c, u.request)
+		c.to, c.endless = l, true
+		data = translate.WithoutTasks(data, func(id string) bool { _, ours := mcp.ParseTaskID(id); return ours })
 	}
 	if u.rule.may && !u.service().hasOwnTasks() {
 		p := &passed{session: u.session, request: u.request, rule: u.rule, up: r}

@@ -108,7 +108,7 @@ func (h *clientSession) beginTask() (*task, error) {
 func (k *task) store() error {
 	k.stored = time.Now()
 	k.is.Updated = k.stored.UTC()
-	data, err := k.is.Notification()
+	data, err := k.is.Event()
 	if err == nil {
 		_, err = k.out.put(k.session.service.life, item{data: data, final: k.is.Status.Over()})
 	}

@@ -38,8 +38,10 @@ type translated struct {
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
 	filter  translate.Filter
-	rule    taskRule
-	numbers atomic.Uint64 // of requests of our own
+	// listener stores what the client listens to; nil for another request, and before that is known.
+	listener *listener
+	rule     taskRule
+	numbers  atomic.Uint64 // of requests of our own
 
 	mu     sync.Mutex
 	first  *call         // whose request the server has; nil without one
@@ -382,14 +384,19 @@ func (t *translated) send(data []byte) {
 
 func (t *translated) takeNotification(m rpc.Message, it item) error {
 	t.mu.Lock()
-	c, filter := t.target, t.filter // a task has a state, and no more
+	c, filter, listener := t.target, t.filter, t.listener // a task has a state, and no more
 	t.mu.Unlock()
 	if c == nil {
 		return nil
 	}
 	switch {
+	case listener != nil:
+		if it.data = translate.Listened(m, filter, t.request.ID); it.data == nil {
+			return nil
+		}
+		return listener.put(it)
 	case t.request.Method == mcp.MethodListen:
-		it.data = translate.Listened(m, filter, t.request.ID)
+		return nil // the client is about to be told what it hears
 	case m.Is("notifications/progress"):
 		it.data = translate.Progress(m, t.request)
 	case m.Is("notifications/message"):
@@ -611,10 +618,11 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 			subscribed = append(subscribed, uri)
 		}
 	}
-	filter.URIs = subscribed
-	t.mu.Lock()
-	_, err = c.store(item{data: translate.Acknowledged(filter, t.request.ID)}) // what comes meanwhile waits
-	t.filter = filter
+	l := t.session.newListener(ctx, c, t.request)
+	filter.URIs, filter.Tasks = subscribed, l.taskIDs()
+	t.mu.Lock() // what comes meanwhile waits
+	err = l.acknowledge(ctx, item{data: translate.Acknowledged(filter, t.request.ID)}, filter)
+	t.filter, t.listener = filter, l
 	t.mu.Unlock()
 	if err != nil {
 		c.over(err)

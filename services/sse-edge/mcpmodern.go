@@ -52,12 +52,13 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 		err = r.Check(func(name string) string { return c.Get(name) })
 	}
 	state, held, task := mcp.State{}, false, false
-	if err == nil && mcp.IsTaskMethod(r.Method) {
-		if !r.DeclaresTasks() {
-			err = mcp.ErrNeedsTasks
-		}
+	switch {
+	case err != nil:
+	case r.NeedsTasks() && !r.DeclaresTasks():
+		err = mcp.ErrNeedsTasks
+	case mcp.IsTaskMethod(r.Method):
 		state.Session, task = mcp.ParseTaskID(r.Name)
-	} else if err == nil {
+	default:
 		state, held, err = r.State()
 	}
 	if err != nil {

@@ -40,12 +40,12 @@ func (s *Service) taskPost(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Req
 		return postRefused, err
 	}
 	if !is.Status.Over() && rec.State != session.Open {
-		is = failedTask(is, "The session of the task was closed.")
+		is = is.Failed(mcp.TaskEnded)
 	}
 	switch {
 	case r.Method == mcp.MethodGetTask:
 		if !is.Status.Over() && s.hasLost(rec.Session) {
-			is = failedTask(is, "The request was lost.")
+			is = is.Failed("The request was lost.")
 		}
 		return direct(c, response(r.ID, is.GetResult()))
 	case is.Status.Over():
@@ -102,13 +102,6 @@ func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
 		return mcp.Task{}, eventlog.ErrNotFound // somebody has published there
 	}
 	return is.Task, nil
-}
-
-// failedTask returns the state of a task that will never have another one.
-func failedTask(is mcp.Task, why string) mcp.Task {
-	is.Status, is.Message, is.Requests = mcp.TaskFailed, why, nil
-	is.Error, _ = json.Marshal(map[string]any{"code": rpc.CodeInternal, "message": why}) // a number and a text
-	return is
 }
 
 // hasLost reports whether no bridge has listened for a session for long. It asks each time.

@@ -44,7 +44,7 @@ func (k *aTask) becomes(t *testing.T, status mcp.Status, change func(*mcp.Stored
 	if change != nil {
 		change(&k.is)
 	}
-	data, err := k.is.Notification()
+	data, err := k.is.Event()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +152,10 @@ func TestTask_Refused(t *testing.T) {
 			t.Errorf("%s with another header is answered %d %s", method, a.StatusCode, a.body)
 		}
 	}
+	listen := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{"notifications":{"taskIds":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, k.is.ID)
+	if a := u.read(u.post(listen, "Mcp-Method", mcp.MethodListen)); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.body, `"code":-32021`) {
+		t.Errorf("to listen without the extension is answered %d %s", a.StatusCode, a.body)
+	}
 	// What changes a task needs its bridge.
 	if a := k.ask(mcp.MethodCancelTask, ""); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 		t.Errorf("without a bridge cancel is answered %d %s", a.StatusCode, a.body)
@@ -174,7 +178,8 @@ func TestTask_Lost(t *testing.T) {
 	if err := b.f.Backend.Sessions.End(waittest.Context(t), closed.name, "", false); err != nil {
 		t.Fatal(err)
 	}
-	if is := closed.state(t); is.Status != mcp.TaskFailed || !strings.Contains(string(is.Error), "-32603") {
+	waittest.Until(t, "the task of a closed session has failed", func() bool { return closed.state(t).Status == mcp.TaskFailed })
+	if is := closed.state(t); !strings.Contains(string(is.Error), "-32603") {
 		t.Errorf("in a closed session it is %+v", is)
 	}
 	s.unheardFor = time.Hour

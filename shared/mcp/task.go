@@ -72,25 +72,37 @@ type StoredTask struct {
 	Asked map[string]json.RawMessage `json:"asked,omitempty"`
 }
 
-// Notification returns the state as an event of [TaskStream].
-func (t StoredTask) Notification() ([]byte, error) {
-	return json.Marshal(struct {
-		JSONRPC string     `json:"jsonrpc"`
-		Method  string     `json:"method"`
-		Params  StoredTask `json:"params"`
-	}{"2.0", MethodTask, t})
+// Event returns the state as an event of [TaskStream].
+func (t StoredTask) Event() ([]byte, error) { return notification(t) }
+
+// Notification returns the state as a message to a client that listens with the request id.
+func (t Task) Notification(id json.RawMessage) []byte {
+	b, err := notification(struct {
+		Task
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}{t, map[string]json.RawMessage{MetaSubscription: id}})
+	if err != nil {
+		panic(err) // what was read can be written
+	}
+	return b
 }
 
-var errNoTask = errors.New("the event is not the state of a task")
+func notification(params any) ([]byte, error) {
+	return json.Marshal(struct {
+		JSONRPC string `json:"jsonrpc"`
+		Method  string `json:"method"`
+		Params  any    `json:"params"`
+	}{"2.0", MethodTask, params})
+}
 
-// ParseTask reads an event of [TaskStream].
+// ErrNoTask is returned for an event that is not the state of a task.
+var ErrNoTask = errors.New("the event is not the state of a task")
+
+// ParseTask reads an event of [TaskStream]. The error is [ErrNoTask].
 func ParseTask(data []byte) (t StoredTask, err error) {
 	m, err := rpc.ParseMessage(data)
-	if err != nil {
-		return t, err
-	}
-	if !m.Is(MethodTask) || rpc.Unmarshal(m.Params, &t) != nil || t.ID == "" || t.Status == "" {
-		return StoredTask{}, errNoTask
+	if err != nil || !m.Is(MethodTask) || rpc.Unmarshal(m.Params, &t) != nil || t.ID == "" || t.Status == "" {
+		return StoredTask{}, ErrNoTask
 	}
 	return t, nil
 }
@@ -124,6 +136,30 @@ func ParseTaskID(id string) (session string, ours bool) {
 
 // ErrTask is the answer to a request about a task that is not known.
 var ErrTask = invalid("the taskId is not known: there is no such task, or it has expired.")
+
+// TaskEnded is why a task failed whose session was ended before it had a last state.
+const TaskEnded = "The session of the task was closed."
+
+// Failed returns the state of a task that will never have another one.
+func (t Task) Failed(why string) Task {
+	t.Status, t.Message, t.Requests = TaskFailed, why, nil
+	t.Error, _ = json.Marshal(map[string]any{"code": rpc.CodeInternal, "message": why}) // a number and a text
+	return t
+}
+
+// ListensToTasks returns the tasks that a request to listen names.
+func (r Request) ListensToTasks() []string {
+	var n struct {
+		Tasks []string `json:"taskIds"`
+	}
+	if r.Method != MethodListen || rpc.Unmarshal(r.Params["notifications"], &n) != nil {
+		return nil
+	}
+	return n.Tasks
+}
+
+// NeedsTasks reports whether only clients with the extension may make a request.
+func (r Request) NeedsTasks() bool { return IsTaskMethod(r.Method) || len(r.ListensToTasks()) > 0 }
 
 // DeclaresTasks reports whether the client of a request takes a task for a response.
 func (r Request) DeclaresTasks() bool {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -366,7 +367,11 @@ type Filter struct {
 	Prompts   bool     `json:"promptsListChanged,omitempty"`
 	Resources bool     `json:"resourcesListChanged,omitempty"`
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
+	Tasks     []string `json:"taskIds,omitempty"` // of the extension
 }
+
+// MethodAcknowledged is the first message to a client that listens.
+const MethodAcknowledged = "notifications/subscriptions/acknowledged"
 
 // ParseFilter reads what a client wants to listen to.
 func ParseFilter(r mcp.Request) (f Filter, err error) {
@@ -413,9 +418,43 @@ func (f Filter) wants(m rpc.Message) bool {
 // Acknowledged returns the first message to a client that listens.
 func Acknowledged(f Filter, id json.RawMessage) []byte {
 	return Message(map[string]any{
-		"method": "notifications/subscriptions/acknowledged",
+		"method": MethodAcknowledged,
 		"params": map[string]any{"_meta": Object{mcp.MetaSubscription: id}, "notifications": f},
 	})
+}
+
+// AlsoAcknowledged returns a server's acknowledgement with more tasks, and what it acknowledges itself.
+func AlsoAcknowledged(data []byte, tasks []string) ([]byte, Filter) {
+	m, _ := read(data)
+	params, _ := read(m["params"])
+	notifications, ok := read(params["notifications"])
+	var f Filter
+	if !ok || rpc.Unmarshal(params["notifications"], &f) != nil || len(tasks) == 0 {
+		return data, f
+	}
+	notifications["taskIds"] = list(append(f.Tasks, tasks...))
+	params["notifications"] = object(notifications)
+	m["params"] = object(params)
+	return object(m), f
+}
+
+// WithoutTasks returns a request to listen without the tasks that are not the server's.
+func WithoutTasks(data []byte, ours func(id string) bool) []byte {
+	m, _ := read(data)
+	params, _ := read(m["params"])
+	notifications, ok := read(params["notifications"])
+	var ids []string
+	if !ok || rpc.Unmarshal(notifications["taskIds"], &ids) != nil || len(ids) == 0 {
+		return data
+	}
+	if ids = slices.DeleteFunc(ids, ours); len(ids) > 0 {
+		notifications["taskIds"] = list(ids)
+	} else {
+		delete(notifications, "taskIds")
+	}
+	params["notifications"] = object(notifications)
+	m["params"] = object(params)
+	return object(m)
 }
 
 // ListenEnd returns the result of a request to listen.

@@ -257,3 +257,33 @@ func FuzzResult(f *testing.F) {
 		}
 	})
 }
+
+func TestWithoutTasks(t *testing.T) {
+	ours := func(id string) bool { return id == "ours" }
+	for in, want := range map[string]string{
+		`{"id":1,"params":{"notifications":{"taskIds":["ours"],"toolsListChanged":true}}}`: `{"id":1,"params":{"notifications":{"toolsListChanged":true}}}`,
+		`{"id":1,"params":{"notifications":{"taskIds":["ours","theirs"]}}}`:                `{"id":1,"params":{"notifications":{"taskIds":["theirs"]}}}`,
+		`{"id":1,"params":{"notifications":{}}}`:                                           `{"id":1,"params":{"notifications":{}}}`,
+		`{"id":1,"params":{"notifications":null}}`:                                         `{"id":1,"params":{"notifications":null}}`,
+		`{"id":1}`: `{"id":1}`,
+	} {
+		same(t, in, translate.WithoutTasks([]byte(in), ours), want)
+	}
+}
+
+func TestAlsoAcknowledged(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"params":{"notifications":{"taskIds":["theirs"],"x":1}}}`: `{"params":{"notifications":{"taskIds":["theirs","ours"],"x":1}}}`,
+		`{"params":{"notifications":{}}}`:                           `{"params":{"notifications":{"taskIds":["ours"]}}}`,
+		`{"params":{"notifications":1}}`:                            `{"params":{"notifications":1}}`,
+		`{}`:                                                        `{}`,
+	} {
+		got, _ := translate.AlsoAcknowledged([]byte(in), []string{"ours"})
+		same(t, in, got, want)
+	}
+	in := []byte(`{"params":{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["a"]}}}`)
+	got, f := translate.AlsoAcknowledged(in, nil)
+	if same(t, string(in), got, string(in)); !f.Tools || f.Prompts || len(f.URIs) != 1 {
+		t.Errorf("the server acknowledges %+v", f)
+	}
+}

@@ -1,0 +1,220 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// listener is the client's side of a request to listen, of a client without sessions. Notifications
+// of changes come from the MCP server. The bridge adds the states of its own tasks, and reports
+// each kind of change once to a client that may have missed some. It is safe for concurrent use.
+type listener struct {
+	call  *call
+	id    json.RawMessage // of the request, which names the subscription
+	owner string
+	tasks []watched
+
+	storing sync.Mutex // events of the MCP server and of tasks are stored one at a time
+	acked   bool
+}
+
+// watched is a task whose states a client receives.
+type watched struct {
+	id       string
+	at       event.Subject
+	sequence uint64 // of the last state that it received
+}
+
+// maxWatched is how many tasks a request may listen to; the acknowledgement leaves the others out.
+const maxWatched = 64
+
+// newListener reads a request to listen.
+func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request) *listener {
+	l := &listener{call: c, id: r.ID, owner: h.onDemand.call.Owner}
+	for _, id := range r.ListensToTasks() {
+		name, ours := mcp.ParseTaskID(id)
+		if !ours || len(l.tasks) == maxWatched || slices.ContainsFunc(l.tasks, func(w watched) bool { return w.id == id }) {
+			continue
+		}
+		rec, err := h.service.backend.Sessions.Get(ctx, name)
+		if err != nil || rec.Owner != l.owner {
+			continue
+		}
+		l.tasks = append(l.tasks, watched{id: id, at: event.Subject{Partition: h.service.backend.Log.Partition(name), Session: name, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}})
+	}
+	return l
+}
+
+// taskIDs returns the tasks whose states the client receives.
+func (l *listener) taskIDs() []string {
+	ids := make([]string, len(l.tasks))
+	for i, w := range l.tasks {
+		ids[i] = w.id
+	}
+	return ids
+}
+
+// acknowledge stores the acknowledgement, which is the first event, and begins to report. f is what
+// the MCP server reports changes of.
+func (l *listener) acknowledge(ctx context.Context, it item, f translate.Filter) error {
+	f.Tasks = nil // they report themselves
+	missed := l.remember(ctx, f)
+	l.storing.Lock()
+	defer l.storing.Unlock()
+	l.acked = true
+	if err := l.store(it); err != nil {
+		return err
+	}
+	if missed {
+		for _, change := range f.Changes() {
+			m, err := rpc.ParseMessage(change)
+			if err == nil {
+				err = l.store(item{data: translate.Listened(m, f, l.id)})
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	l.call.session.run(func() { l.report(ctx, f) })
+	return nil
+}
+
+// put stores an event.
+func (l *listener) put(it item) error {
+	l.storing.Lock()
+	defer l.storing.Unlock()
+	return l.store(it)
+}
+
+func (l *listener) store(it item) error {
+	sequence, err := l.call.store(it)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		l.call.drop(dropTooLarge, err)
+		return nil
+	}
+	if err == nil {
+		l.call.storedAt(sequence)
+	}
+	return err
+}
+
+// take takes what an MCP server sends that speaks the revision.
+func (l *listener) take(m rpc.Message, it item) error {
+	if it.final = m.IsResponse(); !l.acked && m.Is(translate.MethodAcknowledged) {
+		data, f := translate.AlsoAcknowledged(it.data, l.taskIDs())
+		it.data = data
+		return l.acknowledge(l.call.session.ctx, it, f)
+	}
+	return l.put(it)
+}
+
+// report stores the states of tasks, and remembers the listener again, until ctx ends.
+func (l *listener) report(ctx context.Context, f translate.Filter) {
+	s := l.call.session.service
+	var again <-chan time.Time
+	if s.cfg.ListenMemory > 0 {
+		again = s.after(s.cfg.ListenMemory / 2)
+	}
+	for {
+		var poll <-chan time.Time
+		if l.reportTasks(ctx); len(l.tasks) > 0 {
+			poll = s.after(taskPoll)
+		}
+		select {
+		case <-ctx.Done():
+			l.remember(context.WithoutCancel(ctx), f)
+			return
+		case <-poll:
+		case <-again:
+			l.remember(ctx, f)
+			again = s.after(s.cfg.ListenMemory / 2)
+		}
+	}
+}
+
+// reportTasks stores the states that are new, and forgets the tasks that are over.
+func (l *listener) reportTasks(ctx context.Context) {
+	left := l.tasks[:0]
+	for _, w := range l.tasks {
+		if !l.reportTask(ctx, &w) {
+			left = append(left, w)
+		}
+	}
+	l.tasks = left
+}
+
+// reportTask reports whether the client needs no other state of a task.
+func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
+	s := l.call.session.service
+	// Before the log is read: a task's last state is stored before its session ends.
+	rec, known := s.backend.Sessions.Session(w.at.Session)
+	ended := known && (rec.Life != w.at.Life || rec.State != session.Open)
+	is, sequence, err := s.taskState(ctx, w.at)
+	switch {
+	case errors.Is(err, eventlog.ErrNotFound), errors.Is(err, mcp.ErrNoTask):
+		return true
+	case err != nil || sequence == w.sequence && !ended:
+		return false
+	}
+	w.sequence = sequence
+	if ended && !is.Status.Over() {
+		is.Task = is.Failed(mcp.TaskEnded)
+	}
+	return l.put(item{data: is.Notification(l.id)}) != nil || is.Status.Over()
+}
+
+// taskState returns the newest state of a task, and its place in the log. The error wraps
+// [eventlog.ErrNotFound] when there is none.
+func (s *Service) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTask, sequence uint64, err error) {
+	if sequence, err = s.backend.Log.Last(ctx, at); err != nil {
+		return is, 0, err
+	}
+	e, err := s.backend.Log.At(ctx, at.Partition, sequence)
+	if err == nil {
+		is, err = mcp.ParseTask(e.Data)
+	}
+	return is, sequence, err
+}
+
+// listenPrefix begins the keys of listeners in the bucket of calls. No session's token has a "=" there.
+const listenPrefix = "=listen."
+
+// remember notes that a client listens, for --listen-memory, and reports whether it may have missed
+// changes: a client of the same principal has listened to the same within that time, at any bridge.
+// Without access control all clients are one principal. To report a change twice is better than not
+// to report it, so what cannot be looked up counts as missed.
+func (l *listener) remember(ctx context.Context, f translate.Filter) (missed bool) {
+	s := l.call.session.service
+	if s.cfg.ListenMemory <= 0 || f.Empty() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordWrite)
+	defer cancel()
+	of := sha256.Sum256(mustMarshal([]any{l.owner, f}))
+	key := listenPrefix + hex.EncodeToString(of[:])
+	_, err := s.records.kv.Get(ctx, key)
+	missed = !errors.Is(err, jetstream.ErrKeyNotFound)
+	put := nats.NewMsg("$KV." + rpc.CallsBucket + "." + key)
+	if _, err = s.records.js.PublishMsg(ctx, put, jetstream.WithMsgTTL(s.cfg.ListenMemory)); err != nil {
+		s.log.Info("a listener is not remembered", "error", err)
+	}
+	return missed
+}

@@ -1,0 +1,150 @@
+package bridge
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// listens has a server take requests to listen, and returns what it is asked for.
+func listens(up *server) *server {
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(m.ID)+`},"notifications":`+string(m.Param("notifications"))+`}}`)
+		<-r.Context().Done()
+	})
+	return up
+}
+
+// listenedTo returns what a client that listens has received, as soon as that is n messages.
+func (s *system) listenedTo(t testing.TB, c rpc.Call, n int) (all []string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d messages are stored", n), func() bool {
+		all, _ = s.read(t, c.Session, c.Stream)
+		return len(all) >= n
+	})
+	return all
+}
+
+// A client that listens receives the states of its tasks, at servers of both eras.
+func TestListen_Tasks(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			s.start(t, taskConfig(listens(slow(up, release, outcome)).URL))
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			c.Owner = "alice"
+			s.created(t, c)
+			own, unknown := mcp.TaskID(c.Session), mcp.TaskID("5b3c9a52-8a4b-4b0e-9a0e-000000000000")
+			listen := func(owner string) rpc.Call {
+				l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q,%q,%q]}`, own, own, unknown), tasks)
+				l.Owner = owner
+				if a := s.do(t, l); a.Status != http.StatusAccepted {
+					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
+				}
+				return l
+			}
+			l, others := listen("alice"), listen("bob")
+			all := s.listenedTo(t, l, 2)
+			if !strings.Contains(all[0], `"taskIds":["`+own+`"]`) || !strings.Contains(all[0], `"io.modelcontextprotocol/subscriptionId":"sub"`) {
+				t.Errorf("it is acknowledged with %s", all[0])
+			}
+			if !strings.Contains(all[1], `"status":"working"`) || !strings.Contains(all[1], `"io.modelcontextprotocol/subscriptionId":"sub"`) || strings.Contains(all[1], "asked") {
+				t.Errorf("the first state is %s", all[1])
+			}
+			close(release)
+			if all = s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"completed"`) || !strings.Contains(all[2], "done") {
+				t.Errorf("the last state is %s", all[2])
+			}
+			if all := s.listenedTo(t, others, 1); len(all) != 1 || strings.Contains(all[0], own) {
+				t.Errorf("another user receives %q", all)
+			}
+			if n := up.posted(unknown); n != 0 && name == "earlier" {
+				t.Errorf("the server was asked about tasks %d times", n)
+			}
+			if n := up.posted(`"taskIds":["` + own); n != 0 {
+				t.Errorf("the server was asked about our task %d times", n)
+			}
+		})
+	}
+}
+
+// A task whose session was ended from outside has failed, for who listens.
+func TestListen_TaskIsEnded(t *testing.T) {
+	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+	defer close(release)
+	s.start(t, taskConfig(slow(newEarlier(t), release, outcome).URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
+	s.do(t, l)
+	s.listenedTo(t, l, 2)
+	if err := s.b.Sessions.End(patient(t), c.Session, "", false); err != nil {
+		t.Fatal(err)
+	}
+	if all := s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskEnded) {
+		t.Errorf("the last state is %s", all[2])
+	}
+}
+
+// A client that listens again may have missed changes, at whatever bridge it listened before.
+func TestListen_Again(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			cfg := testConfig(listens(up).URL)
+			cfg.ListenMemory = time.Hour
+			b := s.start(t, cfg)
+			up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+				w.Header().Set("Mcp-Session-Id", "one")
+				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true}}}}`)
+			})
+			up.handle("resources/subscribe", func(w *writing, _ *http.Request, m rpc.Message) {
+				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{}}`)
+			})
+			up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
+			listen := func(id, owner, filter string) rpc.Call {
+				l := statelessCall(t, id, mcp.MethodListen, `"notifications":{`+filter+`}`, "")
+				l.Owner = owner
+				if a := s.do(t, l); a.Status != http.StatusAccepted {
+					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
+				}
+				return l
+			}
+			const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
+			first := listen("1", "alice", all)
+			s.listenedTo(t, first, 1)
+			b.stop()
+			s.start(t, cfg)
+			for id, tt := range map[string]struct {
+				owner, filter string
+				want          []string
+			}{
+				"2": {"alice", all, []string{translate.ToolsChanged, translate.ResourceUpdated}},
+				"3": {"alice", `"toolsListChanged":true`, nil},
+				"4": {"bob", all, nil},
+			} {
+				l := listen(id, tt.owner, tt.filter)
+				got := s.listenedTo(t, l, 1+len(tt.want))
+				if len(got) != 1+len(tt.want) {
+					t.Errorf("%s receives %q", id, got)
+				}
+				for i, method := range tt.want {
+					if !strings.Contains(got[i+1], method) || !strings.Contains(got[i+1], `"io.modelcontextprotocol/subscriptionId":`+id) {
+						t.Errorf("%s receives %s, not %s", id, got[i+1], method)
+					}
+				}
+			}
+			if got := s.listenedTo(t, first, 1); len(got) > 2 || len(got) == 2 && !strings.Contains(got[1], `"id":1`) {
+				t.Errorf("the first request received %q", got)
+			}
+		})
+	}
+}
