@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,9 +73,8 @@ func (s *Service) taskRule(r mcp.Request) (taskRule, error) {
 const (
 	// taskPoll is how often clients are to ask for a task.
 	taskPoll = time.Second
-	// taskRefresh is when the state of a task is stored again that has not changed: it has to be
-	// younger than what the log's age limit takes.
-	taskRefresh = time.Hour
+	// taskCheck is how often a bridge looks how close the state of a task is to the log's floor.
+	taskCheck = 10 * time.Second
 )
 
 // task is a call whose client has a name for it instead of the response: the states are in the
@@ -85,6 +85,7 @@ type task struct {
 	out     *writer
 	is      mcp.StoredTask
 	stored  time.Time
+	checked time.Time // when refresh looked last
 }
 
 func newTask(h *clientSession, is mcp.StoredTask) *task {
@@ -122,7 +123,7 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 	}
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.Over() {
-		ttl := (time.Since(k.is.Created) + k.session.service.cfg.TaskTTL).Milliseconds()
+		ttl := (time.Since(k.is.Created) + k.session.service.taskTTL()).Milliseconds()
 		k.is.TTL = &ttl
 	}
 	if change != nil {
@@ -163,11 +164,34 @@ func (k *task) respond(response []byte) {
 // cancel ends the task without a response.
 func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
 
-// refresh stores the state again that has not changed for long.
+// refresh stores the state again that has not changed, before the log's floor passes it: by half of
+// the age limit, or when it is in the oldest quarter of its partition, of which the bytes limit
+// takes less at a time.
 func (k *task) refresh(now time.Time) {
-	if !k.is.Status.Over() && now.Sub(k.stored) >= taskRefresh {
+	s := k.session.service
+	if k.is.Status.Over() || now.Sub(k.checked) < taskCheck {
+		return
+	}
+	k.checked = now
+	age := s.backend.Log.Settings().MaxAge
+	due := age > 0 && now.Sub(k.stored) >= age/2
+	if !due {
+		ctx, cancel := context.WithTimeout(s.life, s.cfg.AckTimeout)
+		defer cancel()
+		state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(k.session.name))
+		due = err == nil && k.out.last < state.First+(state.Last-state.First)/4
+	}
+	if due {
 		_ = k.store() // again the next time, and before it is too late
 	}
+}
+
+// taskTTL is how long the log keeps the last state of a task.
+func (s *Service) taskTTL() time.Duration {
+	if age := s.backend.Log.Settings().MaxAge; age > 0 {
+		return min(s.cfg.TaskTTL, age)
+	}
+	return s.cfg.TaskTTL
 }
 
 // created returns the response to the request that became the task.

@@ -120,7 +120,7 @@ func TestTask_LateCall(t *testing.T) {
 	for name, up := range servers(t) {
 		for out, want := range map[string]mcp.Status{outcome: mcp.TaskCompleted, `"error":{"code":-32099,"message":"broken"}`: mcp.TaskFailed} {
 			t.Run(name+" "+string(want), func(t *testing.T) {
-				s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+				s, release := newSystem(t, eventlog.Settings{MaxAge: 3 * time.Hour}), make(chan struct{})
 				slow(up, release, out)
 				before := up.posted("tools/call")
 				cfg := taskConfig(up.URL)
@@ -262,8 +262,8 @@ func TestTask_ModernServerAsks(t *testing.T) {
 			}
 			seen[key] = true
 			s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"round":%d},"unknown":{}}`, key, round))
-			s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"late":true}}`, key))
-			if n++; n == 1 {
+			if n++; n == 1 { // after the last answer the call may be over at once, and an edge asks no bridge
+				s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"late":true}}`, key))
 				all := s.states(t, c.Session)
 				if left := all[len(all)-1]; left.Status != mcp.TaskInputRequired || len(left.Requests) != 1 || left.Requests[key] != nil {
 					t.Errorf("after the first answer the state is %+v", left)
@@ -518,27 +518,46 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	}
 }
 
-// A state that does not change is stored again before the log's age limit takes it.
+// A state that does not change is stored again before the log's floor passes it.
 func TestTask_Refreshed(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	up := slow(newModern(t), release, outcome)
 	b := s.start(t, taskConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	work := b.session(c.Session).task()
-	work.refreshTask(time.Now())
-	if n := len(s.states(t, c.Session)); n != 1 {
-		t.Errorf("a new state is stored %d times", n)
+	work, now := b.session(c.Session).task(), time.Now()
+	refresh := func(after time.Duration, want int) {
+		t.Helper()
+		now = now.Add(after)
+		if work.refreshTask(now); len(s.states(t, c.Session)) != want {
+			t.Errorf("after %s more the state is stored %d times, not %d", after, len(s.states(t, c.Session)), want)
+		}
 	}
-	work.refreshTask(time.Now().Add(taskRefresh))
-	if n := len(s.states(t, c.Session)); n != 2 {
-		t.Errorf("an old state is stored %d times", n)
+	refresh(time.Minute, 1)
+	for range 50 {
+		if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: "another", Data: []byte(note(1))}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	refresh(taskCheck-1, 1)
+	refresh(1, 2) // in the oldest part of the log
+	refresh(taskCheck, 2)
+	refresh(time.Hour/2, 3) // half of the log's age
 	close(release)
 	s.becomes(t, c.Session, mcp.TaskCompleted)
-	work.refreshTask(time.Now().Add(2 * taskRefresh))
-	if all := s.states(t, c.Session); all[len(all)-1].Status != mcp.TaskCompleted || len(all) != 3 {
+	refresh(time.Hour, 4)
+	if all := s.states(t, c.Session); all[len(all)-1].Status != mcp.TaskCompleted {
 		t.Errorf("the states are %+v", all)
+	}
+}
+
+// A task is not promised for longer than the log keeps its last state.
+func TestTask_TTL(t *testing.T) {
+	for age, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, 2 * time.Hour: time.Hour, -1: time.Hour} {
+		s := newSystem(t, eventlog.Settings{MaxAge: age})
+		if got := s.start(t, testConfig(newModern(t).URL)).taskTTL(); got != want {
+			t.Errorf("where the log keeps events for %s it is %s", age, got)
+		}
 	}
 }
 
