@@ -69,6 +69,9 @@ type Config struct {
 	// MCPResumeStateless gives the events of calls of revision 2026-07-28 IDs, and serves a GET with
 	// Last-Event-ID there: the revision has no resuming, but SDKs resume what has IDs. Default: true.
 	MCPResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has gone." default:"true" negatable:""`
+	// MCPEvents serves the methods events/list, events/poll and events/stream. Default: they are the MCP
+	// server's.
+	MCPEvents bool `name:"mcp-events" help:"Serve streams of sessions to clients of MCP 2026-07-28 as MCP Events (events/list, events/poll, events/stream). Experimental." negatable:""`
 	// PublicURL is where clients reach the edge: scheme and host. With access control,
 	// MCP clients are told there where to get a token. Default: they are not.
 	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`
@@ -97,6 +100,8 @@ func (c Config) Validate() error {
 		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
 		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
+	case c.MCPEvents && c.Heartbeat > maxEventsHeartbeat:
+		return errors.New("--heartbeat must be at most 30s with --mcp-events")
 	}
 	if err := c.checkURLs(); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 	case formStream:
 		return s.stream(c, req)
 	case formPage:
-		return s.page(c, req)
+		return s.page(c, req, appendPage)
 	default:
 		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
 	}

@@ -248,6 +248,8 @@ type mcpForm struct {
 	// modern says that it is of a revision without sessions: its events have IDs only where the
 	// client may come back, and the call is cancelled when it goes.
 	modern bool
+	// discovers says that the response is that to server/discover.
+	discovers bool
 	// answered says that the last message that the client got is a response, or that
 	// another connection has gone on from here.
 	answered bool

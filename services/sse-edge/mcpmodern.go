@@ -51,6 +51,9 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	if err == nil {
 		err = r.Check(func(name string) string { return c.Get(name) })
 	}
+	if err == nil && s.servesEvents(r.Method) {
+		return s.eventsPost(c, who, r, body)
+	}
 	state, held, task := mcp.State{}, false, false
 	switch {
 	case err != nil:
@@ -88,7 +91,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method string) (result string, err error) {
 	req := request{at: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
 	st := newForm(who, call.Stream)
-	st.modern = true
+	st.modern, st.discovers = true, method == mcp.MethodDiscover
 	if err := s.mcpBegin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
@@ -112,7 +115,7 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method 
 			return postRefused, pass(c, answer)
 		}
 		if answer.Status == http.StatusOK {
-			return direct(c, answer.Data)
+			return direct(c, st.edited(answer.Data))
 		}
 		return postJSON, pass(c, answer)
 	}

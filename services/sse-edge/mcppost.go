@@ -225,7 +225,7 @@ func (s *Service) reply(c *fiber.Ctx, st *mcpForm, plain bool) (result string, h
 	}
 	switch {
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
-		response := messageOf(st.Step.Items[0])
+		response := st.edited(messageOf(st.Step.Items[0]))
 		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
 		if st.modern {
 			c.Status(mcp.StatusOf(response))

@@ -29,16 +29,10 @@ func newForm(who mcpClient, stream string) *mcpForm {
 // mcpBegin lets a client in and opens the stream that it asks for, which has to be handed
 // over or dropped.
 func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpForm) error {
-	by, err := s.letIn(c, req.at.Session)
+	st, err := s.begin(c, req)
 	if err != nil {
 		return err
 	}
-	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
-	if err != nil {
-		s.admitted.Leave(by.Visit)
-		return err
-	}
-	st := delivery.NewStream(s.streams, r, by)
 	form.Stream, form.service = st, s
 	st.Format, st.Companion = form, form
 	st.Expires, st.Revoked = who.grants.Expires, s.revoked(s.guestOf(who.grants, req.at))
@@ -46,8 +40,22 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
 	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !form.primed
-	st.Routine = call && r.Came == cursor.FromNow
+	st.Routine = call && st.Reader.Came == cursor.FromNow
 	return nil
+}
+
+// begin lets a client in and opens a stream without a format.
+func (s *Service) begin(c *fiber.Ctx, req request) (*delivery.Stream, error) {
+	by, err := s.letIn(c, req.at.Session)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
+	if err != nil {
+		s.admitted.Leave(by.Visit)
+		return nil, err
+	}
+	return delivery.NewStream(s.streams, r, by), nil
 }
 
 // handOver hands a stream over to a worker, after the request.

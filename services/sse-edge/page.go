@@ -24,7 +24,7 @@ const pageBytes = 4 << 20
 //
 // A page that is requested right after a 201 may lack the event: JetStream has it, the tail
 // brings it a moment later.
-func (s *Service) page(c *fiber.Ctx, req request) error {
+func (s *Service) page(c *fiber.Ctx, req request, form pageForm) error {
 	by, err := s.letIn(c, req.at.Session)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 		held.Release()
 		s.admitted.Leave(by.Visit)
 	}
-	body, err := s.readPage(c, req, by, held)
+	body, err := s.readPage(c, req, by, held, form)
 	if err != nil {
 		over()
 		return err
@@ -44,9 +44,12 @@ func (s *Service) page(c *fiber.Ctx, req request) error {
 	return web.Send(c, body, over)
 }
 
+// pageForm appends the answer to a poll, of what was read.
+type pageForm func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error)
+
 // readPage waits for what a poll is to be told, and returns the answer. held grows by what the
 // answer takes.
-func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held *quota.Part) ([]byte, error) {
+func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held *quota.Part, form pageForm) ([]byte, error) {
 	limit := window.Limits{Events: req.limit, Bytes: pageBytes}
 	if req.filter != nil {
 		limit.Events = maxLimit // most of them may be hidden
@@ -85,12 +88,7 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held 
 		return nil, web.ErrNoMemory
 	}
 	s.streams.CountTold(r, step, len(step.Items), by)
-	var g *delivery.GapData
-	if len(step.Gaps) > 0 {
-		one := merged(step.Gaps)
-		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
-	}
-	return appendPage(make([]byte, 0, size), r, step, g), nil
+	return form(make([]byte, 0, size), r, step)
 }
 
 // pageOverhead is about what an answer has of an event besides its frame.
@@ -108,7 +106,12 @@ func pageSize(s cursor.Step) int {
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
 // poll continues; gap, which is what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
-func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *delivery.GapData) []byte {
+func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
+	var g *delivery.GapData
+	if len(step.Gaps) > 0 {
+		one := merged(step.Gaps)
+		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
+	}
 	b = append(b, `{"events":[`...)
 	for i := range step.Items {
 		if i > 0 {
@@ -119,7 +122,7 @@ func appendPage(b []byte, r *cursor.Reader, step cursor.Step, g *delivery.GapDat
 	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
 	b = append(append(b, `,"gap":`...), delivery.Marshal(g)...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
-	return append(b, '}')
+	return append(b, '}'), nil
 }
 
 // merged returns the one gap that a page tells of: the first one, about the whole
@@ -230,6 +233,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req reques
 		if len(found.Gaps) > 0 && len(v.page.Items) > 0 {
 			// A gap stands before a page's events. The next page finds it again from here.
 			r.Cursor, r.Tags = at, tags
+			v.page.More = true
 			return v.page, nil
 		}
 		if v.take(r, found) {
@@ -257,20 +261,23 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req reques
 func (v *sieve) take(r *cursor.Reader, found cursor.Step) (done bool) {
 	if len(found.Gaps) > 0 {
 		v.page.Gaps, v.page.First = found.Gaps, found.First
+	} else if v.page.First == 0 {
+		v.page.First = found.First
 	}
 	for i := range found.Items {
 		it := &found.Items[i]
 		if len(v.page.Items) == v.limit || len(v.page.Items) > 0 && v.bytes+len(it.Frame) > pageBytes {
 			r.GoBack(found, i)
+			v.page.More = true
 			return true
 		}
 		v.looked++
 		v.lookedAt += len(it.Frame)
-		if v.filter.Shows(it.Frame) {
+		if v.filter.Shows(it) {
 			v.page.Items = append(v.page.Items, *it)
 			v.bytes += len(it.Frame)
 		}
 	}
-	v.page.Ended = found.Ended
+	v.page.Ended, v.page.More = found.Ended, found.More
 	return found.Ended || len(found.Gaps) > 0 || len(v.page.Items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
 }

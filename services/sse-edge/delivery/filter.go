@@ -22,6 +22,8 @@ type Filter struct {
 	// Level is the lowest of [event.Levels] that a log message must have. Other messages,
 	// and those whose level cannot be read, are shown whatever it is.
 	Level int
+	// Since is when the oldest event is from that is shown, in nanoseconds since 1970.
+	Since int64
 }
 
 // name returns the filter's text; empty for the one that shows everything.
@@ -38,13 +40,22 @@ func (f *Filter) name() string {
 // unfiltered view.
 func (f *Filter) show(s *cursor.Step) {
 	if f != nil {
-		s.Items = slices.DeleteFunc(s.Items, func(it window.Item) bool { return !f.Shows(it.Frame) })
+		s.Items = slices.DeleteFunc(s.Items, func(it window.Item) bool { return !f.Shows(&it) })
 	}
 }
 
-// Shows reports whether the filter shows the event of a frame.
-func (f *Filter) Shows(frame []byte) bool {
-	_, message := window.FrameParts(frame)
+// IsOld reports whether the filter hides an event for its age.
+func (f *Filter) IsOld(it *window.Item) bool { return f != nil && it.Time < f.Since }
+
+// Shows reports whether the filter shows an event.
+func (f *Filter) Shows(it *window.Item) bool {
+	if f.IsOld(it) {
+		return false
+	}
+	if len(f.Methods) == 0 && f.Level == 0 {
+		return true
+	}
+	_, message := window.FrameParts(it.Frame)
 	method := event.MethodOf(message)
 	if len(f.Methods) > 0 && !slices.ContainsFunc(f.Methods, func(pattern string) bool { return matches(pattern, method) }) {
 		return false

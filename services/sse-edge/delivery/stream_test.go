@@ -75,7 +75,7 @@ func TestFilter_Shows(t *testing.T) {
 	} {
 		var shown []string
 		for _, message := range []string{progress, warning, odd, call, result, lines} {
-			if tt.filter.Shows(window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))) {
+			if tt.filter.Shows(&window.Item{Frame: window.AppendFrame(nil, []byte("a_0000000_"), 7, "tick", []byte(message))}) {
 				shown = append(shown, message)
 			}
 		}
