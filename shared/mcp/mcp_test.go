@@ -236,3 +236,66 @@ func FuzzEncode(f *testing.F) {
 		}
 	})
 }
+
+// stated returns a request with a requestState.
+func stated(t testing.TB, state, more string) mcp.Request {
+	t.Helper()
+	b, err := json.Marshal(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := mcp.Parse([]byte(strings.Replace(whole, `"arguments"`, `"requestState":`+string(b)+more+`,"arguments"`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestHandOver_OfTheSameRequest(t *testing.T) {
+	r, err := mcp.Parse([]byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := mcp.HandOver{Session: "0b5e8c6e-31f0-4a55-9d5f-9a6f8f0f5a11", Times: 2, Content: r.Content(), After: `abcdefabcdef-=22a.b=22_0000000_17`}
+	got, ours, err := stated(t, h.String(), `,"inputResponses":{"q":1}`).HandOver()
+	if got != h || !ours || err != nil {
+		t.Errorf("%+v, %t, %v", got, ours, err)
+	}
+	if _, _, err := stated(t, h.String(), "").State(); err == nil {
+		t.Error("a program that does not know the state would make the call again")
+	}
+	if _, ours, err := stated(t, "another server's", "").HandOver(); ours || err != nil {
+		t.Errorf("the state of another is ours: %v", err)
+	}
+	for name, text := range map[string]string{
+		"half of it": "rejoin.at.0b5e8c6e-31f0-4a55-9d5f-9a6f8f0f5a11.1", "another request": strings.Replace(h.String(), h.Content, strings.Repeat("0", 32), 1),
+		"too often": strings.Replace(h.String(), ".2.", ".4.", 1), "never": strings.Replace(h.String(), ".2.", ".0.", 1), "no session": strings.Replace(h.String(), h.Session, "x", 1),
+	} {
+		if _, ours, err := stated(t, text, "").HandOver(); !ours || codeOf(t, err) != -32602 {
+			t.Errorf("%s: %t, %v", name, ours, err)
+		}
+	}
+}
+
+func TestRenamed_ForTheNewestRequest(t *testing.T) {
+	r, err := mcp.Parse([]byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for message, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890}}`:                                          `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}`:                                            `{"error":{"code":1,"message":"m"},"id":7,"jsonrpc":"2.0"}`,
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2,"total":3}}`: `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2,"progressToken":"t","total":3}}`,
+		`{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`:                         `{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`,
+		`{"jsonrpc":"2.0","method":"notifications/progress"}`:                                                     `{"jsonrpc":"2.0","method":"notifications/progress"}`,
+		"rubbish": "rubbish",
+	} {
+		if got := string(r.Renamed([]byte(message))); got != want {
+			t.Errorf("%s is %s, want %s", message, got, want)
+		}
+	}
+	r.Meta = nil
+	if got := r.Renamed([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2}}`)); got != nil {
+		t.Errorf("a client without a token receives %s", got)
+	}
+}

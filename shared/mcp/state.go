@@ -1,11 +1,17 @@
 package mcp
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
 
 	"rejoin/shared/event"
+	"rejoin/shared/rpc"
 )
 
 // statePrefix tells the states of bridges from those of servers, which are passed on.
@@ -48,4 +54,90 @@ func (r Request) State() (s State, ours bool, err error) {
 		return State{}, false, nil
 	}
 	return ParseState(value)
+}
+
+// handOverPrefix begins the states of edges. For a bridge or an edge that does not know it, it is a
+// state that is not whole, and no request to pass on.
+const handOverPrefix = statePrefix + "at."
+
+// MaxHandOvers is how often a call is handed over.
+const MaxHandOvers = 3
+
+// HandOver is the requestState of a call that an edge hands over to its client's next request: that
+// request receives what follows, from any edge.
+type HandOver struct {
+	Session string
+	// Times is how often the call has been handed over.
+	Times int
+	// Content is what [Request.Content] returns of the call's request.
+	Content string
+	// After is the event ID that the client has received everything up to.
+	After string
+}
+
+func (h HandOver) String() string {
+	return handOverPrefix + strings.Join([]string{h.Session, strconv.Itoa(h.Times), h.Content, h.After}, ".")
+}
+
+// HandOver returns the requestState of a request, if it is an edge's. The error is [ErrState] unless
+// the state is whole, and of the same request.
+func (r Request) HandOver() (h HandOver, ours bool, err error) {
+	var value string
+	if !text(r.Params["requestState"], &value) {
+		return HandOver{}, false, nil
+	}
+	rest, ours := strings.CutPrefix(value, handOverPrefix)
+	if !ours {
+		return HandOver{}, false, nil
+	}
+	parts := strings.SplitN(rest, ".", 4)
+	if len(parts) != 4 {
+		return HandOver{}, true, ErrState
+	}
+	h = HandOver{Session: parts[0], Content: parts[2], After: parts[3]}
+	h.Times, err = strconv.Atoi(parts[1])
+	if err != nil || h.Times < 1 || h.Times > MaxHandOvers || uuid.Validate(h.Session) != nil || event.CheckSession(h.Session) != nil || h.Content != r.Content() {
+		return HandOver{}, true, ErrState
+	}
+	return h, true, nil
+}
+
+// CanHandOver reports whether a method's result may be that the client makes its request again.
+func CanHandOver(method string) bool {
+	return method == MethodCallTool || method == MethodGetPrompt || method == MethodRead
+}
+
+// Content is the same for requests that say the same, but for their answers to the server.
+func (r Request) Content() string {
+	params := maps.Clone(r.Params)
+	delete(params, "_meta")
+	delete(params, "inputResponses")
+	delete(params, "requestState")
+	b, _ := json.Marshal([]any{r.Method, params}) // what was read can be written
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Renamed returns a message to a client for another request of the same content: a response has its
+// ID, and a progress notification its token; nil where it has none.
+func (r Request) Renamed(message []byte) []byte {
+	var m, params map[string]json.RawMessage
+	if rpc.Unmarshal(message, &m) != nil {
+		return message
+	}
+	switch {
+	case m["method"] == nil:
+		m["id"] = r.ID
+	case string(m["method"]) == `"notifications/progress"` && rpc.Unmarshal(m["params"], &params) == nil && params != nil:
+		token := r.Meta["progressToken"]
+		if token == nil {
+			return nil
+		}
+		params["progressToken"] = token
+		m["params"], _ = json.Marshal(params) // what was read can be written
+	default:
+		return message
+	}
+	b, _ := json.Marshal(m) // likewise
+	return b
 }
