@@ -41,7 +41,6 @@ type call struct {
 	out     *writer
 	reply   chan rpc.Answer // holds the client's immediate answer
 	to      receiver        // nil: the client gets what the upstream sends
-	endless bool            // it may be without a message for any time
 	// refuseAs says what a client gets whose request the upstream refused; nil: the same.
 	refuseAs func(rpc.Answer) rpc.Answer
 
@@ -417,8 +416,8 @@ func (c *call) refuse(a rpc.Answer) {
 // wait begins to wait for the upstream, for CallTimeout; see [newPatience].
 func (c *call) wait(ctx context.Context) (context.Context, *idleTimer) {
 	timeout := time.Duration(c.session.service.cfg.CallTimeout)
-	if c.endless {
-		timeout = 0
+	if c.session.onDemand != nil {
+		timeout = 0 // the call ends with its client, and a task with tasks/cancel
 	}
 	ctx, p := newIdleTimer(ctx, timeout)
 	c.mu.Lock()

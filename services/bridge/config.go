@@ -63,9 +63,10 @@ type Config struct {
 	// requests; what is refused later is an error in its stream. Default: 100 ms.
 	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to reject a request with an HTTP status."`
 
-	// CallTimeout is how long a request may be without any message from the upstream
-	// before it is cancelled. 0 and -1: no limit. Default: 5 min.
-	CallTimeout Timeout `default:"5m" help:"Maximum time without any message before a request is cancelled; 0 or -1 for unlimited." placeholder:"DURATION"`
+	// CallTimeout is how long a request in a session may be without any message from the upstream
+	// before it is cancelled. 0 and -1: no limit. A request of revision 2026-07-28 has none: it
+	// ends with its client, whose connection edges watch. Default: 5 min.
+	CallTimeout Timeout `default:"5m" help:"Maximum time without any message before a request in a session is cancelled; 0 or -1 for unlimited. Requests and tasks of MCP 2026-07-28 have no such limit." placeholder:"DURATION"`
 
 	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.

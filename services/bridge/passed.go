@@ -40,7 +40,7 @@ type passed struct {
 
 // serve sees to the call until it is over.
 func (p *passed) serve(ctx context.Context, c *call, client http.Header, data []byte) {
-	c.to, c.endless = p, true
+	c.to = p
 	p.mu.Lock()
 	p.target = c
 	if p.rule.atOnce {
@@ -56,7 +56,7 @@ func (p *passed) serve(ctx context.Context, c *call, client http.Header, data []
 			return
 		}
 		again := newCall(p.session, "", []json.RawMessage{id})
-		again.to, again.endless, again.told = p, true, true
+		again.to, again.told = p, true
 		p.up.serve(ctx, again, client, next)
 	}
 }

@@ -356,7 +356,7 @@ const unloggedFor = 30 * time.Second
 // It is safe for concurrent use.
 type onDemand struct {
 	call    rpc.Call          // that began it, without its data
-	content [sha256.Size]byte // see [contentOf]
+	content string            // see [mcp.Request.Content]
 	client  [sha256.Size]byte // the same for the same call of the same client
 	listens bool              // it is no call, but listens
 

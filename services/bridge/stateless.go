@@ -78,7 +78,7 @@ func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data 
 		c.to = &discovered{call: c}
 	case mcp.MethodListen:
 		l := u.session.newListener(ctx, c, u.request)
-		c.to, c.endless = l, true
+		c.to = l
 		data = translate.WithoutTasks(data, func(id string) bool { _, ours := mcp.ParseTaskID(id); return ours })
 	}
 	if u.rule.may && !u.service().hasOwnTasks() {
@@ -245,7 +245,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return rpc.Answer{Status: e.Status, Data: rpc.ErrorMessage(r.ID, e.Code, e.Message, e.Data)}
 	}
-	content := contentOf(r)
+	content := r.Content()
 	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)

@@ -557,3 +557,31 @@ func TestStateless_TakenOver(t *testing.T) {
 		}
 	}
 }
+
+// A call without a session ends with its client, so the server may say nothing for any time. A session
+// outlives connections, so its calls have a limit.
+func TestStateless_NoCallTimeout(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			<-release
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
+		})
+		up.handle("silent", func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
+		cfg := testConfig(up.URL)
+		cfg.CallTimeout, cfg.AcceptAfter = Timeout(300*time.Millisecond), time.Millisecond
+		in := s.start(t, cfg)
+		in.answerWithin = time.Millisecond
+		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		later := s.ready(t) // what it waits for begins after the call
+		stream, _ := s.request(t, later, "1", "silent")
+		wantError(t, s.finished(t, later, stream), 1, "1")
+		close(release)
+		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
+			t.Errorf("%s: the client received %s", name, all)
+		}
+	}
+}

@@ -3,10 +3,8 @@ package bridge
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -154,7 +152,7 @@ func (t *translated) takes(c *call) json.RawMessage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.first = c
-	if c.endless = t.rule.may; t.made == nil {
+	if t.made == nil {
 		t.target = c
 	}
 	return id
@@ -428,7 +426,7 @@ func (t *translated) put(it item) error {
 // client.
 func (t *translated) again(c rpc.Call, r mcp.Request) bool {
 	d := t.session.onDemand
-	return c.Owner == d.call.Owner && contentOf(r) == d.content
+	return c.Owner == d.call.Owner && r.Content() == d.content
 }
 
 // join has a client's repeated request get what comes, and the server what the client answers.
@@ -635,13 +633,4 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 	default: // the server has ended the session: the client listens again
 		t.answer(translate.ListenEnd(t.request.ID), nil)
 	}
-}
-
-// contentOf is the same for requests that say the same, but for their answers to the server.
-func contentOf(r mcp.Request) [sha256.Size]byte {
-	params := maps.Clone(r.Params)
-	delete(params, "_meta")
-	delete(params, "inputResponses")
-	delete(params, "requestState")
-	return sha256.Sum256(mustMarshal([]any{r.Method, params}))
 }
