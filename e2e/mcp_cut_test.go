@@ -31,19 +31,20 @@ type mcpSystem struct {
 	bridge *program
 }
 
-func startMCP(t *testing.T) *mcpSystem {
+func startMCP(t *testing.T, bridge ...string) *mcpSystem {
 	t.Helper()
 	s := &mcpSystem{t: t, nats: newNATS(t), server: newMCPServer(t)}
 	s.nats.start()
 	s.way = newCutter(t, s.nats.addr)
 	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag())
-	s.startBridge()
+	s.startBridge(bridge...)
 	return s
 }
 
-func (s *mcpSystem) startBridge() {
+func (s *mcpSystem) startBridge(args ...string) {
 	s.t.Helper()
-	s.bridge = startProgram(s.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", "--nats-url=nats://"+s.way.addr(), "--upstream="+s.server.url, "--bridge-name=e2e")
+	args = append([]string{"--nats-url=nats://" + s.way.addr(), "--upstream=" + s.server.url, "--bridge-name=e2e"}, args...)
+	s.bridge = startProgram(s.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", args...)
 }
 
 // edge starts an edge whose clients come back soon; addr has port 0 for any.

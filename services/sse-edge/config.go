@@ -42,6 +42,9 @@ type Config struct {
 	Retry time.Duration `name:"retry" help:"Reconnection time sent to clients (retry:)." default:"3s"`
 	// MaxAge is how long a connection lives, give or take a tenth.
 	MaxAge time.Duration `name:"max-connection-age" help:"Maximum age of a connection, varied by up to a tenth." default:"10m"`
+	// ProxyRequestLimit is how long a proxy before the edge lets a response last in all. Event
+	// streams end some seconds earlier, where their clients continue. 0: no limit. Default: 0.
+	ProxyRequestLimit time.Duration `name:"proxy-request-limit" help:"How long a proxy in front of the edge lets a response last in all, if it cuts those that are longer; event streams end some seconds earlier, and their clients continue on a new connection. 0 for no such limit." default:"0" placeholder:"DURATION"`
 	// WriteTimeout is how long a write may make no progress.
 	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may stall before the connection is closed." default:"10s"`
 	// MaxConnections bounds the event streams that are open at a time.
@@ -98,6 +101,8 @@ func (c Config) Validate() error {
 		return errors.New("--max-connections, --max-session-connections and --max-address-connections must be at least 1")
 	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
 		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
+	case c.ProxyRequestLimit < 0 || c.ProxyRequestLimit > 0 && c.ProxyRequestLimit < time.Second:
+		return errors.New("--proxy-request-limit must be at least 1s, or 0 for none")
 	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
 		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
 	case c.MCPEvents && c.Heartbeat > maxEventsHeartbeat:

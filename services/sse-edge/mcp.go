@@ -253,6 +253,14 @@ type mcpForm struct {
 	// answered says that the last message that the client got is a response, or that
 	// another connection has gone on from here.
 	answered bool
+	// state is what the call is handed over with; nil for one that is not.
+	state *mcp.HandOver
+	// renamed is the client's newest request, of which it has the ID and the progress token; nil for a
+	// call that was not handed over. kind is no other stream's.
+	renamed *mcp.Request
+	kind    string
+	// handedOver says that the client is to make its request again.
+	handedOver bool
 	// claim is that of a GET.
 	claim claim
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.

@@ -146,7 +146,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who mcpClient, r mcp.Request, body []
 		return "", err
 	}
 	form := &eventsForm{st, s, r.ID}
-	st.Format, st.Companion, st.Chunked = form, form, c.Request().Header.IsHTTP11()
+	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
 	st.Filter, st.Expires, st.Revoked = req.filter, req.expires, s.revoked(req.guest)
 	s.metrics.mcp.Inc()
 	return postStream, handOver(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.start.After != "", Position: st.Reader.Cursor})
@@ -260,7 +260,7 @@ func (f *eventsForm) Farewell() []byte {
 	if f.Revoked != nil && f.Revoked() {
 		return append(f.terminated(codeForbidden, "Forbidden: The access was revoked."), f.response()...)
 	}
-	return append(sse.AppendRetry(nil, delivery.Jitter(f.service.cfg.Retry)), f.response()...)
+	return append(sse.AppendRetry(nil, delivery.Jitter(f.Retry())), f.response()...)
 }
 
 func (f *eventsForm) terminated(code int, message string) []byte {

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -54,6 +55,13 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	if err == nil && s.servesEvents(r.Method) {
 		return s.eventsPost(c, who, r, body)
 	}
+	if err == nil {
+		if state, ours, err := r.HandOver(); ours && err != nil {
+			return postRefused, asRefused(err, p.only())
+		} else if ours {
+			return s.modernAgain(c, who, r, state)
+		}
+	}
 	state, held, task := mcp.State{}, false, false
 	switch {
 	case err != nil:
@@ -83,15 +91,18 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	return s.modernCall(c, who, call, r.Method)
+	return s.modernCall(c, who, call, r)
 }
 
 // modernCall hands a request over, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
-func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method string) (result string, err error) {
+func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Request) (result string, err error) {
 	req := request{at: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
 	st := newForm(who, call.Stream)
-	st.modern, st.discovers = true, method == mcp.MethodDiscover
+	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
+	if !st.primed && mcp.CanHandOver(r.Method) {
+		st.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
+	}
 	if err := s.mcpBegin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
@@ -119,7 +130,58 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, method 
 		}
 		return postJSON, pass(c, answer)
 	}
-	result, handedOver, err = s.reply(c, st, method != mcp.MethodListen && s.wantsPlain(c, method))
+	result, handedOver, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	return result, err
+}
+
+// maxTokenBytes bounds the progress token that an edge keeps of a request.
+const maxTokenBytes = 1 << 10
+
+// modernAgain answers the request of a client that the call was handed over to, with the rest of the
+// stream that the call has. No bridge is asked: what answers there are to its questions, it has.
+func (s *Service) modernAgain(c *fiber.Ctx, who mcpClient, r mcp.Request, state mcp.HandOver) (result string, err error) {
+	gone := asRefused(mcp.ErrState, r.ID)
+	if _, err := rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	token := r.Meta["progressToken"]
+	if len(token) > maxTokenBytes {
+		return postRefused, refuseInvalid("Invalid request: the progress token is too long.")
+	}
+	id, err := event.ParseID(state.After)
+	if ids, _ := rpc.RequestIDs(id.Stream); err != nil || len(ids) != 1 {
+		return postRefused, gone
+	}
+	rec, err := s.sessionOf(c, state.Session, who.grants)
+	ended := errors.Is(err, errNoSession)
+	switch {
+	case ended && rec.Session == "":
+		return postRefused, gone
+	case err != nil && !ended:
+		return postRefused, err
+	}
+	req := request{at: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, start: cursor.Start{After: state.After}}
+	over, err := s.isOver(req)
+	switch {
+	case err != nil:
+		return postRefused, err
+	case over:
+		return postRefused, gone
+	}
+	form := &mcpForm{
+		modern: true, call: []json.RawMessage{r.ID}, kind: rand.Text(),
+		renamed: &mcp.Request{ID: r.ID, Meta: map[string]json.RawMessage{"progressToken": token}},
+	}
+	if state.Times < mcp.MaxHandOvers {
+		form.state = &state
+	}
+	if err := s.mcpBegin(c, who, req, form); err != nil {
+		return postRefused, err
+	}
+	result, handedOver, err := s.reply(c, form, false)
+	if !handedOver {
+		form.Drop()
+	}
 	return result, err
 }
 

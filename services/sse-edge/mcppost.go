@@ -220,6 +220,9 @@ func (s *Service) reply(c *fiber.Ctx, st *mcpForm, plain bool) (result string, h
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
+	if at := s.streams.CutAt(st.Request); !at.IsZero() {
+		patience = min(patience, max(time.Until(at), 0))
+	}
 	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
 		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
 	}

@@ -39,7 +39,9 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !form.primed
+	st.HandsOver = form.state != nil
+	st.Continues = form.primed || st.HandsOver
+	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !st.Continues
 	st.Routine = call && st.Reader.Came == cursor.FromNow
 	return nil
 }
@@ -70,6 +72,8 @@ func (m *mcpForm) handOver(c *fiber.Ctx) error {
 
 func (m *mcpForm) Kind() string {
 	switch {
+	case m.renamed != nil:
+		return m.kind
 	case m.modern && m.primed:
 		return string(inspect.MCPCall) + " " + mcp.Modern + " with IDs"
 	case m.modern:
@@ -104,6 +108,11 @@ func (m *mcpForm) Rewrites() bool { return m.legacy || m.modern }
 
 func (m *mcpForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
+	if m.renamed != nil {
+		if data = m.renamed.Renamed(data); data == nil {
+			return b, room
+		}
+	}
 	if m.modern && !m.primed {
 		return append(sse.AppendData(b, data), '\n'), room
 	}
@@ -127,7 +136,7 @@ func (m *mcpForm) Begun() {
 func (m *mcpForm) Ended(begun bool) {
 	m.service.metrics.mcp.Dec()
 	if m.modern {
-		if !m.answered {
+		if !m.answered && !m.handedOver { // one that is handed over ends when no edge asks about it
 			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}, m.primed)
 		}
 		return
@@ -162,12 +171,28 @@ func appendPrime(b []byte, id string) []byte {
 // Farewell is the last block of a stream that continues elsewhere, if its client can come back.
 func (m *mcpForm) Farewell() []byte {
 	if m.modern && !m.primed {
-		return nil
+		return m.handCallOver()
 	}
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
-		return delivery.Farewell(m.service.cfg.Retry)
+		return delivery.Farewell(m.Retry())
 	}
-	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.service.cfg.Retry)), m.Reader.Cursor)
+	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.Retry())), m.Reader.Cursor)
+}
+
+// handCallOver returns the result by which the client makes its request again at once, with a state
+// that says where the answer continues; nil for a call that ends with its connection.
+//
+// The Go SDK takes only a result with inputRequests for one.
+func (m *mcpForm) handCallOver() []byte {
+	if m.state == nil || m.IsAway() || len(m.Reader.Pending) > 0 {
+		return nil
+	}
+	m.handedOver = true
+	state := *m.state
+	state.Times++
+	state.After = m.Reader.ID(m.Reader.Cursor)
+	result := delivery.Marshal(map[string]any{"resultType": "input_required", "inputRequests": struct{}{}, "requestState": state.String()})
+	return append(sse.AppendData(nil, response(m.call[0], result)), '\n')
 }
 
 // Closing returns an error for each request of a call that ends without a response. A

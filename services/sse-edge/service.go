@@ -76,7 +76,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.metrics = newMetrics(env.Metrics)
 	s.streams = delivery.New(delivery.Config{
 		Base: s.base, Admission: s.admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
-		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
+		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
 		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
 	})
 	s.parts = cursor.New(cursor.Config{

@@ -46,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer, maxConnections int) *Metrics {
 		Blocked:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
 		Opened:      counter("connections_opened_total", "Event streams that were opened."),
 		Closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
-			"ended", "gone", "age", "expired", "revoked", "drain", "slow", "failed"),
+			"ended", "gone", "age", "limit", "expired", "revoked", "drain", "slow", "failed"),
 		Refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
 			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
 		Sent:          counter("events_sent_total", "Events written to event streams and pages."),

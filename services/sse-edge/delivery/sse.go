@@ -22,7 +22,7 @@ type sseFormat struct {
 func NewSSE(s *Streams, r *cursor.Reader, by Request, envelope bool) *Stream {
 	st := NewStream(s, r, by)
 	f := sseFormat{st, envelope}
-	st.Format, st.expiring = f, f.expiring
+	st.Format, st.expiring, st.Continues = f, f.expiring, true
 	return st
 }
 
@@ -100,7 +100,29 @@ func (f sseFormat) Gaps(s cursor.Step) []byte {
 	return b
 }
 
-func (f sseFormat) Farewell() []byte { return Farewell(f.streams.cfg.Retry) }
+func (f sseFormat) Farewell() []byte { return Farewell(f.Retry()) }
+
+// limitRetry is the reconnection time at the end of a response that a proxy would have cut.
+const limitRetry = 100 * time.Millisecond
+
+// Retry returns the reconnection time that the stream's last block has: a short one, unless
+// all clients come at once.
+func (st *Stream) Retry() time.Duration {
+	if st.cause == causeLimit {
+		return min(limitRetry, st.streams.cfg.Retry)
+	}
+	return st.streams.cfg.Retry
+}
+
+// CutAt returns when the response to a request ends because a proxy would cut it soon; zero for
+// never.
+func (s *Streams) CutAt(by Request) time.Time {
+	limit := s.cfg.RequestLimit
+	if limit <= 0 {
+		return time.Time{}
+	}
+	return by.Begun.Add(limit - min(limit/4, 5*time.Second))
+}
 
 // ExpiringData is the data of the event that tells that a token is about to expire.
 type ExpiringData struct {

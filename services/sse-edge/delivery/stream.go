@@ -52,6 +52,10 @@ type Stream struct {
 	Expires  time.Time     // when the client's token does; zero without access control
 	expiring func() []byte // warns the client of that; nil: it is not warned
 	Revoked  func() bool   // asked with each heartbeat; nil: never
+	// Continues says that the client receives the rest on another connection: the stream ends before
+	// a proxy cuts it. HandsOver says that the last block holds the client's cursor, and has to be
+	// written.
+	Continues, HandsOver bool
 	// EndsAtGap ends the stream with its first gap, Ageless keeps it however old it gets, and
 	// Stays keeps it as long as possible when the edge stops. Of a Routine stream, coming and a
 	// regular end are no news.
@@ -171,8 +175,9 @@ type Config struct {
 	Traces    *tracing.Traces
 	// MaxConnections is how many streams may be open; it is shown as a metric.
 	MaxConnections int
-	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names.
-	Heartbeat, Retry, MaxAge, WriteTimeout, Drain time.Duration
+	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names, RequestLimit
+	// is --proxy-request-limit.
+	Heartbeat, Retry, MaxAge, RequestLimit, WriteTimeout, Drain time.Duration
 	// Retention says how long events are retained now; not positive: for as long as there is
 	// room.
 	Retention func() time.Duration

@@ -84,3 +84,17 @@ func TestFilter_Shows(t *testing.T) {
 		}
 	}
 }
+
+// The next request of a client goes to another edge once proxies know that this one stops.
+func TestDrain_HandsOverLate(t *testing.T) {
+	w := newWorker(&Streams{cfg: Config{Drain: time.Minute}})
+	now := time.Now()
+	for range 100 {
+		st := &Stream{HandsOver: true, endAt: now.Add(forever)}
+		heap.Push(&w.timers, st)
+		w.drainOne(st, now)
+		if at := st.endAt.Sub(now); at < 30*time.Second || at > time.Minute || st.cause != causeDrain {
+			t.Fatalf("it ends after %s, for %s", at, st.cause)
+		}
+	}
+}

@@ -193,6 +193,9 @@ func (w *worker) begin(st *Stream) {
 	if st.Ageless {
 		st.endAt = now.Add(forever)
 	}
+	if at := w.streams.CutAt(st.Request); st.Continues && !at.IsZero() && at.Before(st.endAt) {
+		st.endAt, st.cause = at, causeLimit
+	}
 	if !st.Expires.IsZero() {
 		if st.expiring != nil {
 			st.warnAt = st.Expires.Add(-expiryWarning)
@@ -215,7 +218,7 @@ func (w *worker) begin(st *Stream) {
 	st.Step = cursor.Step{}
 	w.tell(st, first)
 	if w.streams.base.Err() != nil {
-		w.end(st, "drain")
+		w.end(st, causeDrain)
 	}
 	w.advance(st)
 }
@@ -444,7 +447,7 @@ func (w *worker) finish(st *Stream, begun bool) {
 
 func (w *worker) endAll() {
 	for len(w.timers) > 0 {
-		w.end(w.timers[0], "drain")
+		w.end(w.timers[0], causeDrain)
 	}
 }
 
@@ -457,12 +460,16 @@ func (w *worker) drain() {
 }
 
 func (w *worker) drainOne(st *Stream, now time.Time) {
-	at := now.Add(time.Duration(rand.Int64N(int64(w.streams.cfg.Drain) + 1))) //nolint:gosec // no secret
-	if st.Stays {                                                             // its client may not come back
-		at = now.Add(w.streams.cfg.Drain)
+	drain := w.streams.cfg.Drain
+	at := now.Add(time.Duration(rand.Int64N(int64(drain) + 1))) //nolint:gosec // no secret
+	switch {
+	case st.Stays: // its client may not come back
+		at = now.Add(drain)
+	case st.HandsOver: // by the second half, proxies send the next request to another edge
+		at = now.Add(drain/2 + at.Sub(now)/2)
 	}
 	if at.Before(st.endAt) {
-		st.endAt, st.cause = at, "drain"
+		st.endAt, st.cause = at, causeDrain
 		heap.Fix(&w.timers, st.timer)
 	}
 }
@@ -517,6 +524,11 @@ func (w *worker) warn(st *Stream, now time.Time) {
 
 // sendAway ends a stream and tells the client when to come back.
 func (w *worker) sendAway(st *Stream) {
+	if st.HandsOver && st.phase.away() && (st.cause == causeLimit || st.cause == causeDrain) {
+		st.endAt = time.Now().Add(warnAgain)
+		heap.Fix(&w.timers, st.timer)
+		return
+	}
 	w.last(st, st.Format.Farewell())
 	w.end(st, st.cause)
 }
@@ -532,6 +544,12 @@ func (w *worker) last(st *Stream, block []byte) {
 	_, _ = w.writeNow(st) // or the client sees that it is not the end
 }
 
+// What a stream's end is due to, besides its age and its token.
+const (
+	causeDrain = "drain"
+	causeLimit = "limit"
+)
+
 // forever is longer than any connection lives.
 const forever = 100 * 365 * 24 * time.Hour
 
@@ -539,7 +557,7 @@ const (
 	// expiryWarning is how long before its token expires a client is warned.
 	expiryWarning = time.Minute
 
-	// warnAgain is how long a stream that is away when it should be told is left alone.
+	// warnAgain is how long a stream that is away when it should be told, or end, is left alone.
 	warnAgain = 100 * time.Millisecond
 )
 
