@@ -51,9 +51,9 @@ type call struct {
 	open    []openRequest
 	told    bool
 	at      cursor
-	stored  uint64     // the sequence of the log's last event
-	again   [][]byte   // what the log had behind at when the call was taken over
-	reading *idleTimer // nil while nothing is waited for
+	stored  uint64              // the sequence of the log's last event
+	again   [][]byte            // what the log had behind at when the call was taken over
+	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 
 func newCall(h *clientSession, stream string, ids []json.RawMessage) *call {
@@ -167,7 +167,7 @@ func (c *call) cancel(key string) {
 		all = all && c.open[i].cancelled
 	}
 	if all && c.reading != nil {
-		c.reading.hurry()
+		c.reading.Hurry()
 	}
 }
 
@@ -296,11 +296,11 @@ func (c *call) sentAs(id json.RawMessage) {
 
 // pause stops the time that the upstream may be without a message, since it waits for the client;
 // unpause lets it go on.
-func (c *call) pause() { c.waiting((*idleTimer).came) }
+func (c *call) pause() { c.waiting((*upstream.IdleTimer).Came) }
 
-func (c *call) unpause() { c.waiting((*idleTimer).wait) }
+func (c *call) unpause() { c.waiting((*upstream.IdleTimer).Wait) }
 
-func (c *call) waiting(do func(*idleTimer)) {
+func (c *call) waiting(do func(*upstream.IdleTimer)) {
 	c.mu.Lock()
 	p := c.reading
 	c.mu.Unlock()
@@ -347,7 +347,7 @@ func (c *call) over(why error) {
 		c.fail(rpc.CodeInternal, c.session.service.tooLarge(c.session.name), failTooLarge)
 	case errors.Is(why, upstream.ErrExited):
 		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), failLost)
-	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, errCancelled):
+	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), failLost)
 	default:
 		c.session.service.log.Warn("a request has lost its MCP server", "session", c.session.name, "stream", c.stream, "error", why)
@@ -414,12 +414,12 @@ func (c *call) refuse(a rpc.Answer) {
 }
 
 // wait begins to wait for the upstream, for CallTimeout; see [newPatience].
-func (c *call) wait(ctx context.Context) (context.Context, *idleTimer) {
+func (c *call) wait(ctx context.Context) (context.Context, *upstream.IdleTimer) {
 	timeout := time.Duration(c.session.service.cfg.CallTimeout)
 	if c.session.onDemand != nil {
 		timeout = 0 // the call ends with its client, and a task with tasks/cancel
 	}
-	ctx, p := newIdleTimer(ctx, timeout)
+	ctx, p := upstream.NewIdleTimer(ctx, timeout)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p

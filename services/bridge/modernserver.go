@@ -191,7 +191,7 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 // serve hands over requests, one after the other, and stores what the server sends for them.
 func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, data []byte) {
 	ctx, p := c.wait(ctx)
-	defer p.over()
+	defer p.Over()
 	all, _, err := rpc.Messages(data)
 	if err != nil {
 		c.over(err)
@@ -224,7 +224,7 @@ func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, d
 }
 
 // answer returns the response to a request: what belongs to the session is answered here.
-func (u *modernServer) answer(ctx context.Context, p *idleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	var level, uri string
 	switch *m.Method {
 	case translate.MethodPing:
@@ -263,13 +263,13 @@ func (u *modernServer) subscribe(uri string, on bool) {
 const maxRounds = 16
 
 // request makes a request, again and again with the client's answers.
-func (u *modernServer) request(ctx context.Context, p *idleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	if *m.Method == mcp.MethodCallTool {
 		u.learnTools(ctx, client, false)
 	}
 	take := func(data []byte) error {
-		p.came()
-		defer p.wait()
+		p.Came()
+		defer p.Wait()
 		c.accept()
 		return c.take(item{data: data})
 	}
@@ -294,7 +294,7 @@ func (u *modernServer) request(ctx context.Context, p *idleTimer, c *call, clien
 		case !asks:
 			return translate.Message(map[string]any{"id": m.ID, "result": translate.Earlier(*m.Method, answer.Result)}), nil
 		}
-		p.came() // it is the client that is waited for
+		p.Came() // it is the client that is waited for
 		answers, failed := u.askAll(ctx, c, required)
 		if failed != nil {
 			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
@@ -302,7 +302,7 @@ func (u *modernServer) request(ctx context.Context, p *idleTimer, c *call, clien
 		if context.Cause(ctx) != nil {
 			return nil, nil
 		}
-		p.wait()
+		p.Wait()
 		more = required.Again(answers)
 	}
 }

@@ -91,7 +91,7 @@ func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.
 // serve hands over requests, and stores what the upstream sends for them, to the end.
 func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []byte) {
 	ctx, p := c.wait(ctx)
-	defer p.over()
+	defer p.Over()
 	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
 	case refused == nil:
@@ -130,7 +130,7 @@ func (r *remote) cancel(c *call, client http.Header) {
 
 // follow stores the messages of an answer, and of what it is resumed with, until all
 // requests are answered. The error says why they never will be.
-func (r *remote) follow(ctx context.Context, p *idleTimer, c *call, client http.Header, resp *http.Response) error {
+func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, resp *http.Response) error {
 	pause := firstPause
 	for {
 		b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
@@ -163,7 +163,7 @@ func (r *remote) follow(ctx context.Context, p *idleTimer, c *call, client http.
 
 // read stores the messages of an answer, and reports whether there were any. It returns
 // when all requests of c are answered, or with the reason why it cannot go on.
-func (r *remote) read(p *idleTimer, c *call, b *upstream.Body) (came bool, err error) {
+func (r *remote) read(p *upstream.IdleTimer, c *call, b *upstream.Body) (came bool, err error) {
 	for {
 		in, err := b.Next()
 		if err != nil {
@@ -174,7 +174,7 @@ func (r *remote) read(p *idleTimer, c *call, b *upstream.Body) (came bool, err e
 			c.moved(b.LastID())
 			continue // no message: the timer runs on
 		}
-		p.came()
+		p.Came()
 		for i, data := range in.Messages {
 			if err := c.take(item{data: data, id: in.ID, index: i}); err != nil {
 				return came, err
@@ -185,7 +185,7 @@ func (r *remote) read(p *idleTimer, c *call, b *upstream.Body) (came bool, err e
 			return came, nil
 		}
 		c.moved(b.LastID())
-		p.wait()
+		p.Wait()
 	}
 }
 
@@ -268,8 +268,8 @@ const (
 // listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
 func (r *remote) listen(ctx context.Context, c *call, client func() http.Header) {
-	ctx, p := newIdleTimer(ctx, 0)
-	defer p.over()
+	ctx, p := upstream.NewIdleTimer(ctx, 0)
+	defer p.Over()
 	pause := listenPause
 	for {
 		resp, err := r.get(ctx, client(), c.cursor().ID)

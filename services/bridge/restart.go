@@ -276,7 +276,7 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 		return
 	}
 	ctx, p := c.wait(ctx)
-	defer p.over()
+	defer p.Over()
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {
 		err = r.follow(ctx, p, c, client, resp)

@@ -51,7 +51,7 @@ type stdioCall struct {
 	done     chan struct{}   // closed when all is answered
 	keys     map[string]bool // of its requests
 	tokens   map[string]bool // idKeys of the progress tokens that they carried
-	patience *idleTimer
+	patience *upstream.IdleTimer
 }
 
 // startStdio starts a process and its session, of a client's share, without telling it
@@ -174,7 +174,7 @@ func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 // serve hands over requests, and waits until they are answered.
 func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) {
 	ctx, p := c.wait(ctx)
-	defer p.over()
+	defer p.Over()
 	call, ok := u.begin(c, p, data)
 	if !ok {
 		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
@@ -233,7 +233,7 @@ func (u *stdio) close(context.Context, http.Header) {
 }
 
 // begin makes a call known to read, unless one of its requests' IDs is in use.
-func (u *stdio) begin(c *call, p *idleTimer, data []byte) (*stdioCall, bool) {
+func (u *stdio) begin(c *call, p *upstream.IdleTimer, data []byte) (*stdioCall, bool) {
 	s := &stdioCall{
 		call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
@@ -416,8 +416,8 @@ func (u *stdio) store(data []byte, own *call) error {
 		own.drop(dropLate, errUnknownRequest)
 		return nil
 	}
-	s.patience.came()
-	defer s.patience.wait()
+	s.patience.Came()
+	defer s.patience.Wait()
 	err = s.take(item{data: data})
 	if s.call.done() {
 		close(s.done)

@@ -16,7 +16,7 @@ import (
 // unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
 // session or the call is no trouble.
 func (s *Service) unreachable(err error) {
-	for _, own := range []error{upstream.ErrStopping, errEnded, errCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
+	for _, own := range []error{upstream.ErrStopping, errEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
 		if errors.Is(err, own) {
 			return
 		}
@@ -98,10 +98,6 @@ var ErrNoUpstream = errors.New("--upstream is missing")
 var (
 	// errEnded is the cause of contexts that end with their session.
 	errEnded = errors.New("the session has ended")
-
-	// errCancelled is the cause of a call that the client has cancelled, and that the
-	// upstream does not end.
-	errCancelled = errors.New("the client has cancelled it")
 
 	// errBusy is returned when there are as many processes as there may be, or as many as
 	// this client may have of them.

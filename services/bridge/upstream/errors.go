@@ -9,6 +9,10 @@ var (
 	// ErrTimeout is the cause of a call that was without any message for too long.
 	ErrTimeout = errors.New("the MCP server sent nothing for too long")
 
+	// ErrCancelled is the cause of a call that the client has cancelled, and that the upstream does
+	// not end.
+	ErrCancelled = errors.New("the client has cancelled it")
+
 	// ErrGone is returned when the upstream does not know the session any more.
 	ErrGone = errors.New("the MCP server does not know the session")
 

@@ -1,0 +1,76 @@
+package upstream
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// cancelGrace is how long the upstream may go on without a message when the client has
+// cancelled the request.
+const cancelGrace = 10 * time.Second
+
+// IdleTimer ends a context when the upstream has sent nothing for too long. It is safe
+// for concurrent use.
+type IdleTimer struct {
+	end context.CancelCauseFunc
+
+	mu      sync.Mutex
+	timeout time.Duration // 0: no limit
+	cause   error
+	timer   *time.Timer // nil while nothing is waited for
+}
+
+// NewIdleTimer returns a context that ends with parent, or when nothing has come for
+// timeout; 0 or less means no limit. Over must be called.
+func NewIdleTimer(parent context.Context, timeout time.Duration) (ctx context.Context, p *IdleTimer) {
+	p = &IdleTimer{timeout: max(timeout, 0), cause: ErrTimeout}
+	ctx, p.end = context.WithCancelCause(parent)
+	p.Wait()
+	return ctx, p
+}
+
+// Wait begins to wait for the next message.
+func (p *IdleTimer) Wait() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop()
+	if p.timeout > 0 {
+		cause := p.cause
+		p.timer = time.AfterFunc(p.timeout, func() { p.end(cause) })
+	}
+}
+
+// Came says that something came: no time passes until Wait.
+func (p *IdleTimer) Came() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop()
+}
+
+// Hurry shortens the time: the client has cancelled what is waited for.
+func (p *IdleTimer) Hurry() {
+	p.mu.Lock()
+	waiting := p.timer != nil || p.timeout == 0
+	if p.timeout == 0 || p.timeout > cancelGrace {
+		p.timeout = cancelGrace
+	}
+	p.cause = ErrCancelled
+	p.mu.Unlock()
+	if waiting {
+		p.Wait()
+	}
+}
+
+// Over ends the context.
+func (p *IdleTimer) Over() {
+	p.Came()
+	p.end(nil)
+}
+
+func (p *IdleTimer) stop() {
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+}
