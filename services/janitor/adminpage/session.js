@@ -149,7 +149,8 @@ function updateConnection(row, c) {
 // ---- The timeline ---------------------------------------------------------------------
 
 const ENDS = {
-  ended: 'it was over', gone: 'the client has gone', age: 'sent away after its time', expired: 'its token has expired',
+  ended: 'it was over', gone: 'the client has gone', age: 'sent away after its time', limit: 'sent away before a proxy would cut it',
+  expired: 'its token has expired',
   drain: 'the edge stopped', slow: 'it was too slow', failed: 'it could not be served',
 }
 
