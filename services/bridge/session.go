@@ -349,7 +349,7 @@ const answerWithin = 250 * time.Millisecond
 
 // unloggedFor is how long a call may take that cannot have a session in the log: less than the
 // edge waits.
-const unloggedFor = 30 * time.Second
+const unloggedFor = 25 * time.Second
 
 // onDemand opens the session of one call in the log, when there is something to store: a message
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.

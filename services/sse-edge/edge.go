@@ -59,10 +59,10 @@ type Service struct {
 	attached *attachments
 	unheard  unheard       // for tasks
 	checks   chan struct{} // holds a token for each check in progress
-	// checkEvery and unheardFor are the constants, or a test's.
-	checkEvery, unheardFor time.Duration
-	admitted               *admission.Admission
-	connects               *web.Limiter[netip.Addr] // by client address; nil without a limit
+	// checkEvery, unheardFor and requestTimeout are the constants, or a test's.
+	checkEvery, unheardFor, requestTimeout time.Duration
+	admitted                               *admission.Admission
+	connects                               *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
 
 // metrics are those of requests; none is labelled by session, stream or path.

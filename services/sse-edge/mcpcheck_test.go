@@ -2,11 +2,13 @@ package edge
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
@@ -68,4 +70,27 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	if last := m.checkAt.Sub(gone); last > 30*time.Second {
 		t.Errorf("the call is given up after %s", last)
 	}
+}
+
+// A bridge that dies before it has taken a request without a session leaves no trace: the client has
+// its error in time all the same.
+func TestModern_BridgeDoesNotAnswer(t *testing.T) {
+	if requestTimeout > 30*time.Second {
+		t.Errorf("the client waits for %s", requestTimeout)
+	}
+	f := newFixture(t)
+	b, asked, over := f.bridge(), make(chan rpc.Call, 1), make(chan struct{})
+	b.request = func(c rpc.Call) rpc.Answer {
+		asked <- c
+		<-over
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	f.tune = func(s *Service) { s.requestTimeout = 50 * time.Millisecond }
+	u := &mcpUser{t: t, url: f.mcpEdge(nil), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	a := u.read(u.post(statelessTool))
+	close(over)
+	if a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(a.body, `"id":7`) || !strings.Contains(a.body, `"code":-32603`) {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	<-asked
 }

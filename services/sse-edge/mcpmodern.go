@@ -112,7 +112,7 @@ func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.R
 			st.Drop()
 		}
 	}()
-	answer, err := s.ask(st.Request.Ctx, call, bridgeTimeout)
+	answer, err := s.ask(st.Request.Ctx, call, s.requestTimeout)
 	switch {
 	case err != nil && errors.Is(err, rpc.ErrNobody) && call.Held:
 		return postRefused, asRefused(mcp.ErrState, nil)

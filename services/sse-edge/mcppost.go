@@ -26,6 +26,10 @@ const (
 	// bridgeTimeout bounds the wait for what a bridge says at once: to initialize, and
 	// to what has no response, it passes on what the upstream says.
 	bridgeTimeout = 35 * time.Second
+	// requestTimeout bounds the wait for a bridge to take a request without a session, or to answer
+	// it without the log, for which it has 25 s. A bridge that dies before it is known to no log, so
+	// this is when the client has its error: within 30 s, as of any lost call.
+	requestTimeout = 28 * time.Second
 	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
 	// say by then, it may still have taken.
 	takenTimeout = 5 * time.Second

@@ -58,7 +58,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
-		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor,
+		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout,
 		nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
 	}
 	s.admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
