@@ -79,6 +79,11 @@ sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole sy
 attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took.
 	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
 
+.PHONY: mcpkills
+mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, and print what became of them.
+	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-steps=50 -mcp-pause=400ms
+	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-young
+
 .PHONY: powercut
 powercut: ## Cut the power IMAGES (30) times: copies of a disk under load are started and read. Needs root and loop devices.
 	go test -tags powercut -run '^TestPowerCut$$' -count=1 -v -timeout 40m $(TESTFLAGS) ./e2e -images=$(IMAGES)

@@ -8,37 +8,49 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// mcpServer is an MCP server of the Go SDK, with no event store: it knows nothing of
-// Rejoin. Its one tool, count, reports its steps as the test allows them.
+// mcpServer is an MCP server of the Go SDK, which knows nothing of Rejoin. Its one tool, count,
+// reports its steps as the test allows them.
 type mcpServer struct {
 	url string // of its Streamable HTTP endpoint
 
 	mu      sync.Mutex
-	allowed map[string]int // steps, by call; one more than there are for the result
-	changed chan struct{}  // closed when allowed changes
-	ran     map[string]int // how often each call was begun
-	sent    map[string]int // steps, by call
+	allowed map[string]int    // steps, by call; one more than there are for the result
+	changed chan struct{}     // closed when allowed changes
+	ran     map[string]int    // how often each call was begun
+	sent    map[string]int    // steps, by call
+	bridges map[string]string // that each call came by, as --upstream-header says
 	closed  bool
 }
+
+// headerBridge has the name of the bridge.
+const headerBridge = "X-Bridge"
 
 // counting are count's arguments.
 type counting struct {
 	Call  string `json:"call" jsonschema:"what the test calls it"`
 	Gate  string `json:"gate,omitempty" jsonschema:"whose steps it may take; its own without"`
 	Steps int    `json:"steps" jsonschema:"how many it takes"`
+	Pause int    `json:"pause,omitempty" jsonschema:"milliseconds before each step"`
 }
 
-// newMCPServer starts the server, which ends with the test.
+// newMCPServer starts the server without an event store. It ends with the test.
 func newMCPServer(t testing.TB) *mcpServer {
 	t.Helper()
-	m := &mcpServer{allowed: map[string]int{}, changed: make(chan struct{}), ran: map[string]int{}, sent: map[string]int{}}
+	return newMCPServerWith(t, nil)
+}
+
+// newMCPServerWith is newMCPServer with an event store: the server gives event IDs.
+func newMCPServerWith(t testing.TB, store mcp.EventStore) *mcpServer {
+	t.Helper()
+	m := &mcpServer{allowed: map[string]int{}, changed: make(chan struct{}), ran: map[string]int{}, sent: map[string]int{}, bridges: map[string]string{}}
 	server := mcp.NewServer(&mcp.Implementation{Name: "count", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "count", Description: "Counts, and reports it."}, m.count)
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{EventStore: store}))
 	m.url = s.URL
 	t.Cleanup(func() {
 		m.mu.Lock()
@@ -55,9 +67,7 @@ func newMCPServer(t testing.TB) *mcpServer {
 }
 
 func (m *mcpServer) count(ctx context.Context, req *mcp.CallToolRequest, args counting) (*mcp.CallToolResult, any, error) {
-	m.mu.Lock()
-	m.ran[args.Call]++
-	m.mu.Unlock()
+	m.begin(args.Call, req.Extra.Header.Get(headerBridge))
 	if args.Gate == "" {
 		args.Gate = args.Call
 	}
@@ -65,21 +75,39 @@ func (m *mcpServer) count(ctx context.Context, req *mcp.CallToolRequest, args co
 		if err := m.wait(ctx, args.Gate, step); err != nil {
 			return nil, nil, err
 		}
+		select {
+		case <-time.After(time.Duration(args.Pause) * time.Millisecond):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
 		if token := req.Params.GetProgressToken(); token != nil {
 			p := &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(step), Total: float64(args.Steps)}
 			if err := req.Session.NotifyProgress(ctx, p); err != nil {
 				return nil, nil, err
 			}
 		}
-		m.mu.Lock()
-		m.sent[args.Call]++
-		m.mu.Unlock()
+		m.step(args.Call)
 	}
 	if err := m.wait(ctx, args.Gate, args.Steps+1); err != nil {
 		return nil, nil, err
 	}
 	text := fmt.Sprintf("%s has counted to %d", args.Call, args.Steps)
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
+}
+
+// begin notes that a call has reached the tool.
+func (m *mcpServer) begin(call, bridge string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ran[call]++
+	m.bridges[call] = bridge
+}
+
+// step notes that a call has sent a step.
+func (m *mcpServer) step(call string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sent[call]++
 }
 
 // wait waits until a step is allowed.

@@ -1,0 +1,420 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
+)
+
+// The size of TestMCP_Kills. make mcpkills runs 500 calls of 50 steps and 20 s.
+var (
+	killsCalls = flag.Int("mcp-calls", 60, "how many calls TestMCP_Kills makes")
+	killsSteps = flag.Int("mcp-steps", 20, "how many steps each of its calls reports")
+	killsPause = flag.Duration("mcp-pause", 0, "how long each step takes")
+	killsYoung = flag.Bool("mcp-young", false, "do half of the kills while calls begin, which may then end in an error: once, too")
+)
+
+// killsOf is how often each program is killed.
+const killsOf = 2
+
+// Two edges, two bridges and NATS are killed twice each, one or two at a time, at random places in
+// calls of clients of both eras, a third of them with tasks. Before a server that gives event IDs each
+// call has each of its steps and its result once. Before one that gives none, or a process, the calls
+// of a killed bridge end in an error, once, and all others as before. No call reaches the tool twice.
+func TestMCP_Kills(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) (s *mcpServer, resumes bool, args func(bridge string) []string){
+		"event IDs": func(t *testing.T) (*mcpServer, bool, func(string) []string) {
+			t.Helper()
+			store := mcp.NewMemoryEventStore(nil)
+			store.SetMaxBytes(1 << 30)
+			s := newMCPServerWith(t, store)
+			return s, true, s.asUpstream
+		},
+		"no event IDs": func(t *testing.T) (*mcpServer, bool, func(string) []string) {
+			t.Helper()
+			s := newMCPServer(t)
+			return s, false, s.asUpstream
+		},
+		"stdio": func(t *testing.T) (*mcpServer, bool, func(string) []string) {
+			t.Helper()
+			s := newMCPServer(t)
+			gate := s.gate(t)
+			program := built(t, "rejoin/e2e/testdata/stdiocount")
+			return s, false, func(bridge string) []string {
+				return []string{"--upstream-command=" + strings.Join([]string{program, gate, bridge}, " "), "--max-processes=10000"}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, resumes, args := start(t)
+			newKilling(t, server, resumes, args).run()
+		})
+	}
+}
+
+// asUpstream returns the flags of a bridge before the server.
+func (m *mcpServer) asUpstream(bridge string) []string {
+	return []string{"--upstream=" + m.url, "--upstream-header=" + headerBridge + ":" + bridge}
+}
+
+// gate serves what the processes of testdata/stdiocount ask, and returns its URL.
+func (m *mcpServer) gate(t testing.TB) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := r.FormValue("call")
+		switch r.URL.Path {
+		case "/begin":
+			m.begin(call, r.FormValue("bridge"))
+		case "/wait":
+			step, err := strconv.Atoi(r.FormValue("step"))
+			if err == nil {
+				err = m.wait(r.Context(), r.FormValue("gate"), step)
+			}
+			if err != nil {
+				w.WriteHeader(http.StatusGone)
+			}
+		case "/step":
+			m.step(call)
+		}
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
+// killing is one run: the programs, and the calls through them.
+type killing struct {
+	t       *testing.T
+	server  *mcpServer
+	resumes bool // the server lets the next bridge go on with a call
+	args    func(bridge string) []string
+	rnd     *rand.Rand
+	nats    *natsProc
+	edges   []*program
+	bridges map[string]*program
+	http    *http.Client
+	url     string // of the edges together
+	calls   []*killedCall
+	batches []int // steps that the calls of each may take
+	running sync.WaitGroup
+}
+
+func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string) []string) *killing {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	k := &killing{t: t, server: server, resumes: resumes, args: args, rnd: rand.New(rand.NewPCG(seed, 0)), nats: newNATS(t), bridges: map[string]*program{}}
+	k.nats.start()
+	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", k.nats.flag())
+	for _, name := range []string{"a", "b"} {
+		k.startBridge(name)
+	}
+	k.edges = []*program{k.startEdge(anyPort), k.startEdge(anyPort)}
+	k.url = newBalancer(t, k.edges[0].host(), k.edges[1].host()).mcp()
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
+	t.Cleanup(transport.CloseIdleConnections)
+	k.http = &http.Client{Transport: transport}
+	return k
+}
+
+func (k *killing) startBridge(name string) {
+	k.t.Helper()
+	args := append(k.args(name), k.nats.flag(), "--bridge-name="+name, "--task-after=300ms")
+	k.bridges[name] = startProgram(k.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", args...)
+}
+
+func (k *killing) startEdge(addr string) *program {
+	k.t.Helper()
+	return startProgram(k.t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr="+addr, "--retry=50ms", "--drain=0s", k.nats.flag())
+}
+
+// run makes some more calls before each kill.
+func (k *killing) run() {
+	t := k.t
+	ctx, cancel := context.WithTimeout(t.Context(), 5*waittest.Timeout+time.Duration(10**killsSteps)**killsPause)
+	defer func() {
+		cancel()
+		k.running.Wait()
+	}()
+	victims := make([]string, 0, 5*killsOf)
+	for range killsOf {
+		victims = append(victims, "edge 0", "edge 1", "bridge a", "bridge b", "NATS")
+	}
+	for twice := true; twice; twice = len(slices.Compact(slices.Clone(victims))) < len(victims) { // each is killed once at a time
+		k.rnd.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
+	}
+	each := max(1, (*killsSteps-1)/len(victims)) // steps for each kill
+	for i := 0; i < len(victims); {
+		now := victims[i:min(i+1+k.rnd.IntN(2), len(victims))] // one, or two at once
+		batch := k.begin(ctx, *killsCalls*(i+len(now))/len(victims)-*killsCalls*i/len(victims))
+		i += len(now)
+		if *killsYoung && k.rnd.IntN(2) == 0 {
+			some := k.rnd.IntN(len(batch))
+			waittest.Until(t, fmt.Sprintf("%d of the newest calls have reached the tool", some), func() bool {
+				return k.sum(batch, k.server.runs) >= some
+			})
+			k.kill(now...)
+			t.Logf("%s: killed when %d of %d calls had reached the tool", now, some, len(batch))
+			k.wait(ctx, batch)
+			continue
+		}
+		k.wait(ctx, batch)
+		for b := range k.batches {
+			k.allow(b, min(k.batches[b]+each*len(now), *killsSteps))
+		}
+		some := len(batch) + k.rnd.IntN(len(batch)*each)
+		waittest.Until(t, fmt.Sprintf("the newest calls have sent %d steps", some), func() bool {
+			return k.sum(batch, k.server.steps) >= some
+		})
+		k.kill(now...)
+		t.Logf("%s: killed after %d steps of %d calls", now, some, len(batch))
+	}
+	for b := range k.batches {
+		k.allow(b, *killsSteps+1)
+	}
+	k.running.Wait()
+	k.check(ctx)
+}
+
+// sum adds up what the server says of calls.
+func (k *killing) sum(calls []*killedCall, of func(call string) int) (n int) {
+	for _, c := range calls {
+		n += of(c.name)
+	}
+	return n
+}
+
+func (k *killing) allow(batch, steps int) {
+	k.batches[batch] = steps
+	k.server.allow(fmt.Sprint(batch), steps)
+}
+
+// begin makes calls.
+func (k *killing) begin(ctx context.Context, n int) (calls []*killedCall) {
+	k.t.Helper()
+	batch := len(k.batches)
+	k.batches = append(k.batches, 1)
+	k.allow(batch, 1)
+	session := ""
+	for i := range n {
+		c := &killedCall{k: k, name: fmt.Sprintf("call %d", len(k.calls)), gate: fmt.Sprint(batch), begun: make(chan struct{})}
+		// Half of the calls is modern, and two thirds of those have tasks.
+		if at := len(k.calls) % 6; at%2 == 1 {
+			c.modern, c.tasks = true, at != 5
+		} else if session == "" || i%4 == 0 {
+			session = k.open()
+		}
+		if !c.modern {
+			c.session = session
+		}
+		k.calls, calls = append(k.calls, c), append(calls, c)
+		k.running.Go(func() { c.run(ctx) })
+	}
+	return calls
+}
+
+// wait waits until each call has sent its first step, its client can resume it, and the next bridge
+// could go on with it.
+func (k *killing) wait(ctx context.Context, calls []*killedCall) {
+	k.t.Helper()
+	for _, c := range calls {
+		c.old = true
+		waittest.Receive(k.t, c.name+" has an event ID or a task", c.begun)
+		waittest.Until(k.t, c.name+" has sent a step", func() bool { return c.young || k.server.steps(c.name) >= 1 })
+	}
+	if k.resumes {
+		waittest.Value(k.t, "all calls are written down", func() (missing []string) {
+			written := k.written(ctx)
+			for _, c := range k.calls {
+				if !c.young && !written[c.name] {
+					missing = append(missing, c.name)
+				}
+			}
+			return missing
+		}, func(missing []string) bool { return len(missing) == 0 })
+	}
+}
+
+// open opens a session.
+func (k *killing) open() (session string) {
+	k.t.Helper()
+	post := func(body string) (a answer) {
+		k.t.Helper()
+		a, _ = inTime(k.t, "a session is opened", func() answer {
+			return do(k.t, http.MethodPost, k.url, body, "Content-Type", jsonType, "Accept", jsonType+", text/event-stream",
+				mcprev.HeaderVersion, revisionSessions, "Mcp-Session-Id", session)
+		})
+		return a
+	}
+	a := post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + revisionSessions + `","capabilities":{},"clientInfo":{"name":"kills","version":"1"}}}`)
+	if session = a.header.Get("Mcp-Session-Id"); session == "" {
+		k.t.Fatalf("initialize is answered %d %s", a.status, a.body)
+	}
+	if a := post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
+		k.t.Fatalf("initialized is answered %d %s", a.status, a.body)
+	}
+	return session
+}
+
+// written returns the calls that are written down with an event ID of the server.
+func (k *killing) written(ctx context.Context) map[string]bool {
+	k.t.Helper()
+	nc, err := nats.Connect("nats://" + k.nats.addr)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	kv, err := js.KeyValue(ctx, rpc.CallsBucket)
+	if err != nil {
+		return nil
+	}
+	all, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = all.Stop() }()
+	written := map[string]bool{}
+	for e := range all.Updates() {
+		if e == nil {
+			break
+		}
+		_, token, _ := strings.Cut(e.Key(), ".")
+		stream, err := event.StreamName(token)
+		if ids, _ := rpc.RequestIDs(stream); err == nil && len(ids) == 1 && bytes.Contains(e.Value(), []byte(`"id"`)) {
+			var name string
+			_ = json.Unmarshal(ids[0], &name) // then it is none of these calls
+			written[name] = true
+		}
+	}
+	return written
+}
+
+// kill kills programs, and then starts them again.
+func (k *killing) kill(victims ...string) {
+	k.t.Helper()
+	for _, c := range k.calls {
+		c.young = c.young || !c.old
+	}
+	var start []func()
+	for _, victim := range victims {
+		kind, name, _ := strings.Cut(victim, " ")
+		switch kind {
+		case "edge":
+			i, _ := strconv.Atoi(name)
+			k.edges[i].kill()
+			start = append(start, func() { k.edges[i] = k.startEdge(k.edges[i].host()) })
+		case "bridge":
+			k.lose(name)
+			k.bridges[name].kill()
+			start = append(start, func() { k.startBridge(name) })
+		case "NATS":
+			k.nats.kill()
+			start = slices.Insert(start, 0, k.nats.start) // the others need it
+		}
+	}
+	for _, again := range start {
+		again()
+	}
+}
+
+// lose notes which calls end with a bridge.
+func (k *killing) lose(bridge string) {
+	for _, c := range k.calls {
+		if by := k.server.bridgeOf(c.name); by == bridge || by == "" {
+			c.kills = append(c.kills, time.Now())
+			c.lost = c.lost || !k.resumes && !c.young
+		}
+	}
+}
+
+// bridgeOf returns the bridge that a call has come by.
+func (m *mcpServer) bridgeOf(call string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bridges[call]
+}
+
+// check compares what the clients have with what they should have.
+func (k *killing) check(ctx context.Context) {
+	t := k.t
+	var young, lost, twice, again, failed, silent, tasks int
+	var slowest time.Duration
+	var late sync.WaitGroup
+	for _, c := range k.calls { // whoever comes back after the end is told nothing again
+		late.Go(func() { c.comeBack(ctx) })
+	}
+	late.Wait()
+	for _, c := range k.calls {
+		if c.task != "" {
+			tasks++
+		}
+		ran, want := k.server.runs(c.name), fmt.Sprintf("%s has counted to %d", c.name, *killsSteps)
+		if ran > 1 {
+			again++
+		}
+		ends := len(c.results) + len(c.errors)
+		if ends > 1 {
+			twice++
+		}
+		if ends == 0 {
+			silent++
+		}
+		if len(c.errors) > 0 {
+			failed++
+			for _, at := range slices.Backward(c.kills) {
+				if took := c.ended.Sub(at); took > 0 {
+					slowest = max(slowest, took)
+					break
+				}
+			}
+		}
+		ok := len(c.results) == 1 && len(c.errors) == 0 && c.results[0] == want
+		if c.young {
+			young++
+			ok = ends == 1 && ran <= 1
+		} else if c.lost {
+			lost++
+			ok = len(c.results) == 0 && len(c.errors) == 1
+		}
+		if !ok || ran != 1 && !c.young {
+			t.Errorf("%s (%s) ran %d times, was lost: %t, has the results %q and the errors %q", c.name, c.kind(), ran, c.lost, c.results, c.errors)
+		}
+		whole := c.task != "" || len(c.errors) > 0 || len(c.progress) == *killsSteps
+		for i, p := range c.progress {
+			whole = whole && p == float64(i+1)
+		}
+		if !whole {
+			t.Errorf("%s (%s) has the steps %v", c.name, c.kind(), c.progress)
+		}
+	}
+	t.Logf("%d calls, %d of them tasks, %d had just begun at a kill, %d lost their bridge for good; %d ended in an error (the slowest %s after the kill), %d in silence, %d twice; %d ran twice",
+		len(k.calls), tasks, young, lost, failed, slowest.Round(time.Millisecond), silent, twice, again)
+}
