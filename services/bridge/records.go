@@ -32,6 +32,16 @@ type record struct {
 	// Sequence is that of the log's last event then.
 	Sequence uint64    `json:"sequence,omitempty"`
 	Updated  time.Time `json:"updated"`
+	// At is where the call of a session of one call is at the MCP server. The session's metadata does
+	// not say it where the log had the session before the server had answered initialize.
+	At *callAt `json:"at,omitempty"`
+}
+
+// callAt is what [metadata] has of a call, as the next bridge needs it.
+type callAt struct {
+	Upstream        string  `json:"upstream,omitempty"`
+	ProtocolVersion string  `json:"protocolVersion,omitempty"`
+	Call            oneCall `json:"call"`
 }
 
 func recordKey(session, stream string) string {
@@ -131,6 +141,9 @@ func (r *records) write(all bool) error {
 			continue
 		}
 		rec := record{ID: at.ID, Sequence: at.Sequence, Updated: now.UTC()}
+		if d := c.session.onDemand; d != nil {
+			rec.At = d.at.Load()
+		}
 		if err := r.put(ctx, key, rec); err != nil {
 			r.service.log.Debug("an open call is not written down", "error", err)
 			return err

@@ -109,6 +109,11 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 }
 
 func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
+	for _, call := range calls {
+		if call.At != nil && meta.MCP.Call != nil {
+			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = call.At.Upstream, call.At.ProtocolVersion, &call.At.Call
+		}
+	}
 	var up mcpServer = &remote{service: s, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 	if s.command != nil {
 		up = &stdio{service: s} // its process has ended with the bridge before
@@ -289,6 +294,9 @@ func (s *Service) takeOverCall(rec session.Record, meta metadata, up mcpServer) 
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, nil)
 	h.onDemand = &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
 	of := meta.MCP.Call
+	if meta.MCP.ProtocolVersion != mcp.Modern {
+		h.onDemand.at.Store(&callAt{meta.MCP.Upstream, meta.MCP.ProtocolVersion, *of})
+	}
 	u := &stateless{session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	if meta.MCP.ProtocolVersion != mcp.Modern {
 		u.to = &translated{session: h, request: u.request, up: up, server: translate.Server{Info: of.Server}, asks: of.Asks, turned: make(chan struct{})}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -355,6 +356,8 @@ const unloggedFor = 25 * time.Second
 // that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type onDemand struct {
+	at atomic.Pointer[callAt] // nil until the call has a session at the MCP server
+
 	call    rpc.Call          // that began it, without its data
 	content string            // see [mcp.Request.Content]
 	client  [sha256.Size]byte // the same for the same call of the same client

@@ -268,6 +268,7 @@ func (d *onDemand) connected(to connected, r mcp.Request, server json.RawMessage
 	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = to.id, to.version
 	of := d.meta.MCP.Call
 	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, server, asks
+	d.at.Store(&callAt{to.id, to.version, *of})
 }
 
 // again continues a call that waits for its client, by the client's repeated request.
