@@ -2,11 +2,10 @@ package bridge
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -195,10 +194,8 @@ func (u *stateless) takeOverTask(k *task) {
 		var q translate.Question
 		_ = rpc.Unmarshal(k.is.Requests[key], &q) // a bridge has written it
 		u.to.open = append(u.to.open, question{q, id, key})
-		if n, err := strconv.ParseUint(strings.TrimPrefix(key, "q"), 10, 64); err == nil {
-			u.to.numbers.Store(max(u.to.numbers.Load(), n))
-		}
 	}
+	u.to.keys = rand.Text() // the keys of questions that were answered are not known, and a task has each once
 }
 
 // resume continues a call that another bridge has begun.
@@ -253,7 +250,7 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && !isTaskCreated(e.Data); e.Final && !final {
+			if final = e.Final && (c.session.task() == nil || !isTaskCreated(e.Data)); e.Final && !final {
 				continue // the call has become a task: the MCP server still works on it
 			}
 			if e.Sequence > c.at.Sequence {

@@ -67,7 +67,8 @@ func (s *Service) taskRule(r mcp.Request) (taskRule, error) {
 	if after == 0 {
 		after = answerWithin
 	}
-	return taskRule{declared && policy != taskNever, policy == taskAlways, after}, nil
+	may := declared && policy != taskNever
+	return taskRule{may, may && policy == taskAlways, after}, nil
 }
 
 const (
@@ -194,9 +195,11 @@ func (s *Service) taskTTL() time.Duration {
 	return s.cfg.TaskTTL
 }
 
-// created returns the response to the request that became the task.
+// created returns the response to the request that became the task: without what only tasks/get says.
 func (k *task) created() []byte {
-	return translate.Message(map[string]any{"id": nil, "result": k.is.CreatedResult()})
+	is := k.is.Task
+	is.Requests, is.Result, is.Error = nil, nil, nil
+	return translate.Message(map[string]any{"id": nil, "result": is.CreatedResult()})
 }
 
 // isTaskCreated reports whether an event is the response that names a task.

@@ -159,12 +159,16 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		slow(up, release, outcome)
 		close(release)
 		cfg := taskConfig(up.URL)
-		cfg.TaskTools = []string{"never=never", "required=required"}
+		cfg.TaskTools = []string{"never=never", "required=required", "always=always"}
 		cfg.TaskAfter = Timeout(wait)
 		s.start(t, cfg)
 		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
+		}
+		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
+		if r, a := s.ask(t, unaware); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
+			t.Errorf("%s: a call of a client that knows no tasks is answered %s", name, a.Data)
 		}
 		refused := statelessCall(t, "1", mcp.MethodCallTool, `"name":"required"`, asks)
 		if a := s.do(t, refused); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`) || !strings.Contains(string(a.Data), `"id":1`) {
@@ -338,6 +342,11 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	if !strings.Contains(string(a.Data), `"resultType":"task"`) || strings.Contains(string(a.Data), "requestState") || !strings.Contains(string(a.Data), `"id":2`) {
 		t.Fatalf("the call is answered %s", a.Data)
 	}
+	// It has not come to the client, which asks once more.
+	again := repeated(t, c, "3", asked, `{}`)
+	if _, a := s.ask(t, again); !strings.Contains(string(a.Data), `"resultType":"task"`) || !strings.Contains(string(a.Data), `"id":3`) {
+		t.Errorf("the repeated call is answered %s", a.Data)
+	}
 	free()
 	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
 		t.Errorf("the state is %+v", is)
@@ -441,7 +450,9 @@ func TestTask_TakenOver(t *testing.T) {
 			}
 			first.stop()
 			up.left(t)
-			s.start(t, taskConfig(up.URL))
+			cfg := taskConfig(up.URL)
+			cfg.CallTimeout = Timeout(time.Nanosecond) // which is not for tasks
+			s.start(t, cfg)
 			want := mcp.TaskFailed
 			if eventIDs {
 				want = mcp.TaskCompleted
@@ -516,6 +527,84 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
 		t.Errorf("the state is %+v", is)
 	}
+}
+
+// A key of a question that another bridge has asked, and the client has answered, is not used again.
+func TestTask_TakenOverAfterItAsked(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	var id string
+	answered := map[string]chan struct{}{`"one"`: make(chan struct{}), `"two"`: make(chan struct{})}
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		id = string(m.ID)
+		w.stream()
+		w.send("1", `{"jsonrpc":"2.0","id":"one","method":"elicitation/create","params":{}}`)
+		<-r.Context().Done()
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		w.WriteHeader(http.StatusAccepted)
+		if done := answered[string(m.ID)]; done != nil {
+			close(done)
+		}
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		w.send("2", `{"jsonrpc":"2.0","id":"two","method":"elicitation/create","params":{}}`)
+		select {
+		case <-answered[`"two"`]:
+			w.send("3", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, outcome))
+		case <-r.Context().Done():
+		}
+	})
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	first := s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	asked := map[string]bool{}
+	answer := func() {
+		for key := range s.becomes(t, c.Session, mcp.TaskInputRequired).Requests {
+			if asked[key] {
+				t.Errorf("the key %s comes twice", key)
+			}
+			asked[key] = true
+			s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{%q:{"action":"accept"}}`, key))
+		}
+	}
+	answer()
+	<-answered[`"one"`]
+	eventually(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).load(patient(t))
+		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+	})
+	first.stop()
+	s.start(t, cfg)
+	answer()
+	s.becomes(t, c.Session, mcp.TaskCompleted)
+}
+
+// What a client is yet to be asked it cannot answer.
+func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
+	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+	up := slow(newEarlier(t), release, outcome)
+	b := s.start(t, taskConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	work := b.session(c.Session).task().(*translated) //nolint:forcetypeassert,errcheck // the server is an earlier one
+	work.mu.Lock()
+	work.open = append(work.open, question{key: "q9", id: json.RawMessage("9")})
+	work.mu.Unlock()
+	s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q9":{}}`)
+	work.mu.Lock()
+	if len(work.open) != 1 {
+		t.Error("the question was answered")
+	}
+	work.mu.Unlock()
+	close(release)
+	s.becomes(t, c.Session, mcp.TaskCompleted)
 }
 
 // A state that does not change is stored again before the log's floor passes it.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -51,6 +52,7 @@ type translated struct {
 	ended  bool          // the client has cancelled the task
 	due    *time.Timer   // until the call becomes a task
 	open   []question    // that have no answer
+	keys   string        // begins their keys, if another bridge has given some
 	rounds []string      // in which the client was asked, the newest last
 	gather *time.Timer   // until the client is asked
 	expiry *time.Timer   // until a held call is given up
@@ -292,7 +294,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 		})
 		return
 	}
-	q.key = "q" + strconv.FormatUint(t.numbers.Add(1), 10)
+	q.key = t.keys + "q" + strconv.FormatUint(t.numbers.Add(1), 10)
 	t.open = append(t.open, q)
 	t.gatherSoon()
 }
@@ -444,6 +446,11 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 		c.refuse(unknownState())
 		return
 	}
+	if t.made != nil { // its client has not received that
+		t.final(c, t.made.created())
+		t.mu.Unlock()
+		return
+	}
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
@@ -542,6 +549,7 @@ func (t *translated) updateTask(answers translate.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := len(t.open)
+	maps.DeleteFunc(answers, func(key string, _ json.RawMessage) bool { return t.made.is.Requests[key] == nil }) // the client has not been asked
 	t.takeAnswers(answers)
 	switch {
 	case t.over || len(t.open) == was:

@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"bufio"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// taskScenarios are the suite's scenarios for the tasks extension, and how many checks each has: no
+// requirements name them. tasks-status-notifications has none yet.
+var taskScenarios = map[string]int{
+	"tasks-lifecycle":              9,
+	"tasks-capability-negotiation": 5,
+	"tasks-wire-fields":            4,
+	"tasks-request-state-removal":  3,
+	"tasks-mrtr-input":             4,
+	"tasks-request-headers":        5,
+	"tasks-dispatch-and-envelope":  9,
+	"tasks-required-task-error":    3,
+	"tasks-mrtr-composition":       2,
+}
+
+// taskFlags are those of a bridge before taskserver. The limit is far from what is quick there, and from
+// what is slow.
+var taskFlags = []string{
+	"--task-after=2s", "--task-tools=greet=never", "--task-tools=slow_compute=always", "--task-tools=protocol_error_job=always",
+	"--task-tools=confirm_delete=always", "--task-tools=multi_input=always", "--task-tools=failing_job=required", "--task-tools=test_tool_with_task=required",
+}
+
+// Calls at servers that have no tasks become some: every check passes, before servers of either era.
+func TestConformance_Tasks(t *testing.T) {
+	for name, stateless := range map[string]string{"2025-11-25": "-stateless=false", "2026-07-28": "-stateless"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProc(t, append([]string{"--upstream=" + startTaskServer(t, stateless)}, taskFlags...)...)
+			passed, all := 0, 0
+			for scenario, n := range taskScenarios {
+				all += n
+				got := conformance(t, p.api()+"/mcp", "conformance-0.2", []string{"--spec-version", "2026-07-28", "--force", "--scenario", scenario})
+				for id, check := range got[scenario] {
+					if check.failed > 0 {
+						t.Errorf("%s, %s failed: %s", scenario, id, check.message)
+					}
+				}
+				if got.passed() != n {
+					t.Errorf("%s: %d checks passed, not %d", scenario, got.passed(), n)
+				}
+				passed += got.passed()
+			}
+			t.Logf("conformance tasks before a server of %s without tasks: %d of %d checks passed through Rejoin", name, passed, all)
+		})
+	}
+}
+
+// startTaskServer starts a server of the suite's tools for tasks. It ends with the test.
+func startTaskServer(t *testing.T, eras string) (url string) {
+	t.Helper()
+	cmd := exec.Command(built(t, "rejoin/e2e/taskserver"), eras) //nolint:noctx // it is killed by the test's cleanup
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	startServer(t, cmd)
+	url, err = bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(url)
+}
