@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"rejoin/shared/waittest"
 )
 
 // taskScenarios are the suite's scenarios for the tasks extension, and how many checks each has: no
@@ -67,4 +70,36 @@ func startTaskServer(t *testing.T, eras string) (url string) {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(url)
+}
+
+// The client of the extension's own package waits for a task while its connections are cut, also in the
+// middle of a response, and its edge is killed. The tool runs once.
+func TestMCP_TaskOutlivesConnectionsAndEdge(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t, "--task-tools=count=always")
+	edge, another := s.edge(t, anyPort), s.edge(t, anyPort)
+	way := newCutter(t, edge.host(), another.host())
+	packages := npm(t)
+	args, err := json.Marshal(counting{Call: "task", Steps: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := &mcpCall{t: t, silent: true}
+	call.run(packages.node(), abs(t, "testdata/mcp/tasks.mjs"), packages.dir, way.mcp(), "count", string(args))
+	asked := func() {
+		t.Helper()
+		const working = `"resultType":"complete","taskId":`
+		before := way.count(working)
+		waittest.Until(t, "the client asks for the task", func() bool { return way.count(working) > before+1 })
+	}
+	asked()
+	for _, happens := range []func(){way.cut, func() { way.cutAfter(20) }, edge.kill} {
+		happens()
+		asked()
+	}
+	s.server.allow("task", 2)
+	call.finish("task", 1)
+	if n := s.server.runs("task"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
 }
