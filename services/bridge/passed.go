@@ -166,8 +166,15 @@ func (p *passed) end(response []byte) {
 
 // ask has the client asked what a result asks for, if it does. The caller holds the lock.
 func (p *passed) ask(result json.RawMessage) bool {
+	if result == nil {
+		return false
+	}
 	required, asks, err := translate.ParseRequired(result)
-	if !asks || err != nil {
+	if err != nil { // no result of a tool
+		p.end(rpc.ErrorMessage(nil, rpc.CodeInternal, err.Error(), nil))
+		return true
+	}
+	if !asks {
 		return false
 	}
 	p.round++
@@ -177,12 +184,27 @@ func (p *passed) ask(result json.RawMessage) bool {
 		p.requests[prefix+key] = mustMarshal(q.Whole()) // a task has each key once
 	}
 	p.answered = make(chan struct{})
-	if len(p.requests) == 0 { // the server wants no more than its state
-		close(p.answered)
+	if len(p.requests) == 0 { // the server wants its state again, and more time
+		answered := p.answered
+		p.session.run(func() {
+			select {
+			case <-p.session.service.after(taskPoll):
+				close(answered)
+			case <-p.session.ctx.Done():
+			}
+		})
 		return true
 	}
 	p.made.ask(p.requests, nil)
-	p.expiry = time.AfterFunc(p.session.service.cfg.InputWait, func() { p.cancelTask(noInput) })
+	round := p.round
+	p.expiry = time.AfterFunc(p.session.service.cfg.InputWait, func() {
+		p.mu.Lock()
+		waits := p.round == round && len(p.requests) > 0
+		p.mu.Unlock()
+		if waits {
+			p.cancelTask(noInput)
+		}
+	})
 	return true
 }
 

@@ -286,6 +286,35 @@ func TestTask_ModernServerAsks(t *testing.T) {
 	}
 }
 
+// A server that asks for nothing but its state is asked again after a pause; what is no result of a
+// tool fails the task.
+func TestTask_ModernServerIsOdd(t *testing.T) {
+	s, up, calls := newSystem(t, eventlog.Settings{}), newModern(t), 0
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		if calls++; calls <= 2 {
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"%d"}}`, m.ID, calls))
+			return
+		}
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required"}}`, m.ID))
+	})
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	b := s.start(t, cfg)
+	pauses := make(chan time.Duration, 10)
+	b.after = func(d time.Duration) <-chan time.Time {
+		pauses <- d
+		return time.After(0)
+	}
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	if is := s.becomes(t, c.Session, mcp.TaskFailed); is.Error == nil || is.Result != nil {
+		t.Errorf("the state is %+v", is)
+	}
+	if len(pauses) != 2 || <-pauses != taskPoll {
+		t.Errorf("there were %d pauses", len(pauses))
+	}
+}
+
 func TestTask_EarlierServerAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), asker(t)
 	cfg := taskConfig(up.URL)
