@@ -384,17 +384,20 @@ func (t *translated) send(data []byte) {
 
 func (t *translated) takeNotification(m rpc.Message, it item) error {
 	t.mu.Lock()
-	c, filter, listener := t.target, t.filter, t.listener // a task has a state, and no more
+	filter, listener, over := t.filter, t.listener, t.target == nil
 	t.mu.Unlock()
-	if c == nil {
-		return nil
-	}
-	switch {
-	case listener != nil:
-		if it.data = translate.Listened(m, filter, t.request.ID); it.data == nil {
+	if listener != nil {
+		if it.data = translate.Listened(m, filter, t.request.ID); it.data == nil || over {
 			return nil
 		}
 		return listener.put(it)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock() // no timer gives the client its response meanwhile
+	c := t.target
+	switch {
+	case c == nil:
+		return nil // a task has a state, and no more
 	case t.request.Method == mcp.MethodListen:
 		return nil // the client is about to be told what it hears
 	case m.Is("notifications/progress"):
