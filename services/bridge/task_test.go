@@ -184,29 +184,35 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 			t.Errorf("%s: discover is answered %s", name, a.Data)
 		}
 	}
-	for name, up := range servers(t) {
-		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-		slow(up, release, outcome)
-		cfg := taskConfig(up.URL)
-		cfg.TaskTools = []string{"never=never"}
-		b := s.start(t, cfg)
-		b.answerWithin = 0
-		for c, why := range map[*rpc.Call]string{
-			ptr(statelessCall(t, "1", mcp.MethodCallTool, `"name":"never"`, tasks)): "whose tool is none", ptr(statelessCall(t, "2", mcp.MethodCallTool, `"name":"x"`, asks)): "whose client knows none",
-		} {
-			if a := s.do(t, *c); a.Status != http.StatusAccepted {
-				t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-			}
-			time.Sleep(5 * time.Duration(cfg.TaskAfter)) // longer than a task would take
-			if got := s.states(t, c.Session); len(got) > 0 {
-				t.Errorf("%s: a call %s becomes one: %+v", name, why, got)
-			}
-		}
-		close(release)
-	}
 }
 
-func ptr[T any](v T) *T { return &v }
+// Which calls become tasks, and when.
+func TestTask_Rule(t *testing.T) {
+	for call, tt := range map[string]struct {
+		after Timeout
+		want  taskRule
+	}{
+		`tools/call x ` + tasks:         {Timeout(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: answerWithin}},
+		`tools/call x-none ` + tasks:    {-1, taskRule{}},
+		`tools/call never ` + tasks:     {Timeout(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + tasks:    {Timeout(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
+		`tools/call required ` + tasks:  {Timeout(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x ` + asks:          {Timeout(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + asks:     {Timeout(time.Second), taskRule{after: time.Second}},
+		`prompts/get always ` + tasks:   {Timeout(time.Second), taskRule{}},
+	} {
+		part := strings.SplitN(call, " ", 3)
+		r, err := mcp.Parse(statelessCall(t, "1", part[0], fmt.Sprintf(`"name":%q`, part[1]), part[2]).Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Service{cfg: Config{TaskAfter: tt.after}, taskTools: map[string]taskPolicy{"never": taskNever, "always": taskAlways, "required": taskRequired}}
+		if got, err := s.taskRule(r); err != nil || got != tt.want {
+			t.Errorf("%s has %+v, %v", call, got, err)
+		}
+	}
+}
 
 // A tool whose calls are tasks at once is asked once the client has its task.
 func TestTask_Always(t *testing.T) {
