@@ -250,11 +250,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
-	kept := callKept
-	if rule.may {
-		kept = max(kept, s.cfg.TaskTTL)
-	}
-	d.meta.Retention = &retention{KeepClosed: int64(kept / time.Second)}
+	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
 	h.onDemand, h.up = d, &stateless{session: h, request: r, rule: rule}
 	h.remember(c.Header)
@@ -316,13 +312,24 @@ func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 	return false, nil
 }
 
-// openInLog sees to it that the session is in the log.
-func (h *clientSession) openInLog() error {
-	d := h.onDemand
+// openForTask sees to it that the session is in the log, and is kept there for as long as its task
+// once that is over.
+func (h *clientSession) openForTask() error {
+	d, s := h.onDemand, h.service
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.openOnce(h)
-	return d.failed
+	d.meta.Retention.KeepClosed = int64(max(callKept, s.cfg.TaskTTL) / time.Second)
+	if !d.opened {
+		d.openOnce(h)
+		return d.failed
+	}
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	defer cancel()
+	data, err := json.Marshal(d.meta)
+	if err == nil {
+		_, err = s.backend.Sessions.SetMetadata(ctx, h.name, h.life, data)
+	}
+	return err
 }
 
 // openOnce opens the session in the log, if nobody has tried. The caller holds the lock.

@@ -95,7 +95,7 @@ func newTask(h *clientSession, is mcp.StoredTask) *task {
 
 // beginTask makes the session's call a task, in the log.
 func (h *clientSession) beginTask() (*task, error) {
-	if err := h.openInLog(); err != nil {
+	if err := h.openForTask(); err != nil {
 		return nil, err
 	}
 	k := newTask(h, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})

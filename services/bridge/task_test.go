@@ -166,6 +166,9 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
 		}
+		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != callKept {
+			t.Errorf("%s: the log keeps a call that was no task for %s, %v", name, rec.Retention.KeepClosed, err)
+		}
 		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
 		if r, a := s.ask(t, unaware); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a call of a client that knows no tasks is answered %s", name, a.Data)

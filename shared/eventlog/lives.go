@@ -25,7 +25,7 @@ type Opening struct {
 	// Members are the subjects, or patterns of subjects, that may use the session besides
 	// its owner.
 	Members []string `json:"members,omitempty"`
-	// Changes is how often Members was changed.
+	// Changes is how often Members or Metadata was changed.
 	Changes uint64    `json:"changes,omitempty"`
 	Created time.Time `json:"created"`
 	// Metadata is a JSON object, or nothing.
@@ -50,8 +50,8 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 }
 
 // ChangeOpening stores an opening in the place of the one at o.Sequence: of several changes of
-// the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only the
-// members may change, and Changes must grow with each change: readers take a second opening of
+// the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
+// and metadata may change, and Changes must grow with each change: readers take a second opening of
 // the same life for a copy of the first, and the janitor compares Changes with the index. Errors
 // wrap [ErrClosed] when the opening is not the newest of its name, or are those of [Log.Publish].
 func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {

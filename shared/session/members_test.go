@@ -35,6 +35,37 @@ func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...s
 	return rec
 }
 
+func TestSetMetadata(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	other, _ := open(t, connect(t, srv))
+	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"keepClosed":300}}`), time.Now()).WithMembers([]string{"bob"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	longer := json.RawMessage(`{"retention":{"keepClosed":3600}}`)
+	got, err := other.SetMetadata(waittest.Context(t), "s", made.Life, longer)
+	if err != nil || got.Owner != "alice" || len(got.Members) != 1 || got.Retention.KeepClosed != time.Hour || got.Changes != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if o, err := l.Opening(waittest.Context(t), "s"); err != nil || string(o.Metadata) != string(longer) || o.Life != made.Life {
+		t.Errorf("the log has %+v, %v", o, err)
+	}
+	waittest.Until(t, "all copies have it", func() bool {
+		here, _ := r.Session("s")
+		there, _ := other.Session("s")
+		return here.Retention.KeepClosed == time.Hour && there.Retention.KeepClosed == time.Hour
+	})
+	before := len(subjects(t, l, made))
+	if _, err := r.SetMetadata(waittest.Context(t), "s", made.Life, longer); err != nil || len(subjects(t, l, made)) != before {
+		t.Errorf("metadata that does not change is stored again, or %v", err)
+	}
+	if _, err := r.SetMetadata(waittest.Context(t), "s", "another", nil); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("in another life: %v", err)
+	}
+}
+
 func TestSetMembers(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)

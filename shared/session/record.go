@@ -39,7 +39,7 @@ type Record struct {
 	// Members are the subjects, or patterns of subjects, that may use the session besides
 	// Owner. It is not changed after it was made: copies share it.
 	Members []string `json:"members,omitempty"`
-	// Changes is how often Members was changed.
+	// Changes is how often Members or Metadata was changed.
 	Changes uint64 `json:"changes,omitempty"`
 	// Metadata is the creator's, a JSON object. A copy in memory may lack it: see
 	// [WithoutMetadata].
@@ -86,6 +86,13 @@ func MembersBytes(members []string) int {
 func (r Record) WithMembers(members []string) Record {
 	r.Members = members
 	r.metadataBytes = len(r.Metadata) + MembersBytes(r.Members)
+	return r
+}
+
+// withMetadata returns the record with other metadata, which must not be changed any more.
+func (r Record) withMetadata(metadata json.RawMessage) Record {
+	r.Metadata = metadata
+	r.read()
 	return r
 }
 

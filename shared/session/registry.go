@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -373,11 +374,40 @@ func (r *Registry) Ensure(ctx context.Context, name string, create func() (Recor
 	return rec, err
 }
 
-// setAttempts is how often SetMembers begins again when somebody else changes the session too.
+// setAttempts is how often a change begins again when somebody else changes the session too.
 const setAttempts = 10
 
 // SetMembers replaces the members of an open session, in the log and in the index, and returns
-// its record.
+// its record; see change. check is called with the session as the log has it and may refuse the
+// change; its error is returned.
+func (r *Registry) SetMembers(ctx context.Context, name string, members []string, check func(Record) error) (Record, error) {
+	return r.change(ctx, name, func(rec Record) (Record, error) {
+		if err := check(rec); err != nil || slices.Equal(rec.Members, members) {
+			return rec, err
+		}
+		rec = rec.WithMembers(members)
+		rec.Changes++
+		return rec, nil
+	})
+}
+
+// SetMetadata replaces the metadata of an open session in a life, in the log and in the index, and
+// returns its record; see change. Errors also wrap [ErrClosed] when the life is over.
+func (r *Registry) SetMetadata(ctx context.Context, name, life string, metadata json.RawMessage) (Record, error) {
+	return r.change(ctx, name, func(rec Record) (Record, error) {
+		if rec.Life != life {
+			return rec, fmt.Errorf("%w: session %s", ErrClosed, name)
+		}
+		if bytes.Equal(rec.Metadata, metadata) {
+			return rec, nil
+		}
+		rec = rec.withMetadata(metadata)
+		rec.Changes++
+		return rec, nil
+	})
+}
+
+// change changes an open session, in the log and in the index, and returns its record.
 //
 // A change, another change and the janitor's copy of the opening are stored by compare-and-set
 // on the same subject: the one that is refused reads the newest opening and begins again. Of
@@ -385,11 +415,11 @@ const setAttempts = 10
 // end. A header of the opening counts the changes, since the janitor's tail brings no content:
 // it repairs an index with another number, which would let removed members in.
 //
-// check is called with the session as the log has it and may refuse the change; its
-// error is returned. When SetMembers returns no error, the members are on their way to all copies
-// of the registry. It is safe to repeat: an error leaves open whether the members were changed.
-// Errors wrap [ErrNotFound], [ErrClosed] or [ErrUnavailable].
-func (r *Registry) SetMembers(ctx context.Context, name string, members []string, check func(Record) error) (Record, error) {
+// edit returns the record with the change, and one more in Changes; with the same Changes nothing
+// is stored. Its error is returned. When change returns no error, the change is on its way to all
+// copies of the registry. It is safe to repeat: an error leaves open whether it was made. Errors
+// wrap [ErrNotFound], [ErrClosed] or [ErrUnavailable].
+func (r *Registry) change(ctx context.Context, name string, edit func(Record) (Record, error)) (Record, error) {
 	stored := false
 	for range setAttempts {
 		f, err := r.find(ctx, name)
@@ -397,8 +427,9 @@ func (r *Registry) SetMembers(ctx context.Context, name string, members []string
 			return Record{}, err
 		}
 		rec, err := r.judge(ctx, f)
+		edited := rec
 		if err == nil && !stored { // once it is, the index gets what the log has
-			err = check(rec)
+			edited, err = edit(rec)
 			if err == nil && rec.State != Open {
 				err = fmt.Errorf("%w: session %s", ErrClosed, name)
 			}
@@ -407,10 +438,9 @@ func (r *Registry) SetMembers(ctx context.Context, name string, members []string
 			return Record{}, err
 		}
 		indexed := f.indexed
-		if !stored && !slices.Equal(rec.Members, members) {
+		if edited.Changes != rec.Changes {
 			indexed = Record{Revision: rec.Revision} // judge may have corrected it
-			rec = rec.WithMembers(members)
-			rec.Changes++
+			rec = edited
 			o := rec.opening()
 			if f.opening != nil {
 				o.Sequence = f.opening.Sequence
