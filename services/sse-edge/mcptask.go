@@ -104,12 +104,24 @@ func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
 	return is.Task, nil
 }
 
-// hasLost reports whether no bridge has listened for a session for long. It asks each time.
+// hasLost reports whether no bridge has listened for a session for long. It asks each time, and once
+// more by itself, since clients may ask seldom.
 func (s *Service) hasLost(name string) bool {
 	ctx, cancel := context.WithTimeout(s.base, takenTimeout)
 	defer cancel()
 	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
-	return s.unheard.since(name, errors.Is(err, rpc.ErrNobody), time.Now()) >= s.unheardFor
+	limit := s.unheardFor
+	lost, begun := s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), limit)
+	if begun {
+		s.attached.work.Go(func() {
+			select {
+			case <-s.base.Done():
+			case <-time.After(limit):
+				s.hasLost(name)
+			}
+		})
+	}
+	return lost
 }
 
 // maxUnheard is for how many sessions an edge remembers that no bridge listens.
@@ -118,26 +130,36 @@ const maxUnheard = 10_000
 // unheard is since when no bridge listens for the sessions of tasks. It is safe for concurrent use.
 type unheard struct {
 	mu  sync.Mutex
-	all map[string]time.Time
+	all map[string]absence
 }
 
-// since returns for how long no bridge has listened for a session; nobody says that none does now.
-func (u *unheard) since(name string, nobody bool, now time.Time) time.Duration {
+// absence is what is known of a session that no bridge listens for. Between two looks that are
+// longer apart than the limit a bridge may have been there.
+type absence struct {
+	first, last time.Time
+	lost        bool
+}
+
+// note notes whether nobody listens for a session, and reports whether nobody has for the limit, and
+// whether this is the first that is known of it.
+func (u *unheard) note(name string, nobody bool, now time.Time, limit time.Duration) (lost, begun bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !nobody {
 		delete(u.all, name)
-		return 0
+		return false, false
 	}
 	if u.all == nil {
-		u.all = map[string]time.Time{}
+		u.all = map[string]absence{}
 	}
-	first, ok := u.all[name]
-	if !ok {
+	a, ok := u.all[name]
+	if begun = !ok || !a.lost && now.Sub(a.last) > 2*limit; begun {
 		if len(u.all) >= maxUnheard {
 			clear(u.all) // they are asked about again
 		}
-		first, u.all[name] = now, now
+		a = absence{first: now}
 	}
-	return now.Sub(first)
+	a.last, a.lost = now, a.lost || now.Sub(a.first) >= limit
+	u.all[name] = a
+	return a.lost, begun
 }

@@ -182,11 +182,12 @@ func TestTask_Lost(t *testing.T) {
 	if is := closed.state(t); !strings.Contains(string(is.Error), "-32603") {
 		t.Errorf("in a closed session it is %+v", is)
 	}
-	s.unheardFor = time.Hour
 	if is := lost.state(t); is.Status != mcp.TaskWorking {
 		t.Errorf("while its bridge may come back it is %+v", is)
 	}
-	s.unheardFor = time.Nanosecond
+	s.unheard.mu.Lock()
+	s.unheard.all[lost.name] = absence{lost: true}
+	s.unheard.mu.Unlock()
 	if is := lost.state(t); is.Status != mcp.TaskFailed || !strings.Contains(string(is.Error), "-32603") {
 		t.Errorf("without a bridge it is %+v", is)
 	}
@@ -197,21 +198,64 @@ func TestTask_Lost(t *testing.T) {
 }
 
 // An edge that has to remember many sessions without a bridge forgets them rather than its limit.
-func TestTask_UnheardIsBounded(t *testing.T) {
+func TestUnheard_IsBounded(t *testing.T) {
 	var u unheard
 	now := time.Now()
 	for i := range 3 * maxUnheard {
-		u.since(fmt.Sprint(i), true, now)
+		u.note(fmt.Sprint(i), true, now, time.Minute)
 		if len(u.all) > maxUnheard {
 			t.Fatalf("%d are remembered", len(u.all))
 		}
 	}
-	if d := u.since(fmt.Sprint(3*maxUnheard-1), true, now.Add(time.Minute)); d != time.Minute {
-		t.Errorf("the newest is unheard for %s", d)
+	if lost, _ := u.note(fmt.Sprint(3*maxUnheard-1), true, now.Add(time.Minute), time.Minute); !lost {
+		t.Error("the newest is forgotten")
 	}
-	if u.since("x", true, now); u.since("x", false, now) != 0 || u.since("x", true, now.Add(time.Hour)) != 0 {
-		t.Error("one that was heard is still unheard")
+}
+
+// A bridge that was away twice was not away all the time between.
+func TestUnheard_Lost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		looks string // seconds; "+" where a bridge listens
+		want  bool
+	}{
+		"once":                             {"0", false},
+		"all the time":                     {"0 10 17", true},
+		"for less than the limit":          {"0 10 16", false},
+		"heard between":                    {"0 10 12+ 17", false},
+		"looks that are far apart":         {"0 60", false},
+		"seldom, and the edge looked":      {"0 17 90", true},
+		"heard again after it was lost":    {"0 17 90+ 91", false},
+		"far apart, and then all the time": {"0 60 70 77", true},
+	} {
+		var u unheard
+		lost, begin := false, time.Now()
+		for look := range strings.FieldsSeq(tt.looks) {
+			at, heard := strings.CutSuffix(look, "+")
+			seconds, err := time.ParseDuration(at + "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost, _ = u.note("s", !heard, begin.Add(seconds), 17*time.Second)
+		}
+		if lost != tt.want {
+			t.Errorf("%s: lost is %t", name, lost)
+		}
 	}
+}
+
+// A task whose client asks seldom is found to be lost.
+func TestTask_LostBetweenTwoPolls(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	f.tune = func(s *Service) { s.unheardFor = 10 * time.Millisecond }
+	s, _ := f.mcpService(nil)
+	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
+	k.state(t)
+	waittest.Until(t, "the edge looks again", func() bool {
+		s.unheard.mu.Lock()
+		defer s.unheard.mu.Unlock()
+		return s.unheard.all[k.name].lost
+	})
 }
 
 func TestTask_OfAnotherUser(t *testing.T) {
