@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/logrepeat"
@@ -47,6 +48,7 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
+	cache     *resultcache.Cache // nil without --cache-bytes
 	taskTools map[string]taskPolicy
 	era       era
 	orphans   orphans

@@ -39,8 +39,9 @@ type call struct {
 	stream  string
 	began   time.Time
 	out     *writer
-	reply   chan rpc.Answer // holds the client's immediate answer
-	to      receiver        // nil: the client gets what the upstream sends
+	reply   chan rpc.Answer              // holds the client's immediate answer
+	to      receiver                     // nil: the client gets what the upstream sends
+	keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
 	// refuseAs says what a client gets whose request the upstream refused; nil: the same.
 	refuseAs func(rpc.Answer) rpc.Answer
 
@@ -232,6 +233,7 @@ func (c *call) take(it item) error {
 		c.drop(dropInvalid, err)
 		return nil
 	}
+	c.session.service.noteChange(m) // before the client can learn of it
 	if c.to == nil && c.repeated(it.data) {
 		c.session.service.metrics.messages.WithLabelValues(resultDuplicate).Inc()
 		return nil
@@ -239,6 +241,9 @@ func (c *call) take(it item) error {
 	if m.IsResponse() && !c.standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
 		c.drop(dropLate, errUnknownRequest)
 		return nil
+	}
+	if c.keep != nil && m.IsResponse() && c.waitsFor(m.ID) {
+		c.keep(m.Result)
 	}
 	if c.to != nil {
 		if err = c.to.take(m, it); err == nil && m.IsResponse() {

@@ -95,6 +95,10 @@ type Config struct {
 	// TaskTTL is how long a task is kept after its end. Default: 1 h.
 	TaskTTL time.Duration `name:"task-ttl" default:"1h" help:"How long the result of a task is kept, up to --keep-closed-override of the janitor."`
 
+	// CacheBytes bounds the results of the MCP server that are kept for other clients; 0 for none.
+	// Default: 16 MiB.
+	CacheBytes int `default:"16777216" help:"Memory for results that the MCP server lets all clients of MCP 2026-07-28 share (cacheScope public), in bytes; 0 for none." placeholder:"BYTES"`
+
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of those that are open, while they are
 	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
@@ -181,6 +185,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--task-after must not be negative, or -1 for never, not %s", time.Duration(c.TaskAfter))
 	case c.TaskTTL < 0:
 		return fmt.Errorf("--task-ttl must not be negative, but is %s", c.TaskTTL)
+	case c.CacheBytes < 0:
+		return fmt.Errorf("--cache-bytes must not be negative, but is %d", c.CacheBytes)
 	case c.MaxCalls < 1:
 		return fmt.Errorf("--max-calls must be at least 1, not %d", c.MaxCalls)
 	case c.AckTimeout < 0:

@@ -86,6 +86,7 @@ func (l *listener) acknowledge(ctx context.Context, it item, f translate.Filter)
 		for _, change := range f.Changes() {
 			m, err := rpc.ParseMessage(change)
 			if err == nil {
+				l.call.session.service.noteChange(m)
 				err = l.store(item{data: translate.Listened(m, f, l.id)})
 			}
 			if err != nil {

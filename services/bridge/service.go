@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -59,6 +60,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		handling: make(chan struct{}, cfg.MaxCalls), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*clientSession{},
 	}
+	if cfg.CacheBytes > 0 {
+		s.cache = resultcache.New(cfg.CacheBytes, time.Now)
+	}
 	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)
 	env.Health.Add("sessions", func() error {
@@ -89,7 +93,12 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	opens, err := s.backend.Conn.ChanQueueSubscribe(rpc.OpenSubject, rpc.Queue, s.inbox)
+	changes, err := s.backend.Conn.ChanSubscribe(changedSubject, s.inbox) // the order to calls is kept
+	var opens *nats.Subscription
+	if err == nil {
+		defer func() { _ = changes.Unsubscribe() }() // the connection may be closed already
+		opens, err = s.backend.Conn.ChanQueueSubscribe(rpc.OpenSubject, rpc.Queue, s.inbox)
+	}
 	if err != nil {
 		s.stop()
 		return fmt.Errorf("cannot listen on NATS: %w", err)
@@ -168,6 +177,10 @@ func (s *Service) receive(ctx context.Context) {
 
 // accept answers a call, in a goroutine of its own.
 func (s *Service) accept(msg *nats.Msg) {
+	if msg.Subject == changedSubject {
+		s.hearChange(string(msg.Data))
+		return
+	}
 	begun := time.Now()
 	c, err := rpc.ParseCall(msg)
 	respond := func(a rpc.Answer) {

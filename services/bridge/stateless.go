@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -23,6 +25,7 @@ type stateless struct {
 	session *clientSession
 	request mcp.Request
 	rule    taskRule
+	kept    *resultcache.Request // nil for one whose result is not kept
 
 	mu   sync.Mutex
 	to   *translated // nil where the request is passed on
@@ -70,9 +73,18 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 	}
 }
 
+func (s *Service) modernRemote() *remote {
+	return &remote{service: s, endpoint: s.endpoint, modern: true}
+}
+
 // pass hands the request over as it is.
 func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data []byte) {
-	r := &remote{service: u.service(), endpoint: u.service().endpoint, modern: true}
+	r := u.service().modernRemote()
+	if u.kept != nil {
+		u.service().metrics.cached.WithLabelValues(cacheMiss).Inc()
+		data = u.kept.Data
+		c.keep = func(result json.RawMessage) { u.service().cache.Put(*u.kept, result) }
+	}
 	switch u.request.Method {
 	case mcp.MethodDiscover:
 		c.to = &discovered{call: c}
@@ -136,14 +148,22 @@ func (u *stateless) close(ctx context.Context, _ http.Header) {
 type discovered struct{ call *call }
 
 func (d *discovered) take(m rpc.Message, it item) error {
-	var result map[string]json.RawMessage
-	if m.Result != nil && rpc.Unmarshal(m.Result, &result) == nil && result != nil {
-		result["supportedVersions"] = mustMarshal(mcp.Revisions)
-		result["capabilities"] = translate.WithTasks(result["capabilities"], d.call.session.service.cfg.TaskAfter >= 0)
+	if result := d.call.session.service.discovery(m.Result); result != nil {
 		it.data = translate.Message(map[string]any{"id": m.ID, "result": result})
 	}
 	it.final = m.IsResponse()
 	return d.put(it)
+}
+
+// discovery returns the result of server/discover as clients have it; nil for none that is an object.
+func (s *Service) discovery(result json.RawMessage) json.RawMessage {
+	var members map[string]json.RawMessage
+	if result == nil || rpc.Unmarshal(result, &members) != nil || members == nil {
+		return nil
+	}
+	members["supportedVersions"] = mustMarshal(mcp.Revisions)
+	members["capabilities"] = translate.WithTasks(members["capabilities"], s.cfg.TaskAfter >= 0)
+	return mustMarshal(members)
 }
 
 func (d *discovered) put(it item) error {
@@ -245,6 +265,10 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return rpc.Answer{Status: e.Status, Data: rpc.ErrorMessage(r.ID, e.Code, e.Message, e.Data)}
 	}
+	result, kept := s.cachedResult(r, c.Header)
+	if result != nil {
+		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
+	}
 	content := r.Content()
 	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
@@ -252,9 +276,49 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
 	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
-	h.onDemand, h.up = d, &stateless{session: h, request: r, rule: rule}
+	h.onDemand, h.up = d, &stateless{session: h, request: r, rule: rule, kept: kept}
 	h.remember(c.Header)
 	return h.request(c, []json.RawMessage{r.ID})
+}
+
+// cachedResult returns the result of a request that another client has got. Where there is none,
+// kept is not nil if its result may be kept.
+func (s *Service) cachedResult(r mcp.Request, client http.Header) (result json.RawMessage, kept *resultcache.Request) {
+	if s.cache == nil {
+		return nil, nil
+	}
+	result, kept = s.cache.Get(r, s.modernRemote().header(client))
+	if result != nil {
+		s.metrics.cached.WithLabelValues(cacheHit).Inc()
+		if r.Method == mcp.MethodDiscover {
+			result = s.discovery(result)
+		}
+	}
+	return result, kept
+}
+
+// changedSubject is where bridges tell each other that results of the MCP server are stale: a client
+// that has heard of it through one bridge may ask the next. A name's token has no "=c".
+const changedSubject = "mcp.rpc.b.=changed"
+
+// noteChange ends the cached results, here and at the other bridges, that a notification of the MCP
+// server says are stale. On one connection the bridges' message goes ahead of the notification's event, so
+// it arrives ahead of the request of a client that has received that. It may get lost: then the
+// results end with their time.
+func (s *Service) noteChange(m rpc.Message) {
+	if s.cache == nil || m.Method == nil || !s.cache.Changed(*m.Method) {
+		return
+	}
+	if err := s.backend.Conn.Publish(changedSubject, []byte(*m.Method+" "+s.name)); err != nil {
+		s.log.Info("other bridges are not told that results have changed", "error", err)
+	}
+}
+
+// hearChange takes what another bridge, or this one, has sent with noteChange.
+func (s *Service) hearChange(data string) {
+	if method, from, _ := strings.Cut(data, " "); s.cache != nil && from != s.name {
+		s.cache.Changed(method)
+	}
 }
 
 // connected notes what the next bridge has to know to go on.

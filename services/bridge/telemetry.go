@@ -38,7 +38,14 @@ const (
 	failUnknown  = "unknown"
 )
 
+// Whether a request was answered with a result of another, as the metric's label.
+const (
+	cacheHit  = "hit"
+	cacheMiss = "miss"
+)
+
 type metrics struct {
+	cached         *prometheus.CounterVec
 	answers        *prometheus.CounterVec
 	messages       *prometheus.CounterVec
 	dropped        *prometheus.CounterVec
@@ -63,6 +70,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_messages_total",
 			Help: "Messages for the log by what became of them: stored, or duplicate, which were stored before.",
+		}, []string{"result"}),
+		cached: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rejoin_bridge_cache_requests_total",
+			Help: "Requests whose result may be kept for other clients: hit, which one kept answered, or miss, which the MCP server got.",
 		}, []string{"result"}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_dropped_messages_total",
@@ -108,7 +119,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	for _, r := range []string{failRefused, failTimeout, failTooLarge, failLost, failUnknown} {
 		m.failures.WithLabelValues(r)
 	}
-	registerer.MustRegister(m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.takeovers, m.sessions, m.calls, m.processes, m.acceptSeconds, m.publishSeconds)
+	for _, r := range []string{cacheHit, cacheMiss} {
+		m.cached.WithLabelValues(r)
+	}
+	registerer.MustRegister(m.cached, m.answers, m.messages, m.dropped, m.failures, m.retries, m.resumes, m.takeovers, m.sessions, m.calls, m.processes, m.acceptSeconds, m.publishSeconds)
 	return m
 }
 

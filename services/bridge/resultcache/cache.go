@@ -1,0 +1,186 @@
+// Package resultcache keeps results of an MCP server that say that all clients may share them
+// (revision 2026-07-28, page "Caching"). It knows no network, and its clock is the caller's.
+package resultcache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+const (
+	// keptFor is how long a result is served at most: a server that is replaced by another version
+	// is found out by then, also when it said that its results stay fresh for longer.
+	keptFor = 5 * time.Minute
+	// maxEntries bounds the results.
+	maxEntries = 10_000
+	// maxResult bounds a result; a larger one is not kept. None takes more than a quarter of the cache.
+	maxResult = 1 << 20
+	// entryBytes is what an entry takes besides its result.
+	entryBytes = 256
+)
+
+// cacheable are the methods whose results the revision allows to cache.
+var cacheable = map[string]bool{
+	mcp.MethodDiscover: true, "tools/list": true, "prompts/list": true, "resources/list": true,
+	"resources/templates/list": true, mcp.MethodRead: true,
+}
+
+// changes are the notifications that end the results of one kind. A server may name a part of a
+// resource that was read, so an update of one ends all of them.
+var changes = map[string]string{
+	"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts",
+	"notifications/resources/list_changed": "resources", "notifications/resources/updated": "resources",
+}
+
+// kindOf is what the results of a method are of.
+func kindOf(method string) string {
+	kind, _, _ := strings.Cut(method, "/")
+	return kind
+}
+
+// Request is a request whose result may be kept.
+type Request struct {
+	// Data is the request, without what its key does not have: whatever is written twice in the
+	// client's request is there once, so the server and the key cannot disagree about it.
+	Data []byte
+
+	key        [sha256.Size]byte
+	kind       string
+	generation uint64
+}
+
+// perRequest names, in a header or in _meta, what tells one request from another that asks the same.
+var perRequest = []string{"progressToken", "traceparent", "tracestate"}
+
+// read returns what a result depends on: the method, all parameters, which include version and
+// capabilities, and the header fields that the server gets. The result is false for a request whose
+// result may not be kept.
+func read(r mcp.Request, header http.Header) (q Request, ok bool) {
+	if !cacheable[r.Method] || r.Params["inputResponses"] != nil || r.Params["requestState"] != nil {
+		return q, false
+	}
+	params, meta := maps.Clone(r.Params), maps.Clone(r.Meta)
+	params["_meta"] = marshal(meta)
+	q.Data = marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "method": r.Method, "params": params})
+	header = header.Clone()
+	for _, name := range perRequest {
+		delete(meta, name)
+		header.Del(name)
+	}
+	params["_meta"] = marshal(meta)
+	q.kind, q.key = kindOf(r.Method), sha256.Sum256(marshal([]any{r.Method, params, header}))
+	return q, true
+}
+
+// Cache is safe for concurrent use.
+type Cache struct {
+	max int
+	now func() time.Time
+
+	mu          sync.Mutex
+	bytes       int
+	entries     *simplelru.LRU[[sha256.Size]byte, entry]
+	generations map[string]uint64 // how often each kind has changed
+}
+
+type entry struct {
+	result     []byte // without ttlMs, and without the opening brace
+	ttl        int64  // ms
+	at         time.Time
+	generation uint64
+}
+
+func (e entry) size() int { return len(e.result) + entryBytes }
+
+// New returns a cache of so many bytes.
+func New(maxBytes int, now func() time.Time) *Cache {
+	c := &Cache{max: maxBytes, now: now, generations: map[string]uint64{}}
+	c.entries, _ = simplelru.NewLRU(maxEntries, func(_ [sha256.Size]byte, e entry) { c.bytes -= e.size() }) // fails only without a size
+	return c
+}
+
+// Get returns the result of a request if there is one, with the time for which it stays fresh. header
+// has the fields that the MCP server would get. Where there is none, it returns the request that [Cache.Put]
+// takes, or nil if its result may not be kept.
+func (c *Cache) Get(r mcp.Request, header http.Header) (result []byte, q *Request) {
+	request, ok := read(r, header)
+	if !ok {
+		return nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	request.generation = c.generations[request.kind]
+	e, ok := c.entries.Get(request.key)
+	if !ok {
+		return nil, &request
+	}
+	age := c.now().Sub(e.at)
+	left := e.ttl - (age + time.Millisecond - 1).Milliseconds()
+	if left <= 0 || age >= keptFor || e.generation != request.generation {
+		c.entries.Remove(request.key)
+		return nil, &request
+	}
+	return append(append(strconv.AppendInt([]byte(`{"ttlMs":`), left, 10), ','), e.result...), nil
+}
+
+// Put keeps the result of a request, unless it is of one client. If its kind has changed since Get
+// returned the request, no Get returns it.
+func (c *Cache) Put(q Request, result json.RawMessage) {
+	var hints struct {
+		Type  string `json:"resultType"`
+		Scope string `json:"cacheScope"`
+		TTL   int64  `json:"ttlMs"`
+	}
+	if len(result) > min(maxResult, c.max/4) || rpc.Unmarshal(result, &hints) != nil ||
+		hints.Type != "complete" || hints.Scope != "public" || hints.TTL <= 0 {
+		return
+	}
+	var members map[string]json.RawMessage
+	if rpc.Unmarshal(result, &members) != nil {
+		return
+	}
+	delete(members, "ttlMs")
+	e := entry{result: bytes.TrimPrefix(marshal(members), []byte("{")), ttl: hints.TTL, at: c.now(), generation: q.generation}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entries.Remove(q.key) // Add would not count what it replaces
+	c.bytes += e.size()
+	c.entries.Add(q.key, e)
+	for c.bytes > c.max {
+		c.entries.RemoveOldest()
+	}
+}
+
+// Changed ends the results that a notification says are stale, and those of requests that have not
+// been answered yet. Their memory is free when they are asked for, or when others need it. It reports
+// whether the notification is of that sort.
+func (c *Cache) Changed(method string) bool {
+	kind := changes[method]
+	if kind == "" {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generations[kind]++
+	return true
+}
+
+func marshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // what was read can be written
+	}
+	return b
+}
