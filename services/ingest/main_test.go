@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -97,7 +98,8 @@ const pause = 6 * time.Second
 // start runs an ingest until the test ends.
 func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *instance {
 	t.Helper()
-	env := daemon.NewEnv(nil)
+	// Why an answer is 500 is in the log alone.
+	env := daemon.NewEnv(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
 	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.url}, "ingest", env.Log, append(fast(), opts...)...)
 	if err != nil {
 		t.Fatal(err)
