@@ -178,7 +178,10 @@ func (p *proc) checkRaces() {
 	if p.log == nil {
 		return
 	}
-	if _, race, found := strings.Cut(p.log.String(), "WARNING: DATA RACE"); found {
+	for _, race := range strings.Split(p.log.String(), "WARNING: DATA RACE")[1:] {
+		if strings.Count(race, "(*fileStore).setSyncTimer()") == 2 { // in nats-server alone; see docs/upstream/0032
+			continue
+		}
 		p.t.Errorf("the program has a data race:%.4000s", race)
 	}
 }
