@@ -57,7 +57,7 @@ func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request)
 		if err != nil || rec.Owner != l.owner {
 			continue
 		}
-		l.tasks = append(l.tasks, watched{id: id, at: event.Subject{Partition: h.service.backend.Log.Partition(name), Session: name, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}})
+		l.tasks = append(l.tasks, watched{id: id, at: h.service.taskSubject(name, rec.Life)})
 	}
 	return l
 }
@@ -180,6 +180,11 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 		is.Task = is.Failed(mcp.TaskEnded)
 	}
 	return l.put(item{data: is.Notification(l.id)}) != nil || is.Status.Over()
+}
+
+// taskSubject returns where the states of a session's task are in the log.
+func (s *Service) taskSubject(name, life string) event.Subject {
+	return event.Subject{Partition: s.backend.Log.Partition(name), Session: name, Life: life, Stream: mcp.TaskStream, Kind: event.Message}
 }
 
 // taskState returns the newest state of a task, and its place in the log. The error wraps

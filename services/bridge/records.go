@@ -32,8 +32,8 @@ type record struct {
 	// Sequence is that of the log's last event then.
 	Sequence uint64    `json:"sequence,omitempty"`
 	Updated  time.Time `json:"updated"`
-	// At is where the call of a session of one call is at the MCP server. The session's metadata does
-	// not say it where the log had the session before the server had answered initialize.
+	// At is the MCP server's side of a call that has a session to itself. The session's metadata lacks
+	// it when the session was opened in the log before the server answered initialize.
 	At *callAt `json:"at,omitempty"`
 }
 

@@ -159,9 +159,8 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 // reports whether that is over. It tries until the service stops.
 func (h *clientSession) takeOverTask() (over bool, err error) {
 	s, u := h.service, h.up.(*stateless) //nolint:forcetypeassert,errcheck // takeOverCall has made it
-	at := event.Subject{Partition: s.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: mcp.TaskStream, Kind: event.Message}
 	err = retry(s.life, func() error {
-		is, sequence, err := s.taskState(s.life, at)
+		is, sequence, err := s.taskState(s.life, s.taskSubject(h.name, h.life))
 		switch {
 		case errors.Is(err, eventlog.ErrNotFound):
 			return nil
