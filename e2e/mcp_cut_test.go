@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
 
@@ -168,20 +169,31 @@ func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 	}
 }
 
+// callsBucket opens the bucket of the calls that bridges work on; nil while there is none. done
+// closes its connection.
+func callsBucket(ctx context.Context, t testing.TB, addr string) (kv jetstream.KeyValue, done func()) {
+	t.Helper()
+	nc, err := nats.Connect("nats://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		t.Fatal(err)
+	}
+	if kv, err = js.KeyValue(ctx, rpc.CallsBucket); err != nil {
+		return nil, nc.Close
+	}
+	return kv, nc.Close
+}
+
 // callIsWritten reports whether a bridge has written down that it works on a call.
 func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
 	s.t.Helper()
-	nc, err := nats.Connect("nats://" + s.nats.addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	kv, err := js.KeyValue(ctx, "MCP_CALLS")
-	if err != nil {
+	kv, done := callsBucket(ctx, s.t, s.nats.addr)
+	defer done()
+	if kv == nil {
 		return false
 	}
 	keys, err := kv.Keys(ctx)

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -283,17 +282,9 @@ func (k *killing) open() (session string) {
 // written returns the calls that are written down with an event ID of the server.
 func (k *killing) written(ctx context.Context) map[string]bool {
 	k.t.Helper()
-	nc, err := nats.Connect("nats://" + k.nats.addr)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	kv, err := js.KeyValue(ctx, rpc.CallsBucket)
-	if err != nil {
+	kv, done := callsBucket(ctx, k.t, k.nats.addr)
+	defer done()
+	if kv == nil {
 		return nil
 	}
 	all, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
