@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -77,6 +78,15 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
+// end returns the last lines.
+func (l *logBuffer) end() string {
+	lines := strings.Split(l.String(), "\n")
+	return strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
+}
+
+// maxLines is how much of a janitor's log a failing test shows.
+const maxLines = 40
+
 // running is a janitor at work.
 type running struct {
 	*Service
@@ -104,7 +114,7 @@ func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg C
 func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, prepare ...func(*Service)) *running {
 	t.Helper()
 	out := &logBuffer{}
-	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, nil)))
+	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	settings.Partitions = cmp.Or(settings.Partitions, 2)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url}, "janitor", settings, env.Log)
 	if err != nil {
@@ -131,7 +141,7 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	t.Cleanup(r.stop)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(out.String())
+			t.Log(out.end())
 		}
 	})
 	eventually(t, s.complete)

@@ -41,28 +41,49 @@ func (s *setter) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot subscribe to %s: %w", logset.Subject, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	defer func() {
+		_ = sub.Unsubscribe() // the connection may be closed already
+		s.leave(requests)
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case msg := <-requests:
-			if !inbox.Is(msg.Reply) { // a consumer may deliver anything here
-				s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
-				continue
-			}
-			var reply logset.Reply
-			if err := s.do(ctx, msg.Data); err != nil {
-				reply.Error = err.Error()
-			}
-			data, err := json.Marshal(reply)
-			if err == nil {
-				err = msg.Respond(data)
-			}
-			if err != nil {
-				s.logger.Warn("a request to change limits gets no answer", "error", err)
-			}
+			s.answer(msg, func() (reply logset.Reply) {
+				if err := s.do(ctx, msg.Data); err != nil {
+					reply.Error, reply.SteppedDown = err.Error(), ctx.Err() != nil
+				}
+				return reply
+			})
 		}
+	}
+}
+
+// leave answers the requests that wait when the term ends.
+func (s *setter) leave(requests <-chan *nats.Msg) {
+	for {
+		select {
+		case msg := <-requests:
+			s.answer(msg, func() logset.Reply { return logset.Reply{SteppedDown: true} })
+		default:
+			return
+		}
+	}
+}
+
+// answer does a request, if somebody waits for the answer.
+func (s *setter) answer(msg *nats.Msg, do func() logset.Reply) {
+	if !inbox.Is(msg.Reply) { // a consumer may deliver anything here
+		s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
+		return
+	}
+	data, err := json.Marshal(do())
+	if err == nil {
+		err = msg.Respond(data)
+	}
+	if err != nil {
+		s.logger.Warn("a request to change limits gets no answer", "error", err)
 	}
 }
 
@@ -77,7 +98,10 @@ func (s *setter) do(ctx context.Context, data []byte) error {
 	if _, err := s.log.Look(ctx, 0); err != nil {
 		return err
 	}
-	if s.log.Settings() != req.From {
+	switch now := s.log.Settings(); {
+	case req.Partition == 0 && now == req.To: // the answer of a janitor before this one was lost
+		return nil
+	case now != req.From:
 		return errChanged
 	}
 	if req.Partition == 0 {

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
+	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // set changes the log's settings as "rejoin log set" does.
@@ -102,6 +104,8 @@ func TestLimits_Invalid(t *testing.T) {
 	now := r.b.Log.Settings()
 	other := now
 	other.MaxAge++
+	wanted := now
+	wanted.MaxAge += 2
 	fixed := now
 	fixed.Partitions = 3
 	eventually(t, func() error { // the setter is there
@@ -115,7 +119,7 @@ func TestLimits_Invalid(t *testing.T) {
 		says string
 	}{
 		"no such partition":    {logset.Request{Partition: 2, From: now, To: now}, "there is no partition 2"},
-		"settings of before":   {logset.Request{From: other, To: now}, errChanged.Error()},
+		"settings of before":   {logset.Request{From: other, To: wanted}, errChanged.Error()},
 		"what does not change": {logset.Request{From: now, To: fixed}, "only the limits and replicas of a log can be changed"},
 	} {
 		if err := logset.Ask(t.Context(), r.b.Conn, test.req); !errors.Is(err, logset.ErrRefused) || !strings.Contains(err.Error(), test.says) {
@@ -129,5 +133,54 @@ func TestLimits_Invalid(t *testing.T) {
 	r.stop()
 	if err := logset.Ask(t.Context(), natstest.Start(t).Connect(), logset.Request{}); !errors.Is(err, logset.ErrNobody) {
 		t.Errorf("no janitor there: %v", err)
+	}
+}
+
+// A janitor that loses its lease in the middle of a change says so to all who ask, and the next
+// one can be asked the same again, whether the change was made or not.
+func TestLimits_StepsDownMeanwhile(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	network := newNetwork(t, srv)
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle(), func(s *Service) { s.setter.nc = srv.Connect() })
+	const lost = "$JS.API.STREAM.UPDATE"
+	asker := srv.Connect()
+	changing, err := asker.SubscribeSync(strings.Repeat("x", len(lost)) + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.acts(t)
+	from := r.b.Log.Settings()
+	to := from
+	to.MaxAge = 2 * time.Hour
+	ask := func() error { return logset.Ask(t.Context(), asker, logset.Request{From: from, To: to}) }
+	eventually(t, func() error { // the setter is there
+		if err := logset.Ask(t.Context(), asker, logset.Request{Partition: 9}); !errors.Is(err, logset.ErrRefused) {
+			return fmt.Errorf("no refusal: %w", err)
+		}
+		return nil
+	})
+	network.lose(lost)
+	answers := make(chan error, 2)
+	go func() { answers <- ask() }()
+	if _, err := changing.NextMsg(patience); err != nil {
+		t.Fatal(err)
+	}
+	go func() { answers <- ask() }()
+	eventually(t, func() error {
+		if n := r.setter.nc.Stats().InMsgs; n < 3 {
+			return fmt.Errorf("%d requests have come", n)
+		}
+		return nil
+	})
+	term := r.term(t)
+	r.lease.SetClock(func(now lease.Instant) lease.Instant { now.Wall += time.Hour; return now })
+	if err := lease.StillActing(term); !errors.Is(err, lease.ErrNotActing) {
+		t.Fatalf("it still acts: %v", err)
+	}
+	for range 2 {
+		if err := waittest.Receive(t, "an answer", answers); !errors.Is(err, logset.ErrNobody) {
+			t.Errorf("the answer is %v", err)
+		}
 	}
 }

@@ -21,7 +21,8 @@ const (
 )
 
 var (
-	// ErrNobody is returned when no janitor listens.
+	// ErrNobody is returned when no janitor listens, or the one that did has lost its lease
+	// before it was done: another one acts soon, and may be asked the same again.
 	ErrNobody = errors.New("no janitor answers")
 
 	// ErrRefused is returned when the janitor did not do it, or not to the end; the
@@ -44,6 +45,8 @@ type Request struct {
 type Reply struct {
 	// Error says why it has not; empty when it has.
 	Error string `json:"error,omitempty"`
+	// SteppedDown says that the janitor does not act any more. The partition may have the limits.
+	SteppedDown bool `json:"stepped_down,omitempty"`
 }
 
 // Ask sends a request and waits for the answer, which may take as long as JetStream
@@ -65,6 +68,9 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
 	var reply Reply
 	if err := json.Unmarshal(msg.Data, &reply); err != nil {
 		return fmt.Errorf("the answer of the janitor cannot be read: %w", err)
+	}
+	if reply.SteppedDown {
+		return fmt.Errorf("%w: the one that was asked does not act any more", ErrNobody)
 	}
 	if reply.Error != "" {
 		return fmt.Errorf("%w: %s", ErrRefused, reply.Error)
