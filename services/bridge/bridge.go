@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
@@ -54,7 +55,8 @@ type Service struct {
 	orphans   orphans
 	spares    spares
 
-	records *records // from the start of Run on
+	records *records      // from the start of Run on
+	owners  *owners.Notes // likewise
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
@@ -84,6 +85,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.records, err = s.openRecords(ctx)
 	}
 	if err == nil {
+		s.owners = owners.New(s.records.js, s.cfg.TaskTTL)
 		err = s.takeOver(ctx, s.records)
 	}
 	if err != nil {

@@ -457,6 +457,28 @@ func WithoutTasks(data []byte, ours func(id string) bool) []byte {
 	return object(m)
 }
 
+// Plain returns a message with nothing in it that two parsers may read in two ways: no member twice, in
+// no other case than the one that is looked at, and the same of its parameters.
+func Plain(data []byte) []byte {
+	m, ok := read(data)
+	if !ok {
+		return data
+	}
+	maps.DeleteFunc(m, func(name string, _ json.RawMessage) bool { return !slices.Contains(members, name) })
+	if params, ok := read(m["params"]); ok {
+		maps.DeleteFunc(params, func(name string, _ json.RawMessage) bool {
+			return name != taskID && strings.EqualFold(name, taskID)
+		})
+		m["params"] = object(params)
+	}
+	return object(m)
+}
+
+const taskID = "taskId"
+
+// members are those of JSON-RPC messages.
+var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
+
 // ListenEnd returns the result of a request to listen.
 func ListenEnd(id json.RawMessage) json.RawMessage {
 	return object(Object{"resultType": quoted("complete"), "_meta": object(Object{mcp.MetaSubscription: id})})
