@@ -49,11 +49,12 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
-	cache     *resultcache.Cache // nil without --cache-bytes
-	taskTools map[string]taskPolicy
-	era       era
-	orphans   orphans
-	spares    spares
+	cache       *resultcache.Cache // nil without --cache-bytes
+	taskTools   map[string]taskPolicy
+	era         era
+	taskSupport taskSupport
+	orphans     orphans
+	spares      spares
 
 	records *records      // from the start of Run on
 	owners  *owners.Notes // likewise

@@ -197,3 +197,115 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}
 }
+
+// taskTool is a server of 2025-11-25 whose tool runs only as a task, and asks meanwhile. It is as one
+// of the TypeScript SDK 1.32.
+func taskTool(t testing.TB, release chan struct{}) *server {
+	t.Helper()
+	up := newEarlier(t)
+	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.Header().Set("Mcp-Session-Id", "up")
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"s","version":"1"}}}`)
+	})
+	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Param("cursor") == nil {
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}],"nextCursor":"2"}}`, m.ID))
+			return
+		}
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","execution":{"taskSupport":"required"}},{"name":"optional","execution":{"taskSupport":"optional"}},{"name":"broken","execution":{"taskSupport":"required"}},{"name":"down","execution":{"taskSupport":"required"}}]}}`, m.ID))
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		name := string(m.Param("name"))
+		switch {
+		case name == `"broken"`:
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"broken"}}`, m.ID))
+		case name == `"down"`:
+			w.WriteHeader(http.StatusForbidden)
+		case (name == `"x"`) != (m.Param("task") != nil):
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"isError":true,"content":[{"type":"text","text":"no task augmentation"}]}}`, m.ID))
+		case name != `"x"`:
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+		default:
+			w.stream()
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Param("_meta", "progressToken")))
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":"inner","status":"working","ttl":null}}}`, m.ID))
+		}
+	})
+	up.handle("tasks/result", func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{}}`)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+			return
+		}
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+	})
+	up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
+	return up
+}
+
+// A tool of 2025-11-25 that runs only as a task serves clients of 2026-07-28, which cannot ask for one.
+func TestRequiredTask(t *testing.T) {
+	for name, meta := range map[string]string{"without tasks": asks, "with tasks": tasks} {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			up := taskTool(t, release)
+			cfg := testConfig(up.URL)
+			if meta == tasks {
+				cfg.TaskTools = []string{"x=always"}
+			}
+			s.start(t, cfg)
+			for _, tool := range []string{"plain", "optional"} {
+				if _, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, tool), meta)); !strings.Contains(string(a.Data), "done") {
+					t.Errorf("%s is answered %d %s", tool, a.Status, a.Data)
+				}
+			}
+			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"message":"broken"`) {
+				t.Errorf("a call that becomes no task is answered %d %s", a.Status, a.Data)
+			}
+			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)); a.Status != http.StatusForbidden {
+				t.Errorf("a call that the server refuses is answered %d %s", a.Status, a.Data)
+			}
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
+			if meta == tasks {
+				s.created(t, c)
+				s.becomes(t, c.Session, mcp.TaskInputRequired)
+				s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{"action":"accept"}}`)
+				close(release)
+				if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
+					t.Errorf("the state is %+v", is)
+				}
+			} else {
+				asked, a := s.ask(t, c)
+				if len(asked.Result.InputRequests) != 1 {
+					t.Fatalf("the call is answered %d %s", a.Status, a.Data)
+				}
+				close(release)
+				if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), "done") {
+					t.Errorf("the call is answered %d %s", a.Status, a.Data)
+				}
+				if all, _ := s.read(t, c.Session, c.Stream); !strings.Contains(all[0], `"progressToken":"mine"`) {
+					t.Errorf("the client is told %s", all)
+				}
+			}
+			if n := up.posted(`"tools/list"`); n != 2 {
+				t.Errorf("the tools were listed %d times", n)
+			}
+		})
+	}
+}
+
+// When the call ends with its client, so does the server's task.
+func TestRequiredTask_Cancelled(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, make(chan struct{}))
+	cfg := testConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	s.becomes(t, c.Session, mcp.TaskInputRequired)
+	s.acknowledged(t, c, mcp.MethodCancelTask, "")
+	s.becomes(t, c.Session, mcp.TaskCancelled)
+	eventually(t, "the server's task is cancelled", func() bool { return up.posted(`"tasks/cancel"`) == 1 && up.posted(`"inner"`) == 2 })
+}

@@ -105,8 +105,8 @@ func Message(members map[string]any) []byte {
 }
 
 // Request returns a client's request as a server of an earlier revision takes it, with another ID
-// and progress token.
-func Request(r mcp.Request, id string) []byte {
+// and progress token. more are parameters to add.
+func Request(r mcp.Request, id string, more Object) []byte {
 	params, meta := maps.Clone(r.Params), Object{}
 	for name, value := range r.Meta {
 		if !strings.HasPrefix(name, mcp.MetaPrefix) {
@@ -116,6 +116,8 @@ func Request(r mcp.Request, id string) []byte {
 	delete(params, "_meta")
 	delete(params, "inputResponses")
 	delete(params, "requestState")
+	delete(params, "task") // a client of the new revision cannot ask for one
+	maps.Copy(params, more)
 	if meta["progressToken"] != nil {
 		meta["progressToken"] = quoted(id)
 	}
@@ -177,6 +179,39 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 		r["tools"] = withoutExecution(r["tools"])
 	}
 	return object(r), nil
+}
+
+// TaskTools adds to known whether the calls of the tools of a tools/list result have to be tasks of the
+// revision 2025-11-25, by the tools' names. It returns the cursor of the next page; nil for the last.
+func TaskTools(result json.RawMessage, known map[string]bool) (next json.RawMessage) {
+	var list struct {
+		Tools []struct {
+			Name      string `json:"name"`
+			Execution struct {
+				Support string `json:"taskSupport"`
+			} `json:"execution"`
+		} `json:"tools"`
+		Next json.RawMessage `json:"nextCursor"`
+	}
+	if rpc.Unmarshal(result, &list) != nil {
+		return nil
+	}
+	for _, tool := range list.Tools {
+		known[tool.Name] = tool.Execution.Support == "required"
+	}
+	return some(list.Next)
+}
+
+// HasTaskTools reports whether the server has tools whose calls may be tasks of the revision 2025-11-25.
+func (s Server) HasTaskTools() bool {
+	var tasks struct {
+		Requests struct {
+			Tools struct {
+				Call json.RawMessage `json:"call"`
+			} `json:"tools"`
+		} `json:"requests"`
+	}
+	return rpc.Unmarshal(s.Capabilities["tasks"], &tasks) == nil && some(tasks.Requests.Tools.Call) != nil
 }
 
 // withoutExecution takes from tools what says how they run as tasks of the revision 2025-11-25.

@@ -52,8 +52,8 @@ func TestInitialize_OfARequest(t *testing.T) {
 }
 
 func TestRequest_ForEarlierServer(t *testing.T) {
-	r := request(t, "tools/call", `"name":"x","arguments":{"n":12345678901234567890,"b":[ 1 ]},"inputResponses":{},"requestState":"s",`)
-	same(t, "the request", translate.Request(r, "id"),
+	r := request(t, "tools/call", `"name":"x","arguments":{"n":12345678901234567890,"b":[ 1 ]},"inputResponses":{},"requestState":"s","task":{},`)
+	same(t, "the request", translate.Request(r, "id", nil),
 		`{"id":"id","jsonrpc":"2.0","method":"tools/call","params":{"_meta":{"progressToken":"id","traceparent":"00"},"arguments":{"n":12345678901234567890,"b":[1]},"name":"x"}}`)
 }
 
