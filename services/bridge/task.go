@@ -118,11 +118,24 @@ func (k *task) store() error {
 	return err
 }
 
-// set stores another state, unless the task is over.
+// set stores another state, unless the task is over. One that is too large fails the task.
 func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTask)) {
 	if k.is.Status.Over() {
 		return
 	}
+	err := k.change(status, message, change)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		k.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		why := k.session.service.tooLarge(k.session.name)
+		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, why, nil))
+		err = k.change(mcp.TaskFailed, why, func(is *mcp.StoredTask) { is.Result, is.Error = nil, failure })
+	}
+	if err != nil {
+		k.session.service.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
+	}
+}
+
+func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.Over() {
 		ttl := (time.Since(k.is.Created) + k.session.service.taskTTL()).Milliseconds()
@@ -131,24 +144,17 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 	if change != nil {
 		change(&k.is)
 	}
-	err := k.store()
-	if errors.Is(err, upstream.ErrTooLarge) {
-		k.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
-		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, k.session.service.tooLarge(k.session.name), nil))
-		k.is.Status, k.is.Result, k.is.Requests, k.is.Asked, k.is.Error = mcp.TaskFailed, nil, nil, nil, failure
-		err = k.store()
-	}
-	if err != nil {
-		k.session.service.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
-	}
+	return k.store()
 }
 
 // working notes that nothing is asked of the client any more.
 func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
 
-// ask has the client asked. ids are those of the MCP server.
-func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) {
+// ask has the client asked, and reports whether it can be: what is too large to ask ends the task. ids
+// are those of the MCP server.
+func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
 	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
+	return !k.is.Status.Over()
 }
 
 // respond ends the task with the response to its request.

@@ -465,6 +465,43 @@ func TestTask_ResultIsTooLarge(t *testing.T) {
 	}
 }
 
+// What the client is to be asked is more than an event may have: the task fails, and the call with it.
+func TestTask_QuestionIsTooLarge(t *testing.T) {
+	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, gone := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), make(chan struct{})
+			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+				if name == "modern" {
+					w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":%s}}}`, m.ID, large))
+					close(gone)
+					return
+				}
+				w.stream()
+				w.send("", `{"jsonrpc":"2.0","id":"q",`+large[1:])
+				<-r.Context().Done()
+				close(gone)
+			})
+			cfg := taskConfig(up.URL)
+			cfg.TaskTools, cfg.InputWait = []string{"x=always"}, time.Hour
+			s.start(t, cfg)
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.created(t, c)
+			if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") || is.TTL == nil || is.Requests != nil {
+				t.Errorf("the state is %+v", is)
+			}
+			<-gone
+			if name == "earlier" {
+				eventually(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+			}
+			s.wantState(t, c.Session, session.Closed)
+			if all := s.states(t, c.Session); len(all) != 2 {
+				t.Errorf("the states are %+v", all)
+			}
+		})
+	}
+}
+
 // A bridge that takes the task of another over goes on where the server lets it, and says that it
 // has failed where not.
 func TestTask_TakenOver(t *testing.T) {

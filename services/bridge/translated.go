@@ -548,7 +548,12 @@ func (t *translated) askTask() {
 	if t.first != nil { // else it is about to be continued
 		t.first.pause()
 	}
-	t.made.ask(requests, ids)
+	if !t.made.ask(requests, ids) {
+		t.over, t.ended = true, true
+		t.turn(nil)
+		t.session.finish(errEnded)
+		return
+	}
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
