@@ -49,6 +49,7 @@ type clientSession struct {
 	ended     chan struct{} // closed when the session has ended in the log
 	// onDemand opens the session in the log; nil for one that a client has opened.
 	onDemand *onDemand
+	looking  atomic.Bool // the patrol is, and may wait for its call
 
 	mu         sync.Mutex
 	sub        *nats.Subscription

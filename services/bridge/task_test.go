@@ -502,6 +502,36 @@ func TestTask_QuestionIsTooLarge(t *testing.T) {
 	}
 }
 
+// While the state of one task cannot be stored, the bridge looks after its other calls.
+func TestTask_PatrolWithoutNATS(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			slow(up, release, outcome)
+			b := s.start(t, taskConfig(up.URL))
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.created(t, c)
+			before := b.metric(t, "publish_retries_total")
+			s.srv.Stop()
+			close(release)
+			eventually(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
+			looked := make(chan struct{})
+			go func() {
+				defer close(looked)
+				b.patrol(time.Now())
+			}()
+			select {
+			case <-looked:
+			case <-time.After(wait / 2):
+				t.Error("the patrol waits for the task")
+			}
+			s.srv.Start()
+			<-looked
+			s.becomes(t, c.Session, mcp.TaskCompleted)
+		})
+	}
+}
+
 // A bridge that takes the task of another over goes on where the server lets it, and says that it
 // has failed where not.
 func TestTask_TakenOver(t *testing.T) {
