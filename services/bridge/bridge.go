@@ -64,6 +64,7 @@ type Service struct {
 	doubtAfter   time.Duration                        // [doubtAfter], but for tests
 	unusedAfter  time.Duration                        // [unusedAfter], but for tests
 	answerWithin time.Duration                        // [answerWithin], but for tests
+	goneAfter    time.Duration                        // [goneAfter], but for tests
 	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	limits *session.Limits
