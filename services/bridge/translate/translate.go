@@ -169,6 +169,7 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	if !ok {
 		return nil, ErrResult
 	}
+	delete(meta, relatedTask)
 	if s.Info != nil {
 		meta[mcp.MetaServerInfo] = s.Info
 	}
@@ -213,6 +214,9 @@ func (s Server) HasTaskTools() bool {
 	}
 	return rpc.Unmarshal(s.Capabilities["tasks"], &tasks) == nil && some(tasks.Requests.Tools.Call) != nil
 }
+
+// relatedTask names in _meta the task of the revision 2025-11-25 that a message belongs to.
+const relatedTask = mcp.MetaPrefix + "related-task"
 
 // withoutExecution takes from tools what says how they run as tasks of the revision 2025-11-25.
 func withoutExecution(list json.RawMessage) json.RawMessage {

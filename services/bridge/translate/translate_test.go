@@ -61,6 +61,7 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 	for _, tt := range []struct{ method, result, want string }{
 		{"tools/call", `{"content":[]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"content":[],"resultType":"complete"}`},
 		{"tools/call", `{"_meta":{"a":1}}`, `{"_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
+		{"tools/call", `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/call", `{"_meta":null}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/list", `{}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","ttlMs":0}`},
 		{"tools/list", `{"tools":[{"name":"x","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"x"}],"ttlMs":0}`},
