@@ -292,12 +292,15 @@ func (h *clientSession) noteTasks(m rpc.Message, data []byte) ([]byte, error) {
 			TTL *float64 `json:"ttl"`
 		} `json:"task"`
 	}
-	switch err := rpc.Unmarshal(m.Result, &r); {
-	case err == nil && r.Task.ID != "":
+	read := rpc.Unmarshal(m.Result, &r) == nil
+	switch {
+	case h.onDemand != nil:
+		if read && r.Type == "task" && r.ID != "" {
+			h.noteTask(r.ID, r.TTL)
+		}
+	case read && r.Task.ID != "":
 		h.noteTask(r.Task.ID, r.Task.TTL)
-	case err == nil && r.Type == "task" && r.ID != "":
-		h.noteTask(r.ID, r.TTL)
-	case h.onDemand == nil:
+	default:
 		return h.ownTasks(m, data)
 	}
 	return data, nil
@@ -392,7 +395,7 @@ func (h *clientSession) guardTasks(c *rpc.Call, all []json.RawMessage, batch boo
 	}
 	for i, data := range all {
 		all[i] = translate.Plain(data)
-		m, err := rpc.ParseMessage(data)
+		m, err := rpc.ParseMessage(all[i])
 		if err != nil || m.Method == nil || !strings.HasPrefix(*m.Method, "tasks/") || *m.Method == "tasks/list" {
 			continue
 		}
