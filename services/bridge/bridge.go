@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
@@ -48,19 +49,22 @@ type Service struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	endpoint *upstream.Endpoint
 
-	cache     *resultcache.Cache // nil without --cache-bytes
-	taskTools map[string]taskPolicy
-	era       era
-	orphans   orphans
-	spares    spares
+	cache       *resultcache.Cache // nil without --cache-bytes
+	taskTools   map[string]taskPolicy
+	era         era
+	taskSupport taskSupport
+	orphans     orphans
+	spares      spares
 
-	records *records // from the start of Run on
+	records *records      // from the start of Run on
+	owners  *owners.Notes // likewise
 
 	command *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
 
 	doubtAfter   time.Duration                        // [doubtAfter], but for tests
 	unusedAfter  time.Duration                        // [unusedAfter], but for tests
 	answerWithin time.Duration                        // [answerWithin], but for tests
+	goneAfter    time.Duration                        // [goneAfter], but for tests
 	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	limits *session.Limits

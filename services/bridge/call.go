@@ -242,8 +242,13 @@ func (c *call) take(it item) error {
 		c.drop(dropLate, errUnknownRequest)
 		return nil
 	}
-	if c.keep != nil && m.IsResponse() && c.waitsFor(m.ID) {
-		c.keep(m.Result)
+	if m.IsResponse() && c.waitsFor(m.ID) {
+		if it.data, err = c.session.noteTasks(m, it.data); err != nil {
+			return err
+		}
+		if c.keep != nil {
+			c.keep(m.Result)
+		}
 	}
 	if c.to != nil {
 		if err = c.to.take(m, it); err == nil && m.IsResponse() {

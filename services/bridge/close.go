@@ -170,26 +170,42 @@ func (s *Service) reconcile() {
 			away = time.Now()
 		}
 		s.closeSpares(false)
-		for _, h := range s.all() {
-			if h.isOrphaned(time.Now(), away) {
-				s.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)
-				h.finish(errEnded)
-				continue
-			}
-			if work := h.task(); work != nil {
-				work.refreshTask(time.Now())
-			}
-			rec, ok := s.backend.Sessions.Session(h.name)
-			if !ok || h.has(rec) {
-				continue
-			}
-			ctx, cancel := context.WithTimeout(s.life, s.cfg.AckTimeout)
-			over, err := s.isOver(ctx, h)
-			cancel()
-			if err == nil && over {
-				h.finish(errEnded)
-			}
+		s.patrol(away)
+	}
+}
+
+// patrol is one look at all sessions. It does not wait for a call that is storing something.
+func (s *Service) patrol(away time.Time) {
+	for _, h := range s.all() {
+		if h.onDemand == nil {
+			s.lookAt(h, away)
+		} else if h.looking.CompareAndSwap(false, true) {
+			h.run(func() {
+				defer h.looking.Store(false)
+				s.lookAt(h, away)
+			})
 		}
+	}
+}
+
+func (s *Service) lookAt(h *clientSession, away time.Time) {
+	if h.isOrphaned(time.Now(), away) {
+		s.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)
+		h.finish(errEnded)
+		return
+	}
+	if work := h.task(); work != nil {
+		work.refreshTask(time.Now())
+	}
+	rec, ok := s.backend.Sessions.Session(h.name)
+	if !ok || h.has(rec) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.AckTimeout)
+	over, err := s.isOver(ctx, h)
+	cancel()
+	if err == nil && over {
+		h.finish(errEnded)
 	}
 }
 

@@ -39,8 +39,16 @@ type listener struct {
 type watched struct {
 	id       string
 	at       event.Subject
-	sequence uint64 // of the last state that it received
+	bridge   string    // the name of who has it; empty for none
+	sequence uint64    // of the last state that it received
+	asked    time.Time // when the task's bridge was asked for last
+	absent   time.Time // since when it has not answered; zero when it has
+	lost     bool      // and the client was told
 }
+
+// goneAfter is how long a bridge is away before the listeners of its tasks are told. It is asked for
+// three times meanwhile.
+const goneAfter = 30 * time.Second
 
 // maxWatched is how many tasks a request may listen to; the acknowledgement leaves the others out.
 const maxWatched = 64
@@ -57,7 +65,12 @@ func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request)
 		if err != nil || rec.Owner != l.owner {
 			continue
 		}
-		l.tasks = append(l.tasks, watched{id: id, at: h.service.taskSubject(name, rec.Life)})
+		w := watched{id: id, at: h.service.taskSubject(name, rec.Life)}
+		var meta metadata
+		if json.Unmarshal(rec.Metadata, &meta) == nil {
+			w.bridge = meta.MCP.Bridge
+		}
+		l.tasks = append(l.tasks, w)
 	}
 	return l
 }
@@ -172,14 +185,38 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	switch {
 	case errors.Is(err, eventlog.ErrNotFound), errors.Is(err, mcp.ErrNoTask):
 		return true
-	case err != nil || sequence == w.sequence && !ended:
+	case err != nil:
+		return false
+	case sequence == w.sequence && !ended:
+		if s.hasLost(ctx, w) {
+			return l.put(item{data: is.Failed(mcp.TaskLost).Notification(l.id)}) != nil
+		}
 		return false
 	}
-	w.sequence = sequence
+	w.sequence, w.absent, w.lost = sequence, time.Time{}, false
 	if ended && !is.Status.Over() {
 		is.Task = is.Failed(mcp.TaskEnded)
 	}
 	return l.put(item{data: is.Notification(l.id)}) != nil || is.Status.Over()
+}
+
+// hasLost reports, once, that the bridge of a task has been away for long.
+func (s *Service) hasLost(ctx context.Context, w *watched) bool {
+	now := time.Now()
+	if w.bridge == "" || w.bridge == s.name || now.Sub(w.asked) < s.goneAfter/3 {
+		return false
+	}
+	w.asked = now
+	switch err := s.isAlive(ctx, w.bridge); {
+	case !errors.Is(err, nats.ErrNoResponders):
+		w.absent, w.lost = time.Time{}, false
+	case w.absent.IsZero():
+		w.absent = now
+	case !w.lost && now.Sub(w.absent) >= s.goneAfter:
+		w.lost = true
+		return true
+	}
+	return false
 }
 
 // taskSubject returns where the states of a session's task are in the log.

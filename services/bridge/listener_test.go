@@ -148,3 +148,43 @@ func TestListen_Again(t *testing.T) {
 		})
 	}
 }
+
+// When no bridge has a task any more, its listeners are told once, and again if one comes back.
+func TestListen_TaskWithoutBridge(t *testing.T) {
+	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+	up := newEarlier(t)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("1", `{"jsonrpc":"2.0","method":"note"}`)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+			return
+		}
+		w.send("2", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+	})
+	gone := taskConfig(up.URL)
+	gone.BridgeName = "gone"
+	first := s.start(t, gone)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	second := s.start(t, taskConfig(up.URL))
+	second.goneAfter = 3 * time.Millisecond
+	second.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
+	first.stop()
+	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
+	if a := s.do(t, l); a.Status != http.StatusAccepted {
+		t.Fatalf("the client is answered %d %s", a.Status, a.Data)
+	}
+	all := s.listenedTo(t, l, 3)
+	if !strings.Contains(all[1], `"status":"working"`) || !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskLost) || !strings.Contains(all[2], `"io.modelcontextprotocol/subscriptionId":"sub"`) {
+		t.Errorf("the client has received %s", all)
+	}
+	close(release)
+	s.start(t, gone)
+	s.becomes(t, c.Session, mcp.TaskFailed)
+	all = s.listenedTo(t, l, 4)
+	if strings.Contains(all[3], mcp.TaskLost) || len(all) != 4 {
+		t.Errorf("the client has received %s", all)
+	}
+}

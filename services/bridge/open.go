@@ -235,6 +235,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life s
 		return "", err
 	}
 	h := newClientSession(s, c.Session, rec.Life, clientOf(c), d.up)
+	h.principal = c.Owner
 	h.remember(c.Header)
 	if d.attach != nil {
 		d.attach(h)

@@ -195,7 +195,9 @@ func (p *passed) ask(result json.RawMessage) bool {
 		})
 		return true
 	}
-	p.made.ask(p.requests, nil)
+	if !p.askClient() {
+		return true
+	}
 	round := p.round
 	p.expiry = time.AfterFunc(p.session.service.cfg.InputWait, func() {
 		p.mu.Lock()
@@ -206,6 +208,15 @@ func (p *passed) ask(result json.RawMessage) bool {
 		}
 	})
 	return true
+}
+
+// askClient has the client of the task asked, and reports whether it can be. The caller holds the lock.
+func (p *passed) askClient() bool {
+	p.over = !p.made.ask(p.requests, nil)
+	if p.over {
+		p.session.finish(errEnded)
+	}
+	return !p.over
 }
 
 func (p *passed) isTask() bool {
@@ -228,7 +239,7 @@ func (p *passed) updateTask(answers translate.Object) {
 	switch {
 	case taken == 0 || p.over:
 	case len(p.requests) > 0:
-		p.made.ask(p.requests, nil)
+		p.askClient()
 	default:
 		p.expiry.Stop()
 		p.made.working()

@@ -121,6 +121,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		up = s.newModernServer(*meta.MCP.Modern)
 	}
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
+	h.principal = rec.Owner
 	if meta.MCP.Call != nil {
 		h = s.takeOverCall(rec, meta, up)
 		over, err := h.takeOverTask()
@@ -288,6 +289,7 @@ func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
 // takeOverCall returns the session of a call that another bridge has begun.
 func (s *Service) takeOverCall(rec session.Record, meta metadata, up mcpServer) *clientSession {
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, nil)
+	h.principal = rec.Owner
 	h.onDemand = &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
 	of := meta.MCP.Call
 	if meta.MCP.ProtocolVersion != mcp.Modern {

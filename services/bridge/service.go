@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
@@ -54,7 +55,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, taskTools: tools, after: time.After,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, taskTools: tools, after: time.After,
 		limits:   session.NewLimits(cfg.Sessions, b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
@@ -84,6 +85,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.records, err = s.openRecords(ctx)
 	}
 	if err == nil {
+		s.owners = owners.New(s.records.js, s.cfg.TaskTTL)
 		err = s.takeOver(ctx, s.records)
 	}
 	if err != nil {
@@ -257,16 +259,13 @@ func aliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) 
 // twice, and then answers that this one is there. Two that start at the same moment do not
 // see each other.
 func (s *Service) claimName(ctx context.Context) (*nats.Subscription, error) {
-	subject := aliveSubject(s.name)
 	for told := false; ; {
-		within, cancel := context.WithTimeout(ctx, aliveWithin)
-		_, err := s.backend.Conn.RequestWithContext(within, subject, nil)
-		cancel()
+		err := s.isAlive(ctx, s.name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			sub, err := s.backend.Conn.Subscribe(subject, func(msg *nats.Msg) {
+			sub, err := s.backend.Conn.Subscribe(aliveSubject(s.name), func(msg *nats.Msg) {
 				if inbox.Is(msg.Reply) {
 					_ = msg.Respond(nil)
 				}
@@ -285,6 +284,14 @@ func (s *Service) claimName(ctx context.Context) (*nats.Subscription, error) {
 		case <-time.After(aliveEvery):
 		}
 	}
+}
+
+// isAlive asks a bridge of a name whether it is there. The error is that of NATS.
+func (s *Service) isAlive(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, aliveWithin)
+	defer cancel()
+	_, err := s.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
+	return err
 }
 
 // serveOpenCalls tells the janitor that sessions with open calls are not idle.

@@ -39,14 +39,17 @@ type clientSession struct {
 	name    string
 	life    string
 	owner   string // whose share it is of; see [clientOf]
-	begun   time.Time
-	up      mcpServer
-	ctx     context.Context //nolint:containedctx // of all that is done for the session
-	end     context.CancelCauseFunc
-	over    chan struct{} // closed when the session has ended, and its streams with it
-	ended   chan struct{} // closed when the session has ended in the log
+	// principal owns the session in the log; empty without access control.
+	principal string
+	begun     time.Time
+	up        mcpServer
+	ctx       context.Context //nolint:containedctx // of all that is done for the session
+	end       context.CancelCauseFunc
+	over      chan struct{} // closed when the session has ended, and its streams with it
+	ended     chan struct{} // closed when the session has ended in the log
 	// onDemand opens the session in the log; nil for one that a client has opened.
 	onDemand *onDemand
+	looking  atomic.Bool // the patrol is, and may wait for its call
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
@@ -124,6 +127,9 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 		case m.Is(upstream.MethodInitialized):
 			initialized = true
 		}
+	}
+	if refused := h.guardTasks(&c, all, batch); refused != nil {
+		return upstream.About(*refused, ids)
 	}
 	h.remember(c.Header)
 	if !initialized || len(all) > 1 {

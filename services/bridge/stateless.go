@@ -57,8 +57,14 @@ func (u *stateless) serve(ctx context.Context, c *call, client http.Header, data
 	case refused != nil:
 		c.refuse(*refused)
 	case mcp.IsTaskMethod(u.request.Method) && !u.service().hasOwnTasks():
-		c.refuse(upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message))
+		c.refuse(unknownTask())
 	case modern:
+		if mcp.IsTaskMethod(u.request.Method) {
+			if refused := u.session.refuseTask(ctx, u.request.Name); refused != nil {
+				c.refuse(*refused)
+				return
+			}
+		}
 		u.pass(ctx, c, client, data)
 	default:
 		t := &translated{
@@ -80,6 +86,9 @@ func (s *Service) modernRemote() *remote {
 // pass hands the request over as it is.
 func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data []byte) {
 	r := u.service().modernRemote()
+	if u.session.principal != "" && u.service().hasOwnTasks() {
+		data = translate.Plain(data)
+	}
 	if u.kept != nil {
 		u.service().metrics.cached.WithLabelValues(cacheMiss).Inc()
 		data = u.kept.Data
@@ -91,7 +100,10 @@ func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data 
 	case mcp.MethodListen:
 		l := u.session.newListener(ctx, c, u.request)
 		c.to = l
-		data = translate.WithoutTasks(data, func(id string) bool { _, ours := mcp.ParseTaskID(id); return ours })
+		data = translate.WithoutTasks(data, func(id string) bool {
+			_, ours := mcp.ParseTaskID(id)
+			return ours || u.session.refuseTask(ctx, id) != nil
+		})
 	}
 	if u.rule.may && !u.service().hasOwnTasks() {
 		p := &passed{session: u.session, request: u.request, rule: u.rule, up: r}
@@ -276,7 +288,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
 	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
-	h.onDemand, h.up = d, &stateless{session: h, request: r, rule: rule, kept: kept}
+	h.principal, h.onDemand, h.up = c.Owner, d, &stateless{session: h, request: r, rule: rule, kept: kept}
 	h.remember(c.Header)
 	return h.request(c, []json.RawMessage{r.ID})
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,11 +118,24 @@ func (k *task) store() error {
 	return err
 }
 
-// set stores another state, unless the task is over.
+// set stores another state, unless the task is over. One that is too large fails the task.
 func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTask)) {
 	if k.is.Status.Over() {
 		return
 	}
+	err := k.change(status, message, change)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		k.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		why := k.session.service.tooLarge(k.session.name)
+		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, why, nil))
+		err = k.change(mcp.TaskFailed, why, func(is *mcp.StoredTask) { is.Result, is.Error = nil, failure })
+	}
+	if err != nil {
+		k.session.service.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
+	}
+}
+
+func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.Over() {
 		ttl := (time.Since(k.is.Created) + k.session.service.taskTTL()).Milliseconds()
@@ -130,24 +144,17 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 	if change != nil {
 		change(&k.is)
 	}
-	err := k.store()
-	if errors.Is(err, upstream.ErrTooLarge) {
-		k.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
-		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, k.session.service.tooLarge(k.session.name), nil))
-		k.is.Status, k.is.Result, k.is.Requests, k.is.Asked, k.is.Error = mcp.TaskFailed, nil, nil, nil, failure
-		err = k.store()
-	}
-	if err != nil {
-		k.session.service.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
-	}
+	return k.store()
 }
 
 // working notes that nothing is asked of the client any more.
 func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
 
-// ask has the client asked. ids are those of the MCP server.
-func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) {
+// ask has the client asked, and reports whether it can be: what is too large to ask ends the task. ids
+// are those of the MCP server.
+func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
 	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
+	return !k.is.Status.Over()
 }
 
 // respond ends the task with the response to its request.
@@ -243,7 +250,7 @@ func (h *clientSession) task() taskWork {
 func (h *clientSession) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 	work := h.task()
 	if work == nil || c.Owner != h.onDemand.call.Owner {
-		return upstream.About(upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message), []json.RawMessage{r.ID})
+		return upstream.About(unknownTask(), []json.RawMessage{r.ID})
 	}
 	if r.Method == mcp.MethodCancelTask {
 		work.cancelTask("the client has cancelled it")
@@ -255,4 +262,154 @@ func (h *clientSession) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 		work.updateTask(answers)
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
+}
+
+// The tasks of the MCP server's own. To the server, all clients may be one, the bridge: which principal
+// has which task is noted when the server names it, and a task that is not noted for a client is unknown.
+// Without access control there is one principal, and nothing is noted.
+
+const (
+	// noteWithin is how long the answer that names a task waits until its note is stored, which takes
+	// milliseconds: less than an answer may take without the log.
+	noteWithin = 100 * time.Millisecond
+	// maxUnwritten is how many notes may be left to store later; an answer beyond waits.
+	maxUnwritten = 10_000
+)
+
+// noteTasks takes a response of the MCP server: it notes the task that was made, and returns the
+// response without the tasks of others that it lists. An answer does not get lost because its note
+// cannot be stored: until then the task is known to this bridge alone.
+func (h *clientSession) noteTasks(m rpc.Message, data []byte) ([]byte, error) {
+	if h.principal == "" || !bytes.Contains(m.Result, []byte("taskId")) {
+		return data, nil
+	}
+	var r struct {
+		Type string   `json:"resultType"`
+		ID   string   `json:"taskId"`
+		TTL  *float64 `json:"ttlMs"`
+		Task struct { // of 2025-11-25
+			ID  string   `json:"taskId"`
+			TTL *float64 `json:"ttl"`
+		} `json:"task"`
+	}
+	read := rpc.Unmarshal(m.Result, &r) == nil
+	switch {
+	case h.onDemand != nil:
+		if read && r.Type == "task" && r.ID != "" {
+			h.noteTask(r.ID, r.TTL)
+		}
+	case read && r.Task.ID != "":
+		h.noteTask(r.Task.ID, r.Task.TTL)
+	default:
+		return h.ownTasks(m, data)
+	}
+	return data, nil
+}
+
+// noteTask notes a task that the MCP server keeps for a number of milliseconds.
+func (h *clientSession) noteTask(id string, ms *float64) {
+	s, ttl := h.service, time.Duration(0)
+	if ms != nil {
+		ttl = time.Duration(min(*ms, 1e12)) * time.Millisecond
+	}
+	write, written := s.owners.Note(h.principal, id, ttl), make(chan struct{})
+	if !s.run(func() {
+		defer close(written)
+		err := retry(s.life, func() error {
+			err := write(s.life)
+			if err != nil {
+				s.log.Info("whose a task of the MCP server is cannot be stored yet", "session", h.name, "error", err)
+			}
+			return err
+		})
+		if err != nil {
+			s.log.Warn("whose a task of the MCP server is was not stored: its client cannot ask for it any more", "session", h.name)
+		}
+	}) {
+		return
+	}
+	within := time.After(noteWithin)
+	if s.owners.Unwritten() > maxUnwritten {
+		within = nil
+	}
+	select {
+	case <-written:
+	case <-within:
+	}
+}
+
+// ownTasks returns a response to tasks/list of 2025-11-25 without the tasks of other principals. Any
+// other response has no such tasks.
+func (h *clientSession) ownTasks(m rpc.Message, data []byte) ([]byte, error) {
+	var result translate.Object
+	var all, own []json.RawMessage
+	if lists := rpc.Unmarshal(m.Result, &result) == nil && rpc.Unmarshal(result["tasks"], &all) == nil; !lists {
+		return data, nil
+	}
+	for _, is := range all {
+		var task struct {
+			ID string `json:"taskId"`
+		}
+		owns := rpc.Unmarshal(is, &task) != nil || task.ID == ""
+		if !owns {
+			if err := retry(h.ctx, func() (err error) {
+				owns, err = h.service.owners.Owns(h.ctx, h.principal, task.ID)
+				return err
+			}); err != nil {
+				return nil, context.Cause(h.ctx)
+			}
+		}
+		if owns {
+			own = append(own, is)
+		}
+	}
+	if len(own) == len(all) {
+		return data, nil
+	}
+	result["tasks"] = mustMarshal(append([]json.RawMessage{}, own...))
+	return translate.Message(map[string]any{"id": m.ID, "result": result}), nil
+}
+
+// refuseTask returns how a request about a task of the MCP server's own is refused, as one about a task
+// that does not exist; nil when the task is the client's.
+func (h *clientSession) refuseTask(ctx context.Context, id string) *rpc.Answer {
+	if h.principal == "" {
+		return nil
+	}
+	owns, err := h.service.owners.Owns(ctx, h.principal, id)
+	a := unknownTask()
+	switch {
+	case err != nil:
+		a = upstream.Busy("whose the task is cannot be looked up now")
+	case owns:
+		return nil
+	}
+	return &a
+}
+
+// guardTasks looks at what a client of 2025-11-25 has posted in a session, and returns how it is
+// refused: for a task that is not its own.
+func (h *clientSession) guardTasks(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answer {
+	if h.principal == "" {
+		return nil
+	}
+	for i, data := range all {
+		all[i] = translate.Plain(data)
+		m, err := rpc.ParseMessage(all[i])
+		if err != nil || m.Method == nil || !strings.HasPrefix(*m.Method, "tasks/") || *m.Method == "tasks/list" {
+			continue
+		}
+		var id string
+		_ = json.Unmarshal(m.Param("taskId"), &id) // no task has an empty one
+		if refused := h.refuseTask(h.ctx, id); refused != nil {
+			if refused.Status == mcp.ErrTask.Status && !batch {
+				refused.Status = http.StatusOK // as the response of a server of this revision
+			}
+			return refused
+		}
+	}
+	if c.Data = all[0]; batch {
+		c.Data = mustMarshal(all)
+	}
+	return nil
 }

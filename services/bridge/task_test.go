@@ -465,6 +465,73 @@ func TestTask_ResultIsTooLarge(t *testing.T) {
 	}
 }
 
+// What the client is to be asked is more than an event may have: the task fails, and the call with it.
+func TestTask_QuestionIsTooLarge(t *testing.T) {
+	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, gone := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), make(chan struct{})
+			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+				if name == "modern" {
+					w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":%s}}}`, m.ID, large))
+					close(gone)
+					return
+				}
+				w.stream()
+				w.send("", `{"jsonrpc":"2.0","id":"q",`+large[1:])
+				<-r.Context().Done()
+				close(gone)
+			})
+			cfg := taskConfig(up.URL)
+			cfg.TaskTools, cfg.InputWait = []string{"x=always"}, time.Hour
+			s.start(t, cfg)
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.created(t, c)
+			if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") || is.TTL == nil || is.Requests != nil {
+				t.Errorf("the state is %+v", is)
+			}
+			<-gone
+			if name == "earlier" {
+				eventually(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+			}
+			s.wantState(t, c.Session, session.Closed)
+			if all := s.states(t, c.Session); len(all) != 2 {
+				t.Errorf("the states are %+v", all)
+			}
+		})
+	}
+}
+
+// While the state of one task cannot be stored, the bridge looks after its other calls.
+func TestTask_PatrolWithoutNATS(t *testing.T) {
+	for name, up := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			slow(up, release, outcome)
+			b := s.start(t, taskConfig(up.URL))
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.created(t, c)
+			before := b.metric(t, "publish_retries_total")
+			s.srv.Stop()
+			close(release)
+			eventually(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
+			looked := make(chan struct{})
+			go func() {
+				defer close(looked)
+				b.patrol(time.Now())
+			}()
+			select {
+			case <-looked:
+			case <-time.After(wait / 2):
+				t.Error("the patrol waits for the task")
+			}
+			s.srv.Start()
+			<-looked
+			s.becomes(t, c.Session, mcp.TaskCompleted)
+		})
+	}
+}
+
 // A bridge that takes the task of another over goes on where the server lets it, and says that it
 // has failed where not.
 func TestTask_TakenOver(t *testing.T) {

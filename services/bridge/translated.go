@@ -40,7 +40,8 @@ type translated struct {
 	// listener stores what the client listens to; nil for another request, and before that is known.
 	listener *listener
 	rule     taskRule
-	numbers  atomic.Uint64 // of requests of our own
+	numbers  atomic.Uint64   // of requests of our own
+	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	mu     sync.Mutex
 	first  *call         // whose request the server has; nil without one
@@ -134,13 +135,25 @@ func (t *translated) hand(ctx context.Context, c *call) {
 	}
 	t.taskSoon()
 	t.mu.Unlock()
-	data := translate.Request(t.request, c.stream)
+	data, refused := t.asTask(ctx, c.stream)
 	t.request.Params = nil // they may be large, and a held call waits for long
-	t.up.serve(ctx, c, t.client, data)
+	switch why := context.Cause(ctx); {
+	case data != nil:
+		t.up.serve(ctx, c, t.client, data)
+	case refused == nil:
+		c.answered(id)
+	case why != nil:
+		c.over(why)
+	default:
+		c.refuse(*refused)
+	}
 	if errors.Is(context.Cause(ctx), errEnded) && !t.hasResponse() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), upstream.DialTimeout)
 		defer cancel()
 		_ = t.up.send(within, t.client, upstream.Cancelled(id)) // it is over in any case
+		if t.inner != nil {
+			_ = t.ask(within, mcp.MethodCancelTask, translate.Object{"taskId": t.inner}) // likewise
+		}
 	}
 	t.linger(ctx)
 }
@@ -535,7 +548,12 @@ func (t *translated) askTask() {
 	if t.first != nil { // else it is about to be continued
 		t.first.pause()
 	}
-	t.made.ask(requests, ids)
+	if !t.made.ask(requests, ids) {
+		t.over, t.ended = true, true
+		t.turn(nil)
+		t.session.finish(errEnded)
+		return
+	}
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
@@ -584,30 +602,132 @@ func (t *translated) refreshTask(now time.Time) {
 	t.made.refresh(now)
 }
 
+// asTask returns the client's request as the server takes it: the request itself, or, for a tool of
+// 2025-11-25 whose calls have to be tasks, that for the result of the task, which is made first. It
+// returns nothing when the server has answered the request without a task.
+func (t *translated) asTask(ctx context.Context, id string) (data []byte, refused *rpc.Answer) {
+	if !t.needsTask(ctx) {
+		return translate.Request(t.request, id, nil), nil
+	}
+	own := t.ownID()
+	m, refused := t.exchange(ctx, own, translate.Request(t.request, own, translate.Object{"task": json.RawMessage("{}")}))
+	if refused != nil {
+		return nil, refused
+	}
+	var made struct {
+		Task struct {
+			ID json.RawMessage `json:"taskId"`
+		} `json:"task"`
+	}
+	if m.Error != nil || rpc.Unmarshal(m.Result, &made) != nil || made.Task.ID == nil {
+		t.takeResponse(m)
+		return nil, nil
+	}
+	t.inner = made.Task.ID
+	return translate.Message(map[string]any{"id": id, "method": "tasks/result", "params": translate.Object{"taskId": t.inner}}), nil
+}
+
+// needsTask reports whether the server runs the client's tool only as a task. It asks for the tools, unless
+// they are known.
+func (t *translated) needsTask(ctx context.Context) bool {
+	if t.request.Method != mcp.MethodCallTool || !t.server.HasTaskTools() {
+		return false
+	}
+	known := &t.session.service.taskSupport
+	if required, ok := known.of(t.request.Name); ok {
+		return required
+	}
+	tools, params := map[string]bool{}, translate.Object{}
+	for range maxPages {
+		id := t.ownID()
+		m, refused := t.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
+		if refused != nil {
+			break // the server says itself what is wrong with the call
+		}
+		next := translate.TaskTools(m.Result, tools)
+		if next == nil {
+			break
+		}
+		params["cursor"] = next
+	}
+	known.learn(tools)
+	return tools[t.request.Name]
+}
+
+// taskSupport is which tools of an MCP server of 2025-11-25 run only as tasks. It is safe for concurrent
+// use.
+type taskSupport struct {
+	mu       sync.Mutex
+	required map[string]bool
+	until    time.Time
+}
+
+func (s *taskSupport) of(tool string) (required, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().After(s.until) {
+		return false, false
+	}
+	required, ok = s.required[tool]
+	return required, ok
+}
+
+func (s *taskSupport) learn(tools map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.required, s.until = tools, time.Now().Add(eraFor)
+}
+
+func (t *translated) ownID() string { return "rejoin-" + strconv.FormatUint(t.numbers.Add(1), 10) }
+
 // ask makes a request of our own, and returns an error unless the server does it.
 func (t *translated) ask(ctx context.Context, method string, params any) error {
-	id := "rejoin-" + strconv.FormatUint(t.numbers.Add(1), 10)
-	c := newCall(t.session, "", []json.RawMessage{json.RawMessage(`"` + id + `"`)})
-	r := &ownAnswer{}
-	c.to = r
 	ctx, cancel := context.WithTimeout(ctx, t.session.service.cfg.OpenTimeout)
 	defer cancel()
-	t.up.serve(ctx, c, t.client, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
-	if !r.done {
+	id := t.ownID()
+	m, refused := t.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
+	if refused != nil || m.Result == nil {
 		return upstream.ErrUnanswered
 	}
 	return nil
 }
 
-// ownAnswer takes the response to a request of our own.
-type ownAnswer struct{ done bool }
+// exchange makes a request of our own, and returns the response, or how it is refused.
+func (t *translated) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
+	c := newCall(t.session, "", []json.RawMessage{mustMarshal(id)})
+	r := &ownAnswer{of: t}
+	c.to = r
+	t.up.serve(ctx, c, t.client, data)
+	if r.response.IsResponse() {
+		return r.response, nil
+	}
+	select {
+	case a := <-c.reply:
+		return r.response, &a
+	default:
+		a := upstream.Unreachable(upstream.ErrUnanswered)
+		return r.response, &a
+	}
+}
 
-func (r *ownAnswer) take(m rpc.Message, _ item) error {
-	r.done = r.done || m.IsResponse() && m.Result != nil
+// ownAnswer takes the response to a request of our own. What else comes is about the call.
+type ownAnswer struct {
+	of       *translated
+	response rpc.Message
+}
+
+func (r *ownAnswer) take(m rpc.Message, it item) error {
+	if !m.IsResponse() {
+		return r.of.take(m, it)
+	}
+	r.response = m
 	return nil
 }
 
-func (r *ownAnswer) put(item) error { return nil }
+func (r *ownAnswer) put(it item) (err error) {
+	r.response, err = rpc.ParseMessage(it.data)
+	return err
+}
 
 // listenFor gives the client the changes that it asked for, until it goes.
 func (t *translated) listenFor(ctx context.Context, c *call) {

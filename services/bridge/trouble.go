@@ -136,6 +136,11 @@ func unknownState() rpc.Answer {
 	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
 }
 
+// unknownTask refuses a request about a task that does not exist, or is somebody else's.
+func unknownTask() rpc.Answer {
+	return upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message)
+}
+
 // saysNothing reports whether a status says nothing of what the MCP server makes of a request: it is
 // in trouble, or does not let the bridge in.
 func saysNothing(status int) bool {

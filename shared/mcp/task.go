@@ -140,6 +140,9 @@ var ErrTask = invalid("the taskId is not known: there is no such task, or it has
 // TaskEnded is why a task failed whose session was ended before it had a last state.
 const TaskEnded = "The session of the task was closed."
 
+// TaskLost is why a task failed that no bridge has any more.
+const TaskLost = "The request was lost."
+
 // Failed returns the state of a task that will never have another one.
 func (t Task) Failed(why string) Task {
 	t.Status, t.Message, t.Requests = TaskFailed, why, nil

@@ -105,8 +105,8 @@ func Message(members map[string]any) []byte {
 }
 
 // Request returns a client's request as a server of an earlier revision takes it, with another ID
-// and progress token.
-func Request(r mcp.Request, id string) []byte {
+// and progress token. more are parameters to add.
+func Request(r mcp.Request, id string, more Object) []byte {
 	params, meta := maps.Clone(r.Params), Object{}
 	for name, value := range r.Meta {
 		if !strings.HasPrefix(name, mcp.MetaPrefix) {
@@ -116,6 +116,8 @@ func Request(r mcp.Request, id string) []byte {
 	delete(params, "_meta")
 	delete(params, "inputResponses")
 	delete(params, "requestState")
+	delete(params, "task") // a client of the new revision cannot ask for one
+	maps.Copy(params, more)
 	if meta["progressToken"] != nil {
 		meta["progressToken"] = quoted(id)
 	}
@@ -167,6 +169,7 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	if !ok {
 		return nil, ErrResult
 	}
+	delete(meta, relatedTask)
 	if s.Info != nil {
 		meta[mcp.MetaServerInfo] = s.Info
 	}
@@ -178,6 +181,42 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	}
 	return object(r), nil
 }
+
+// TaskTools adds to known whether the calls of the tools of a tools/list result have to be tasks of the
+// revision 2025-11-25, by the tools' names. It returns the cursor of the next page; nil for the last.
+func TaskTools(result json.RawMessage, known map[string]bool) (next json.RawMessage) {
+	var list struct {
+		Tools []struct {
+			Name      string `json:"name"`
+			Execution struct {
+				Support string `json:"taskSupport"`
+			} `json:"execution"`
+		} `json:"tools"`
+		Next json.RawMessage `json:"nextCursor"`
+	}
+	if rpc.Unmarshal(result, &list) != nil {
+		return nil
+	}
+	for _, tool := range list.Tools {
+		known[tool.Name] = tool.Execution.Support == "required"
+	}
+	return some(list.Next)
+}
+
+// HasTaskTools reports whether the server has tools whose calls may be tasks of the revision 2025-11-25.
+func (s Server) HasTaskTools() bool {
+	var tasks struct {
+		Requests struct {
+			Tools struct {
+				Call json.RawMessage `json:"call"`
+			} `json:"tools"`
+		} `json:"requests"`
+	}
+	return rpc.Unmarshal(s.Capabilities["tasks"], &tasks) == nil && some(tasks.Requests.Tools.Call) != nil
+}
+
+// relatedTask names in _meta the task of the revision 2025-11-25 that a message belongs to.
+const relatedTask = mcp.MetaPrefix + "related-task"
 
 // withoutExecution takes from tools what says how they run as tasks of the revision 2025-11-25.
 func withoutExecution(list json.RawMessage) json.RawMessage {
@@ -456,6 +495,28 @@ func WithoutTasks(data []byte, ours func(id string) bool) []byte {
 	m["params"] = object(params)
 	return object(m)
 }
+
+// Plain returns a message with nothing in it that two parsers may read in two ways: no member twice, in
+// no other case than the one that is looked at, and the same of its parameters.
+func Plain(data []byte) []byte {
+	m, ok := read(data)
+	if !ok {
+		return data
+	}
+	maps.DeleteFunc(m, func(name string, _ json.RawMessage) bool { return !slices.Contains(members, name) })
+	if params, ok := read(m["params"]); ok {
+		maps.DeleteFunc(params, func(name string, _ json.RawMessage) bool {
+			return name != taskID && strings.EqualFold(name, taskID)
+		})
+		m["params"] = object(params)
+	}
+	return object(m)
+}
+
+const taskID = "taskId"
+
+// members are those of JSON-RPC messages.
+var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 // ListenEnd returns the result of a request to listen.
 func ListenEnd(id json.RawMessage) json.RawMessage {

@@ -52,8 +52,8 @@ func TestInitialize_OfARequest(t *testing.T) {
 }
 
 func TestRequest_ForEarlierServer(t *testing.T) {
-	r := request(t, "tools/call", `"name":"x","arguments":{"n":12345678901234567890,"b":[ 1 ]},"inputResponses":{},"requestState":"s",`)
-	same(t, "the request", translate.Request(r, "id"),
+	r := request(t, "tools/call", `"name":"x","arguments":{"n":12345678901234567890,"b":[ 1 ]},"inputResponses":{},"requestState":"s","task":{},`)
+	same(t, "the request", translate.Request(r, "id", nil),
 		`{"id":"id","jsonrpc":"2.0","method":"tools/call","params":{"_meta":{"progressToken":"id","traceparent":"00"},"arguments":{"n":12345678901234567890,"b":[1]},"name":"x"}}`)
 }
 
@@ -61,6 +61,7 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 	for _, tt := range []struct{ method, result, want string }{
 		{"tools/call", `{"content":[]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"content":[],"resultType":"complete"}`},
 		{"tools/call", `{"_meta":{"a":1}}`, `{"_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
+		{"tools/call", `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/call", `{"_meta":null}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/list", `{}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","ttlMs":0}`},
 		{"tools/list", `{"tools":[{"name":"x","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"x"}],"ttlMs":0}`},

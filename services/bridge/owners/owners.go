@@ -1,0 +1,149 @@
+// Package owners notes to which principal the tasks belong that an MCP server makes itself: the
+// server may see one client, the bridge, and give any task to it.
+package owners
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/rpc"
+)
+
+// prefix begins the keys in the bucket of calls. No session's token has a "=" there.
+const prefix = "=task."
+
+const (
+	// longest is for how long a task is noted whose server keeps it for longer.
+	longest = 24 * time.Hour
+	// writeTimeout bounds a request to NATS.
+	writeTimeout = 2 * time.Second
+)
+
+// Notes are in the bucket of calls, where all bridges find them. They are safe for concurrent use.
+type Notes struct {
+	js       jetstream.JetStream
+	shortest time.Duration
+	now      func() time.Time
+
+	mu        sync.Mutex
+	unwritten map[string]int
+}
+
+// New returns the notes of a bridge, each of which is kept for shortest at least.
+func New(js jetstream.JetStream, shortest time.Duration) *Notes {
+	return &Notes{js: js, shortest: max(shortest, time.Second), now: time.Now, unwritten: map[string]int{}}
+}
+
+// Note notes that a task belongs to a principal, here at once; write tries to store that for the other
+// bridges. ttl is how long the server keeps the task; 0 for no limit. The note is kept for as long, at
+// least for the shortest time and at most for a day, and again when it is used in the second half.
+func (n *Notes) Note(principal, task string, ttl time.Duration) (write func(context.Context) error) {
+	if ttl <= 0 || ttl > longest {
+		ttl = longest
+	}
+	key, ttl := keyOf(principal, task), max(n.shortest, ttl)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unwritten[key]++
+	return func(ctx context.Context) error {
+		err := n.put(ctx, key, ttl)
+		if err == nil {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.unwritten[key]--; n.unwritten[key] == 0 {
+				delete(n.unwritten, key)
+			}
+		}
+		return err
+	}
+}
+
+// Unwritten returns how many notes only this bridge has.
+func (n *Notes) Unwritten() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.unwritten)
+}
+
+// Owns reports whether a task is noted for a principal. The error is that of NATS.
+func (n *Notes) Owns(ctx context.Context, principal, task string) (bool, error) {
+	key := keyOf(principal, task)
+	n.mu.Lock()
+	unwritten := n.unwritten[key] > 0
+	n.mu.Unlock()
+	if unwritten {
+		return true, nil
+	}
+	seconds, written, err := n.get(ctx, key)
+	if err != nil || seconds == 0 {
+		return false, err
+	}
+	if ttl := time.Duration(seconds) * time.Second; n.now().Sub(written) > ttl/2 {
+		_ = n.put(ctx, key, ttl) // again the next time
+	}
+	return true, nil
+}
+
+func keyOf(principal, task string) string {
+	b, err := json.Marshal([]string{principal, task})
+	if err != nil {
+		panic(err) // texts always can be written
+	}
+	sum := sha256.Sum256(b)
+	return prefix + hex.EncodeToString(sum[:])
+}
+
+func subject(key string) string { return "$KV." + rpc.CallsBucket + "." + key }
+
+// put writes a note, whose value is the seconds for which it is kept.
+func (n *Notes) put(ctx context.Context, key string, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	msg := nats.NewMsg(subject(key))
+	msg.Data = strconv.AppendInt(nil, int64(ttl/time.Second), 10)
+	_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))
+	return err
+}
+
+// get reads a note; 0 seconds for none. It asks the leader of the bucket, since a client may use its
+// task as soon as it has the ID, and the key-value client asks any server (ADR-31 of NATS).
+func (n *Notes) get(ctx context.Context, key string) (seconds int64, written time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	request, err := json.Marshal(map[string]string{"last_by_subj": subject(key)})
+	if err != nil {
+		return 0, written, err
+	}
+	msg, err := n.js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET.KV_"+rpc.CallsBucket, request)
+	if err != nil {
+		return 0, written, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Data string    `json:"data"`
+			Time time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err = json.Unmarshal(msg.Data, &answer)
+	switch {
+	case err != nil:
+		return 0, written, err
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return 0, written, nil
+	case answer.Error != nil:
+		return 0, written, answer.Error
+	}
+	value, _ := base64.StdEncoding.DecodeString(answer.Message.Data)
+	seconds, _ = strconv.ParseInt(string(value), 10, 64) // the marker of one that has expired has none
+	return seconds, answer.Message.Time, nil
+}

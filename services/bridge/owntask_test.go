@@ -1,0 +1,311 @@
+package bridge
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// withTasks is a server of the revision without sessions that has tasks of its own, and knows nobody.
+func withTasks(t testing.TB) *server {
+	t.Helper()
+	up := newModern(t)
+	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"task","taskId":%s,"status":"working","ttlMs":60000}}`, m.ID, m.Param("name")))
+	})
+	for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
+		up.handle(method, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","served":%s}}`, m.ID, m.Param("taskId")))
+		})
+	}
+	return listens(up)
+}
+
+// owned is a request of a principal.
+func owned(t testing.TB, owner, method, params string) rpc.Call {
+	t.Helper()
+	c := statelessCall(t, "1", method, params, tasks)
+	c.Owner = owner
+	return c
+}
+
+// A server's own task is known to the principal that made it, at any bridge, and after a restart.
+func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
+	first := s.start(t, testConfig(up.URL))
+	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); !strings.Contains(string(a.Data), `"taskId":"42"`) {
+		t.Fatalf("the call is answered %d %s", a.Status, a.Data)
+	}
+	other := testConfig(up.URL)
+	other.BridgeName = "other"
+	s.start(t, other)
+	first.stop() // all requests go to the other one
+	for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
+		unknown := s.do(t, owned(t, "bob", method, `"taskId":"unknown"`))
+		for name, params := range map[string]string{"another's": `"taskId":"42"`, "twice": `"taskId":"42","taskId":"mine"`, "other case": `"TaskId":"42","taskId":"mine"`} {
+			a := s.do(t, owned(t, "bob", method, params))
+			if a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), "-32602") || !bytes.Equal(a.Data, unknown.Data) {
+				t.Errorf("%s of a task that is %s is answered %d %s, and of an unknown one %d %s", method, name, a.Status, a.Data, unknown.Status, unknown.Data)
+			}
+		}
+		if n := up.posted(method); n != 0 {
+			t.Errorf("the server received %s %d times", method, n)
+		}
+		if a := s.do(t, owned(t, "alice", method, `"taskId":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"served":"42"`) {
+			t.Errorf("%s of the client's own task is answered %d %s", method, a.Status, a.Data)
+		}
+	}
+	s.do(t, owned(t, "bob", mcp.MethodCallTool, `"name":"mine"`))
+	for _, params := range []string{`"TaskId":"42","taskId":"mine"`, `"taskId":"42","taskId":"mine"`} {
+		s.do(t, owned(t, "bob", mcp.MethodGetTask, params))
+		if n := up.posted(`"42","taskId"`); n != 0 {
+			t.Errorf("the server received %s", up.seen[len(up.seen)-1])
+		}
+	}
+	l := owned(t, "bob", mcp.MethodListen, `"notifications":{"taskIds":["42","mine"]}`)
+	if a := s.do(t, l); a.Status != http.StatusAccepted {
+		t.Fatalf("the listener is answered %d %s", a.Status, a.Data)
+	}
+	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], `"taskIds":["mine"]`) {
+		t.Errorf("the listener is acknowledged with %s", all[0])
+	}
+}
+
+// Without access control there is one principal, whose tasks are not noted.
+func TestOwnTask_WithoutAccessControl(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
+	s.start(t, testConfig(up.URL))
+	s.do(t, owned(t, "", mcp.MethodCallTool, `"name":"42"`))
+	for _, id := range []string{"42", "from before"} {
+		if a := s.do(t, owned(t, "", mcp.MethodGetTask, fmt.Sprintf(`"taskId":%q`, id))); !strings.Contains(string(a.Data), `"served"`) {
+			t.Errorf("the request is answered %d %s", a.Status, a.Data)
+		}
+	}
+	if keys, err := s.records(t).kv.ListKeys(patient(t)); err != nil {
+		t.Error(err)
+	} else {
+		for key := range keys.Keys() {
+			if strings.HasPrefix(key, "=task") {
+				t.Errorf("there is the key %s", key)
+			}
+		}
+	}
+}
+
+// In sessions, too, a task belongs to the principal: of 2025-11-25, whose lists have it as well.
+func TestOwnTask_InSessions(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":%s,"status":"working","ttl":null}}}`, m.ID, m.Param("name")))
+	})
+	up.handle("tasks/list", func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"nextCursor":"2","tasks":[{"taskId":"a"},{"taskId":"b"},{"taskId":"c"}]}}`, m.ID))
+	})
+	methods := []string{"tasks/get", "tasks/result", "tasks/cancel"}
+	for _, method := range methods {
+		up.handle(method, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"served":%s}}`, m.ID, m.Param("taskId")))
+		})
+	}
+	first := s.start(t, testConfig(up.URL))
+	sessions := map[string]string{}
+	for _, owner := range []string{"alice", "bob", ""} {
+		sessions[owner], _ = s.openAs(t, owner, "192.0.2.1")
+	}
+	n := 0
+	send := func(owner, method, params string) string {
+		t.Helper()
+		n++
+		id := fmt.Sprint(n)
+		stream := newStream(t, id)
+		a := s.post(t, sessions[owner], stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s}}`, id, method, params))
+		if a.Status == http.StatusAccepted {
+			return strings.Join(s.finished(t, sessions[owner], stream), "")
+		}
+		if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":`+id+`,`) {
+			t.Errorf("%s is answered %d %s", method, a.Status, a.Data)
+		}
+		return string(a.Data)
+	}
+	for owner, task := range map[string]string{"alice": "a", "bob": "b"} {
+		if got := send(owner, mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, task)); !strings.Contains(got, fmt.Sprintf(`"taskId":%q`, task)) {
+			t.Errorf("the call is answered %s", got)
+		}
+	}
+	first.stop()
+	s.start(t, testConfig(up.URL))
+	for _, method := range methods {
+		if got := send("alice", method, `"taskId":"a"`); !strings.Contains(got, `"served":"a"`) {
+			t.Errorf("%s of the client's own task is answered %s", method, got)
+		}
+		before := up.posted(method)
+		for _, params := range []string{`"taskId":"b"`, `"taskId":"none"`, `"taskId":5`, ``} {
+			if got := send("alice", method, params); !strings.Contains(got, "-32602") {
+				t.Errorf("%s with %s is answered %s", method, params, got)
+			}
+		}
+		for _, body := range []string{
+			fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":"ping","Method":%q,"params":{"taskId":"b"}}`, method),
+			fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"method":"ping","params":{"taskId":"b"}}`, method),
+		} {
+			s.post(t, sessions["alice"], newStream(t, `"x"`), body)
+		}
+		s.post(t, sessions["alice"], "", fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"taskId":"b"}}`, method))
+		s.post(t, sessions["alice"], newStream(t, "1"), fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":%q,"params":{"taskId":"b"}}]`, method))
+		if after := up.posted(method); after != before {
+			t.Errorf("the server received %s", up.seen[len(up.seen)-1])
+		}
+	}
+	for owner, want := range map[string]string{"alice": `"tasks":[{"taskId":"a"}]`, "bob": `"tasks":[{"taskId":"b"}]`, "": `"tasks":[{"taskId":"a"},{"taskId":"b"},{"taskId":"c"}]`} {
+		if got := send(owner, "tasks/list", ""); !strings.Contains(got, want) || !strings.Contains(got, `"nextCursor":"2"`) {
+			t.Errorf("%q is told %s", owner, got)
+		}
+	}
+}
+
+// The answer that names a task does not wait for longer than a moment until it is stored whose the task
+// is, and the bridge that gave it knows.
+func TestOwnTask_NoteCannotBeStored(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
+	in := s.start(t, testConfig(up.URL))
+	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
+	r := s.records(t)
+	if err := r.js.DeleteKeyValue(patient(t), rpc.CallsBucket); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"taskId":"42"`) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	if a := s.do(t, owned(t, "alice", mcp.MethodGetTask, `"taskId":"42"`)); !strings.Contains(string(a.Data), `"served":"42"`) {
+		t.Errorf("its client is answered %d %s", a.Status, a.Data)
+	}
+	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusServiceUnavailable {
+		t.Errorf("another client is answered %d %s", a.Status, a.Data)
+	}
+	s.records(t) // makes the bucket
+	eventually(t, "the note is stored", func() bool { return in.owners.Unwritten() == 0 })
+	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusBadRequest {
+		t.Errorf("another client is answered %d %s", a.Status, a.Data)
+	}
+}
+
+// taskTool is a server of 2025-11-25 whose tool runs only as a task, and asks meanwhile. It is as one
+// of the TypeScript SDK 1.32.
+func taskTool(t testing.TB, release chan struct{}) *server {
+	t.Helper()
+	up := newEarlier(t)
+	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.Header().Set("Mcp-Session-Id", "up")
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"s","version":"1"}}}`)
+	})
+	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Param("cursor") == nil {
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}],"nextCursor":"2"}}`, m.ID))
+			return
+		}
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","execution":{"taskSupport":"required"}},{"name":"optional","execution":{"taskSupport":"optional"}},{"name":"broken","execution":{"taskSupport":"required"}},{"name":"down","execution":{"taskSupport":"required"}}]}}`, m.ID))
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		name := string(m.Param("name"))
+		switch {
+		case name == `"broken"`:
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"broken"}}`, m.ID))
+		case name == `"down"`:
+			w.WriteHeader(http.StatusForbidden)
+		case (name == `"x"`) != (m.Param("task") != nil):
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"isError":true,"content":[{"type":"text","text":"no task augmentation"}]}}`, m.ID))
+		case name != `"x"`:
+			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+		default:
+			w.stream()
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Param("_meta", "progressToken")))
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":"inner","status":"working","ttl":null}}}`, m.ID))
+		}
+	})
+	up.handle("tasks/result", func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{}}`)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+			return
+		}
+		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
+	})
+	up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
+	return up
+}
+
+// A tool of 2025-11-25 that runs only as a task serves clients of 2026-07-28, which cannot ask for one.
+func TestRequiredTask(t *testing.T) {
+	for name, meta := range map[string]string{"without tasks": asks, "with tasks": tasks} {
+		t.Run(name, func(t *testing.T) {
+			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+			up := taskTool(t, release)
+			cfg := testConfig(up.URL)
+			if meta == tasks {
+				cfg.TaskTools = []string{"x=always"}
+			}
+			s.start(t, cfg)
+			for _, tool := range []string{"plain", "optional"} {
+				if _, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, tool), meta)); !strings.Contains(string(a.Data), "done") {
+					t.Errorf("%s is answered %d %s", tool, a.Status, a.Data)
+				}
+			}
+			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"message":"broken"`) {
+				t.Errorf("a call that becomes no task is answered %d %s", a.Status, a.Data)
+			}
+			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)); a.Status != http.StatusForbidden {
+				t.Errorf("a call that the server refuses is answered %d %s", a.Status, a.Data)
+			}
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
+			if meta == tasks {
+				s.created(t, c)
+				s.becomes(t, c.Session, mcp.TaskInputRequired)
+				s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{"action":"accept"}}`)
+				close(release)
+				if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
+					t.Errorf("the state is %+v", is)
+				}
+			} else {
+				asked, a := s.ask(t, c)
+				if len(asked.Result.InputRequests) != 1 {
+					t.Fatalf("the call is answered %d %s", a.Status, a.Data)
+				}
+				close(release)
+				if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), "done") {
+					t.Errorf("the call is answered %d %s", a.Status, a.Data)
+				}
+				if all, _ := s.read(t, c.Session, c.Stream); !strings.Contains(all[0], `"progressToken":"mine"`) {
+					t.Errorf("the client is told %s", all)
+				}
+			}
+			if n := up.posted(`"tools/list"`); n != 2 {
+				t.Errorf("the tools were listed %d times", n)
+			}
+		})
+	}
+}
+
+// When the call ends with its client, so does the server's task.
+func TestRequiredTask_Cancelled(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, make(chan struct{}))
+	cfg := testConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	s.becomes(t, c.Session, mcp.TaskInputRequired)
+	s.acknowledged(t, c, mcp.MethodCancelTask, "")
+	s.becomes(t, c.Session, mcp.TaskCancelled)
+	eventually(t, "the server's task is cancelled", func() bool { return up.posted(`"tasks/cancel"`) == 1 && up.posted(`"inner"`) == 2 })
+}
