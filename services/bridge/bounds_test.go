@@ -125,3 +125,20 @@ func TestListen_ToMuch(t *testing.T) {
 		t.Errorf("%d messages are sent to NATS", n)
 	}
 }
+
+// The edge has compared the first of each header field, so the server gets no other.
+func TestStateless_FieldTwice(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	headers := make(chan http.Header, 1)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		headers <- r.Header
+		w.json(response(m.ID))
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+	c.Header[mcp.HeaderName] = []string{"x", "y"}
+	s.do(t, c)
+	if got := (<-headers).Values(mcp.HeaderName); len(got) != 1 || got[0] != "x" {
+		t.Errorf("the server gets %q", got)
+	}
+}
