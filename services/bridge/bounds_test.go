@@ -90,7 +90,7 @@ func TestModernServer_LongInstructions(t *testing.T) {
 }
 
 // A client that listens to more than there may be costs no more than that.
-func TestListen_ToMuch(t *testing.T) {
+func TestListen_TooMuch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	in := s.start(t, taskConfig(up.URL))
 	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
