@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,17 +49,20 @@ type watched struct {
 // three times meanwhile.
 const goneAfter = 30 * time.Second
 
-// maxWatched is how many tasks a request may listen to; the acknowledgement leaves the others out.
+// maxWatched is how many tasks a request may listen to, of those that it names; the acknowledgement
+// leaves the others out.
 const maxWatched = 64
 
 // newListener reads a request to listen.
 func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request) *listener {
 	l := &listener{call: c, id: r.ID, owner: h.onDemand.call.Owner}
+	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)
-		if !ours || len(l.tasks) == maxWatched || slices.ContainsFunc(l.tasks, func(w watched) bool { return w.id == id }) {
+		if !ours || len(asked) == maxWatched || asked[id] {
 			continue
 		}
+		asked[id] = true
 		rec, err := h.service.backend.Sessions.Get(ctx, name)
 		if err != nil || rec.Owner != l.owner {
 			continue

@@ -61,7 +61,7 @@ func (s *Service) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (co
 	}
 	return connected{
 		up: u, version: u.client.Version, response: u.discovered.Initialized(m.ID, u.client),
-		modern: &modernSession{u.client, u.discovered},
+		modern: &modernSession{u.client, translate.Discovered{Capabilities: u.discovered.Capabilities}}, // the registry keeps it for each session
 	}, nil
 }
 

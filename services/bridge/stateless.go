@@ -339,7 +339,7 @@ func (d *onDemand) connected(to connected, r mcp.Request, server json.RawMessage
 	defer d.mu.Unlock()
 	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = to.id, to.version
 	of := d.meta.MCP.Call
-	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, server, asks
+	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, translate.BriefInfo(server), asks
 	d.at.Store(&callAt{to.id, to.version, *of})
 }
 

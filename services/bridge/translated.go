@@ -301,7 +301,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions {
+	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
 		t.session.run(func() {
 			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
 		})
@@ -741,8 +741,9 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 	case <-ctx.Done():
 	}
 	filter = filter.Of(t.server)
-	subscribed := filter.URIs[:0]
-	for _, uri := range filter.URIs {
+	uris := slices.Compact(slices.Sorted(slices.Values(filter.URIs)))
+	subscribed := []string{}
+	for _, uri := range uris[:min(len(uris), maxSubscriptions)] {
 		if err := t.ask(ctx, "resources/subscribe", map[string]string{"uri": uri}); err == nil {
 			subscribed = append(subscribed, uri)
 		}

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -218,7 +219,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
 	rec, err := s.sessionOf(c, name, who.grants)
 	ended := errors.Is(err, errNoSession)
 	if ended && rec.Session == "" {
-		return sendBriefly(c, appendErrors(nil, form.call, "The request has ended without a response."))
+		return sendBriefly(c, appendErrors(nil, form.call, noResponse))
 	}
 	if err != nil && !ended {
 		return err
@@ -229,10 +230,34 @@ func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
 	case err != nil:
 		return err
 	case over:
-		return c.SendStatus(http.StatusNoContent)
+		return s.modernOver(c, req.at, form.call)
 	}
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
 	return form.handOver(c)
+}
+
+// modernOver answers a client that has all of a call's stream: with 204 if that ends with the
+// response, else with an error, as who was there at the end has got it. The call was cancelled then:
+// the client has been away for too long, or another one of the same principal has made the same call.
+func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
+	sequence, err := s.log.Last(ctx, last)
+	var e eventlog.Entry
+	if err == nil {
+		e, err = s.log.At(ctx, last.Partition, sequence)
+	}
+	switch {
+	case err == nil && isResponse(e.Data):
+		return c.SendStatus(http.StatusNoContent)
+	case err == nil, errors.Is(err, eventlog.ErrNotFound):
+		return sendBriefly(c, appendErrors(nil, ids, noResponse))
+	case cursor.Transient(err):
+		return web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
+	default:
+		return err
+	}
 }

@@ -368,8 +368,15 @@ func TestModern_NoRequest(t *testing.T) {
 		"error":                   {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
 		"batch":                   {"[" + statelessTool + "]", http.StatusBadRequest},
 		"no JSON":                 {`{"jsonrpc":`, http.StatusBadRequest},
+		"no UTF-8":                {strings.Replace(statelessTool, `"x"`, "\"\xff\"", 1), http.StatusBadRequest},
+		"ID is null":              {strings.Replace(statelessTool, `"id":7`, `"id":null`, 1), http.StatusBadRequest},
+		"nothing":                 {"", http.StatusBadRequest},
+		"empty batch":             {"[]", http.StatusBadRequest},
 	} {
 		a := u.read(u.post(tt.body))
+		if strings.Contains(a.body, "-32022") { // the client would begin a session
+			t.Errorf("%s: the revision is refused: %s", name, a.body)
+		}
 		if a.StatusCode != tt.status || (a.body == "") != (tt.status == http.StatusAccepted) {
 			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
 		}
@@ -569,6 +576,33 @@ func TestModern_InsufficientToken(t *testing.T) {
 	if n := len(b.sent(rpc.Request)); n != 0 {
 		t.Errorf("a bridge was asked %d times", n)
 	}
+}
+
+// A call that was cancelled while its client was away ends in an error for a client that comes back:
+// 204 would let it wait for its time-out.
+func TestModern_ResumeAfterCancel(t *testing.T) {
+	b, u := newModern(t, resumable)
+	calls := b.accepts()
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	first := c.primed()
+	b.say(call.Session, call.Stream, false, progress(1))
+	second := c.says(progress(1))
+	c.close()
+	if err := b.f.Backend.Log.EndStream(t.Context(), call.Session, call.Life, call.Stream); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", second))
+		if a.StatusCode != http.StatusOK || !strings.Contains(a.body, `"id":7,"error"`) || strings.Contains(a.body, `"progress"`) {
+			t.Errorf("behind the last message: %d %q", a.StatusCode, a.body)
+		}
+	}
+	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))
+	again.primed()
+	again.says(progress(1))
+	again.fails("7")
+	again.over()
 }
 
 func TestModern_ResumeAfterStoredResponse(t *testing.T) {

@@ -110,7 +110,8 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 		return p, nil, err
 	}
 	p, err = parsePosted(body)
-	if p.modern = answered && err == nil && who.modern(p, body); !p.modern {
+	p.modern = answered && err == nil && who.modern(p, body)
+	if known := answered && who.asked == mcp.Modern; !p.modern && !known { // else err says what is wrong, or the batch is refused
 		if unsupported := who.unsupported(p.only()); unsupported != nil {
 			return p, nil, unsupported
 		}

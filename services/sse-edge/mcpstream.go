@@ -196,6 +196,8 @@ func (m *mcpForm) handCallOver() []byte {
 	return append(sse.AppendData(nil, response(m.call[0], result)), '\n')
 }
 
+const noResponse = "The request has ended without a response."
+
 // Closing returns an error for each request of a call that ends without a response. A
 // gap that is not certain is none: the log may say more to a client that comes again.
 //
@@ -205,7 +207,7 @@ func (m *mcpForm) Closing(s cursor.Step) []byte {
 	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {
 		return nil
 	}
-	why := "The request has ended without a response."
+	why := noResponse
 	switch {
 	case m.lost:
 		why = "The MCP server cannot be reached."

@@ -54,6 +54,11 @@ func TestParse_Invalid(t *testing.T) {
 		"capabilities as list":   {`{"roots":{}}`, `["roots"]`, -32602},
 		"client info as text":    {`{"name":"x","version":"1"}`, `"x"`, -32602},
 		"a log level of no text": {`"info"`, `1`, -32602},
+		"a log level too long":   {`"info"`, `"` + strings.Repeat("x", 33) + `"`, -32602},
+		"a token as object":      {`"t"}`, `{"t":1}}`, -32602},
+		"a token as list":        {`"t"}`, `[1]}`, -32602},
+		"a token as truth":       {`"t"}`, `true}`, -32602},
+		"a token too long":       {`"t"}`, `"` + strings.Repeat("x", 1<<10) + `"}`, -32602},
 		"no name":                {`"name":"caf\u00e9",`, ``, -32602},
 		"_meta as list":          {`"_meta":{`, `"_meta":[],"x":{`, -32602},
 	} {
@@ -63,6 +68,15 @@ func TestParse_Invalid(t *testing.T) {
 		}
 		if tt.code == -32602 && string(r.ID) != "7" {
 			t.Errorf("%s: the ID is %s", name, r.ID)
+		}
+	}
+}
+
+func TestParse_ProgressToken(t *testing.T) {
+	for _, token := range []string{`"t"`, `-1.5e3`, `0`, `null`, `"` + strings.Repeat("x", 1000) + `"`} {
+		r, err := mcp.Parse([]byte(strings.Replace(whole, `"t"}`, token+`}`, 1)))
+		if err != nil || string(r.Meta["progressToken"]) != token {
+			t.Errorf("%s is read as %s, %v", token, r.Meta["progressToken"], err)
 		}
 	}
 }

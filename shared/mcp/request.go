@@ -167,12 +167,36 @@ func Parse(body []byte) (r Request, err error) {
 	if level := r.Meta[MetaLogLevel]; level != nil && !text(level, &r.LogLevel) {
 		return r, invalid(MetaLogLevel + " is not a string.")
 	}
+	if len(r.LogLevel) > maxLogLevel {
+		return r, invalid(MetaLogLevel + " is not a level.")
+	}
+	if !isToken(r.Meta["progressToken"]) {
+		return r, invalid("progressToken must be a string or a number of at most 1 KiB.")
+	}
 	if param := NameOf(r.Method); param != "" {
 		if r.named = text(r.Params[param], &r.Name); !r.named {
 			return r, invalid(param + " is missing.")
 		}
 	}
 	return r, nil
+}
+
+// What is kept of a call as long as it runs is bounded. No level is as long.
+const (
+	maxLogLevel = 32
+	maxToken    = 1 << 10
+)
+
+// isToken reports whether a value can be a progress token. Null is taken for none, as SDKs write it.
+func isToken(value json.RawMessage) bool {
+	switch {
+	case len(value) == 0, string(value) == "null":
+		return true
+	case len(value) > maxToken:
+		return false
+	default:
+		return value[0] == '"' || value[0] == '-' || '0' <= value[0] && value[0] <= '9'
+	}
 }
 
 // text reads a JSON string.

@@ -64,6 +64,29 @@ func ParseServer(result json.RawMessage) (s Server, err error) {
 	return Server{r.ProtocolVersion, some(r.ServerInfo), r.Capabilities, some(r.Instructions)}, nil
 }
 
+// maxInfo bounds what is kept of a server's information with each call.
+const maxInfo = 1 << 10
+
+// BriefInfo returns what a server says it is, and only its name and version if that is long: the
+// icons may be in it.
+func BriefInfo(info json.RawMessage) json.RawMessage {
+	if len(info) <= maxInfo {
+		return info
+	}
+	all, _ := read(info)
+	brief := Object{}
+	for _, name := range []string{"name", "version"} {
+		var value string
+		if json.Unmarshal(all[name], &value) == nil && len(value) <= maxInfo {
+			brief[name] = all[name]
+		}
+	}
+	if len(brief) < 2 {
+		return nil
+	}
+	return object(brief)
+}
+
 // Can reports whether the server declared a capability, or a member of it that is true.
 func (s Server) Can(capability, member string) bool {
 	value, ok := s.Capabilities[capability]
@@ -318,6 +341,13 @@ func (q Question) Whole() Question {
 		q.Params = json.RawMessage("{}")
 	}
 	return q
+}
+
+// Fits reports whether the question can be part of a result, or of a task's state, where it stands
+// deeper than in the server's request: JSON is read down to 10,000 levels.
+func (q Question) Fits() bool {
+	params := q.Whole().Params
+	return json.Valid(slices.Concat([]byte(`{"result":{"inputRequests":{"":{"params":`), params, []byte(`}}}}`)))
 }
 
 // What a server may ask.

@@ -86,11 +86,14 @@ func (e *Endpoint) Chosen(client http.Header) http.Header {
 }
 
 // Repeat adds the fields of a client's header that repeat what the body of a request without a
-// session says: the edge has compared them, but for those of a tool's arguments, which the server
-// knows.
+// session says: the edge has compared the first of each, but for those of a tool's arguments, which
+// the server knows.
 func Repeat(h, client http.Header) {
 	for name, values := range client {
-		if name == HeaderVersion || name == mcp.HeaderMethod || name == mcp.HeaderName || strings.HasPrefix(name, mcp.ParamPrefix) {
+		switch {
+		case name == HeaderVersion, name == mcp.HeaderMethod, name == mcp.HeaderName:
+			h[name] = values[:min(len(values), 1)]
+		case strings.HasPrefix(name, mcp.ParamPrefix):
 			h[name] = values
 		}
 	}

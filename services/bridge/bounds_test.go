@@ -1,0 +1,144 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// A question that is nested so deep that no result could hold it is not asked, and ends no bridge.
+func TestTranslated_QuestionIsTooDeep(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s.start(t, testConfig(up.URL))
+	refused := make(chan rpc.Message, 1)
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.ID != nil { // else it is the question whether the server is there
+			refused <- m
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"a":`+strings.Repeat("[", 9998)+strings.Repeat("]", 9998)+`}}`)
+		select {
+		case m := <-refused:
+			if m.Error == nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	if r, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); r.Result.ResultType != "complete" {
+		t.Errorf("the call is answered %s", a.Data)
+	}
+}
+
+// What the log keeps with each call is bounded: it is in the memory of every service.
+func TestStateless_LongServerInfo(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s.start(t, testConfig(up.URL))
+	icon := strings.Repeat("x", 50_000)
+	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.Header().Set("Mcp-Session-Id", uuid.NewString())
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1","icons":[{"src":"data:` + icon + `"}]}}}`)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	if a := s.do(t, c); a.Status != http.StatusAccepted {
+		t.Fatalf("the call is answered %d %s", a.Status, a.Data)
+	}
+	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[1], icon) {
+		t.Error("the client does not get what the server says it is")
+	}
+	rec, err := s.b.Sessions.Learn(patient(t), c.Session)
+	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"serverInfo":{"name":"s","version":"1"}`) {
+		t.Errorf("the log keeps %d bytes with the call: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
+	}
+}
+
+func TestModernServer_LongInstructions(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	text := strings.Repeat("x", 50_000)
+	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"` + text + `"}}`)
+	})
+	name := uuid.NewString()
+	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
+		t.Errorf("initialize is answered %d %.500s", a.Status, a.Data)
+	}
+	rec, err := s.b.Sessions.Learn(patient(t), name)
+	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"listChanged":true`) {
+		t.Errorf("the log keeps %d bytes with the session: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
+	}
+}
+
+// A client that listens to more than there may be costs no more than that.
+func TestListen_TooMuch(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	in := s.start(t, taskConfig(up.URL))
+	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.Header().Set("Mcp-Session-Id", uuid.NewString())
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}}`)
+	})
+	uris, ids := make([]string, 3*maxSubscriptions), make([]string, 10*maxWatched)
+	for i := range uris {
+		uris[i] = fmt.Sprintf("x:%d", i/2)
+	}
+	for i := range ids {
+		ids[i] = mcp.TaskID(uuid.NewString())
+	}
+	before := in.b.Conn.Stats().OutMsgs
+	c := statelessCall(t, "1", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":%s,"taskIds":%s}`, mustMarshal(uris), mustMarshal(ids)), tasks)
+	if a := s.do(t, c); a.Status != http.StatusAccepted {
+		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
+	}
+	var f translate.Filter
+	eventually(t, "it is acknowledged", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		if len(all) == 0 {
+			return false
+		}
+		m, _ := rpc.ParseMessage([]byte(all[0]))
+		return json.Unmarshal(m.Param("notifications"), &f) == nil
+	})
+	if n := up.posted("resources/subscribe"); n != maxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
+		t.Errorf("%d subscriptions are made, of which %d are acknowledged", n, len(f.URIs))
+	}
+	if n := in.b.Conn.Stats().OutMsgs - before; n > 3*maxWatched {
+		t.Errorf("%d messages are sent to NATS", n)
+	}
+}
+
+// The edge has compared the first of each header field, so the server gets no other.
+func TestStateless_FieldTwice(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	headers := make(chan http.Header, 1)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		headers <- r.Header
+		w.json(response(m.ID))
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+	c.Header[mcp.HeaderName] = []string{"x", "y"}
+	s.do(t, c)
+	if got := (<-headers).Values(mcp.HeaderName); len(got) != 1 || got[0] != "x" {
+		t.Errorf("the server gets %q", got)
+	}
+}
