@@ -74,37 +74,24 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 		}
 		second.acts(t)
 	}
-	var swept error
-	times, slowest := 0, [3]time.Duration{} // of the looks, and how long a sweep, a round and a look took
-	timed := func(n int, do func()) {
-		begun := time.Now()
-		do()
-		slowest[n] = max(slowest[n], time.Since(begun))
-	}
 	until := func(settled func(*running) error) {
 		t.Helper()
-		still := func() (err error) {
-			timed(2, func() { err = settled(second) })
-			if times++; err != nil {
-				return fmt.Errorf("%w; the first one acts: %t, and its last sweep: %v; the second one acts: %t; looks: %d, the slowest sweep, round and look: %s",
-					err, first != nil && first.lease.Held(), swept, second.lease.Held(), times, slowest)
+		var swept error
+		eventually(t, func() error {
+			if network.broken() {
+				takeOver()
+			}
+			if first != nil { // it does nothing by itself, also about what is half done when it looks settled
+				swept = first.sweeper.sweepNow(time.Second).err
+				if term := first.lease.Acting(); term != nil {
+					first.registrar.round(term.Ctx)
+				}
+			}
+			if err := settled(second); err != nil {
+				return fmt.Errorf("%w; the first one acts: %t, and its last sweep: %v; the second one acts: %t", err, first != nil && first.lease.Held(), swept, second.lease.Held())
 			}
 			return nil
-		}
-		eventually(t, func() error {
-			if first == nil || network.broken() {
-				return nil
-			}
-			timed(0, func() { swept = first.sweeper.sweepNow(time.Second).err })
-			if term := first.lease.Acting(); term != nil {
-				timed(1, func() { first.registrar.round(term.Ctx) })
-			}
-			return still()
 		})
-		if network.broken() {
-			takeOver()
-		}
-		eventually(t, still)
 	}
 	until(all.trimmed(t))
 	second.wantTrimmed(t, "quiet", "a", 0, "")
