@@ -142,3 +142,33 @@ func TestStateless_FieldTwice(t *testing.T) {
 		t.Errorf("the server gets %q", got)
 	}
 }
+
+// Calls without sessions take half of what sessions may, and no principal takes that half alone.
+func TestAttackCallsOfOnePrincipal(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	cfg := testConfig(up.URL)
+	cfg.Sessions.MaxSessions = 32
+	s.start(t, cfg)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	callOf := func(owner string) rpc.Answer {
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		c.Owner = owner
+		return s.do(t, c)
+	}
+	inLog := 0
+	for range 20 {
+		if callOf("mallory").Status == http.StatusAccepted {
+			inLog++
+		}
+	}
+	if inLog != 12 { // three quarters of the half
+		t.Errorf("%d calls of one principal are in the log", inLog)
+	}
+	if a := callOf("alice"); a.Status != http.StatusAccepted {
+		t.Errorf("another one's call is not in the log: %d %s", a.Status, a.Data)
+	}
+}

@@ -68,6 +68,9 @@ type Service struct {
 	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
 
 	limits *session.Limits
+	// callLimits are those of calls without sessions: a closed one counts until its name is free
+	// again, and clients with sessions need room, too.
+	callLimits *session.Limits
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge

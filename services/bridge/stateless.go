@@ -83,12 +83,10 @@ func (s *Service) modernRemote() *remote {
 	return &remote{service: s, endpoint: s.endpoint, modern: true}
 }
 
-// pass hands the request over as it is.
+// pass hands the request over as it is, but for what its server may read in another way than the edge.
 func (u *stateless) pass(ctx context.Context, c *call, client http.Header, data []byte) {
 	r := u.service().modernRemote()
-	if u.session.principal != "" && u.service().hasOwnTasks() {
-		data = translate.Plain(data)
-	}
+	data = translate.Plain(data)
 	if u.kept != nil {
 		u.service().metrics.cached.WithLabelValues(cacheMiss).Inc()
 		data = u.kept.Data
@@ -282,7 +280,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
 	}
 	content := r.Content()
-	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, content}))}
+	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, r.ClientInfo, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
@@ -429,13 +427,9 @@ func (h *clientSession) open(d *onDemand) error {
 	}
 	rec := newRecord(d.call, data)
 	rec.Life = h.life
-	leave, err := s.limits.Enter(rec)
-	if err == nil && s.limits.Share() > callsShare {
-		leave()
-		err = errShare
-	}
+	leave, err := s.callLimits.Enter(rec)
 	if err != nil {
-		s.troubles.Note(s.life, "calls", "calls are not in the log, and are lost with their connections: there are too many sessions (--max-sessions)", slog.Any("error", err))
+		s.troubles.Note(s.life, "calls", "calls are not in the log, and are lost with their connections: they begin while less than half of --max-sessions and --max-metadata-bytes is taken", slog.Any("error", err))
 		return errors.Join(errLimit, err)
 	}
 	defer leave()
@@ -448,13 +442,6 @@ func (h *clientSession) open(d *onDemand) error {
 
 // callKept is how long the log keeps a call that is over.
 const callKept = 5 * time.Minute
-
-// callsShare is how much of the sessions that there may be calls without sessions may take: a closed
-// session counts until its name is free again, and clients with sessions need room, too.
-const callsShare = 0.5
-
-// errShare is why the session of a call may not be opened before there are as many as there may be.
-var errShare = errors.New("calls take no more than half of the sessions")
 
 // errLimit is joined to why a session may not be opened.
 var errLimit = errors.New("too many sessions")

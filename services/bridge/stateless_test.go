@@ -251,6 +251,14 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			again := c
 			again.Session, again.Life, again.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			again.Data = []byte(strings.Replace(string(c.Data), `"id":1`, `"id":2`, 1))
+			other := again
+			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
+			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
+			s.do(t, other)
+			if in.orphans.mu.Lock(); len(in.orphans.all) != 1 {
+				t.Error("another client has ended the call")
+			}
+			in.orphans.mu.Unlock()
 			s.do(t, again)
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})

@@ -88,7 +88,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 				}
 			}
 			if err := settled(second); err != nil {
-				return fmt.Errorf("%w; the first one acts: %t, and its last sweep: %v; the second one acts: %t", err, first != nil && first.lease.Held(), swept, second.lease.Held())
+				return fmt.Errorf("%w; the first one acts: %t, the second one: %t", errors.Join(err, swept), first != nil && first.lease.Held(), second.lease.Held())
 			}
 			return nil
 		})

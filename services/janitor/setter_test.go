@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/ledger"
 	"rejoin/services/janitor/lease"
+	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"

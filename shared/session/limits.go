@@ -20,6 +20,17 @@ type LimitsConfig struct {
 	MaxMetadataBytes int64 `default:"16777216" help:"Maximum total size of the metadata and members of all sessions, in bytes, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
+// Half returns the limits with half of what there may be, at least one of it.
+func (c LimitsConfig) Half() LimitsConfig {
+	half := func(n int64) int64 {
+		if n < 2 {
+			return n
+		}
+		return n / 2
+	}
+	return LimitsConfig{half(c.MaxSessions), half(c.MaxMetadataBytes)}
+}
+
 // Validate returns an error that names the first flag whose value makes no sense.
 func (c LimitsConfig) Validate() error {
 	switch {

@@ -120,21 +120,11 @@ func TestSessionLimits_SessionIsNotOpened(t *testing.T) {
 	}
 }
 
-func TestSessionLimits_Share(t *testing.T) {
-	there := &index{}
-	l := NewLimits(LimitsConfig{10, 100}, there.usage)
-	there.put(recordOf("alice", 20))
-	if l.Share() != 0.2 {
-		t.Errorf("%v of the metadata are taken", l.Share())
-	}
-	for range 3 {
-		there.put(recordOf("", 0))
-	}
-	if l.Share() != 0.4 {
-		t.Errorf("%v of the sessions are taken", l.Share())
-	}
-	if full := NewLimits(LimitsConfig{-1, 0}, there.usage).Share(); full != 0 {
-		t.Errorf("%v without limits", full)
+func TestSessionLimits_Half(t *testing.T) {
+	for whole, half := range map[LimitsConfig]LimitsConfig{{30000, 16777217}: {15000, 8388608}, {1, 0}: {1, 0}, {-1, 2}: {-1, 1}} {
+		if got := whole.Half(); got != half {
+			t.Errorf("half of %+v is %+v", whole, got)
+		}
 	}
 }
 
@@ -173,5 +163,23 @@ func TestSessionLimits_ManyAtOnce(t *testing.T) {
 		}
 		there.put(rec)
 		leave()
+	}
+}
+
+func TestSessionLimits_Share(t *testing.T) {
+	there := &index{}
+	l := NewLimits(LimitsConfig{10, 100}, there.usage)
+	there.put(recordOf("alice", 20))
+	if l.Share() != 0.2 {
+		t.Errorf("%v of the metadata are taken", l.Share())
+	}
+	for range 3 {
+		there.put(recordOf("", 0))
+	}
+	if l.Share() != 0.4 {
+		t.Errorf("%v of the sessions are taken", l.Share())
+	}
+	if full := NewLimits(LimitsConfig{-1, 0}, there.usage).Share(); full != 0 {
+		t.Errorf("%v without limits", full)
 	}
 }
