@@ -45,7 +45,7 @@ func (s *Service) taskPost(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Req
 	switch {
 	case r.Method == mcp.MethodGetTask:
 		if !is.Status.Over() && s.hasLost(rec.Session) {
-			is = is.Failed("The request was lost.")
+			is = is.Failed(mcp.TaskLost)
 		}
 		return direct(c, response(r.ID, is.GetResult()))
 	case is.Status.Over():
