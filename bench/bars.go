@@ -41,6 +41,8 @@ func bars() []bar {
 		{[]string{"ledger"}, "heap_vs_bound", false, 1},
 		{[]string{"mcp-calls"}, "added_p50_ms", false, 3},
 		{[]string{"mcp-calls"}, "calls_vs_alone", true, 0.4},
+		{[]string{"mcp-modern"}, "added_p50_ms", false, 1.5},
+		{[]string{"mcp-modern"}, "earlier_added_p50_ms", false, 1.5},
 		{[]string{"mcp-sessions"}, "sessions", true, 1000},
 		{[]string{"mcp-sessions"}, "lost", false, 0},
 		{[]string{"mcp-sessions"}, "twice", false, 0},

@@ -16,6 +16,7 @@ const (
 	mcpTime    = 5 * time.Second
 	mcpOnly    = "alone_"
 	mcpThrough = ""
+	mcpEarlier = "earlier_" // before a server of 2025-11-25
 )
 
 // mcpCalls measures a tool call that returns at once: through edge, log and bridge, all in
@@ -35,7 +36,15 @@ func mcpCalls(ctx context.Context, p *programs) (figures, error) {
 	}
 	defer s.stop()
 	urls := map[string]string{mcpOnly: server.url, mcpThrough: s.edge + "/mcp"}
-	took, err := mcpLatencies(ctx, urls)
+	h := mcpHTTP()
+	defer h.CloseIdleConnections()
+	clients := map[string]*mcpClient{}
+	for prefix, url := range urls {
+		if clients[prefix], err = openMCP(ctx, h, url); err != nil {
+			return f, fmt.Errorf("%scalls: %w", prefix, err)
+		}
+	}
+	took, err := mcpLatencies(ctx, clients)
 	if err != nil {
 		return f, err
 	}
@@ -54,17 +63,49 @@ func mcpCalls(ctx context.Context, p *programs) (figures, error) {
 	return f, nil
 }
 
-// mcpLatencies calls each server in turn, so that what the machine does otherwise hits both.
-func mcpLatencies(ctx context.Context, urls map[string]string) (map[string][]time.Duration, error) {
+// mcpModern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
+// that revision and before one of 2025-11-25, beside a call at each of these servers alone.
+func mcpModern(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	server, err := startMCPServer(ctx)
+	if err != nil {
+		return f, err
+	}
+	defer server.close()
 	h := mcpHTTP()
 	defer h.CloseIdleConnections()
-	clients, took := map[string]*mcpClient{}, map[string][]time.Duration{}
-	for prefix, url := range urls {
-		var err error
-		if clients[prefix], err = openMCP(ctx, h, url); err != nil {
-			return nil, fmt.Errorf("%scalls: %w", prefix, err)
-		}
+	clients := map[string]*mcpClient{mcpOnly: modernMCP(h, server.url+modernPath)}
+	if clients[mcpEarlier+mcpOnly], err = openMCP(ctx, h, server.url); err != nil {
+		return f, err
 	}
+	modern, err := start(ctx, p, "", "--upstream", server.url+modernPath)
+	if err != nil {
+		return f, err
+	}
+	defer modern.stop()
+	earlier, err := start(ctx, p, "", "--upstream", server.url)
+	if err != nil {
+		return f, err
+	}
+	defer earlier.stop()
+	clients[mcpThrough], clients[mcpEarlier] = modernMCP(h, modern.edge+"/mcp"), modernMCP(h, earlier.edge+"/mcp")
+	took, err := mcpLatencies(ctx, clients)
+	if err != nil {
+		return f, err
+	}
+	for _, prefix := range []string{mcpThrough, mcpEarlier} {
+		f.addLatencies(prefix+mcpOnly, took[prefix+mcpOnly])
+		f.addLatencies(prefix, took[prefix])
+		f.add(prefix+"added_p50_ms", f.values[prefix+"p50_ms"]-f.values[prefix+mcpOnly+"p50_ms"])
+	}
+	return f, nil
+}
+
+// mcpLatencies has each client call in turn, so that what the machine does otherwise hits all.
+func mcpLatencies(ctx context.Context, clients map[string]*mcpClient) (map[string][]time.Duration, error) {
+	took := map[string][]time.Duration{}
 	for n := range mcpWarmUp + mcpInTurn {
 		for prefix, c := range clients {
 			begun := time.Now()

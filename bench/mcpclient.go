@@ -21,7 +21,8 @@ type mcpClient struct {
 	urls    []string // of MCP endpoints; the first is asked until it fails
 	http    *http.Client
 	session string
-	calls   int // so far
+	modern  bool // it speaks 2026-07-28, which has no sessions
+	calls   int  // so far
 }
 
 // mcpRetry is after what time a client comes back.
@@ -50,10 +51,21 @@ func openMCP(ctx context.Context, c *http.Client, urls ...string) (*mcpClient, e
 	return m, resp.Body.Close()
 }
 
+const modernRevision = "2026-07-28"
+
+// modernMCP returns a client of 2026-07-28.
+func modernMCP(c *http.Client, urls ...string) *mcpClient {
+	return &mcpClient{urls: urls, http: c, modern: true}
+}
+
 // call calls a tool and returns when its result is there; progress gets its steps.
 func (m *mcpClient) call(ctx context.Context, tool, args string, progress func(step int)) error {
 	m.calls++
-	resp, err := m.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":1}}}`, m.calls, tool, args))
+	meta := `"progressToken":1`
+	if m.modern {
+		meta += `,"io.modelcontextprotocol/protocolVersion":"` + modernRevision + `","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
+	}
+	resp, err := m.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, m.calls, tool, args, meta), "Mcp-Method", "tools/call", "Mcp-Name", tool)
 	if err != nil {
 		return err
 	}
@@ -152,10 +164,14 @@ func (m *mcpClient) resume(ctx context.Context, last string) (*http.Response, er
 	}
 }
 
-func (m *mcpClient) post(ctx context.Context, body string) (*http.Response, error) {
+// post posts a message. What comes after it are header fields of a client of 2026-07-28.
+func (m *mcpClient) post(ctx context.Context, body string, header ...string) (*http.Response, error) {
 	req, err := m.request(ctx, http.MethodPost, body)
 	if err != nil {
 		return nil, err
+	}
+	for i := 0; m.modern && i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := m.http.Do(req)
 	if err != nil {
@@ -176,6 +192,9 @@ func (m *mcpClient) request(ctx context.Context, method, body string) (*http.Req
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
+	if m.modern {
+		req.Header.Set("Mcp-Protocol-Version", modernRevision)
+	}
 	if m.session != "" {
 		req.Header.Set("Mcp-Session-Id", m.session)
 		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
