@@ -131,8 +131,13 @@ func (f *folder) natsKey() (public string, err error) {
 	return public, nil
 }
 
-// close gives the folder back.
-func (f *folder) close() { _ = f.lock.Close() }
+// close gives the folder back. It unlocks the file before it closes it: a process that is being
+// started at this moment has a copy of the descriptor until it runs its program, and with it
+// the lock.
+func (f *folder) close() {
+	_ = syscall.Flock(int(f.lock.Fd()), syscall.LOCK_UN)
+	_ = f.lock.Close()
+}
 
 // checkVersion reports whether a folder is empty, or of this program's version.
 func checkVersion(path string) error {

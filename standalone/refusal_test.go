@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -212,4 +213,27 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 		t.Errorf("the event is gone: %s", body)
 	}
 	r.stop()
+}
+
+// A process that is being started has a copy of every descriptor until it runs its program.
+func TestFolder_FreeWhileAProcessStarts(t *testing.T) {
+	data := t.TempDir()
+	f, err := openFolder(data, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openFolder(data, 0); !errors.Is(err, ErrInUse) {
+		t.Fatalf("the folder is open twice: %v", err)
+	}
+	held, err := syscall.Dup(int(f.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(held)
+	f.close()
+	again, err := openFolder(data, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.close()
 }
