@@ -326,7 +326,7 @@ func (d *deployment) standsAttacks(t *testing.T) {
 	post := "POST " + streamPath("attacked", "other") + "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
 	attack("ingest", "8081", 20, fmt.Sprintf(post, "?results=each", "application/x-ndjson", 1_200_000),
 		func() io.Reader { return strings.NewReader(strings.Repeat("x\n", 600_000)) })
-	attack("ingest", "8081", 8, fmt.Sprintf(post, "", jsonType, 4<<20-1),
+	attack("ingest", "8081", 8, fmt.Sprintf(post, "", "application/vnd.rejoin.messages+json", 4<<20-1),
 		func() io.Reader { return strings.NewReader("[" + strings.Repeat("0,", 2<<20-2) + "0]") })
 	session := `{"metadata":{"x":"` + strings.Repeat("x", 16<<10-8) + `"}}`
 	for range 4 {

@@ -41,14 +41,14 @@ func speakSecrets(t *testing.T, p *proc) {
 	all := append(broken(), good)
 	path := p.api() + streamPath("s", "t")
 	for _, body := range all {
-		for _, media := range []string{jsonType, "application/x-ndjson"} {
+		for _, media := range []string{jsonType, "application/x-ndjson", "application/vnd.rejoin.messages+json", "application/vnd.rejoin.envelopes+json", "application/vnd.rejoin.envelopes+ndjson"} {
 			for _, query := range []string{"", "?results=each"} {
 				_, _ = try(http.MethodPost, path+query, body, "Content-Type", media) // one that is too large is cut off
 			}
 		}
 		_, _ = try(http.MethodPost, p.api()+"/v1/sessions", `{"session":"m","metadata":`+body+`}`, "Content-Type", jsonType)
 	}
-	do(t, http.MethodPost, path, "["+good+","+good+"]", "Content-Type", jsonType)
+	do(t, http.MethodPost, path, "["+good+","+good+"]", "Content-Type", "application/vnd.rejoin.messages+json")
 
 	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
 	if err != nil {

@@ -324,7 +324,7 @@ func TestDocument_ClientSnippetsAfterReload(t *testing.T) {
 		for range 2 { // the second time as after a reload
 			b.do(chromedp.Navigate(p.api() + "/"))
 			script[bool](b, snippet)
-			b.until("logged.length == 1 && logged[0][1].params.n == 1 && localStorage.getItem('my place') == logged[0][0]")
+			b.until("logged.length == 1 && logged[0][1].n == 1 && localStorage.getItem('my place') == logged[0][0]")
 		}
 		p.close("/v1/sessions/demo/streams/page")
 		b.until("logged.length == 2 && logged[1][0] == 'the end' && logged[1][1].reason == 'closed'")

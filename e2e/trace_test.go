@@ -133,7 +133,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	})
 	t.Run("a batch", func(t *testing.T) {
 		parent, id, publisher := parentOf(4, "01")
-		do(t, http.MethodPost, s.ingest+path, "["+numbered(4)+","+numbered(5)+"]", "Content-Type", jsonType, "traceparent", parent)
+		do(t, http.MethodPost, s.ingest+path, "["+numbered(4)+","+numbered(5)+"]", "Content-Type", "application/vnd.rejoin.messages+json", "traceparent", parent)
 		listener.numbers(4, 5)
 		request := c.one(t, id, "rejoin-ingest", "POST", publisher)
 		waittest.Until(t, "each message is delivered", func() bool {

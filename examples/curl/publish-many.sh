@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Publishes a file of any length, a JSON-RPC message on each line, in one request.
+# Publishes a file of any length, a JSON message on each line, in one request.
 #
 #   ./publish-many.sh demo main messages.ndjson [key]
 #

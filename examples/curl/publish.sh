@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Publishes the lines of standard input, each a JSON-RPC message, one after the other, and
+# Publishes the lines of standard input, each one JSON message, one after the other, and
 # prints what Rejoin says of them. It stops at the first one that is not stored for sure.
 #
-#   echo '{"jsonrpc":"2.0","method":"count"}' | ./publish.sh demo main [key]
+#   echo '{"order":17}' | ./publish.sh demo main [key]
 #
 # REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The idempotency key of a
 # line is the key and the line's number: run it again with the same key, within two minutes,

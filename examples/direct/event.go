@@ -12,7 +12,7 @@ import (
 
 // event is what is published. Who publishes straight to JetStream checks it before:
 // session and stream are 1 to 128 visible ASCII characters, but not ".", ".." or, for a
-// session, "*"; data is one JSON-RPC 2.0 message in UTF-8.
+// session, "*"; data is one JSON value in UTF-8.
 type event struct {
 	session, stream string
 	kind            string // SSE event type; empty: message

@@ -2,7 +2,7 @@
 // ingest and without a line of Rejoin's code: each line of standard input becomes an
 // event. See docs/publishing.md.
 //
-//	echo '{"jsonrpc":"2.0","method":"count"}' | go run rejoin/examples/direct -session demo -stream main
+//	echo '{"order":17}' | go run rejoin/examples/direct -session demo -stream main
 package main
 
 import (

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Publishes the lines of standard input, each a JSON-RPC message, through ingest on NATS, and
+# Publishes the lines of standard input, each one JSON message, through ingest on NATS, and
 # prints what it says of them. It stops at the first one that is not stored for sure.
 #
-#   echo '{"jsonrpc":"2.0","method":"count"}' | ./publish.sh demo main [key]
+#   echo '{"order":17}' | ./publish.sh demo main [key]
 #
 # It needs the NATS command line; NATS_URL and NATS_CREDS, or a context of it, say where the
 # server is. In session and stream, each character besides letters, digits, "-" and "_" has

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Publishes the lines of standard input, each a JSON-RPC message.
+"""Publishes the lines of standard input, each one JSON message.
 
-    echo '{"jsonrpc":"2.0","method":"count"}' | python3 publish.py demo main
+    echo '{"order":17}' | python3 publish.py demo main
 
 REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
 """

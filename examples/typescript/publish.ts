@@ -1,7 +1,7 @@
-// Publishes the lines of standard input, each a JSON-RPC message. Node 22.18 or newer runs
+// Publishes the lines of standard input, each one JSON message. Node 22.18 or newer runs
 // it as it is (22.6 with --experimental-strip-types).
 //
-//   echo '{"jsonrpc":"2.0","method":"count"}' | node publish.ts demo main [--many]
+//   echo '{"order":17}' | node publish.ts demo main [--many]
 //
 // REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
 import { randomUUID } from 'node:crypto'

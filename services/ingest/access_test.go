@@ -207,13 +207,13 @@ func TestBatch_Owner(t *testing.T) {
 		t.Fatal(err)
 	}
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
-	two := "[" + string(ping("1")) + "," + string(ping("2")) + "]"
+	two := []byte("[" + string(ping("1")) + "," + string(ping("2")) + "]")
 	for _, query := range []string{"", "?results=each"} {
 		for _, name := range []string{"s", "nothing"} {
-			in.as(t, bob, http.MethodPost, "/v1/sessions/"+name+"/streams/t/events"+query, two).expect(t, http.StatusNotFound, "not_found")
+			in.send(t, http.MethodPost, "/v1/sessions/"+name+"/streams/t/events"+query, two, "Content-Type", asMessages, "Authorization", "Bearer "+bob).expect(t, http.StatusNotFound, "not_found")
 		}
 	}
-	if a := in.as(t, alice, http.MethodPost, "/v1/sessions/s/streams/t/events", two); a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":2`) {
+	if a := in.send(t, http.MethodPost, "/v1/sessions/s/streams/t/events", two, "Content-Type", asMessages, "Authorization", "Bearer "+alice); a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":2`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	if n := len(s.events(t)); n != 2 {

@@ -29,7 +29,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range arrays {
-		if err := attacker.PublishRequest("mcp.ingest.greedy.t", inbox, array); err != nil {
+		if err := attacker.PublishMsg(&nats.Msg{Subject: "mcp.ingest.greedy.t", Reply: inbox, Header: nats.Header{"Content-Type": {asMessages}}, Data: array}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,13 +4,17 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"rejoin/services/ingest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // Everything that is wrong gets a problem document with a stable code, leaves no
@@ -68,20 +72,13 @@ func TestPublish_BadInput(t *testing.T) {
 		"two":                      event(good+good, 400, "invalid_json"),
 		"not UTF-8":                event("{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}", 400, "invalid_json"),
 		"byte order mark":          event("\ufeff"+good, 400, "invalid_json"),
-		"a string":                 event(`"ping"`, 400, "invalid_message"),
-		"null":                     event(`null`, 400, "invalid_message"),
-		"an empty array":           event(` [ ]`, 400, "invalid_body"),
-		"a broken array":           event(`[`+good+`,]`, 400, "invalid_json"),
+		"an empty array":           {"POST", events, asMessages, ` [ ]`, nil, 400, "invalid_body"},
+		"too many in an array":     {"POST", events, asMessages, "[" + strings.Repeat("0,", 50_000) + "0]", nil, 413, "body_too_large"},
+		"no array":                 {"POST", events, asMessages, good, nil, 400, "invalid_body"},
+		"a broken array":           {"POST", events, asMessages, `[` + good + `,]`, nil, 400, "invalid_json"},
+		"broken, one message":      event(`[`+good+`,]`, 400, "invalid_json"),
 		"an array not UTF-8":       event("[\"\xff\"]", 400, "invalid_json"),
 		"results of another kind":  {"POST", events + "?results=all", asJSON, good, nil, 400, "invalid_parameter"},
-		"no jsonrpc":               event(`{"method":"m"}`, 400, "invalid_message"),
-		"jsonrpc 1":                event(`{"jsonrpc":"1.0","method":"m"}`, 400, "invalid_message"),
-		"no method":                event(`{"jsonrpc":"2.0","id":1}`, 400, "invalid_message"),
-		"id is null":               event(`{"jsonrpc":"2.0","id":null,"method":"m"}`, 400, "invalid_message"),
-		"id is an object":          event(`{"jsonrpc":"2.0","id":{},"method":"m"}`, 400, "invalid_message"),
-		"params is a string":       event(`{"jsonrpc":"2.0","method":"m","params":""}`, 400, "invalid_message"),
-		"result and error":         event(`{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}`, 400, "invalid_message"),
-		"two ids":                  event(`{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`, 400, "invalid_message"),
 		"empty key":                event(good, 400, "invalid_header", "Idempotency-Key", ""),
 		"long key":                 event(good, 400, "invalid_header", "Idempotency-Key", strings.Repeat("k", 257)),
 		"key not ASCII":            event(good, 400, "invalid_header", "Idempotency-Key", "k\u00e9"),
@@ -139,6 +136,7 @@ func TestPublish_BadInput(t *testing.T) {
 		"session: metadata list":   session(`{"metadata":[]}`, 400, "invalid_body"),
 		"session: metadata string": session(`{"metadata":"{}"}`, 400, "invalid_body"),
 		"session: retention":       session(`{"metadata":{"retention":{"maxEvents":"5"}}}`, 400, "invalid_body"),
+		"session: messages":        session(`{"metadata":{"messages":"xml"}}`, 400, "invalid_body"),
 		"session: retention typo":  session(`{"metadata":{"retention":{"max_events":5}}}`, 400, "invalid_body"),
 		"session: a bridge's":      session(`{"metadata":{"a":1,"Mcp":{"bridge":"b","upstream":"x"}}}`, 400, "invalid_body"),
 		"session: not UTF-8":       session("{\"metadata\":{\"a\":\"\xff\"}}", 400, "invalid_json"),
@@ -187,4 +185,44 @@ func TestPublish_BadInput(t *testing.T) {
 	for _, kind := range []string{asJSON, "application/json; charset=utf-8", "Application/JSON;charset=\"UTF-8\"; x=y"} {
 		in.send(t, http.MethodPost, events, ping("1"), "Content-Type", kind).stored(t, false)
 	}
+}
+
+// Where messages must be JSON-RPC 2.0, nothing else is stored: by the flag, in a session that asks for
+// it, and in one of an MCP server. Elsewhere any JSON value is a message.
+func TestPublish_OnlyJSONRPC(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	everywhere := testConfig()
+	everywhere.Messages = ingest.MessagesJSONRPC
+	strict, in := s.start(t, everywhere), s.start(t, testConfig())
+	if a := in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"asks","metadata":{"messages":"jsonrpc"}}`), "Content-Type", asJSON); a.status != http.StatusCreated {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if _, err := s.b.Sessions.Create(patient(t), session.New("bridged", "", json.RawMessage(`{"mcp":{"bridge":"b"}}`), time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]string{
+		"a string":           `"ping"`,
+		"null":               `null`,
+		"no jsonrpc":         `{"method":"m"}`,
+		"jsonrpc 1":          `{"jsonrpc":"1.0","method":"m"}`,
+		"no method":          `{"jsonrpc":"2.0","id":1}`,
+		"id is null":         `{"jsonrpc":"2.0","id":null,"method":"m"}`,
+		"id is an object":    `{"jsonrpc":"2.0","id":{},"method":"m"}`,
+		"params is a string": `{"jsonrpc":"2.0","method":"m","params":""}`,
+		"result and error":   `{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}`,
+		"two ids":            `{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`,
+		"an array":           "[" + string(ping("1")) + "]",
+	} {
+		strict.post(t, "new", "t", []byte(body)).expect(t, http.StatusBadRequest, "invalid_message")
+		for _, asked := range []string{"asks", "bridged"} {
+			in.post(t, asked, "t", []byte(body)).expect(t, http.StatusBadRequest, "invalid_message")
+		}
+		if a := in.post(t, "any", "t", []byte(body)); a.status != http.StatusCreated {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	for _, asked := range []string{"asks", "bridged"} {
+		in.post(t, asked, "t", ping("1")).stored(t, false)
+	}
+	strict.post(t, "new", "t", ping("1")).stored(t, false)
 }

@@ -18,7 +18,12 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-const asNDJSON = "application/x-ndjson"
+const (
+	asNDJSON        = "application/x-ndjson"
+	asMessages      = "application/vnd.rejoin.messages+json"
+	asEnvelopes     = "application/vnd.rejoin.envelopes+json"
+	asEnvelopeLines = "application/vnd.rejoin.envelopes+ndjson"
+)
 
 // batchAnswer is a summary.
 type batchAnswer struct {
@@ -65,7 +70,7 @@ func TestBatch_Order(t *testing.T) {
 	for name, tt := range map[string]struct{ kind, body string }{
 		"NDJSON":                       {asNDJSON, strings.Join(lines, "\n") + "\n"},
 		"NDJSON, last line has no end": {"application/jsonl; charset=utf-8", strings.Join(lines, "\r\n\n \n")},
-		"array":                        {asJSON, "[ " + strings.Join(lines, "\n, ") + "\n]"},
+		"array":                        {asMessages, "[ " + strings.Join(lines, "\n, ") + "\n]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{Partitions: 1})
@@ -87,17 +92,18 @@ func TestBatch_Order(t *testing.T) {
 
 func TestBatch_OneBadMessage(t *testing.T) {
 	lines := []string{
-		string(ping("0")),
-		`{"jsonrpc":"2.0"`,
+		`{"message":` + string(ping("0")) + `}`,
+		`{"message":"2.0"`,
 		`{"type":"tick","key":"a","message":` + string(ping("2")) + `}`,
-		string(ping(strings.Repeat("x", 1000))),
+		`{"message":` + string(ping(strings.Repeat("x", 1000))) + `}`,
 		strings.Repeat("y", 100_000),
 		`{"message":` + string(ping("5")) + `,"other":1}`,
 		`{"message":` + string(ping("6")) + `,"key":""}`,
 		`{"message":` + string(ping("7")) + `,"type":"gap"}`,
-		`{"message":{"jsonrpc":"1.0"}}`,
+		`{"jsonrpc":"2.0","method":"m"}`,
 		"\"\xff\"",
-		`{"jsonrpc":"2.0","method":"m","params":{"message":1}}`,
+		`{"message":{"message":1,"key":2}}`,
+		`[1]`,
 	}
 	want := []batchError{
 		{Index: 1, Code: "invalid_json"},
@@ -106,14 +112,15 @@ func TestBatch_OneBadMessage(t *testing.T) {
 		{Index: 5, Code: "invalid_body"},
 		{Index: 6, Code: "invalid_body"},
 		{Index: 7, Code: "reserved_type"},
-		{Index: 8, Code: "invalid_message"},
+		{Index: 8, Code: "invalid_body"},
 		{Index: 9, Code: "invalid_json"},
+		{Index: 11, Code: "invalid_body"},
 	}
-	stored := []string{"message " + lines[0], "tick " + string(ping("2")), "message " + lines[10]}
+	stored := []string{"message " + string(ping("0")), "tick " + string(ping("2")), `message {"message":1,"key":2}`}
 
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
 	in := s.start(t, testConfig())
-	got := in.postBatch(t, asNDJSON, batchPath, strings.Join(lines, "\n"))
+	got := in.postBatch(t, asEnvelopeLines, batchPath, strings.Join(lines, "\n"))
 	for i := range got.Errors {
 		got.Errors[i].Detail = ""
 	}
@@ -138,7 +145,7 @@ func TestBatch_Repeated(t *testing.T) {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
 	// A key of a line is the key of a request with that message alone.
-	in.postBatch(t, asJSON, batchPath, `[{"key":"l","message":`+string(ping("4"))+`}]`, "Idempotency-Key", "k").expectDuplicates(t, 0)
+	in.postBatch(t, asEnvelopes, batchPath, `[{"key":"l","message":`+string(ping("4"))+`}]`, "Idempotency-Key", "k").expectDuplicates(t, 0)
 	in.post(t, "s", "t", ping("4"), "Idempotency-Key", "l").stored(t, true)
 	// It is bound to its stream.
 	in.postBatch(t, asNDJSON, "/v1/sessions/s/streams/u/events", three, "Idempotency-Key", "k").expectDuplicates(t, 0)
@@ -160,8 +167,8 @@ func TestBatch_TooManyRefused(t *testing.T) {
 	in := s.start(t, testConfig())
 	const most = 1000
 	for kind, body := range map[string]string{
-		asJSON:   "[" + strings.Repeat("0,", 5*most) + "0]",
-		asNDJSON: strings.Repeat("0\n", 5*most),
+		asEnvelopes: "[" + strings.Repeat("0,", 5*most) + "0]",
+		asNDJSON:    strings.Repeat("x\n", 5*most),
 	} {
 		got := in.postBatch(t, kind, batchPath, body)
 		if got.Refused != most+1 || len(got.Errors) != most || got.Stopped == nil || got.Stopped.Index != most+1 || got.Stopped.Code != "invalid_body" {

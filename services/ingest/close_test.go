@@ -79,10 +79,10 @@ func TestClose_OfStreamLeavesSessionOpen(t *testing.T) {
 // ways are the ways to publish: each returns the status and the code of the problem.
 var ways = map[string]func(t *testing.T, s *system, in *instance, session, stream string) (status int, code string){
 	"one message": overHTTP("", asJSON, string(ping("2"))),
-	"array":       overHTTP("", asJSON, "["+string(ping("2"))+","+string(ping("3"))+"]"),
+	"array":       overHTTP("", asMessages, "["+string(ping("2"))+","+string(ping("3"))+"]"),
 	"NDJSON":      overHTTP("", asNDJSON, string(ping("2"))+"\n"+string(ping("3"))),
 	"NATS":        onNATS(string(ping("2"))),
-	"NATS, array": onNATS("[" + string(ping("2")) + "," + string(ping("3")) + "]"),
+	"NATS, array": onNATS("["+string(ping("2"))+","+string(ping("3"))+"]", "Content-Type", asMessages),
 }
 
 func overHTTP(query, media, body string) func(*testing.T, *system, *instance, string, string) (int, string) {
@@ -93,10 +93,10 @@ func overHTTP(query, media, body string) func(*testing.T, *system, *instance, st
 	}
 }
 
-func onNATS(data string) func(*testing.T, *system, *instance, string, string) (int, string) {
+func onNATS(data string, headers ...string) func(*testing.T, *system, *instance, string, string) (int, string) {
 	return func(t *testing.T, s *system, _ *instance, session, stream string) (int, string) {
 		t.Helper()
-		reply := request(t, s.b.Conn, "mcp.ingest."+session+"."+stream, []byte(data))
+		reply := request(t, s.b.Conn, "mcp.ingest."+session+"."+stream, []byte(data), headers...)
 		if reply.Header.Get(micro.ErrorCodeHeader) == "" {
 			return http.StatusOK, string(reply.Data)
 		}

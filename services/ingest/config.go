@@ -41,6 +41,11 @@ type Config struct {
 	// once. One more is answered 429. 0 and -1: no limit. Default: 100.
 	MaxSessionRate int `default:"100" help:"New sessions and changes of members per second from one token subject (without access control: from one client address; IPv6: one /64 network) over HTTP, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 
+	// Messages says what a message may be: [MessagesAny] JSON value, or one JSON-RPC 2.0 message
+	// ([MessagesJSONRPC]). A session of an MCP server, and one whose metadata says so, takes
+	// JSON-RPC alone in any case. Default: any.
+	Messages string `default:"any" enum:"any,jsonrpc" help:"What a message may be: any JSON value, or only JSON-RPC 2.0 (any, jsonrpc). Sessions of MCP servers take only JSON-RPC in any case." placeholder:"KIND"`
+
 	// Sessions bound the sessions of all services.
 	Sessions session.LimitsConfig `kong:"-"`
 
@@ -54,6 +59,12 @@ type Config struct {
 	Clients *web.Clients `kong:"-"`
 }
 
+// The values of [Config.Messages]; empty is any.
+const (
+	MessagesAny     = "any"
+	MessagesJSONRPC = "jsonrpc"
+)
+
 // Validate returns an error that names the first flag whose value makes no sense.
 func (c Config) Validate() error {
 	switch {
@@ -61,6 +72,8 @@ func (c Config) Validate() error {
 		return errors.New("--ingest-addr is empty")
 	case c.AckTimeout <= 0:
 		return fmt.Errorf("--ack-timeout must be positive, not %s", c.AckTimeout)
+	case c.Messages != "" && c.Messages != MessagesAny && c.Messages != MessagesJSONRPC:
+		return fmt.Errorf("--messages must be %s or %s, not %q", MessagesAny, MessagesJSONRPC, c.Messages)
 	case c.MaxInFlight < 1:
 		return fmt.Errorf("--max-in-flight must be at least 1, not %d", c.MaxInFlight)
 	}

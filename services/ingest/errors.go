@@ -67,7 +67,7 @@ func problem(err error) *web.Problem {
 		return web.Wrap(err, web.CodeInvalidJSON, err.Error())
 	case is(event.ErrInvalidMessage):
 		return web.Wrap(err, web.CodeInvalidMessage, err.Error())
-	case is(session.ErrRetention):
+	case is(session.ErrRetention), is(session.ErrMessages):
 		return web.Wrap(err, web.CodeInvalidBody, err.Error())
 	case is(event.ErrInvalidType):
 		return web.Wrap(err, web.CodeInvalidHeader, "Event-Type: "+err.Error())

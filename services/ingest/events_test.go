@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -34,7 +35,12 @@ func TestPublish_ByteForByte(t *testing.T) {
 		"notification":      {"s", "t", `{"jsonrpc":"2.0","method":"m","params":[]}`, nil, "message", ""},
 		"result":            {"s", "t", `{"jsonrpc":"2.0","id":"1","result":null}`, nil, "message", ""},
 		"error":             {"s", "t", `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":""}}`, nil, "message", ""},
-		"white space":       {"s", "t", "\n { \"method\" :\t\"\u00e9 \\u00e9\", \"jsonrpc\":\"2.0\" , \"x\":1.0e2}\r\n", nil, "message", ""},
+		"white space":       {"s", "t", " { \"method\" :\t\"\u00e9 \\u00e9\", \"jsonrpc\":\"2.0\" , \"x\":1.0e2}  ", nil, "message", ""},
+		"an object":         {"s", "t", `{"id":"o-1","message":"hi","key":1,"id":"o-2"}`, nil, "message", ""},
+		"an array":          {"s", "t", `[{"message":1},[]]`, nil, "message", ""},
+		"a string":          {"s", "t", `"token"`, nil, "message", ""},
+		"a number":          {"s", "t", `-1.50e+2`, nil, "message", ""},
+		"null":              {"s", "t", `null`, nil, "message", ""},
 		"encoded names":     {"a%2Fb", "%2A", string(ping("1")), nil, "message", ""},
 		"names with dots":   {"a.b", "...", string(ping("1")), nil, "message", ""},
 		"longest names":     {strings.Repeat("x", 128), strings.Repeat("~", 128), string(ping("1")), nil, "message", ""},
@@ -175,5 +181,16 @@ func TestRoutes_OnAnotherApplication(t *testing.T) {
 		if resp.StatusCode != want {
 			t.Errorf("%d bytes: %d, want %d", size, resp.StatusCode, want)
 		}
+	}
+}
+
+// A message over several lines is stored in one, with every value as it was written.
+func TestPublish_SeveralLines(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "t", []byte("\r\n{\n  \"a b\": [ 1.0e2,\r\n \"c\\n d\" ]\n}\n")).stored(t, false)
+	in.postBatch(t, asMessages, eventsOf("s", "t"), "[{\n\"x\": 1 }, 2\n]")
+	if diff := cmp.Diff([]string{`message {"a b":[1.0e2,"c\n d"]}`, `message {"x":1}`, "message 2"}, s.messages(t)); diff != "" {
+		t.Error(diff)
 	}
 }

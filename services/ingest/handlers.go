@@ -31,18 +31,20 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		req.message.client = s.cfg.Clients.Client(c)
 	}
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
-	if req.media == mediaNDJSON {
+	if req.media.lines {
 		if !body.Held().Grow(linesBuffer) {
 			return web.ErrNoMemory
 		}
-		return s.answerBatch(c, req, newLines(body, largest, body.Part, s.memory, s.cfg.Clients.Client(c)), slowEach)
+		lines := newLines(body, largest, body.Part, s.memory, s.cfg.Clients.Client(c))
+		lines.envelopes = req.media.envelopes
+		return s.answerBatch(c, req, lines, slowEach)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)
 	}
-	if !isArray(text) {
+	if req.media.one() {
 		req.message.data = text
 		ack, err := s.publish(c.UserContext(), req.message)
 		if err != nil {
@@ -53,7 +55,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	if !body.Held().Grow(int64(len(text))) { // its elements are copies
 		return web.ErrNoMemory
 	}
-	messages, err := s.newArray(text)
+	messages, err := s.newArray(text, req.media.envelopes)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		return problem(err)

@@ -60,50 +60,62 @@ func typeOf(values []string) (string, error) {
 	return t, err
 }
 
-// mediaType is what a body is, as far as ingest tells bodies apart.
-type mediaType uint8
+// mediaType is what a body is, as far as ingest tells bodies apart: one message, or many.
+type mediaType struct {
+	array, lines bool // neither: one message
+	envelopes    bool // of many, each is in an envelope
+}
 
+func (m mediaType) one() bool { return !m.array && !m.lines }
+
+// The media types of many messages.
 const (
-	mediaJSON   mediaType = iota // one message, or an array
-	mediaNDJSON                  // a message on each line
+	mimeNDJSON       = "application/x-ndjson" // a JSON text on each line
+	mimeMessages     = "application/vnd.rejoin.messages+json"
+	mimeEnvelopes    = "application/vnd.rejoin.envelopes+json"
+	mimeEnvelopeEach = "application/vnd.rejoin.envelopes+ndjson"
 )
 
 var mediaTypes = map[string]mediaType{
-	fiber.MIMEApplicationJSON: mediaJSON,
-	mimeNDJSON:                mediaNDJSON,
-	"application/ndjson":      mediaNDJSON,
-	"application/jsonl":       mediaNDJSON,
-	"application/x-jsonlines": mediaNDJSON,
+	fiber.MIMEApplicationJSON: {},
+	mimeNDJSON:                {lines: true},
+	"application/ndjson":      {lines: true},
+	"application/jsonl":       {lines: true},
+	"application/x-jsonlines": {lines: true},
+	mimeMessages:              {array: true},
+	mimeEnvelopes:             {array: true, envelopes: true},
+	mimeEnvelopeEach:          {lines: true, envelopes: true},
 }
 
 // bodyType returns what the body of a request is, which is never decompressed.
 func bodyType(c *fiber.Ctx) (mediaType, error) {
-	unsupported := func(detail string) (mediaType, error) { return 0, web.New(web.CodeUnsupportedMediaType, detail) }
-	declared := c.Get(fiber.HeaderContentType)
-	media, known := mediaTypes[declared]
-	if !known { // it is written in another way
-		kind, params, err := mime.ParseMediaType(declared)
-		if media, known = mediaTypes[kind]; err != nil || !known {
-			return unsupported("The Content-Type must be application/json or " + mimeNDJSON + ".")
-		}
-		if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
-			return unsupported("JSON is always UTF-8.")
-		}
+	media, err := mediaOf(c.Get(fiber.HeaderContentType))
+	if encoding := c.Get(fiber.HeaderContentEncoding); err == nil && encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return mediaType{}, web.New(web.CodeUnsupportedMediaType, "The body must not be compressed.")
 	}
-	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return unsupported("The body must not be compressed.")
+	return media, err
+}
+
+func mediaOf(declared string) (mediaType, error) {
+	media, known := mediaTypes[declared]
+	if known {
+		return media, nil
+	}
+	kind, params, err := mime.ParseMediaType(declared) // it is written in another way
+	if media, known = mediaTypes[kind]; err != nil || !known {
+		return mediaType{}, web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json for one message, "+mimeNDJSON+" or "+mimeMessages+" for many, or "+mimeEnvelopeEach+" or "+mimeEnvelopes+" for many in envelopes.")
+	}
+	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
+		return mediaType{}, web.New(web.CodeUnsupportedMediaType, "JSON is always UTF-8.")
 	}
 	return media, nil
 }
-
-// mimeNDJSON is the media type of a text with a JSON text on each line.
-const mimeNDJSON = "application/x-ndjson"
 
 // jsonBody returns the body, of up to limit bytes, of a request that must be JSON: what is not
 // JSON in UTF-8 as it stands is refused.
 func jsonBody(c *fiber.Ctx, limit int) ([]byte, error) {
 	media, err := bodyType(c)
-	if err == nil && media != mediaJSON {
+	if err == nil && !media.one() {
 		err = web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
 	}
 	if err != nil {

@@ -96,9 +96,9 @@ func TestRate_HTTPAndNATS(t *testing.T) {
 	cfg.MaxSessionPublishRate = 1
 	in := s.start(t, cfg)
 	nc := s.connect(t)
-	refused := func(subject, data string) *nats.Msg {
+	refused := func(subject, data string, headers ...string) *nats.Msg {
 		for range 1000 {
-			if reply := request(t, nc, subject, []byte(data)); reply.Header.Get(micro.ErrorHeader) != "" {
+			if reply := request(t, nc, subject, []byte(data), headers...); reply.Header.Get(micro.ErrorHeader) != "" {
 				return reply
 			}
 		}
@@ -106,8 +106,8 @@ func TestRate_HTTPAndNATS(t *testing.T) {
 		return nil
 	}
 	exhaust(t, func() answer { return in.post(t, "s", "t", ping("1")) }).expect(t, http.StatusTooManyRequests, "rate_limited")
-	for _, data := range []string{string(ping("2")), "[" + string(ping("2")) + "]"} {
-		reply := refused("mcp.ingest.s.u", data)
+	for data, headers := range map[string][]string{string(ping("2")): nil, "[" + string(ping("2")) + "]": {"Content-Type", asMessages}} {
+		reply := refused("mcp.ingest.s.u", data, headers...)
 		if reply.Header.Get(micro.ErrorCodeHeader) != "429" || reply.Header.Get(micro.ErrorHeader) != "rate_limited" || !strings.Contains(string(reply.Data), `"status":429`) {
 			t.Errorf("%v %s", reply.Header, reply.Data)
 		}
@@ -115,7 +115,7 @@ func TestRate_HTTPAndNATS(t *testing.T) {
 	in.post(t, "other", "t", ping("1")).stored(t, false)
 
 	// An array on NATS does not wait: others would wait for it. It is stored so far.
-	reply := request(t, nc, "mcp.ingest.n.t", []byte("["+strings.Repeat(string(ping("3"))+",", 49)+string(ping("3"))+"]"))
+	reply := request(t, nc, "mcp.ingest.n.t", []byte("["+strings.Repeat(string(ping("3"))+",", 49)+string(ping("3"))+"]"), "Content-Type", asMessages)
 	var sum batchAnswer
 	if err := json.Unmarshal(reply.Data, &sum); err != nil || sum.Accepted < 10 || sum.Accepted > 20 || sum.Stopped == nil || sum.Stopped.Code != "rate_limited" || sum.Stopped.Index != sum.Accepted {
 		t.Errorf("%s, %v", reply.Data, err)
@@ -138,7 +138,7 @@ func TestRate_BatchIsSlowed(t *testing.T) {
 			t.Errorf("%s: %+v", session, sum)
 		}
 		array := "[" + strings.Repeat(string(ping("1"))+",", 9) + string(ping("1")) + "]"
-		if sum := in.postBatch(t, asJSON, eventsOf(session, "t"), array); sum.Accepted != 10 || sum.Stopped != nil {
+		if sum := in.postBatch(t, asMessages, eventsOf(session, "t"), array); sum.Accepted != 10 || sum.Stopped != nil {
 			t.Errorf("%s: an array: %+v", session, sum)
 		}
 		if in.metric(t, "rejoin_ingest_published_total", "limited") != 0 {
@@ -180,7 +180,7 @@ func TestOpenStreams_PerSession(t *testing.T) {
 	before := len(s.events(t))
 	full := func(a answer) { t.Helper(); a.expect(t, http.StatusConflict, "too_many_streams") }
 	full(in.post(t, "s", "3", ping("1")))
-	full(in.post(t, "s", "3", []byte("["+string(ping("1"))+"]")))
+	full(in.send(t, http.MethodPost, eventsOf("s", "3"), []byte("["+string(ping("1"))+"]"), "Content-Type", asMessages))
 	full(in.send(t, http.MethodPost, eventsOf("s", "3"), ping("1"), "Content-Type", asNDJSON))
 	full(in.send(t, http.MethodPost, eventsOf("s", "3")+"?results=each", ping("1"), "Content-Type", asNDJSON))
 	if n := len(s.events(t)); n != before {
@@ -255,7 +255,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 
 	tooMany(t, create(greedy, "g6"))
 	tooMany(t, in.post(t, "g6", "t", ping("1"), "X-Forwarded-For", greedy))
-	tooMany(t, in.post(t, "g6", "t", []byte("["+string(ping("1"))+"]"), "X-Forwarded-For", greedy))
+	tooMany(t, in.send(t, http.MethodPost, eventsOf("g6", "t"), []byte("["+string(ping("1"))+"]"), "Content-Type", asMessages, "X-Forwarded-For", greedy))
 	tooMany(t, in.send(t, http.MethodPost, eventsOf("g6", "t"), ping("1"), "Content-Type", asNDJSON, "X-Forwarded-For", greedy))
 	in.post(t, "g0", "t", ping("1"), "X-Forwarded-For", greedy).stored(t, false) // existing streams take more
 

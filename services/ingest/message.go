@@ -1,7 +1,9 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,7 +67,19 @@ func (m message) check(maxBytes int) error {
 	if len(m.data) > maxBytes {
 		return eventlog.ErrTooLarge
 	}
-	return event.CheckMessage(m.data)
+	return event.CheckJSON(m.data)
+}
+
+// compact takes the white space out of a message that was printed over several lines: a frame
+// of SSE would need a field for each line.
+func (m *message) compact() {
+	if bytes.IndexByte(m.data, '\n') < 0 && bytes.IndexByte(m.data, '\r') < 0 {
+		return
+	}
+	var b bytes.Buffer
+	if json.Compact(&b, m.data) == nil { // it was checked
+		m.data = b.Bytes()
+	}
 }
 
 // publishLog writes a debug line about each message.

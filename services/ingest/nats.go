@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
@@ -35,14 +36,14 @@ const (
 func (s *Service) listen() (micro.Service, error) {
 	svc, err := micro.AddService(s.backend.Conn, micro.Config{
 		Name: natsService, Version: "1.0.0", QueueGroup: natsService,
-		Description: "Writes MCP messages to the log.",
+		Description: "Writes messages to the log.",
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
 	}
 	err = errors.Join(
 		svc.AddEndpoint("publish", s.asked(s.answer), micro.WithEndpointSubject(natsPrefix+"*.*"),
-			micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")})),
+			micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{fiber.HeaderContentType, headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")})),
 		svc.AddEndpoint("session", s.asked(s.answerSession), micro.WithEndpointSubject(natsPrefix+"*")),
 	)
 	if err != nil {
@@ -77,10 +78,10 @@ func (s *Service) answer(req micro.Request) {
 		s.refuse(req, errStopping)
 		return
 	}
-	m, err := readRequest(req)
+	m, media, err := readRequest(req)
 	var left func()
 	if err == nil {
-		left, err = s.hold(m)
+		left, err = s.hold(m, media)
 	}
 	if err != nil {
 		s.visits.leave()
@@ -89,7 +90,7 @@ func (s *Service) answer(req micro.Request) {
 		return
 	}
 	s.lanes.do(m.session, func() {
-		s.answerNext(req, m, func() {
+		s.answerNext(req, m, media, func() {
 			left()
 			s.visits.leave()
 		})
@@ -99,9 +100,9 @@ func (s *Service) answer(req micro.Request) {
 // hold takes a place among the requests on NATS, and memory for the message; left gives both
 // back. NATS does not tell who asks, so it is the session that has a share of them. The error
 // is errBusy or [web.ErrNoMemory].
-func (s *Service) hold(m message) (left func(), err error) {
+func (s *Service) hold(m message, media mediaType) (left func(), err error) {
 	session, bytes := "session "+m.session, int64(len(m.data))
-	if isArray(m.data) {
+	if !media.one() {
 		bytes *= 2 // its elements are copies
 	}
 	if !s.places.Take(session, 1) {
@@ -119,15 +120,15 @@ func (s *Service) hold(m message) (left func(), err error) {
 
 // answerNext answers a request when it is its session's turn: it returns once a message is
 // begun, or an array is stored. Then it calls left, or a goroutine of its own does.
-func (s *Service) answerNext(req micro.Request, m message, left func()) {
+func (s *Service) answerNext(req micro.Request, m message, media mediaType, left func()) {
 	defer func() { left() }()
 	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.NameIngest, trace.SpanKindConsumer)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Ingest(req.Subject(), m.session, m.stream)...)
 	}
-	if isArray(m.data) {
+	if !media.one() {
 		defer span.End()
-		s.answerArray(ctx, req, m)
+		s.answerArray(ctx, req, m, media)
 		return
 	}
 	under, err := s.sendCounted(ctx, m)
@@ -174,7 +175,7 @@ func (s *Service) answerSession(req micro.Request) {
 }
 
 // answerArray stores an array when there is a place for it. A stop ends it where it is.
-func (s *Service) answerArray(ctx context.Context, req micro.Request, m message) {
+func (s *Service) answerArray(ctx context.Context, req micro.Request, m message, media mediaType) {
 	select {
 	case s.arrays <- struct{}{}:
 		defer func() { <-s.arrays }()
@@ -182,7 +183,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message)
 		s.refuse(req, errStopping)
 		return
 	}
-	from, err := s.newArray(m.data)
+	from, err := s.newArray(m.data, media.envelopes)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		s.refuse(req, err)
@@ -226,25 +227,35 @@ func (s *Service) respondJSON(req micro.Request, v any) {
 	s.respond(req, body, nil)
 }
 
-func readRequest(req micro.Request) (m message, err error) {
+func readRequest(req micro.Request) (m message, media mediaType, err error) {
 	tokens := strings.Split(strings.TrimPrefix(req.Subject(), natsPrefix), ".")
 	if len(tokens) != 2 {
-		return m, fmt.Errorf("%w: %q", event.ErrInvalidName, req.Subject())
+		return m, media, fmt.Errorf("%w: %q", event.ErrInvalidName, req.Subject())
 	}
 	if m.session, err = event.SessionName(tokens[0]); err != nil {
-		return m, fmt.Errorf("session: %w", err)
+		return m, media, fmt.Errorf("session: %w", err)
 	}
 	if m.stream, err = event.StreamName(tokens[1]); err != nil {
-		return m, fmt.Errorf("stream: %w", err)
+		return m, media, fmt.Errorf("stream: %w", err)
 	}
 	values := func(name string) []string { return req.Headers().Values(name) }
 	if m.key, err = keyOf(values(headerKey)); err != nil {
-		return m, err
+		return m, media, err
 	}
 	if m.eventType, err = typeOf(values(headerType)); err != nil {
-		return m, err
+		return m, media, err
+	}
+	declared, given, err := single(fiber.HeaderContentType, values(fiber.HeaderContentType))
+	if err == nil && given {
+		media, err = mediaOf(declared)
+	}
+	if err == nil && media.lines {
+		err = web.New(web.CodeUnsupportedMediaType, "Many messages come as an array on NATS: "+mimeMessages+" or "+mimeEnvelopes+".")
+	}
+	if err != nil {
+		return m, media, err
 	}
 	m.trace = tracing.Read(values)
 	m.data, m.trusted = req.Data(), true
-	return m, nil
+	return m, media, nil
 }

@@ -53,8 +53,8 @@ func TestNATS_SameAnswersAsHTTP(t *testing.T) {
 		}
 	}
 	var sum batchAnswer
-	reply := request(t, nc, "mcp.ingest.s=2F1.t", []byte(" ["+string(ping("1"))+",7]"))
-	if err := json.Unmarshal(reply.Data, &sum); err != nil || sum.Accepted != 1 || len(sum.Errors) != 1 || sum.Errors[0].Code != "invalid_message" {
+	reply := request(t, nc, "mcp.ingest.s=2F1.t", []byte(` [{"message":`+string(ping("1"))+`},7]`), "Content-Type", asEnvelopes)
+	if err := json.Unmarshal(reply.Data, &sum); err != nil || sum.Accepted != 1 || len(sum.Errors) != 1 || sum.Errors[0].Code != "invalid_body" {
 		t.Errorf("the array gets %s, %v", reply.Data, err)
 	}
 	if diff := cmp.Diff([]string{"tick " + string(ping("0")), "message " + string(ping("1"))}, s.messages(t)); diff != "" {
@@ -86,8 +86,8 @@ func TestNATS_BadRequest(t *testing.T) {
 	}{
 		"empty":               {subject, "", nil, "400", "invalid_json"},
 		"broken":              {subject, "{", nil, "400", "invalid_json"},
-		"no message":          {subject, "{}", nil, "400", "invalid_message"},
-		"empty array":         {subject, "[]", nil, "400", "invalid_body"},
+		"lines":               {subject, "{}", []string{"Content-Type", asNDJSON}, "415", "unsupported_media_type"},
+		"empty array":         {subject, "[]", []string{"Content-Type", asMessages}, "400", "invalid_body"},
 		"too large":           {subject, string(ping(strings.Repeat("x", 1000))), nil, "413", "body_too_large"},
 		"two keys":            {subject, string(ping("1")), []string{"Idempotency-Key", "a", "Idempotency-Key", "b"}, "400", "invalid_header"},
 		"key not ASCII":       {subject, string(ping("1")), []string{"Idempotency-Key", "\u00e9"}, "400", "invalid_header"},
@@ -97,9 +97,9 @@ func TestNATS_BadRequest(t *testing.T) {
 		"stream too long":     {"mcp.ingest.s." + strings.Repeat("x", 129), string(ping("1")), nil, "400", "invalid_name"},
 		"marker":              {"mcp.ingest.s.=end", string(ping("1")), nil, "400", "invalid_name"},
 		"closed":              {"mcp.ingest.closed.t", string(ping("1")), nil, "409", "session_closed"},
-		"closed, array":       {"mcp.ingest.closed.t", "[" + string(ping("1")) + "]", nil, "409", "session_closed"},
+		"closed, array":       {"mcp.ingest.closed.t", "[" + string(ping("1")) + "]", []string{"Content-Type", asMessages}, "409", "session_closed"},
 		"too many streams":    {"mcp.ingest.full.u", string(ping("1")), nil, "409", "too_many_streams"},
-		"too many, array":     {"mcp.ingest.full.u", "[" + string(ping("1")) + "]", nil, "409", "too_many_streams"},
+		"too many, array":     {"mcp.ingest.full.u", "[" + string(ping("1")) + "]", []string{"Content-Type", asMessages}, "409", "too_many_streams"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply := request(t, nc, tt.subject, []byte(tt.data), tt.headers...)

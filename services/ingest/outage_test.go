@@ -114,7 +114,7 @@ func TestMetrics_EachMoves(t *testing.T) {
 	expect(published, "stored", 1)
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	expect(published, "duplicate", 1)
-	in.post(t, "s", "t", []byte("null")).expect(t, 400, "invalid_message")
+	in.post(t, "s", "t", []byte("nul")).expect(t, 400, "invalid_json")
 	in.post(t, "s", "t", ping("1"), "Event-Type", "gap").expect(t, 400, "reserved_type")
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "").expect(t, 400, "invalid_header")
 	expect(published, "refused", 3)

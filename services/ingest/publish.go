@@ -62,6 +62,12 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
 		return nil, err
 	}
+	if s.cfg.Messages == MessagesJSONRPC {
+		if err := event.CheckRPC(m.data); err != nil {
+			return nil, err
+		}
+	}
+	m.compact()
 	if err := s.takePlace(ctx, patience); err != nil {
 		return nil, err
 	}
@@ -74,6 +80,11 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	}()
 	if u.session, err = s.open(u.ctx, m); err != nil {
 		return nil, err
+	}
+	if u.session.JSONRPC && s.cfg.Messages != MessagesJSONRPC {
+		if err := event.CheckRPC(m.data); err != nil {
+			return nil, err
+		}
 	}
 	if m.batch != nil {
 		if err := m.batch.keep(u.session.Life); err != nil {

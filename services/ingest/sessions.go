@@ -206,6 +206,9 @@ func parseSession(body []byte) (req sessionRequest, err error) {
 			if _, err := session.ParseRetention(value); err != nil {
 				return sessionRequest{}, err
 			}
+			if _, err := session.ParseMessages(value); err != nil {
+				return sessionRequest{}, err
+			}
 			if ofBridge(value) {
 				return bad("The member mcp of metadata belongs to bridges.")
 			}

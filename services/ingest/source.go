@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"unicode/utf8"
 
 	"rejoin/shared/event"
@@ -36,20 +37,21 @@ type lineError struct{ err error }
 func (e *lineError) Error() string { return e.err.Error() }
 func (e *lineError) Unwrap() error { return e.err }
 
-// isArray reports whether a JSON text begins as an array does.
-func isArray(text []byte) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("["))
-}
-
 // shortArray is how many bytes an array may have that is checked at once: in a millisecond. Longer
 // ones wait for each other, since all clients' requests would wait for the processors.
 const shortArray = 64 << 10
 
-// array gives the elements of a JSON array, each byte for byte. It holds one at a time, since
-// a text of 4 MiB may have two million of them.
-type array struct{ elements *json.Decoder }
+// maxArray is how many messages an array may have: 4 MiB could be two million numbers, each of
+// which would be an event. More go as NDJSON, which is read as fast as it is stored.
+const maxArray = 50_000
 
-func (s *Service) newArray(text []byte) (*array, error) {
+// array gives the elements of a JSON array, each byte for byte. It holds one at a time.
+type array struct {
+	elements  *json.Decoder
+	envelopes bool
+}
+
+func (s *Service) newArray(text []byte, envelopes bool) (*array, error) {
 	if len(text) > shortArray {
 		s.longArrays <- struct{}{}
 		defer func() { <-s.longArrays }()
@@ -60,14 +62,31 @@ func (s *Service) newArray(text []byte) (*array, error) {
 	if !json.Valid(text) { // all of it, before anything is stored
 		return nil, fmt.Errorf("%w: %w", event.ErrInvalidJSON, json.Unmarshal(text, &struct{}{}))
 	}
-	a := &array{json.NewDecoder(bytes.NewReader(text))}
-	if _, err := a.elements.Token(); err != nil { // the bracket
-		return nil, err
+	a := &array{json.NewDecoder(bytes.NewReader(text)), envelopes}
+	if bracket, err := a.elements.Token(); err != nil || bracket != json.Delim('[') {
+		return nil, web.New(web.CodeInvalidBody, "The body must be a JSON array.")
 	}
 	if !a.elements.More() {
 		return nil, web.New(web.CodeInvalidBody, "The array is empty.")
 	}
+	if tooMany(text) {
+		return nil, web.New(web.CodeBodyTooLarge, "The array has more than "+strconv.Itoa(maxArray)+" messages; send several, or "+mimeNDJSON+" over HTTP.")
+	}
 	return a, nil
+}
+
+// tooMany reports whether a JSON array has more than maxArray elements.
+func tooMany(text []byte) bool {
+	if bytes.Count(text, []byte(",")) < maxArray {
+		return false
+	}
+	elements := json.NewDecoder(bytes.NewReader(text))
+	_, err := elements.Token() // the bracket
+	n := 0
+	for ; err == nil && elements.More() && n <= maxArray; n++ {
+		err = elements.Decode(new(json.RawMessage))
+	}
+	return n > maxArray
 }
 
 func (a *array) next() (element, error) {
@@ -78,7 +97,7 @@ func (a *array) next() (element, error) {
 	if err := a.elements.Decode(&text); err != nil {
 		return element{}, err
 	}
-	return parseElement(text)
+	return parseElement(text, a.envelopes)
 }
 
 // lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
@@ -90,6 +109,8 @@ type lines struct {
 	memory *quota.Pool
 	client string // whom it is taken for
 	held   int64  // for the line that is being read
+
+	envelopes bool // each line is one
 }
 
 // envelopeBytes is how much longer than its message a line may be.
@@ -113,7 +134,7 @@ func (l *lines) next() (e element, err error) {
 				l.letGo()
 				continue
 			}
-			e, err = parseElement(line)
+			e, err = parseElement(line, l.envelopes)
 		}
 		if err != nil {
 			l.letGo()
@@ -170,10 +191,16 @@ func (l *lines) line() ([]byte, error) {
 
 // parseElement reads a message, or an envelope around one. What is wrong with a message
 // is said when it is checked.
-func parseElement(text []byte) (element, error) {
-	members, ok := envelope(text)
-	if !ok {
+func parseElement(text []byte, envelope bool) (element, error) {
+	if !envelope {
 		return element{data: text}, nil
+	}
+	if err := event.CheckJSON(text); err != nil {
+		return element{}, &lineError{err}
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil || members["message"] == nil {
+		return element{}, &lineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
 	}
 	e := element{data: members["message"]}
 	wrong := func(detail string) (element, error) {
@@ -198,16 +225,6 @@ func parseElement(text []byte) (element, error) {
 		}
 	}
 	return e, nil
-}
-
-// envelope returns the members of an object that is no JSON-RPC message itself and has
-// the member "message".
-func envelope(text []byte) (members map[string]json.RawMessage, ok bool) {
-	if !bytes.Contains(text, []byte(`"message"`)) || event.CheckMessage(text) == nil || !event.ValidJSON(text) {
-		return nil, false
-	}
-	err := json.Unmarshal(text, &members)
-	return members, err == nil && members["message"] != nil && members["jsonrpc"] == nil
 }
 
 func readString(value json.RawMessage, s *string) bool {

@@ -41,7 +41,7 @@ type Event struct {
 	// Time is when a message was stored. It is zero on a single stream, unless
 	// [SubscriberConfig.Times] asks for it.
 	Time time.Time
-	// Message is a JSON-RPC 2.0 message. Of a single stream it is what was stored,
+	// Message is one JSON value. Of a single stream it is what was stored,
 	// with LF for every line end; with times, and on a session's flow, it is the same
 	// JSON, maybe with other spaces and escapes.
 	Message json.RawMessage

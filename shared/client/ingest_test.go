@@ -95,7 +95,7 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.mu.Unlock()
 	}()
 	switch {
-	case r.URL.Query().Get("results") != "each", r.Header.Get("Content-Type") != "application/x-ndjson":
+	case r.URL.Query().Get("results") != "each", r.Header.Get("Content-Type") != "application/vnd.rejoin.envelopes+ndjson":
 		problem(w, http.StatusUnsupportedMediaType, "unsupported_media_type", 0)
 	case fault.HangUp, fault.Lost:
 		if fault.Lost {
@@ -174,7 +174,7 @@ func (f *fakeIngest) store(path string, line []byte) (id string, duplicate bool,
 		Type    string          `json:"type"`
 		Message json.RawMessage `json:"message"`
 	}
-	if json.Unmarshal(line, &envelope) != nil || event.CheckMessage(envelope.Message) != nil || bytes.Contains(line, []byte(unwanted)) {
+	if json.Unmarshal(line, &envelope) != nil || event.CheckJSON(envelope.Message) != nil || bytes.Contains(line, []byte(unwanted)) {
 		return "", false, "invalid_message"
 	}
 	f.mu.Lock()

@@ -16,8 +16,8 @@ type Message struct {
 	Session string
 	// Stream is the stream's name, of the same alphabet.
 	Stream string
-	// Data is one JSON-RPC 2.0 message. It is stored as it is, but for line ends
-	// between its tokens, which become spaces.
+	// Data is one JSON value: of a session of an MCP server, or one that asks for it, a JSON-RPC 2.0
+	// message. It is stored as it is, but for line ends between its tokens, which become spaces.
 	Data []byte
 	// Type is the SSE event type: up to 128 bytes of UTF-8 without control
 	// characters, and none of Rejoin's own. Empty: "message".
@@ -44,7 +44,7 @@ func (m *Message) check() error {
 	if m.Key != "" && !event.ValidKey(m.Key) {
 		return ErrInvalidKey
 	}
-	return event.CheckMessage(m.Data)
+	return event.CheckJSON(m.Data)
 }
 
 // line returns a checked message as one line of a request.

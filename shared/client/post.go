@@ -85,7 +85,7 @@ func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Re
 	if err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
-	req.Header.Set("Content-Type", "application/x-ndjson")
+	req.Header.Set("Content-Type", "application/vnd.rejoin.envelopes+ndjson")
 	req.Header.Set("Accept", "application/x-ndjson")
 	// Every line has a key, so net/http may send the request again by itself when a
 	// connection that it kept turns out to be closed. An empty value is not sent.

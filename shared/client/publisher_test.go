@@ -118,7 +118,6 @@ func TestPublish_InvalidMessage(t *testing.T) {
 			"key with a tab": {with(func(m *client.Message) { m.Key = "a\tb" }), client.ErrInvalidKey},
 			"long key":       {with(func(m *client.Message) { m.Key = strings.Repeat("k", 257) }), client.ErrInvalidKey},
 			"no JSON":        {with(func(m *client.Message) { m.Data = []byte("{}\n{}") }), event.ErrInvalidJSON},
-			"no JSON-RPC":    {with(func(m *client.Message) { m.Data = []byte("{}") }), event.ErrInvalidMessage},
 			"too large": {with(func(m *client.Message) {
 				m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 200))
 			}), client.ErrTooLarge},

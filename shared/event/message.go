@@ -49,17 +49,31 @@ func CheckType(t string) error {
 // The error wraps [ErrInvalidJSON] or [ErrInvalidMessage] and says what is wrong
 // without quoting the message.
 func CheckMessage(data []byte) error {
+	if err := CheckJSON(data); err != nil {
+		return err
+	}
+	return CheckRPC(data)
+}
+
+// CheckRPC is [CheckMessage] for data that is one JSON text.
+func CheckRPC(data []byte) error {
+	var m members
+	if err := m.read(data); err != nil {
+		return err
+	}
+	return m.check()
+}
+
+// CheckJSON reports whether data is one JSON text in UTF-8. The error wraps [ErrInvalidJSON] and
+// says what is wrong without quoting the text.
+func CheckJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return fmt.Errorf("%w: it is not UTF-8", ErrInvalidJSON)
 	}
 	if !ValidJSON(data) {
 		return fmt.Errorf("%w: %s", ErrInvalidJSON, syntaxError(data))
 	}
-	var m members
-	if err := m.read(data); err != nil {
-		return err
-	}
-	return m.check()
+	return nil
 }
 
 func syntaxError(data []byte) string {

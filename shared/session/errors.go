@@ -23,6 +23,10 @@ var (
 	// cannot be read.
 	ErrRetention = errors.New("retention in the metadata is not valid")
 
+	// ErrMessages is returned when a session's metadata says something else of its messages than
+	// what they may be.
+	ErrMessages = errors.New("messages in the metadata is not valid")
+
 	// ErrUnavailable is returned when the registry cannot be reached.
 	ErrUnavailable = errors.New("the session registry cannot be reached")
 )

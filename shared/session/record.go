@@ -48,6 +48,8 @@ type Record struct {
 	// Retention is what Metadata says of the session's limits; nothing when that
 	// cannot be read.
 	Retention Retention `json:"-"`
+	// JSONRPC is what Metadata says of the session's messages: each is one JSON-RPC 2.0 message.
+	JSONRPC bool `json:"-"`
 	// Revision is the record's revision in the bucket; zero when it is not stored.
 	Revision uint64 `json:"-"`
 	// Client is for whom this process created a session that has no owner; empty when that is
@@ -70,6 +72,7 @@ func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
 // read enters what follows from the record's other fields.
 func (r *Record) read() {
 	r.Retention, _ = ParseRetention(r.Metadata)
+	r.JSONRPC, _ = ParseMessages(r.Metadata)
 	r.metadataBytes = len(r.Metadata) + MembersBytes(r.Members)
 }
 

@@ -90,7 +90,7 @@ func help() string {
 	b.WriteString(`
 Examples:
   rejoin
-  echo '{"jsonrpc":"2.0","method":"count"}' | rejoin publish demo main
+  echo '{"order":17}' | rejoin publish demo main
   rejoin tail demo main
   rejoin sessions
   rejoin log set --max-age=2h

@@ -14,7 +14,7 @@ import (
 
 const publishDescription = `Publish messages from standard input, one per line.
 
-  echo '{"jsonrpc":"2.0","method":"count"}' | rejoin publish demo main
+  echo '{"order":17}' | rejoin publish demo main
   rejoin publish demo main --type=tick <messages.ndjson
 
 It reconnects when a connection breaks, and sends unanswered messages again under the same

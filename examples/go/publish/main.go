@@ -1,7 +1,7 @@
-// Command publish sends the lines of standard input, each a JSON-RPC message, in batches,
+// Command publish sends the lines of standard input, each one JSON message, in batches,
 // and prints the event ID of each.
 //
-//	echo '{"jsonrpc":"2.0","method":"count"}' | go run rejoin/examples/go/publish demo main
+//	echo '{"order":17}' | go run rejoin/examples/go/publish demo main
 //
 // REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
 package main

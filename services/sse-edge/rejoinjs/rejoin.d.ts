@@ -22,7 +22,7 @@ export interface RejoinEvent<Message = unknown> {
   stream: string | null
   /** When it was stored, RFC 3339 with nanoseconds. Null where messages come without an envelope: in a single stream. */
   time: string | null
-  /** The JSON-RPC message, parsed. */
+  /** The message, parsed: any JSON value. */
   message: Message
   /** The text that came, byte for byte: of the message, or of its envelope. */
   data: string
@@ -180,7 +180,7 @@ export interface Stored {
 }
 
 /**
- * Stores a message: a JSON-RPC object, or its text. Failures that may pass are tried
+ * Stores a message: a value that becomes JSON, or a JSON text as a string. Failures that may pass are tried
  * again under the same key. It rejects with a RejoinError, or with the signal's reason.
  */
 export function publish(session: string, stream: string, message: unknown, options?: PublishOptions): Promise<Stored>
