@@ -229,7 +229,7 @@ func TestFolder_FreeWhileAProcessStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(held)
+	defer func() { _ = syscall.Close(held) }()
 	f.close()
 	again, err := openFolder(data, 0)
 	if err != nil {
