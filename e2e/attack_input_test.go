@@ -57,7 +57,7 @@ func TestAttackOversizedEverything(t *testing.T) {
 		"Idempotency-Key":      {"POST", path, message, []string{"Idempotency-Key", x(5000)}, 400, "invalid_header"},
 		"Event-Type":           {"POST", path, message, []string{"Event-Type", x(5000)}, 400, "invalid_header"},
 		"nesting":              {"POST", path, deep(30_000), nil, 400, "invalid_json"},
-		"nesting of an array":  {"POST", path, strings.Repeat("[", 1_000_000), nil, 400, "invalid_json"},
+		"nesting of an array":  {"POST", path, strings.Repeat("[", 1_000_000), nil, 413, "body_too_large"},
 		"nesting of a session": {"POST", "/v1/sessions", `{"metadata":` + strings.Repeat(`{"a":`, 12_000), nil, 400, "invalid_json"},
 		"a number":             {"GET", path + "?limit=" + strings.Repeat("9", 5000), "", nil, 400, "invalid_parameter"},
 	} {

@@ -478,13 +478,14 @@ func (w *world) message(size int) []byte {
 
 // publish tries once and reports whether the event was stored.
 func (p *publisher) publish(size int) bool {
-	a := &attempt{data: p.w.message(size), typ: event.DefaultType, began: time.Now()}
+	message := p.w.message(size)
+	a := &attempt{data: asStored(message), typ: event.DefaultType, began: time.Now()}
 	p.w.mu.Lock()
 	p.w.attempts[p.at] = append(p.w.attempts[p.at], a)
 	number := p.w.number
 	p.w.mu.Unlock()
 	addr, _ := p.w.ingest.at()
-	req, err := http.NewRequestWithContext(p.w.ctx, http.MethodPost, "http://"+addr+eventsPath(p.at), bytes.NewReader(a.data))
+	req, err := http.NewRequestWithContext(p.w.ctx, http.MethodPost, "http://"+addr+eventsPath(p.at), bytes.NewReader(message))
 	if err != nil {
 		p.w.violate("cannot make a request: %v", err)
 		return false
@@ -521,6 +522,15 @@ func (p *publisher) publish(size int) bool {
 		return true
 	}
 	return false
+}
+
+// asStored returns what ingest stores of a message: one with line breaks without its white space.
+func asStored(message []byte) []byte {
+	var b bytes.Buffer
+	if !bytes.Contains(message, []byte("\n")) || json.Compact(&b, message) != nil {
+		return message
+	}
+	return b.Bytes()
 }
 
 func eventsPath(at place) string {

@@ -48,6 +48,15 @@ var (
 	errCloseFailed = errors.New("the close is not finished")
 )
 
+// tooLargeError is returned for a message of more than max bytes. It wraps
+// [eventlog.ErrTooLarge].
+type tooLargeError struct{ max int }
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("A message may have up to %d bytes; rejoin log set --max-message-bytes=N changes it.", e.max)
+}
+func (e *tooLargeError) Unwrap() error { return eventlog.ErrTooLarge }
+
 // problem is the one place where an error becomes a client's answer.
 func problem(err error) *web.Problem {
 	if p, ok := errors.AsType[*web.Problem](err); ok {
@@ -58,6 +67,9 @@ func problem(err error) *web.Problem {
 	}
 	if full, ok := errors.AsType[*session.FullError](err); ok {
 		return web.Wrap(err, web.CodeTooManySessions, full.Error())
+	}
+	if large, ok := errors.AsType[*tooLargeError](err); ok {
+		return web.Wrap(err, web.CodeBodyTooLarge, large.Error())
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {

@@ -10,7 +10,6 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -65,7 +64,7 @@ func (m message) check(maxBytes int) error {
 		}
 	}
 	if len(m.data) > maxBytes {
-		return eventlog.ErrTooLarge
+		return &tooLargeError{maxBytes}
 	}
 	return event.CheckJSON(m.data)
 }

@@ -54,7 +54,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}),
 	}
 	b.Log.TraceTo(env.Traces)
-	cfg.Access.Protect(s.app, cfg.IngestHosts)
+	cfg.Access.Protect(s.app, "--ingest-hosts", cfg.IngestHosts)
 	web.Mount(s.app, s.Routes()...)
 	env.Health.Add("nats", b.Connected)
 	env.Log.Info("ingest listens", "addr", ln.Addr().String())
@@ -70,9 +70,9 @@ func (s *Service) Routes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.cfg.Access.Guard(s.createSession)},
 		{Method: fiber.MethodPut, Path: "/v1/sessions/:session/members", Handler: s.guard(s.putMembers)},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.closeSession)},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.closeStream)},
-		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents)},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.closeSession), Query: []string{"clear"}},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.closeStream), Query: []string{"clear"}},
+		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents), Query: []string{"results"}},
 	}
 }
 

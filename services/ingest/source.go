@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 	"rejoin/shared/web"
 )
@@ -180,7 +179,7 @@ func (l *lines) line() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case tooLong && (err == nil || errors.Is(err, io.EOF)):
-			return nil, &lineError{eventlog.ErrTooLarge}
+			return nil, &lineError{&tooLargeError{l.max - envelopeBytes}}
 		case errors.Is(err, io.EOF) && len(line) > 0:
 			return line, nil // the last line need not end
 		default:

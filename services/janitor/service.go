@@ -37,7 +37,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		}
 		s.ln = ln
 		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces})
-		cfg.Access.Protect(s.app, cfg.JanitorHosts)
+		cfg.Access.Protect(s.app, "--janitor-hosts", cfg.JanitorHosts)
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
@@ -82,13 +82,13 @@ func (s *Service) Addr() net.Addr {
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
 	routes := []web.Route{
-		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions)},
+		{Method: fiber.MethodGet, Path: "/v1/sessions", Handler: s.guard(s.listSessions), Query: []string{"limit", "sort", "after", "contains", "clients", "state"}},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session", Handler: s.guard(s.getSession)},
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/connections", Handler: s.guard(s.getConnections)},
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/timeline", Handler: s.guard(s.getTimeline)},
-		{Method: fiber.MethodGet, Path: "/v1/gaps", Handler: s.guard(s.getGaps)},
-		{Method: fiber.MethodGet, Path: "/v1/limits", Handler: s.guard(s.getLimits)},
-		{Method: fiber.MethodPost, Path: "/v1/sweep", Handler: s.guard(s.sweep)},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/connections", Handler: s.guard(s.getConnections), Query: []string{"limit"}},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/timeline", Handler: s.guard(s.getTimeline), Query: []string{"limit"}},
+		{Method: fiber.MethodGet, Path: "/v1/gaps", Handler: s.guard(s.getGaps), Query: []string{"limit"}},
+		{Method: fiber.MethodGet, Path: "/v1/limits", Handler: s.guard(s.getLimits), Query: []string{"limit", "share"}},
+		{Method: fiber.MethodPost, Path: "/v1/sweep", Handler: s.guard(s.sweep), Query: []string{"dry_run"}},
 	}
 	if s.cfg.AdminPage {
 		routes = append(routes, adminpage.Routes()...)

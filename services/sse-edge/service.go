@@ -27,9 +27,10 @@ import (
 
 // Routes are what the edge serves.
 func (s *Service) Routes() []web.Route {
+	query := []string{"after", "from", "on_gap", "envelope", "method", "level", "limit", "wait"}
 	routes := []web.Route{
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true},
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true, Query: query},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true, Query: query},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	routes = append(routes, s.mcpRoutes()...)
@@ -94,7 +95,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
-	cfg.Access.Protect(s.app, cfg.EdgeHosts, cfg.PublicURL)
+	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.PublicURL)
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil

@@ -101,14 +101,14 @@ func (a *Access) CheckListen(addr, flag string) error {
 }
 
 // HostCheck returns a middleware that lets only requests for [LoopbackHosts] and for
-// hosts pass; see the function of that name. With access control a name that was made to
+// hosts, the values of flag, pass; see the function of that name. With access control a name that was made to
 // resolve to this machine gains nothing, since its pages have neither a token
 // nor the cookie: then nothing is checked unless hosts are given.
-func (a *Access) HostCheck(hosts []string) fiber.Handler {
+func (a *Access) HostCheck(flag string, hosts []string) fiber.Handler {
 	if a.On() && len(hosts) == 0 {
 		return func(c *fiber.Ctx) error { return c.Next() }
 	}
-	return HostCheck(slices.Concat(LoopbackHosts, hosts))
+	return HostCheck(flag, slices.Concat(LoopbackHosts, hosts))
 }
 
 // grantsKey is where Guard keeps the grants of a request.
@@ -161,6 +161,9 @@ func (a *Access) Grants(c *fiber.Ctx) auth.Grants {
 	return grants
 }
 
+// tokenParameters are the names under which clients put a token into a URL.
+var tokenParameters = []string{"access_token", "token"}
+
 // verifyTimeout bounds the wait for a key set.
 const verifyTimeout = 10 * time.Second
 
@@ -169,7 +172,7 @@ const verifyTimeout = 10 * time.Second
 // access control that is everything.
 //
 // Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, which tells a client
-// whether it had a token and nothing else (the reason is in the log, at debug level, and in
+// whether it had a token and nothing else (the reason is in the log, and in
 // rejoin_auth_refused_total); 400 token_in_url for a token in the query, which
 // would stand in logs and in the histories of browsers; 400 invalid_header; 403
 // origin_not_allowed for a request that would change something with a cookie, and that no
@@ -178,7 +181,7 @@ func (a *Access) Authenticate(c *fiber.Ctx) (auth.Grants, error) {
 	if !a.On() {
 		return everybody, nil
 	}
-	for _, name := range [...]string{"access_token", "token"} {
+	for _, name := range tokenParameters {
 		if c.Context().QueryArgs().Has(name) {
 			return auth.Grants{}, a.refuse(refusedURL, New(CodeTokenInURL,
 				"Send the token in the header Authorization: Bearer, or, where a page cannot set one, exchange it for a cookie at POST /v1/cookie. Take the one that was in the URL for known to others."))
@@ -258,7 +261,7 @@ func bearer(value string) string {
 }
 
 func notListed() *Problem {
-	return New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on this server's list.")
+	return New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on the list of --cors-origins.")
 }
 
 // writes reports whether a request may change something (RFC 9110, section 9.2.1).

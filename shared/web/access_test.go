@@ -42,7 +42,7 @@ func access(t *testing.T, change func(*AccessConfig)) *Access {
 func serveGuarded(t *testing.T, a *Access, sameSite SameSite) (addr string) {
 	t.Helper()
 	app := NewApp(Config{Service: "test"})
-	a.Protect(app, nil)
+	a.Protect(app, "--edge-hosts", nil)
 	who := a.Guard(func(c *fiber.Ctx) error { return c.SendString("you are " + a.Grants(c).Subject) })
 	Mount(
 		app,
@@ -214,7 +214,7 @@ func TestAccess_HostList(t *testing.T) {
 		{[]string{"rejoin.example"}, "evil.example", false},
 	} {
 		app := NewApp(Config{Service: "test"})
-		app.Use(a.HostCheck(tt.hosts))
+		app.Use(a.HostCheck("--edge-hosts", tt.hosts))
 		Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 		c := dial(t, serve(t, app))
 		c.send(t, "GET / HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")

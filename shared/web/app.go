@@ -157,7 +157,7 @@ func NewApp(cfg Config) *fiber.App {
 		refused.close()
 		return nil
 	})
-	app.Use(frame(m, cfg, refused), checkHead, checkTarget)
+	app.Use(frame(m, cfg, refused), checkHead(cfg.MaxBodyBytes), checkTarget)
 	return app
 }
 
@@ -221,12 +221,20 @@ func guarded(c *fiber.Ctx) (err error) {
 //   - those with more than one Host, of which each may take another (section 3.2);
 //   - those with a CR that ends no line, which some take for the end of one (section 2.2).
 //
-// A body that is too large is not read either.
-func checkHead(c *fiber.Ctx) error {
-	h := &c.Request().Header
+// A body of more than maxBody bytes is not read either.
+func checkHead(maxBody func() int) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		if err := headProblem(&c.Request().Header, maxBody); err != nil {
+			c.Context().SetConnectionClose()
+			return err
+		}
+		return c.Next()
+	}
+}
+
+func headProblem(h *fasthttp.RequestHeader, maxBody func() int) error {
 	if len(h.Peek(headerRefused)) > 0 {
-		c.Context().SetConnectionClose()
-		return New(CodeBodyTooLarge, "")
+		return tooLarge(maxBody())
 	}
 	framed, hosts, plain := 0, 0, true
 	for line := range bytes.Lines(h.RawHeaders()) {
@@ -242,10 +250,9 @@ func checkHead(c *fiber.Ctx) error {
 		}
 	}
 	if framed > 1 || !plain || hosts > 1 || bareCR(h.RequestURI()) || bareCR(h.RawHeaders()) {
-		c.Context().SetConnectionClose()
 		return New(CodeInvalidRequest, "")
 	}
-	return c.Next()
+	return nil
 }
 
 // bareCR reports whether there is a CR without an LF behind it.

@@ -49,7 +49,7 @@ func standalone(cfg Config) *fiber.App {
 		Route{Method: "GET", Path: "/", Handler: echo("playground")},
 	)
 	Mount(app, // as the janitor would
-		Route{Method: "GET", Path: "/v1/sessions", Handler: echo("list")},
+		Route{Method: "GET", Path: "/v1/sessions", Handler: echo("list"), Query: []string{"x", "y"}},
 		Route{Method: "GET", Path: "/v1/sessions/:session", Handler: echo("show", "session")},
 	)
 	return app
@@ -250,7 +250,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 			c := dial(t, addr)
 			c.send(t, tt.request)
 			r := c.receive(t, "POST")
-			if p := expectProblem(t, r, tt.want); p.Detail != "" {
+			if p := expectProblem(t, r, tt.want); (p.Detail != "") != (tt.want == CodeBodyTooLarge) {
 				t.Errorf("tells %q", p.Detail)
 			}
 			if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
@@ -275,7 +275,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
-	app.Use(HostCheck(nil))
+	app.Use(HostCheck("--edge-hosts", nil))
 	for _, method := range []string{"GET", "POST"} {
 		Mount(app, Route{Method: method, Path: "/*", Handler: echo("taken")})
 	}
@@ -379,6 +379,33 @@ func TestAttackAnswersLoadedAsScripts(t *testing.T) {
 	}
 }
 
+// A misspelt parameter would otherwise give another answer than what was asked for. A token in
+// the URL is refused by what checks tokens.
+func TestApp_UnknownParameters(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, standalone(Config{}))
+	for target, unknown := range map[string]string{
+		"/v1/sessions?x=1&y=2&x=3":            "",
+		"/v1/sessions?token=t&access_token=t": "",
+		"/?form=now":                          "",
+		"/v1/sessions?x=1&z":                  `"z"`,
+		"/v1/sessions/s?form=now":             `"form"`,
+		"/v1/sessions?=1":                     `""`,
+		"/v1/sessions?%78=1&X=2":              `"X"`,
+	} {
+		r := do(t, addr, "GET", target, "")
+		if unknown == "" {
+			if r.status != http.StatusOK {
+				t.Errorf("%s: %d %s", target, r.status, r.body)
+			}
+			continue
+		}
+		if p := expectProblem(t, r, CodeInvalidParameter); !strings.Contains(p.Detail, unknown) {
+			t.Errorf("%s: %s", target, p.Detail)
+		}
+	}
+}
+
 func TestHostCheck(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -413,13 +440,15 @@ func TestHostCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app := NewApp(Config{Service: "test"})
-			app.Use(HostCheck(tt.allowed))
+			app.Use(HostCheck("--edge-hosts", tt.allowed))
 			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 			c := dial(t, serve(t, app))
 			c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")
 			r := c.receive(t, "GET")
 			if !tt.ok {
-				expectProblem(t, r, CodeHostNotAllowed)
+				if p := expectProblem(t, r, CodeHostNotAllowed); !strings.Contains(p.Detail, "--edge-hosts") {
+					t.Errorf("it says %q", p.Detail)
+				}
 			} else if r.body != "ok" {
 				t.Errorf("got %+v", r)
 			}

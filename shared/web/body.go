@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"time"
@@ -150,7 +151,7 @@ func (b *Body) Limited(limit int) ([]byte, error) {
 	case b.stream == nil:
 		return nil, nil
 	case b.size > limit:
-		b.err = New(CodeBodyTooLarge, "")
+		b.err = tooLarge(limit)
 		return nil, b.err
 	case b.size >= 0:
 		if !b.Held().Grow(int64(b.size)) {
@@ -174,7 +175,7 @@ func (b *Body) chunked(limit int) (all []byte, err error) {
 	for {
 		if len(all) == cap(all) {
 			if len(all) > limit {
-				b.err = New(CodeBodyTooLarge, "")
+				b.err = tooLarge(limit)
 				return nil, b.err
 			}
 			more := min(max(cap(all), 4<<10), limit+1-len(all))
@@ -193,6 +194,11 @@ func (b *Body) chunked(limit int) (all []byte, err error) {
 			return nil, err
 		}
 	}
+}
+
+// tooLarge is the answer to a body of more than limit bytes.
+func tooLarge(limit int) *Problem {
+	return New(CodeBodyTooLarge, fmt.Sprintf("The body of this request may have up to %d bytes.", limit))
 }
 
 // unfinished is the answer to a body that ended early.

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"fmt"
+
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/daemon"
@@ -14,8 +16,9 @@ var LoopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 // the request's host, without its port, is one of allowed. It stands against
 // DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
-// addresses make no difference. Nothing allowed means [LoopbackHosts].
-func HostCheck(allowed []string) fiber.Handler {
+// addresses make no difference. Nothing allowed means [LoopbackHosts]. A client that is refused
+// is told that flag adds names.
+func HostCheck(flag string, allowed []string) fiber.Handler {
 	if len(allowed) == 0 {
 		allowed = LoopbackHosts
 	}
@@ -28,8 +31,10 @@ func HostCheck(allowed []string) fiber.Handler {
 		// counts instead of the header (RFC 9112, section 3.2.2). Ask for
 		// both: no honest client sends two different ones.
 		header, target := c.Request().Header.Host(), c.Request().URI().Host()
-		if !hosts[daemon.Hostname(string(header))] || !hosts[daemon.Hostname(string(target))] {
-			return New(CodeHostNotAllowed, "The Host header names a host that is not on this server's list.")
+		for _, host := range [...][]byte{header, target} {
+			if name := daemon.Hostname(string(host)); !hosts[name] {
+				return New(CodeHostNotAllowed, fmt.Sprintf("The host %.100q is not on this server's list; %s adds it.", name, flag))
+			}
 		}
 		return c.Next()
 	}

@@ -16,9 +16,9 @@ const headerFetchSite = "Sec-Fetch-Site"
 type originsKey struct{}
 
 // Protect installs what stands before all routes of a service, in this order: [HostCheck] for
-// hosts, [Access.CORS], [Access.OriginCheck] for origins. It must be called before [Mount].
-func (a *Access) Protect(app *fiber.App, hosts []string, origins ...string) {
-	app.Use(a.HostCheck(hosts), a.CORS(), a.OriginCheck(origins...))
+// hosts, the values of flag, [Access.CORS], [Access.OriginCheck] for origins. It must be called before [Mount].
+func (a *Access) Protect(app *fiber.App, flag string, hosts []string, origins ...string) {
+	app.Use(a.HostCheck(flag, hosts), a.CORS(), a.OriginCheck(origins...))
 }
 
 // OriginCheck returns a middleware that answers 403 origin_not_allowed to a request that may

@@ -65,7 +65,7 @@ func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 	methods := []string{"POST", "PUT", "PATCH", "DELETE"}
 	for mode, a := range map[string]*Access{"nil": nil, "none": off, "jwt": access(t, nil)} {
 		app := NewApp(Config{Service: "test"})
-		a.Protect(app, []string{host}, "", public)
+		a.Protect(app, "--edge-hosts", []string{host}, "", public)
 		var reached atomic.Int64
 		for _, method := range methods {
 			Mount(app, Route{Method: method, Path: "/", Handler: func(c *fiber.Ctx) error {

@@ -70,6 +70,8 @@ func levelOf(p *Problem) slog.Level {
 		return slog.LevelError
 	case p.Status >= http.StatusInternalServerError:
 		return slog.LevelWarn
+	case p.Status == http.StatusUnauthorized, p.Code == CodeHostNotAllowed, p.Code == CodeOriginNotAllowed:
+		return slog.LevelInfo // what a new user meets first
 	default:
 		return slog.LevelDebug
 	}
@@ -97,7 +99,7 @@ func (r *refusals) report(c *fiber.Ctx, p *Problem, err error) {
 		attrs = append(attrs, "stack", string(crash.stack))
 	}
 	message := "request refused"
-	if level > slog.LevelDebug {
+	if level >= slog.LevelWarn {
 		message = "request failed"
 	}
 	r.log.Log(ctx, level, message, attrs...) //nolint:sloglint // one of two constants
@@ -199,8 +201,10 @@ func (w *refused) report(log *slog.Logger, code Code) {
 	attrs := []any{"code", string(code), "count", w.n, slog.Group("clients", clients...)}
 	message := "more requests refused"
 	if w.level > slog.LevelDebug {
-		message = "more requests failed"
 		attrs = append(attrs, "error", w.newest)
+	}
+	if w.level >= slog.LevelWarn {
+		message = "more requests failed"
 	}
 	log.Log(context.Background(), w.level, message, attrs...) //nolint:sloglint // one of two constants
 }

@@ -244,3 +244,16 @@ func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
 		t.Errorf("logged %v", lines)
 	}
 }
+
+// Who comes without a valid token, under another name or from another page is in the log with the
+// reason; other refusals are at debug level.
+func TestRefusals_Levels(t *testing.T) {
+	for code, want := range map[Code]slog.Level{
+		CodeUnauthorized: slog.LevelInfo, CodeHostNotAllowed: slog.LevelInfo, CodeOriginNotAllowed: slog.LevelInfo,
+		CodeInvalidJSON: slog.LevelDebug, CodeRateLimited: slog.LevelDebug, CodeUnavailable: slog.LevelWarn, CodeInternal: slog.LevelError,
+	} {
+		if got := levelOf(New(code, "")); got != want {
+			t.Errorf("%s: %s", code, got)
+		}
+	}
+}

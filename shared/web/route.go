@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,10 @@ type Route struct {
 	// problem document. It finds the request's body in [StreamedBody]; what
 	// it does not read is not kept in memory.
 	Handler fiber.Handler
+
+	// Query names the parameters that a request for a Path under /v1/ may have: with another
+	// one, which may be misspelt, it is answered 400 invalid_parameter.
+	Query []string
 
 	// NoHead says that a GET has no HEAD beside it: for event streams, which
 	// have no end.
@@ -50,11 +55,40 @@ func Mount(app *fiber.App, routes ...Route) {
 			panic(fmt.Sprintf("web: route %s is mounted twice", key))
 		}
 		mounted[key] = true
-		app.Add(r.Method, r.Path, r.Handler)
+		handler := r.Handler
+		if strings.HasPrefix(r.Path, "/v1/") {
+			handler = knownQuery(r.Query, handler)
+		}
+		app.Add(r.Method, r.Path, handler)
 		if r.Method == fiber.MethodGet && !r.NoHead {
-			app.Add(fiber.MethodHead, r.Path, r.Handler)
+			app.Add(fiber.MethodHead, r.Path, handler)
 		}
 	}
+}
+
+// knownQuery returns a handler that calls h for requests whose parameters all have one of these
+// names. A token in the URL has a problem of its own; see [Access.Authenticate].
+func knownQuery(names []string, h fiber.Handler) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		var unknown error
+		c.Context().QueryArgs().VisitAll(func(key, _ []byte) {
+			if name := string(key); !slices.Contains(names, name) && !slices.Contains(tokenParameters, name) {
+				unknown = unknownParameter(name, names)
+			}
+		})
+		if unknown != nil {
+			return unknown
+		}
+		return h(c)
+	}
+}
+
+func unknownParameter(name string, names []string) error {
+	has := "has no parameters."
+	if len(names) > 0 {
+		has = "has the parameters " + strings.Join(names, ", ") + "."
+	}
+	return New(CodeInvalidParameter, fmt.Sprintf("There is no parameter %.64q here. This resource %s", name, has))
 }
 
 // Param returns the path parameter name, percent-decoded exactly once: a
