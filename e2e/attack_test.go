@@ -202,14 +202,13 @@ func TestAttackCrossSession(t *testing.T) {
 	p.unharmed(mallory, "own") // which waits for the edge to have it: a gap comes at once
 	for _, path := range []string{
 		streamPath("own", "main") + "?wait=30&after=" + id, "/v1/sessions/own/events?wait=30&after=" + id,
-		streamPath("own", "main") + "?wait=30&session=s&stream=main&after=" + id,
 	} {
 		a := p.as(mallory, http.MethodGet, path, "")
 		if a.status != http.StatusOK || !strings.Contains(a.body, `"reason":"unknown"`) || !strings.Contains(a.body, `"n":7`) || strings.Contains(a.body, `"n":1`) {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
-	for _, path := range []string{streamPath("own%2F..%2Fs", "main"), "/v1/sessions/own/../s/streams/main/events", streamPath("s%00", "main"), streamPath("S", "main"), streamPath("s.main", "main"), streamPath("*", "main"), streamPath("%3E", "main")} {
+	for _, path := range []string{streamPath("own", "main") + "?session=s", streamPath("own", "main") + "?stream=main", streamPath("own%2F..%2Fs", "main"), "/v1/sessions/own/../s/streams/main/events", streamPath("s%00", "main"), streamPath("S", "main"), streamPath("s.main", "main"), streamPath("*", "main"), streamPath("%3E", "main")} {
 		if a := p.as(mallory, http.MethodGet, path, ""); a.status != http.StatusNotFound && a.status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
