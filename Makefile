@@ -76,8 +76,8 @@ sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole sy
 	go test -count=1 -run '^TestSimulation$$' -v -timeout 20m $(TESTFLAGS) ./e2e -seeds=$(SEEDS) -seed=$(SEED)
 
 .PHONY: attack
-attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took.
-	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
+attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took; with TLS=1 over TLS and HTTP/2.
+	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e $(if $(TLS),-tls) | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
 
 .PHONY: mcpkills
 mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, and print what became of them.

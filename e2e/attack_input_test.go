@@ -74,6 +74,9 @@ func TestAttackOversizedEverything(t *testing.T) {
 					head += "\n" + tt.headers[i] + ": " + tt.headers[i+1]
 				}
 				a := p.in(t).raw(flag, head, chunked(tt.body))
+				if p.tls && flag == "--edge-addr" && tt.code == "headers_too_large" && a.status == tt.status {
+					continue // what is far too large net/http refuses, in a sentence
+				}
 				if a.status != tt.status || stringIn(t, a.body, "code") != tt.code {
 					t.Errorf("%s: %d %.300s", flag, a.status, a.body)
 				}

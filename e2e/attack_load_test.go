@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,17 @@ import (
 
 // dial opens a connection to the address of a flag, on which nothing lasts without end.
 func (p *proc) dial(flag string) net.Conn {
+	p.t.Helper()
+	return p.secure(flag, p.dialTCP(flag))
+}
+
+// dialTLS opens a connection to the edge that is cut when the test ends.
+func (p *proc) dialTLS(config *tls.Config) net.Conn {
+	p.t.Helper()
+	return tls.Client(p.dialTCP("--edge-addr"), config)
+}
+
+func (p *proc) dialTCP(flag string) net.Conn {
 	p.t.Helper()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(p.t.Context(), "tcp", p.addrs[flag])

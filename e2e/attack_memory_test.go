@@ -76,15 +76,21 @@ func (p *proc) unread(flag string, request io.Reader) {
 	}
 }
 
+// storeLarge stores 9 MB in a session.
+func (p *proc) storeLarge(session string) {
+	p.t.Helper()
+	for range 9 {
+		large := fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", 1e6))
+		if a := do(p.t, http.MethodPost, p.api()+streamPath(session, "s"), large, "Content-Type", jsonType); a.status != http.StatusCreated {
+			p.t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+}
+
 // H2: 30 KB of requests for pages of 4 MB that are not read.
 func TestAttackUnreadPages(t *testing.T) {
 	p := startProc(t)
-	for range 9 {
-		large := fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", 1e6))
-		if a := do(t, http.MethodPost, p.api()+streamPath("large", "s"), large, "Content-Type", jsonType); a.status != http.StatusCreated {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-	}
+	p.storeLarge("large")
 	p.costs(func() {
 		var all sync.WaitGroup
 		for range 300 {

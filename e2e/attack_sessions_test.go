@@ -15,7 +15,7 @@ import (
 // from returns a client whose connections come from an address, and which keeps them.
 func from(t testing.TB, addr net.IP) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: addr}}
-	c := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16}, Timeout: waittest.Timeout}
+	c := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16, TLSClientConfig: trusting(), ForceAttemptHTTP2: true}, Timeout: waittest.Timeout}
 	t.Cleanup(c.CloseIdleConnections)
 	return c
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // client keeps no connections, so that none is left when a test ends.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waittest.Timeout}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: trusting(), ForceAttemptHTTP2: true}, Timeout: waittest.Timeout}
 
 // answer is a whole response.
 type answer struct {
@@ -186,6 +186,7 @@ func (p *proc) tryTap(path, lastID string) (*tap, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn = p.secure("--edge-addr", conn)
 	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\nAccept: text/event-stream\r\n"
 	if lastID != "" {
 		request += "Last-Event-ID: " + lastID + "\r\n"

@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -75,6 +77,7 @@ type proc struct {
 	args []string
 	// prepare changes the command before each start; nil: nothing.
 	prepare func(*exec.Cmd)
+	tls     bool // the edge speaks it
 	// addrs are the addresses it is bound to, by flag; known after the first start.
 	addrs map[string]string
 
@@ -105,6 +108,9 @@ func startProc(t testing.TB, args ...string) *proc {
 func newProc(t testing.TB, data string, args ...string) *proc {
 	t.Helper()
 	p := &proc{t: t, data: data, args: args, addrs: map[string]string{}}
+	if *overTLS {
+		p.speakTLS()
+	}
 	for _, flag := range listening {
 		p.addrs[flag] = "127.0.0.1:0"
 	}
@@ -228,7 +234,20 @@ func (p *proc) in(t testing.TB) *proc {
 	return &c
 }
 
-func (p *proc) url(flag string) string { return "http://" + p.addrs[flag] }
+// secure speaks TLS on a connection, where that is spoken.
+func (p *proc) secure(flag string, conn net.Conn) net.Conn {
+	if p.tls && flag == "--edge-addr" {
+		return tls.Client(conn, trusting())
+	}
+	return conn
+}
+
+func (p *proc) url(flag string) string {
+	if p.tls && flag == "--edge-addr" {
+		return "https://" + p.addrs[flag]
+	}
+	return "http://" + p.addrs[flag]
+}
 
 // api is the address that serves the whole API.
 func (p *proc) api() string { return p.url("--edge-addr") }

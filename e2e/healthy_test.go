@@ -44,7 +44,7 @@ func (p *proc) healthy(session string, over io.Reader) time.Duration {
 // runHealthy is the client of healthy. It ends when 200 exchanges are done and stdin is at its end.
 func runHealthy(api, session string) (time.Duration, error) {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
-	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: waittest.Timeout}
+	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: trusting(), ForceAttemptHTTP2: true}, Timeout: waittest.Timeout}
 	try := func(method, url, body string, status int, has string) error {
 		for began := time.Now(); ; {
 			req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))

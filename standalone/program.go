@@ -180,7 +180,7 @@ func (p *program) services(forJanitor, forIngest, forEdge *backend.Backend) ([]d
 	if err != nil {
 		return nil, err
 	}
-	p.env.Log.Info("rejoin is open", "url", "http://"+e.Addr().String()+"/")
+	p.env.Log.Info("rejoin is open", "url", e.URL()+"/")
 	return []daemon.Actor{{Name: "janitor", Run: j.Run}, {Name: "ingest", Run: in.Run}, {Name: "sse-edge", Run: e.Run}}, nil
 }
 

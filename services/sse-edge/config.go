@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/sse-edge/front"
 	"rejoin/shared/web"
 )
 
@@ -29,6 +30,8 @@ type Config struct {
 	// EdgeHosts are the names, besides those of the loopback interface, under which
 	// subscribers may address the edge.
 	EdgeHosts []string `name:"edge-hosts" help:"Host names, in addition to localhost, that subscribers may use for the edge." placeholder:"HOST"`
+	// TLS has the edge speak HTTPS, with HTTP/2. Default: it speaks HTTP/1.1 without TLS.
+	TLS front.Files `embed:""`
 	// WindowBytes bounds the memory of the windows of all partitions together.
 	WindowBytes int `name:"window-bytes" help:"Memory for the newest events (the window), in bytes." default:"268435456" placeholder:"BYTES"`
 	// WindowBackfill is how many bytes of the newest events the edge reads when it
@@ -108,7 +111,7 @@ func (c Config) Validate() error {
 	case c.MCPEvents && c.Heartbeat > maxEventsHeartbeat:
 		return errors.New("--heartbeat must be at most 30s with --mcp-events")
 	}
-	if err := c.checkURLs(); err != nil {
+	if err := errors.Join(c.checkURLs(), c.TLS.Validate()); err != nil {
 		return err
 	}
 	return web.CheckLimit(c.MaxAddressConnectRate, "--max-address-connect-rate")

@@ -17,6 +17,7 @@ import (
 	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/front"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
@@ -33,6 +34,7 @@ import (
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
 //	     ├─ inspect.Serve: tells it who they are, and what was sent to them
 //	     ├─ workers, one a processor: the cursor loop of all event streams
+//	     ├─ front.Serve, with TLS: hands requests to web.Serve
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
 //	     │                 └─ for each event stream, once hijacked: a reader that
 //	     │                    notices when the client goes
@@ -47,6 +49,7 @@ type Service struct {
 	health   *daemon.Health
 	app      *fiber.App
 	ln       net.Listener
+	front    *front.Server // nil without TLS
 	parts    *cursor.Partitions
 	streams  *delivery.Streams
 	metrics  *metrics

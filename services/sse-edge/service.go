@@ -15,6 +15,7 @@ import (
 	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/front"
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
 	"rejoin/shared/backend"
@@ -93,6 +94,13 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.end()
 		return nil, err
 	}
+	if cfg.TLS.On() {
+		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.DefaultIdleTimeout, env.Log); err != nil {
+			s.end()
+			_ = s.ln.Close() // the other error says why
+			return nil, err
+		}
+	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.PublicURL)
@@ -103,6 +111,15 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 
 // Addr is where the edge listens.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }
+
+// URL is where the edge listens.
+func (s *Service) URL() string {
+	scheme := "http"
+	if s.front != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + s.ln.Addr().String()
+}
 
 // Run serves until ctx ends, then drains: no new streams, the open ones closed
 // spread over Config.Drain, each told when to come back.
@@ -127,8 +144,17 @@ func (s *Service) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.streams.Run(stopWorkers) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() { served <- web.Serve(serveCtx, s.app, s.ln, s.cfg.WriteTimeout) }()
+	served := make(chan error, 2)
+	listener := s.ln
+	if s.front != nil {
+		listener = s.front.Backend()
+		go func() {
+			if err := s.front.Serve(); err != nil {
+				served <- err
+			}
+		}()
+	}
+	go func() { served <- web.Serve(serveCtx, s.app, listener, s.cfg.WriteTimeout) }()
 	s.logger.Info("edge open", "addr", s.ln.Addr().String())
 	var err error
 	select {
@@ -140,6 +166,9 @@ func (s *Service) Run(ctx context.Context) error {
 		err = <-served
 	}
 	stopServing()
+	if s.front != nil {
+		s.stopFront()
+	}
 	close(stopWorkers)
 	workers.Wait()
 	stopTails()
@@ -148,6 +177,13 @@ func (s *Service) Run(ctx context.Context) error {
 	s.end()
 	s.parts.Wait()
 	return err
+}
+
+// stopFront ends the connections in front of the server, which has ended.
+func (s *Service) stopFront() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.WriteTimeout)
+	defer cancel()
+	s.front.Stop(ctx)
 }
 
 // drainStreams closes all event streams within a time and waits for them.

@@ -23,6 +23,9 @@ import (
 	"rejoin/shared/tracing"
 )
 
+// DefaultIdleTimeout is how long a connection may have no request.
+const DefaultIdleTimeout = time.Minute
+
 // Config configures an application. Zero values mean the defaults.
 type Config struct {
 	// Service is the middle of the metrics' names,
@@ -93,13 +96,13 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Clients == nil {
 		cfg.Clients = &Clients{alike: true}
 	}
-	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, cfg.Clients.cfg.HeaderTimeout, 10*time.Second)
+	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, cfg.Clients.HeaderTimeout())
 	cfg.ReadBodyTimeout = cmp.Or(cfg.ReadBodyTimeout, cfg.Clients.cfg.BodyTimeout, time.Minute)
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 30 * time.Second
 	}
 	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = time.Minute
+		cfg.IdleTimeout = DefaultIdleTimeout
 	}
 	return cfg
 }

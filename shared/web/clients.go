@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,6 +84,16 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	}
 	return p.Masked(), err
 }
+
+// HeaderTimeout is how long the headers of a request may take to arrive.
+func (cl *Clients) HeaderTimeout() time.Duration {
+	if cl == nil {
+		return defaultHeaderTimeout
+	}
+	return cmp.Or(cl.cfg.HeaderTimeout, defaultHeaderTimeout)
+}
+
+const defaultHeaderTimeout = 10 * time.Second
 
 // Address returns the address of a request's client: the peer's, or, when that is a
 // trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at

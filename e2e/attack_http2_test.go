@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"rejoin/shared/waittest"
+)
+
+// h2 is a connection of HTTP/2 on which an attacker says what it likes.
+type h2 struct {
+	t      testing.TB
+	conn   io.ReadWriteCloser
+	framer *http2.Framer
+	next   uint32 // stream
+}
+
+// dialH2 opens a connection whose streams have a window of so many bytes. What comes on it is
+// handed to take by a goroutine, until it closes; nil: it is thrown away.
+func (p *proc) dialH2(window uint32, take func(http2.Frame)) *h2 {
+	p.t.Helper()
+	config := trusting()
+	config.NextProtos = []string{http2.NextProtoTLS}
+	conn := p.dialTLS(config)
+	a := &h2{p.t, conn, http2.NewFramer(conn, conn), 1}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		p.t.Fatal(err)
+	}
+	a.send(func() error {
+		return a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	})
+	go func() {
+		for {
+			f, err := a.framer.ReadFrame()
+			if err != nil && !errors.As(err, new(http2.StreamError)) {
+				return
+			}
+			if take != nil && f != nil {
+				take(f)
+			}
+		}
+	}()
+	return a
+}
+
+// send reports whether something was sent: an attacker may be cut off.
+func (a *h2) send(write func() error) bool { return write() == nil }
+
+// headerBlock returns the headers of a GET that asks for a media type.
+func headerBlock(target, accept string) []byte {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	for _, f := range [][2]string{{":method", http.MethodGet}, {":scheme", "https"}, {":authority", "localhost"}, {":path", target}, {"accept", accept}} {
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}) // no table, which would differ between connections
+	}
+	return b.Bytes()
+}
+
+// get asks for something on a stream of its own, which it returns.
+func (a *h2) get(headers []byte) (stream uint32, ok bool) {
+	stream = a.next
+	a.next += 2
+	return stream, a.send(func() error {
+		return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: headers, EndStream: true, EndHeaders: true})
+	})
+}
+
+// Requests that are reset at once (CVE-2023-44487) take no more than those that are not.
+func TestAttackHTTP2RapidReset(t *testing.T) {
+	p := startTLS(t)
+	p.publish("reset", "s", 1, 1)
+	headers := headerBlock(streamPath("reset", "s"), "text/event-stream")
+	p.costs(func() {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for range 5 {
+					a := p.dialH2(65535, nil)
+					for range 1000 {
+						stream, ok := a.get(headers)
+						if !ok || !a.send(func() error { return a.framer.WriteRSTStream(stream, http2.ErrCodeCancel) }) {
+							break
+						}
+					}
+					_ = a.conn.Close()
+				}
+			})
+		}
+		all.Wait()
+	})
+	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+}
+
+// A connection has no more than 100 streams, each of which counts as a connection.
+func TestAttackHTTP2Streams(t *testing.T) {
+	const streams = 150
+	p := startTLS(t)
+	p.publish("many", "s", 1, 1)
+	var mu sync.Mutex
+	refused := map[uint32]bool{}
+	a := p.dialH2(65535, func(f http2.Frame) {
+		if reset, ok := f.(*http2.RSTStreamFrame); ok && reset.ErrCode == http2.ErrCodeRefusedStream {
+			mu.Lock()
+			refused[reset.StreamID] = true
+			mu.Unlock()
+		}
+	})
+	headers := headerBlock(streamPath("many", "s"), "text/event-stream")
+	for range streams {
+		if _, ok := a.get(headers); !ok {
+			t.Fatal("the connection is closed")
+		}
+	}
+	waittest.Until(t, "the rest is refused", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(refused) == streams-100
+	})
+	waittest.Until(t, "each is counted", func() bool { return p.metric("rejoin_edge_connections") == 100 })
+	p.publish("healthy", "s", 1, 3)
+	_ = a.conn.Close()
+	waittest.Until(t, "none is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+}
+
+// Pages that are asked for on streams without a window, which never take them.
+func TestAttackHTTP2UnreadPages(t *testing.T) {
+	p := startTLS(t)
+	p.storeLarge("large")
+	headers := headerBlock(streamPath("large", "s")+"?limit=1000", jsonType)
+	p.costs(func() {
+		for range 3 {
+			a := p.dialH2(0, nil)
+			for range 100 {
+				a.get(headers)
+			}
+		}
+		waittest.Until(t, "all requests are answered or refused", func() bool {
+			return p.metric(`rejoin_edge_http_requests_total{code="200",method="GET"}`)+p.metric(`rejoin_edge_http_requests_total{code="503",method="GET"}`) >= 300
+		})
+	})
+	if held := p.metric("rejoin_memory_held_bytes"); held > p.metric("rejoin_memory_budget_bytes") {
+		t.Errorf("%g bytes are held", held)
+	}
+}
+
+// Headers without an end (CVE-2024-27316).
+func TestAttackHTTP2EndlessHeaders(t *testing.T) {
+	p := startTLS(t)
+	p.costs(func() {
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				a := p.dialH2(65535, nil)
+				ok := a.send(func() error {
+					return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock("/", "a"), EndStream: true})
+				})
+				var field bytes.Buffer
+				_ = hpack.NewEncoder(&field).WriteField(hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte("x"), 8000)), Sensitive: true})
+				n := 0
+				for ; ok && n < 10_000; n++ {
+					ok = a.send(func() error { return a.framer.WriteContinuation(1, false, field.Bytes()) })
+				}
+				if ok {
+					t.Errorf("%d frames of headers were taken", n)
+				}
+			})
+		}
+		all.Wait()
+	})
+}

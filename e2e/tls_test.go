@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"rejoin/shared/waittest"
+)
+
+var overTLS = flag.Bool("tls", false, "the edge speaks TLS in all tests, and clients HTTP/2 where they can")
+
+// trusting is for clients that take any certificate.
+func trusting() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // of tests alone
+}
+
+// speakTLS has the edge speak TLS, with a certificate of its own.
+func (p *proc) speakTLS() {
+	p.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	dir := p.t.TempDir()
+	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: cert}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
+		file := filepath.Join(dir, name+".pem")
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+		p.args = append(p.args, "--tls-"+name+"="+file)
+	}
+	p.tls = true
+}
+
+// startTLS is startProc for a program whose edge speaks TLS.
+func startTLS(t *testing.T, args ...string) *proc {
+	t.Helper()
+	p := newProc(t, filepath.Join(t.TempDir(), "data"), args...)
+	if !p.tls {
+		p.speakTLS()
+	}
+	p.start()
+	return p
+}
+
+// connections returns how many connections to the edge are open.
+func (p *proc) connections() (n int) {
+	p.t.Helper()
+	_, port, _ := strings.Cut(p.addrs["--edge-addr"], ":")
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		const established = "01"
+		if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", number)) && f[3] == established {
+			n++
+		}
+	}
+	return n
+}
+
+// A browser has six connections of HTTP/1.1 for all of its tabs. Over one of HTTP/2 it follows 20
+// streams, resumes all of them after a kill, and publishes meanwhile.
+func TestTLS_BrowserFollowsTwentyStreams(t *testing.T) {
+	t.Parallel()
+	const streams = 20
+	p := startTLS(t, "--retry=100ms")
+	b := openBrowser(t, chromedp.IgnoreCertErrors)
+	b.onOrigin(p)
+	script[bool](b, fmt.Sprintf(`(() => {
+	window.got = Array.from({ length: %d }, () => [])
+	window.all = got.map((mine, i) => {
+		const es = new EventSource('/v1/sessions/tabs/streams/s' + i + '/events')
+		es.onmessage = (e) => mine.push(JSON.parse(e.data).n)
+		return es
+	})
+	window.publish = async (n) => Promise.all(got.map((_, i) => fetch('/v1/sessions/tabs/streams/s' + i + '/events', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ n }) })))
+	return true
+})()`, streams))
+	b.until("all.every((es) => es.readyState === EventSource.OPEN)")
+	more := func(n int) {
+		t.Helper()
+		script[bool](b, fmt.Sprintf("(publish(%d), true)", n))
+		b.until(fmt.Sprintf("got.every((mine) => mine.join() === %q)", upTo(n)))
+	}
+	more(1)
+	more(2)
+	if n := p.connections(); n != 1 {
+		t.Errorf("there are %d connections", n)
+	}
+	if protocol := script[string](b, "performance.getEntriesByType('resource').find((r) => r.name.includes('/s0/')).nextHopProtocol"); protocol != "h2" {
+		t.Errorf("it speaks %q", protocol)
+	}
+	p.kill()
+	b.until("all.every((es) => es.readyState === EventSource.CONNECTING)")
+	p.start()
+	b.until("all.every((es) => es.readyState === EventSource.OPEN)")
+	more(3)
+	p.stop()
+	b.until("all.every((es) => es.readyState === EventSource.CONNECTING)")
+	p.start()
+	b.until("all.every((es) => es.readyState === EventSource.OPEN)")
+	more(4)
+}
+
+func upTo(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, strconv.Itoa(i+1))
+	}
+	return strings.Join(all, ",")
+}
+
+// A client that goes without a word is noticed over TLS as without it.
+func TestTLS_ClientsGo(t *testing.T) {
+	t.Parallel()
+	p := startTLS(t)
+	p.publish("gone", "s", 1, 1)
+	for range 3 {
+		s := p.subscribe(streamPath("gone", "s"), "")
+		s.connected()
+		s.numbers(1, 1)
+		s.cut()
+	}
+	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
+	waittest.Until(t, "no connection is open", func() bool { return p.connections() == 0 })
+}

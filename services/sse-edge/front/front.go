@@ -1,0 +1,245 @@
+// Package front speaks TLS, and HTTP/2 over it, in front of the edge's server, which speaks HTTP/1.1
+// on plain connections: net/http takes the requests, and each goes to that server on a connection
+// of its own inside the process, with the client's address. So there is one router, one admission,
+// and one cursor loop for both protocols, and an event stream of HTTP/2 counts as a connection.
+//
+//	client ══TLS══▶ net/http ──▶ for each request: a pair of sockets ──▶ the edge's server
+//
+// docs/adr/0028 has what it costs.
+package front
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxStreams is how many requests a connection of HTTP/2 may have open. One more waits in its
+	// client. Resets do not make room at once: net/http bounds the handlers that still run.
+	maxStreams = 100
+	// pingAfter is how long a connection of HTTP/2 may be silent until it is asked whether it is
+	// still there, and answerWithin how long its client has for the answer, or to take anything of
+	// what is sent to it.
+	pingAfter    = 30 * time.Second
+	answerWithin = 15 * time.Second
+	// maxHeaderBytes bounds the headers of a request. The edge takes less, and says so.
+	maxHeaderBytes = 64 << 10
+	// bufferBytes is how much of a response is read at a time.
+	bufferBytes = 4 << 10
+)
+
+// Server takes requests over TLS. It is safe for concurrent use.
+type Server struct {
+	http    http.Server
+	ln      net.Listener
+	backend *listener
+}
+
+// New returns a server that takes the connections of ln once [Server.Serve] runs. headers and idle
+// are how long a request's headers may take, and how long a connection may have no request. Errors
+// are one sentence for the user.
+func New(ln net.Listener, files Files, headers, idle time.Duration, log *slog.Logger) (*Server, error) {
+	pair, err := files.load(log)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}}
+	s.http = http.Server{
+		Handler:           http.HandlerFunc(s.forward),
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
+		ReadHeaderTimeout: headers,
+		IdleTimeout:       idle,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: answerWithin, WriteByteTimeout: answerWithin},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes that fail
+	}
+	return s, nil
+}
+
+// Backend is what the edge's server listens on.
+func (s *Server) Backend() net.Listener { return s.backend }
+
+// Serve takes connections until [Server.Stop] is called, and returns nil then.
+func (s *Server) Serve() error {
+	if err := s.http.ServeTLS(s.ln, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Stop takes no more connections, and returns when those that are open have no request any more. It
+// cuts them off when ctx ends.
+func (s *Server) Stop(ctx context.Context) {
+	if s.http.Shutdown(ctx) != nil {
+		_ = s.http.Close()
+	}
+}
+
+// forward hands a request to the edge's server, and its response to the client.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
+	near, err := s.backend.dial(r)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the edge stops; an EventSource that got an error would not come back
+	}
+	control := http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // of HTTP/1.1: results come while the body does; HTTP/2 always has it
+	body := &body{ReadCloser: r.Body}
+	sent := make(chan struct{})
+	defer func() {
+		_ = near.Close()
+		if !body.ended.Load() { // the response was there first, and the rest of the request is not waited for
+			_ = control.SetReadDeadline(time.Now())
+		}
+		<-sent
+	}()
+	defer context.AfterFunc(r.Context(), func() { _ = near.Close() })()
+	go func() {
+		defer close(sent)
+		if send(near, r, body) != nil {
+			_ = near.CloseWrite() // the edge sees that something is missing
+		}
+	}()
+	resp, err := http.ReadResponse(bufio.NewReaderSize(near, bufferBytes), r)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the edge has closed the connection: so is the client's
+	}
+	defer func() { _ = resp.Body.Close() }()
+	header := w.Header()
+	for name, values := range resp.Header {
+		if !slices.Contains(hopByHop, name) {
+			header[name] = values
+		}
+	}
+	if r.ProtoMajor == 1 && !body.ended.Load() {
+		header.Set("Connection", "close") // or net/http waits for what is left of the request
+	}
+	w.WriteHeader(resp.StatusCode)
+	to := flusher{w, control, resp.ContentLength < 0}
+	if to.streams {
+		_ = to.control.Flush() // the client learns that the stream has begun
+	}
+	if _, err := io.CopyBuffer(to, onlyReader{resp.Body}, make([]byte, bufferBytes)); err != nil {
+		panic(http.ErrAbortHandler) // or a part would look like the whole
+	}
+}
+
+// hopByHop are the fields that belong to a connection (RFC 9110, 7.6.1). Expect is answered by
+// net/http, which asks for the body when it is read.
+var hopByHop = []string{"Connection", "Expect", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// body is a request's, which may be read to its end.
+type body struct {
+	io.ReadCloser
+	ended atomic.Bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// send writes a request as HTTP/1.1, of which it is the last one on the connection.
+func send(conn net.Conn, r *http.Request, from *body) error {
+	out := r.Clone(r.Context())
+	out.Body = from
+	if r.Body == http.NoBody {
+		from.ended.Store(true)
+		out.Body = nil
+	}
+	for _, name := range hopByHop {
+		out.Header.Del(name)
+	}
+	out.Header.Set("X-Forwarded-Proto", "https")
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = []string{""} // or Write gives it one
+	}
+	out.Close = true
+	return out.Write(conn)
+}
+
+// onlyReader hides what else a body can do: io.CopyBuffer would not use its buffer.
+type onlyReader struct{ io.Reader }
+
+// flusher sends on at once what is written to it, if it streams.
+type flusher struct {
+	w       io.Writer
+	control *http.ResponseController
+	streams bool
+}
+
+func (f flusher) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err == nil && f.streams {
+		err = f.control.Flush()
+	}
+	return n, err
+}
+
+// listener hands connections inside the process to the edge's server.
+type listener struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *listener) Addr() net.Addr { return l.addr }
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close may be called again, but not at the same time.
+func (l *listener) Close() error {
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return nil
+}
+
+// dial makes a connection to the edge's server for a request.
+func (l *listener) dial(r *http.Request) (*net.UnixConn, error) {
+	near, far, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	select {
+	case l.conns <- &conn{far, net.TCPAddrFromAddrPort(client), l.addr}:
+		return near, nil
+	case <-l.closed:
+		err = net.ErrClosed
+	case <-r.Context().Done():
+		err = r.Context().Err()
+	}
+	return nil, cmp.Or(errors.Join(near.Close(), far.Close()), err)
+}
+
+// conn is the edge's end of a connection inside the process, with the client's address.
+type conn struct {
+	*net.UnixConn
+	remote, local net.Addr
+}
+
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+func (c *conn) LocalAddr() net.Addr  { return c.local }
