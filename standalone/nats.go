@@ -162,9 +162,14 @@ func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(f
 func (l *serverLog) Debugf(string, ...any)           {}
 func (l *serverLog) Tracef(string, ...any)           {}
 
-// Warnf leaves out the one warning that is about maxPayload.
+// Warnf leaves out the one warning that is about maxPayload. That a store reads its messages again
+// after a kill is routine, and no damage.
 func (l *serverLog) Warnf(format string, v ...any) {
-	if strings.HasPrefix(format, "Maximum payloads over") {
+	switch {
+	case strings.HasPrefix(format, "Maximum payloads over"):
+		return
+	case strings.Contains(format, "state is outdated"):
+		l.Noticef(format, v...)
 		return
 	}
 	l.log.Warn(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words

@@ -180,8 +180,17 @@ func (p *program) services(forJanitor, forIngest, forEdge *backend.Backend) ([]d
 	if err != nil {
 		return nil, err
 	}
-	p.env.Log.Info("rejoin is open", "url", e.URL()+"/")
+	p.env.Log.Info("rejoin is open", p.banner(e.URL())...)
 	return []daemon.Actor{{Name: "janitor", Run: j.Run}, {Name: "ingest", Run: in.Run}, {Name: "sse-edge", Run: e.Run}}, nil
+}
+
+// banner is what a user who has just started the program looks for.
+func (p *program) banner(url string) []any {
+	attrs := []any{"url", url + "/"}
+	if p.cfg.Janitor.AdminPage {
+		attrs = append(attrs, "admin_page", url+"/admin")
+	}
+	return append(attrs, "data", p.cfg.Data, "version", daemon.Version)
 }
 
 // checkAddrs reports the first address that must not or cannot be listened on.

@@ -15,6 +15,7 @@ import (
 	"github.com/mattn/go-shellwords"
 
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/daemon"
 	"rejoin/shared/session"
 )
 
@@ -114,13 +115,13 @@ type Config struct {
 // Timeout is a duration that is read from text; -1 is no limit.
 type Timeout time.Duration
 
-// UnmarshalText reads what [time.ParseDuration] reads, and -1.
+// UnmarshalText reads what [daemon.ParseDuration] reads, and -1.
 func (t *Timeout) UnmarshalText(text []byte) error {
 	if string(text) == "-1" {
 		*t = -1
 		return nil
 	}
-	d, err := time.ParseDuration(string(text))
+	d, err := daemon.ParseDuration(string(text))
 	if err != nil {
 		return fmt.Errorf("%q is not a duration (examples: 5m, 1h; 0 or -1 for unlimited)", text)
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 )
 
@@ -36,15 +37,15 @@ type LogFlags struct {
 // Age is a duration, or -1.
 type Age time.Duration
 
-// UnmarshalText reads what [time.ParseDuration] reads, and -1.
+// UnmarshalText reads what [daemon.ParseDuration] reads, and -1.
 func (a *Age) UnmarshalText(text []byte) error {
 	if string(text) == "-1" {
 		*a = -1
 		return nil
 	}
-	d, err := time.ParseDuration(string(text))
+	d, err := daemon.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is not a duration (examples: 90m, 24h; -1 for unlimited)", text)
+		return fmt.Errorf("%q is not a duration (examples: 90m, 24h, 7d; -1 for unlimited)", text)
 	}
 	*a = Age(d)
 	return nil

@@ -62,7 +62,7 @@ func (c Config) Validate() error {
 	case c.Auth != "" && c.Auth != ModeNone && c.Auth != ModeJWT:
 		return fmt.Errorf("--auth %q is neither none nor jwt", c.Auth)
 	case !c.On() && (given > 0 || c.Audience != "" || c.Issuer != ""):
-		return errors.New("there are --jwt flags, and no access control; switch it on with --auth=jwt, or leave them out")
+		return errors.New("there are --jwt flags or REJOIN_JWT_ variables, and no access control; switch it on with --auth=jwt, or leave them out")
 	case !c.On():
 		return nil
 	case given != 1:

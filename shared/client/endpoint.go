@@ -49,6 +49,8 @@ func ownTransport(idle int) *http.Transport {
 func checkURL(base string) error {
 	u, err := url.Parse(base)
 	switch {
+	case err != nil && !strings.Contains(base, "://"):
+		return fmt.Errorf("%w: the URL %q does not begin with http:// or https://", ErrInvalidConfig, base)
 	case err != nil:
 		return fmt.Errorf("%w: URL: %w", ErrInvalidConfig, err)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":

@@ -89,16 +89,17 @@ const (
 // The SSE event types of blocks that Rejoin itself sends and that a subscriber
 // acts on. There are others, which say nothing but their ID.
 const (
-	typeCursor = "cursor"
-	typeGap    = "gap"
-	typeClose  = "close"
+	typeConnect = "connect"
+	typeCursor  = "cursor"
+	typeGap     = "gap"
+	typeClose   = "close"
 )
 
 // isOurs reports whether an SSE event type is Rejoin's own, so that no message
 // has it.
 func isOurs(typ string) bool {
 	switch typ {
-	case "connect", typeCursor, typeGap, typeClose, "expiring", "open", "error":
+	case typeConnect, typeCursor, typeGap, typeClose, "expiring", "open", "error":
 		return true
 	default:
 		return false

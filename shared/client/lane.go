@@ -49,6 +49,9 @@ func (l *lane) run() {
 			l.abandon()
 			return
 		}
+		if p.cfg.OnFailure != nil {
+			p.cfg.OnFailure(err)
+		}
 		pause := l.wait.next(least)
 		p.cfg.Logger.Warn("publishing again", "session", l.address.session, "stream", l.address.stream,
 			"wait", pause, "reason", err)

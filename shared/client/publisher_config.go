@@ -38,6 +38,10 @@ type PublisherConfig struct {
 	// nothing is logged.
 	Logger *slog.Logger
 
+	// OnFailure is called with why a request failed, before it is repeated, by several
+	// goroutines at a time. It must return soon. Default: nothing is called.
+	OnFailure func(error)
+
 	// MaxBufferedMessages and MaxBufferedBytes bound what was published and has no
 	// outcome yet; Publish waits while the buffer is full. Bytes are counted as
 	// they are sent, with key and type. Defaults: 10,000, and 16 MiB.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"iter"
 	"sync"
@@ -95,6 +96,9 @@ func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
 		case errors.Is(err, ErrProtocol), isRefusal && !passing(refused.Status):
 			return err
 		}
+		if s.cfg.OnFailure != nil && !errors.Is(err, errEnded) {
+			s.cfg.OnFailure(err)
+		}
 		var least time.Duration
 		if isRefusal {
 			least = refused.RetryAfter
@@ -146,6 +150,11 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 		s.move(place)
 		return more(yield(Event{Kind: KindCursor, Cursor: s.Cursor()}))
 	case isOurs(block.Type):
+		if block.Type == typeConnect && s.cfg.OnConnect != nil {
+			var is Connection
+			_ = json.Unmarshal(block.Data, &is) // it exists and resumes as far as is known
+			s.cfg.OnConnect(is)
+		}
 		s.move(place)
 		return nil
 	case block.HasID && s.covers(place):

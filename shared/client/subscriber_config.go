@@ -35,6 +35,15 @@ const (
 	DefaultMaxEventBytes = 8 << 20
 )
 
+// Connection is what a connection begins with.
+type Connection struct {
+	// Exists says that something was ever published to the stream or session. If it is false,
+	// the subscriber waits for the first event.
+	Exists bool
+	// Resumed says that the connection continues after a cursor.
+	Resumed bool
+}
+
 // SubscriberConfig says what to subscribe to. URL and Session are needed; for all
 // else the zero value means the default.
 type SubscriberConfig struct {
@@ -83,6 +92,15 @@ type SubscriberConfig struct {
 	// Logger receives every connection that ended and what happens next.
 	// Default: nothing is logged.
 	Logger *slog.Logger
+
+	// OnConnect is called with what each connection begins with, before its first event. It
+	// must return soon. Default: nothing is called.
+	OnConnect func(Connection)
+
+	// OnFailure is called with why there is no connection, or why one broke, before the next
+	// attempt; not when a server ends one in its routine. It must return soon. Default: nothing
+	// is called.
+	OnFailure func(error)
 
 	// IdleTimeout is how long a connection may be silent before it counts as dead.
 	// It must be longer than the edge's heartbeat (15 s). Default: 45 s.

@@ -7,7 +7,7 @@ import "github.com/alecthomas/kong"
 func HideServiceFlags(k *kong.Kong) error {
 	for _, f := range k.Model.Flags {
 		switch f.Name {
-		case "admin-addr", "log-level", "log-format", "stop-timeout", "pprof":
+		case "admin-addr", "admin-hosts", "log-bodies", "log-level", "log-format", "memory-budget", "stop-timeout", "pprof":
 			f.Hidden = true
 		}
 	}

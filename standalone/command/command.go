@@ -30,7 +30,7 @@ const serveName = "serve"
 func commands() []command {
 	return []command{
 		{serveName, "Run everything in one process. Without a command, rejoin does this.", serve},
-		{"publish", "Publish messages from standard input, one per line.", streamcli.PublishApp},
+		{"publish", "Publish messages: arguments, or lines of standard input.", streamcli.PublishApp},
 		{"tail", "Print the events of a stream, or of a whole session, as they arrive.", streamcli.TailApp},
 		{"sessions", "List, show, create and close sessions.", sessioncli.App},
 		{"log", "Show the log's settings and content, and change its limits.", logcli.App},
@@ -65,6 +65,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = io.WriteString(stdout, help()) // nowhere left to report to
 		return daemon.ExitOK
 	}
+	if len(args) == 1 && args[0] == "version" {
+		args = []string{"--version"}
+	}
 	name := serveName
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]
@@ -76,7 +79,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return a.Main()
 		}
 	}
-	_, _ = fmt.Fprintf(stderr, "rejoin: there is no command %q, did you mean %q?; see rejoin --help\n", name, nearest(name))
+	hint := ""
+	if near := nearest(name); near != "" {
+		hint = fmt.Sprintf(", did you mean %q?", near)
+	}
+	_, _ = fmt.Fprintf(stderr, "rejoin: there is no command %q%s; see rejoin --help\n", name, hint)
 	return daemon.ExitUsage
 }
 
@@ -90,11 +97,13 @@ func help() string {
 	b.WriteString(`
 Examples:
   rejoin
-  echo '{"order":17}' | rejoin publish demo main
+  rejoin publish demo main '{"order":17}'
   rejoin tail demo main
   rejoin sessions
   rejoin log set --max-age=2h
   source <(rejoin completion bash)
+
+rejoin version prints the version.
 
 Exit codes:
   0    success

@@ -2,20 +2,23 @@ package command
 
 import "strings"
 
-// nearest returns the command that begins with word, or whose name takes the fewest
-// changes to be word.
+// nearest returns the command that begins as word does, or whose name is word after a change or
+// two; empty for a word that is like none.
 func nearest(word string) (name string) {
-	least := -1
+	least := 3
 	for _, c := range commands() {
-		if strings.HasPrefix(c.name, word) {
+		if strings.HasPrefix(c.name, word[:min(len(word), sameBytes)]) {
 			return c.name
 		}
-		if d := distance(word, c.name); least < 0 || d < least {
+		if d := distance(word, c.name); d < least {
 			name, least = c.name, d
 		}
 	}
 	return name
 }
+
+// sameBytes is how much of a name tells what was meant.
+const sameBytes = 4
 
 // distance is the Levenshtein distance of two words.
 func distance(a, b string) int {

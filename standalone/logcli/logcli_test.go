@@ -235,7 +235,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	s.want(2, "", "--max-age must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
 	s.want(2, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none"+help, "set", "--max-age=1ms")
 	s.want(2, "", "invalid log settings: a limit must be positive, or -1 for none"+help, "set", "--max-bytes-per-session=-2")
-	s.want(2, "", `--max-age: "soon" is not a duration (examples: 90m, 24h; -1 for unlimited); see rejoin log --help`, "set", "--max-age=soon")
+	s.want(2, "", `--max-age: "soon" is not a duration (examples: 90m, 24h, 7d; -1 for unlimited); see rejoin log --help`, "set", "--max-age=soon")
 	for name, url := range map[string]string{"no server": "nats://user:secret@127.0.0.1:1", "no log": natstest.Start(t).URL()} {
 		code, _, stderr := run(t, "show", "--nats-url="+url)
 		if code != 1 || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "secret") {

@@ -12,8 +12,9 @@ import (
 	"rejoin/shared/daemon"
 )
 
-const publishDescription = `Publish messages from standard input, one per line.
+const publishDescription = `Publish messages: the arguments, or standard input, one per line.
 
+  rejoin publish demo main '{"order":17}'
   echo '{"order":17}' | rejoin publish demo main
   rejoin publish demo main --type=tick <messages.ndjson
 
@@ -24,6 +25,7 @@ const tailDescription = `Print the events of a stream, or of a whole session, as
 
   rejoin tail demo main
   rejoin tail demo --from=now
+  rejoin tail demo main --since=5m --count=10
   rejoin tail demo main --json --from=main_e08tnxp_3
 
 It reconnects when a connection breaks and resumes after the last event ID: no event is

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"rejoin/shared/leaktest"
@@ -79,7 +80,7 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 const stream = `retry: 10
 event: connect
 id: t_tag_0
-data: {}
+data: {"session":"s","stream":"t","exists":true,"resumed":true}
 
 id: t_tag_1
 data: {"jsonrpc":"2.0",
@@ -104,7 +105,7 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 	}))
 	defer s.Close()
 	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_tag_0")
-	if code != 0 || out != `{"jsonrpc":"2.0","method":"a<b"}`+"\n" || !strings.Contains(status, "may be missing after t_tag_1 (trimmed)") {
+	if code != 0 || out != `t_tag_1 {"jsonrpc":"2.0","method":"a<b"}`+"\n" || status != "gap: events may be missing after t_tag_1 (trimmed)\nstream t of session s is closed\n" {
 		t.Errorf("code %d, output %q, status %q", code, out, status)
 	}
 	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_tag_0" {
@@ -134,5 +135,110 @@ func TestErrors_OneSentence(t *testing.T) {
 				t.Errorf("code %d, %q", code, status)
 			}
 		})
+	}
+}
+
+func TestTail_Options(t *testing.T) {
+	var requests []*http.Request
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests = append(requests, r)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "event: connect\nid: t_tag_0\ndata: {\"exists\":false}\n\n")
+		for i, at := range []string{"2026-11-25T10:00:00Z", "2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"} {
+			_, _ = fmt.Fprintf(w, "id: t_tag_%d\ndata: {\"id\":\"t_tag_%d\",\"stream\":\"t\",\"type\":\"tick\",\"time\":%q,\"message\":[%d]}\n\n", i+1, i+1, at, i+1)
+		}
+		_ = http.NewResponseController(w).Flush() // or there is no response
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--since=2026-11-25T11:00:00Z", "--count=1", "--method=a,b*", "--level=info",
+		"--format={{.Stream}} {{.ID}} {{.Type}} {{.Time}} {{.Message}}")
+	if code != 0 || out != "t t_tag_2 tick 2026-11-25T12:00:00Z [2]\n" || status != "stream t of session s does not exist yet; waiting\n" {
+		t.Errorf("code %d, output %q, status %q", code, out, status)
+	}
+	if got := requests[0].URL.RawQuery; got != "envelope=true&level=info&method=a%2Cb%2A" {
+		t.Errorf("asked for %s", got)
+	}
+	for _, wrong := range []string{"--since=yesterday", "--since=-5m", "--count=-1", "--format={{.X}}", "--format={{"} {
+		if code, _, status := run(t, "", "tail", "s", "--url="+s.URL, wrong); code != 2 || strings.Count(status, "\n") != 1 {
+			t.Errorf("%s: code %d, %q", wrong, code, status)
+		}
+	}
+}
+
+// A server that does not answer is reported, and that it answers again.
+func TestTail_ServerComesLate(t *testing.T) {
+	answers := make(chan int, 3)
+	for _, status := range []int{503, 503, 200} {
+		answers <- status
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(<-answers)
+		_, _ = io.WriteString(w, strings.Replace(stream, "retry: 10\n", "", 1))
+	}))
+	defer s.Close()
+	code, _, status := run(t, "", "tail", "s", "t", "--url="+s.URL)
+	lines := strings.Split(status, "\n")
+	if code != 0 || !strings.HasPrefix(lines[0], s.URL+" does not answer (") || lines[1] != s.URL+" answers" {
+		t.Errorf("code %d, %q", code, status)
+	}
+}
+
+// Who stops a command that never reached the server is told that nothing was done.
+func TestInterrupted_WithoutAServer(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	s.Close()
+	for name, want := range map[string]string{
+		"tail":    "rejoin tail: interrupted; " + s.URL + " has never answered\n",
+		"publish": "0 stored (0 duplicates), 0 rejected\nrejoin publish: interrupted; line 1 and later were not stored\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			failed := make(chan os.Signal, 1)
+			status := &noticed{seen: "does not answer", then: func() { failed <- os.Interrupt }}
+			a := tailApp([]string{"s", "t", "--url=" + s.URL}, status)
+			if name == "publish" {
+				a = publishApp([]string{"s", "t", `{"n":1}`, "--url=" + s.URL}, nil, status)
+			}
+			var errs bytes.Buffer
+			a.Stdout, a.Stderr, a.Signals = io.Discard, &errs, failed
+			code := a.Main()
+			if _, said, _ := strings.Cut(status.String(), "\n"); code != 1 || said+errs.String() != want {
+				t.Errorf("code %d, %q", code, said+errs.String())
+			}
+		})
+	}
+}
+
+// noticed calls then when something is written for the first time.
+type noticed struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	seen string
+	then func()
+}
+
+func (n *noticed) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.then != nil && bytes.Contains(p, []byte(n.seen)) {
+		n.then()
+		n.then = nil
+	}
+	return n.all.Write(p)
+}
+
+func (n *noticed) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.all.String()
+}
+
+func TestPublish_Arguments(t *testing.T) {
+	var got []string
+	url := ingest(t, &got)
+	code, _, status := run(t, "from standard input", "publish", "s", "t", "{\n\"a\": 1}", "[2]", "--url="+url)
+	if code != 0 || status != "2 stored (0 duplicates), 0 rejected\n" || len(got) != 2 || !strings.Contains(got[0], `{"a":1}`) || !strings.Contains(got[1], "[2]") {
+		t.Errorf("code %d, %q, sent %q", code, status, got)
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"rejoin/shared/client"
@@ -20,6 +23,7 @@ type PublishCLI struct {
 
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" help:"The stream."`
+	Message []string       `arg:"" optional:"" help:"Messages to publish; without one, each line of standard input is a message."`
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
@@ -36,7 +40,8 @@ type pending struct {
 // that has ended.
 type tally struct {
 	stored, duplicates, refused int
-	err                         error // why the rest was not awaited
+	err                         error    // why the rest was not awaited
+	rest                        *pending // the first one that was not
 }
 
 func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {
@@ -44,18 +49,31 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	if err != nil {
 		return err
 	}
-	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token})
+	server := newReport(status, cli.URL)
+	defer server.stop()
+	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed})
 	if err != nil {
 		return err
 	}
 	queue := make(chan pending, client.DefaultMaxBufferedMessages)
 	settled := make(chan tally, 1)
-	go func() { settled <- settle(ctx, queue, status, daemon.IsTerminal(status)) }()
+	go func() { settled <- settle(ctx, queue, status, server, daemon.IsTerminal(status)) }()
+	if len(cli.Message) > 0 {
+		in = strings.NewReader(strings.Join(oneLine(cli.Message), "\n"))
+	} else {
+		server.stop() // it is asked when there is a line
+	}
 	refused, readErr := cli.read(ctx, in, publisher, queue, status)
 	close(queue)
 	t := <-settled
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
+	if t.rest != nil { // which is known now
+		t.err = fmt.Errorf("interrupted; line %d and later were not stored", t.rest.line)
+		if _, err := t.rest.result.Wait(context.WithoutCancel(ctx)); errors.Is(err, client.ErrUnknown) {
+			t.err = fmt.Errorf("interrupted; line %d and later may not have been stored", t.rest.line)
+		}
+	}
 	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
 	switch {
 	case readErr != nil:
@@ -65,9 +83,22 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	case closeErr != nil:
 		return closeErr
 	case t.refused > 0:
-		return fmt.Errorf("%d messages were rejected", t.refused)
+		return fmt.Errorf("rejected: %d", t.refused)
 	}
 	return nil
+}
+
+// oneLine returns messages without line breaks. What is not JSON is said when it is published.
+func oneLine(messages []string) []string {
+	lines := make([]string, len(messages))
+	for i, message := range messages {
+		var b bytes.Buffer
+		if json.Compact(&b, []byte(message)) == nil {
+			message = b.String()
+		}
+		lines[i] = strings.ReplaceAll(message, "\n", " ")
+	}
+	return lines
 }
 
 // read publishes the lines, and returns how many were refused before they were sent.
@@ -97,20 +128,21 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 }
 
 // settle waits for what was published, in order.
-func settle(ctx context.Context, queue <-chan pending, status io.Writer, progress bool) (t tally) {
+func settle(ctx context.Context, queue <-chan pending, status io.Writer, server *report, progress bool) (t tally) {
 	begun, told := time.Now(), time.Now()
 	for p := range queue {
-		if t.err != nil {
+		if t.rest != nil {
 			continue
 		}
 		stored, err := p.result.Wait(ctx)
 		switch {
 		case ctx.Err() != nil:
-			t.err = fmt.Errorf("interrupted; line %d and later may not have been stored", p.line)
+			t.rest = &p
 		case err != nil:
 			t.refused++
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
 		default:
+			server.answers()
 			t.stored++
 			if stored.Duplicate {
 				t.duplicates++

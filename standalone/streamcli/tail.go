@@ -2,10 +2,12 @@ package streamcli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"text/template"
 	"time"
 
 	"rejoin/shared/client"
@@ -21,7 +23,52 @@ type TailCLI struct {
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
 	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the event ID to resume after." placeholder:"PLACE"`
-	JSON    bool           `name:"json" env:"-" help:"Print JSON objects with id, stream, type, time and message, and gaps as objects too."`
+	Since   sinceFlag      `env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
+	Count   int            `env:"-" help:"End after N events." placeholder:"N"`
+	Method  []string       `env:"-" help:"Only JSON-RPC messages with these methods; a trailing * matches any suffix." placeholder:"METHOD"`
+	Level   string         `env:"-" help:"Leave out log messages below a level, from debug to emergency." placeholder:"LEVEL"`
+	JSON    bool           `name:"json" xor:"form" env:"-" help:"Print JSON objects with id, stream, type, time and message, and gaps as objects too."`
+	Format  string         `xor:"form" env:"-" help:"Print each event by a Go template with .ID, .Stream, .Type, .Time and .Message (default: {{.ID}} {{.Message}})." placeholder:"TEMPLATE"`
+
+	format *template.Template
+}
+
+// sinceFlag is a time, given as one or as how long ago it was; zero is none.
+type sinceFlag time.Time
+
+// UnmarshalText reads a duration or a time of RFC 3339.
+func (s *sinceFlag) UnmarshalText(text []byte) error {
+	if ago, err := daemon.ParseDuration(string(text)); err == nil && ago >= 0 {
+		*s = sinceFlag(time.Now().Add(-ago))
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, string(text))
+	if err != nil {
+		return fmt.Errorf("%q is neither a duration (5m, 2h, 1d) nor a time (2026-11-25T12:00:00Z)", text)
+	}
+	*s = sinceFlag(at)
+	return nil
+}
+
+// Validate reads the template, and returns what is wrong with it.
+func (cli *TailCLI) Validate() (err error) {
+	if cli.Count < 0 {
+		return fmt.Errorf("--count: %d is negative", cli.Count)
+	}
+	text := cmp.Or(cli.Format, "{{.ID}} {{.Message}}")
+	cli.format, err = template.New("event").Parse(text + "\n")
+	if err == nil {
+		err = cli.format.Execute(io.Discard, printed{})
+	}
+	if err != nil {
+		return fmt.Errorf("--format: %w", err)
+	}
+	return nil
+}
+
+// printed is what a template prints of an event.
+type printed struct {
+	ID, Stream, Type, Time, Message string
 }
 
 // line is what --json prints of an event.
@@ -38,7 +85,21 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	if err != nil {
 		return err
 	}
-	cfg := client.SubscriberConfig{URL: cli.URL, Token: token, Session: string(cli.Session), Stream: string(cli.Stream), Times: cli.JSON}
+	server := newReport(status, cli.URL)
+	defer server.stop()
+	exists := true
+	cfg := client.SubscriberConfig{
+		URL: cli.URL, Token: token, Session: string(cli.Session), Stream: string(cli.Stream),
+		Times: cli.JSON || cli.Format != "" || !time.Time(cli.Since).IsZero(), Methods: cli.Method, Level: cli.Level,
+		OnFailure: server.failed,
+		OnConnect: func(c client.Connection) {
+			server.answers()
+			if exists && !c.Exists {
+				server.say("%s does not exist yet; waiting", cli.what())
+			}
+			exists = c.Exists
+		},
+	}
 	switch cli.From {
 	case "start":
 	case "now":
@@ -50,18 +111,38 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	if err != nil {
 		return err
 	}
+	count := 0
 	for e, err := range subscriber.Events(ctx) {
+		if err == nil && e.Kind == client.KindMessage {
+			if e.Time.Before(time.Time(cli.Since)) {
+				continue
+			}
+			count++
+		}
 		if err == nil {
 			err = cli.print(e, out, status)
 		}
 		switch {
+		case ctx.Err() != nil && !server.hasAnswered():
+			return fmt.Errorf("interrupted; %s has never answered", cli.URL)
 		case ctx.Err() != nil:
 			return nil // told to stop
 		case err != nil:
 			return err
+		case cli.Count > 0 && count == cli.Count:
+			return nil
 		}
 	}
+	server.say("%s is closed", cli.what())
 	return nil
+}
+
+// what names what is followed.
+func (cli *TailCLI) what() string {
+	if cli.Stream == "" {
+		return fmt.Sprintf("session %s", cli.Session)
+	}
+	return fmt.Sprintf("stream %s of session %s", cli.Stream, cli.Session)
 }
 
 // print prints an event: messages go to out, gaps there only with --json.
@@ -86,10 +167,13 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 			return err
 		}
 	default:
-		if err := json.Compact(&b, e.Message); err != nil {
+		var message bytes.Buffer
+		if err := json.Compact(&message, e.Message); err != nil {
 			return err
 		}
-		b.WriteByte('\n')
+		if err := cli.format.Execute(&b, printed{e.ID, e.Stream, e.Type, e.Time.Format(time.RFC3339Nano), message.String()}); err != nil {
+			return err
+		}
 	}
 	_, err := out.Write(b.Bytes())
 	return err

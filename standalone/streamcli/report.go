@@ -1,0 +1,78 @@
+package streamcli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// silence is how long a server may be silent until that is reported.
+const silence = time.Second
+
+// report says on standard error whether the server answers. It is safe for concurrent use.
+type report struct {
+	status io.Writer
+	url    string
+
+	mu       sync.Mutex
+	timer    *time.Timer
+	answered bool // at least once
+	down     bool
+}
+
+// newReport reports a server that says nothing for a second; stop ends that.
+func newReport(status io.Writer, url string) *report {
+	r := &report{status: status, url: url}
+	r.timer = time.AfterFunc(silence, func() { r.failed(errors.New("no answer yet")) })
+	return r
+}
+
+func (r *report) stop() { r.timer.Stop() }
+
+// failed takes why an attempt failed. Only the first one since the last answer is told.
+func (r *report) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer.Stop()
+	if !r.down {
+		r.say("%s does not answer (%v); trying again until it does", r.url, plain(err))
+	}
+	r.down = true
+}
+
+// answers takes that the server answers.
+func (r *report) answers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer.Stop()
+	if r.down {
+		r.say("%s answers", r.url)
+	}
+	r.answered, r.down = true, false
+}
+
+// hasAnswered reports whether the server ever has.
+func (r *report) hasAnswered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answered
+}
+
+func (r *report) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.status, format+"\n", args...) // nowhere left to report to
+}
+
+// plain leaves out of an error what the user has asked for.
+func plain(err error) error {
+	if asked, ok := errors.AsType[*url.Error](err); ok {
+		err = asked.Err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		err = op.Err
+	}
+	return err
+}
