@@ -20,7 +20,11 @@ export PATH := $(PATH):/usr/sbin
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
-GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/daemon.Version=$(VERSION)'
+# The module path of this repository; make modpath changes it.
+MODPATH  := $(shell sed -n 's/^module //p' go.mod)
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
+# Where make install puts files; DESTDIR goes before it, for packages.
+PREFIX   ?= /usr/local
 # The directories of the workspace's modules; the first one is the root, which holds what only
 # this repository uses: the standalone program, deploy/, examples/, e2e/ and bench/.
 MODULES  = $(shell go list -m -f '{{.Dir}}')
@@ -50,13 +54,23 @@ run: ## Build bin/rejoin, the standalone program, and run it with ARGS="…".
 build: ## Build static binaries of all programs into bin/.
 	$(GOBUILD) -o bin/ $(MAINS)
 
+# Only rejoin: other packages own names such as bridge (iproute2).
+.PHONY: install
+install: ## Build rejoin, and install it with its shell completion below PREFIX (/usr/local).
+	install -d '$(DESTDIR)$(PREFIX)'/{bin,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d}
+	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin
+	cd '$(DESTDIR)$(PREFIX)'; \
+	bin/rejoin completion bash >share/bash-completion/completions/rejoin; \
+	bin/rejoin completion zsh >share/zsh/site-functions/_rejoin; \
+	bin/rejoin completion fish >share/fish/vendor_completions.d/rejoin.fish
+
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
 	go test -timeout 20m -parallel 8 $(TESTFLAGS) work
 
 # What starts programs, of this project or of others.
-LONG := ^rejoin/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
+LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 
 .PHONY: test-short
 test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
@@ -104,7 +118,7 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 
 .PHONY: lint
 lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
-	@unformatted=$$($(GOFUMPT) -modpath rejoin -l .); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
+	@unformatted=$$($(GOFUMPT) -modpath $(MODPATH) -l .); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
 	go vet -tags docker,powercut ./e2e
 	$(STATICCHECK) work
@@ -116,7 +130,7 @@ lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formattin
 
 .PHONY: fmt
 fmt: $(GOFUMPT) ## Format the code.
-	$(GOFUMPT) -modpath rejoin -w .
+	$(GOFUMPT) -modpath $(MODPATH) -w .
 
 .PHONY: bench
 bench: ## Measure the whole system; CASES="…" and REPS=n choose what and how often.
