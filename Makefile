@@ -76,9 +76,9 @@ LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
 	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
 
-# What documents and examples say is carried out by programs of others, and a cluster that is
-# started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+# What documents and examples say is carried out by programs of others, builds have no races of
+# ours, and a cluster that is started as a whole elects for ten seconds; `make test` does it.
+NORACE := ^(TestModpath|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
@@ -163,6 +163,10 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's co
 .PHONY: release
 release: ## Build archives of all programs for PLATFORMS into dist/, with licenses, SBOMs and checksums.
 	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+
+.PHONY: modpath
+modpath: ## Give all modules another path, NEW=example.org/you/rejoin; with TAG=v0.1.0 they require each other in that version.
+	go run ./deploy/modpath $(if $(TAG),-version '$(TAG)') '$(NEW)'
 
 .PHONY: clean
 clean: ## Remove binaries, archives and tools.

@@ -23,9 +23,10 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	makeTarget(t, "install", "DESTDIR="+root, "PREFIX=/opt/re join", "VERSION=v1.2.3")
-	prefix := filepath.Join(root, "opt/re join")
+	prefix := filepath.Join(root, "opt", "re join")
+	program := filepath.Join(prefix, "bin", "rejoin")
 
-	out, err := exec.CommandContext(t.Context(), filepath.Join(prefix, "bin/rejoin"), "--version").Output()
+	out, err := exec.CommandContext(t.Context(), program, "--version").Output()
 	if err != nil || !strings.HasPrefix(string(out), "rejoin v1.2.3 ") {
 		t.Errorf("the version is %q, %v", out, err)
 	}
@@ -39,8 +40,8 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
 	}
-	installed, err := filepath.Glob(filepath.Join(prefix, "bin/*"))
-	if want := []string{filepath.Join(prefix, "bin/rejoin")}; err != nil || !slices.Equal(installed, want) {
+	installed, err := filepath.Glob(filepath.Join(prefix, "bin", "*"))
+	if want := []string{program}; err != nil || !slices.Equal(installed, want) {
 		t.Errorf("it installs %v, want %v", installed, want)
 	}
 }
