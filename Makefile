@@ -5,12 +5,14 @@ STATICCHECK_VERSION  := v0.8.2
 GOLANGCILINT_VERSION := v2.15.0
 ACTIONLINT_VERSION   := v1.7.12
 GOVULNCHECK_VERSION  := v1.8.0
+NFPM_VERSION         := v2.43.0
 
 GOFUMPT      := .tools/gofumpt@$(GOFUMPT_VERSION)/gofumpt
 STATICCHECK  := .tools/staticcheck@$(STATICCHECK_VERSION)/staticcheck
 GOLANGCILINT := .tools/golangci-lint@$(GOLANGCILINT_VERSION)/golangci-lint
 ACTIONLINT   := .tools/actionlint@$(ACTIONLINT_VERSION)/actionlint
 GOVULNCHECK  := .tools/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
+NFPM         := .tools/nfpm@$(NFPM_VERSION)/nfpm
 
 SHELL       := /bin/bash
 # Debian has proxies there, which not everybody's PATH has.
@@ -161,8 +163,14 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's co
 	done; [ -z "$$failed" ]
 
 .PHONY: release
-release: ## Build archives of all programs for PLATFORMS into dist/, with licenses, SBOMs and checksums.
-	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+release: $(NFPM) ## Build archives of all programs for PLATFORMS, Debian packages (of MAINTAINER) and the npm package into dist/, with licenses, SBOMs and checksums.
+	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist -nfpm '$(CURDIR)/$(NFPM)' \
+		$(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+
+# For the test of releases.
+.PHONY: nfpm
+nfpm: $(NFPM)
+	@echo '$(CURDIR)/$(NFPM)'
 
 .PHONY: modpath
 modpath: ## Give all modules another path, NEW=example.org/you/rejoin; with TAG=v0.1.0 they require each other in that version.
@@ -186,3 +194,6 @@ $(ACTIONLINT):
 
 $(GOVULNCHECK):
 	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+$(NFPM):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
