@@ -80,7 +80,7 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 
 # What documents and examples say is carried out by programs of others, builds have no races of
 # ours, and a cluster that is started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestModpath|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+NORACE := ^(TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
