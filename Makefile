@@ -25,6 +25,8 @@ MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-
 # The module path of this repository; make modpath changes it.
 MODPATH  := $(shell sed -n 's/^module //p' go.mod)
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
+# The address of this repository, for packages: the module path, when it has a host.
+URL      ?= $(if $(findstring .,$(MODPATH)),https://$(MODPATH))
 # Where make install puts files; DESTDIR goes before it, for packages.
 PREFIX   ?= /usr/local
 # The directories of the workspace's modules; the first one is the root, which holds what only
@@ -165,7 +167,7 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's co
 .PHONY: release
 release: $(NFPM) ## Build archives of all programs for PLATFORMS, Debian packages (of MAINTAINER) and the npm package into dist/, with licenses, SBOMs and checksums.
 	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist -nfpm '$(CURDIR)/$(NFPM)' \
-		$(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+		-url '$(URL)' $(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
 
 # For the test of releases.
 .PHONY: nfpm

@@ -50,7 +50,7 @@ func (r release) debian(ctx context.Context, arch string, files []file) (deb []b
 	out := filepath.Join(tmp, "rejoin.deb")
 	cmd := exec.CommandContext(ctx, r.nfpm, "package", "--config", config, "--packager", "deb", "--target", out) //nolint:gosec // a flag
 	cmd.Dir = tmp
-	cmd.Env = append(os.Environ(), "ARCH="+arch, "VERSION="+debianVersion(r.version), "MAINTAINER="+r.maintainer, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.time.Unix()))
+	cmd.Env = append(os.Environ(), "ARCH="+arch, "VERSION="+debianVersion(r.version), "MAINTAINER="+r.maintainer, "HOMEPAGE="+r.url, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.time.Unix()))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("nfpm: %w\n%s", err, out)
 	}

@@ -25,7 +25,7 @@ func TestRelease_DebianPackage(t *testing.T) {
 	}
 	r := release{
 		root: filepath.Join("..", ".."), version: "v1.2.3-rc.1", time: time.Unix(1_700_000_000, 0).UTC(),
-		nfpm: strings.TrimSpace(string(nfpm)), maintainer: "Ann <ann@rejoin.example>",
+		nfpm: strings.TrimSpace(string(nfpm)), maintainer: "Ann <ann@rejoin.example>", url: "https://example.org/you/rejoin",
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "built")
@@ -52,7 +52,7 @@ func TestRelease_DebianPackage(t *testing.T) {
 
 	root := unpackDebian(t, debs[0], dir)
 	control := text(t, filepath.Join(root, "DEBIAN", "control"))
-	for _, line := range []string{"Package: rejoin", "Version: 1.2.3~rc.1", "Architecture: " + runtime.GOARCH, "Maintainer: Ann <ann@rejoin.example>"} {
+	for _, line := range []string{"Package: rejoin", "Version: 1.2.3~rc.1", "Architecture: " + runtime.GOARCH, "Maintainer: Ann <ann@rejoin.example>", "Homepage: https://example.org/you/rejoin"} {
 		if !strings.Contains(control, line+"\n") {
 			t.Errorf("there is no %q in\n%s", line, control)
 		}

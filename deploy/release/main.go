@@ -31,6 +31,7 @@ type release struct {
 	programs   []program
 	nfpm       string // the program that builds Debian packages; empty: none are built
 	maintainer string // of the Debian package
+	url        string // of the repository, for the packages; empty: unknown
 }
 
 // A program is a main package, below the folder of its module.
@@ -56,10 +57,11 @@ func main() {
 	only := flag.String("platforms", platforms, "what to build for")
 	nfpm := flag.String("nfpm", "", "`program` nfpm, for Debian packages; empty: none are built")
 	maintainer := flag.String("maintainer", "The publisher of this build <root@localhost>", "`name and address` in the Debian packages")
+	address := flag.String("url", "", "`address` of the repository, in the packages; empty: none")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	r := release{".", *version, time.Unix(*seconds, 0).UTC(), strings.Split(*only, ","), programs, *nfpm, *maintainer}
+	r := release{".", *version, time.Unix(*seconds, 0).UTC(), strings.Split(*only, ","), programs, *nfpm, *maintainer, strings.TrimSuffix(*address, "/")}
 	if err := r.write(ctx, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
@@ -105,6 +107,13 @@ func (r release) write(ctx context.Context, dir string) error {
 		if err := publish(fmt.Sprintf("rejoin_%s_%s.deb", version, arch), data); err != nil {
 			return err
 		}
+	}
+	data, err := r.npm()
+	if err != nil {
+		return fmt.Errorf("the npm package: %w", err)
+	}
+	if err := publish("rejoin-client-"+semantic(r.version)+".tgz", data); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644) //nolint:gosec // it is for everybody
 }
