@@ -24,7 +24,7 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	// The smallest program that has modules of others; the others are built the same way.
 	r := release{
 		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(),
-		platforms: []string{runtime.GOOS + "/" + runtime.GOARCH}, programs: programs[4:],
+		platforms: []string{runtime.GOOS + "/" + runtime.GOARCH}, programs: programs[4:], url: "https://example.org/you/rejoin",
 	}
 	dir := t.TempDir()
 	var first []byte
@@ -53,6 +53,9 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 		if files[name+"/"+file] == nil {
 			t.Errorf("there is no %s", file)
 		}
+	}
+	if line := "https://example.org/you/rejoin/releases/download/v1.2.3/rejoin_1.2.3_linux_amd64.tar.gz"; !bytes.Contains(files[name+"/README.md"], []byte(line)) || bytes.Contains(files[name+"/README.md"], []byte("publisher.example")) {
+		t.Errorf("the README has no %s, or a placeholder", line)
 	}
 	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, name, "bridge"), "--version").Output() //nolint:gosec // just built
 	if err != nil || !strings.HasPrefix(string(out), "bridge v1.2.3 ") {
