@@ -5,12 +5,14 @@ STATICCHECK_VERSION  := v0.8.2
 GOLANGCILINT_VERSION := v2.15.0
 ACTIONLINT_VERSION   := v1.7.12
 GOVULNCHECK_VERSION  := v1.8.0
+NFPM_VERSION         := v2.43.0
 
 GOFUMPT      := .tools/gofumpt@$(GOFUMPT_VERSION)/gofumpt
 STATICCHECK  := .tools/staticcheck@$(STATICCHECK_VERSION)/staticcheck
 GOLANGCILINT := .tools/golangci-lint@$(GOLANGCILINT_VERSION)/golangci-lint
 ACTIONLINT   := .tools/actionlint@$(ACTIONLINT_VERSION)/actionlint
 GOVULNCHECK  := .tools/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
+NFPM         := .tools/nfpm@$(NFPM_VERSION)/nfpm
 
 SHELL       := /bin/bash
 # Debian has proxies there, which not everybody's PATH has.
@@ -20,7 +22,13 @@ export PATH := $(PATH):/usr/sbin
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
-GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X rejoin/shared/daemon.Version=$(VERSION)'
+# The module path of this repository; make modpath changes it.
+MODPATH  := $(shell sed -n 's/^module //p' go.mod)
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
+# The address of this repository, for packages: the module path, when it has a host.
+URL      ?= $(if $(findstring .,$(MODPATH)),https://$(MODPATH))
+# Where make install puts files; DESTDIR goes before it, for packages.
+PREFIX   ?= /usr/local
 # The directories of the workspace's modules; the first one is the root, which holds what only
 # this repository uses: the standalone program, deploy/, examples/, e2e/ and bench/.
 MODULES  = $(shell go list -m -f '{{.Dir}}')
@@ -50,21 +58,31 @@ run: ## Build bin/rejoin, the standalone program, and run it with ARGS="…".
 build: ## Build static binaries of all programs into bin/.
 	$(GOBUILD) -o bin/ $(MAINS)
 
+# Only rejoin: other packages own names such as bridge (iproute2).
+.PHONY: install
+install: ## Build rejoin, and install it with its shell completion below PREFIX (/usr/local).
+	install -d '$(DESTDIR)$(PREFIX)'/{bin,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d}
+	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin
+	cd '$(DESTDIR)$(PREFIX)'; \
+	bin/rejoin completion bash >share/bash-completion/completions/rejoin; \
+	bin/rejoin completion zsh >share/zsh/site-functions/_rejoin; \
+	bin/rejoin completion fish >share/fish/vendor_completions.d/rejoin.fish
+
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
 	go test -timeout 20m -parallel 8 $(TESTFLAGS) work
 
 # What starts programs, of this project or of others.
-LONG := ^rejoin/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
+LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 
 .PHONY: test-short
 test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
 	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
 
-# What documents and examples say is carried out by programs of others, and a cluster that is
-# started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+# What documents and examples say is carried out by programs of others, builds have no races of
+# ours, and a cluster that is started as a whole elects for ten seconds; `make test` does it.
+NORACE := ^(TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
@@ -104,7 +122,7 @@ fuzz: ## Run every fuzz target of every module for FUZZTIME (10s) each.
 
 .PHONY: lint
 lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formatting, vet, run all linters, and check that every module builds alone.
-	@unformatted=$$($(GOFUMPT) -modpath rejoin -l .); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
+	@unformatted=$$($(GOFUMPT) -modpath $(MODPATH) -l .); [ -z "$$unformatted" ] || { printf 'run make fmt, not formatted:\n%s\n' "$$unformatted" >&2; exit 1; }
 	go vet work
 	go vet -tags docker,powercut ./e2e
 	$(STATICCHECK) work
@@ -116,7 +134,7 @@ lint: $(GOFUMPT) $(STATICCHECK) $(GOLANGCILINT) $(ACTIONLINT) ## Check formattin
 
 .PHONY: fmt
 fmt: $(GOFUMPT) ## Format the code.
-	$(GOFUMPT) -modpath rejoin -w .
+	$(GOFUMPT) -modpath $(MODPATH) -w .
 
 .PHONY: bench
 bench: ## Measure the whole system; CASES="…" and REPS=n choose what and how often.
@@ -147,8 +165,18 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's co
 	done; [ -z "$$failed" ]
 
 .PHONY: release
-release: ## Build archives of all programs for PLATFORMS into dist/, with licenses, SBOMs and checksums.
-	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+release: $(NFPM) ## Build archives of all programs for PLATFORMS, Debian packages (of MAINTAINER) and the npm package into dist/, with licenses, SBOMs and checksums.
+	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist -nfpm '$(CURDIR)/$(NFPM)' \
+		-url '$(URL)' $(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+
+# For the test of releases.
+.PHONY: nfpm
+nfpm: $(NFPM)
+	@echo '$(CURDIR)/$(NFPM)'
+
+.PHONY: modpath
+modpath: ## Give all modules another path, NEW=example.org/you/rejoin; with TAG=v0.1.0 they require each other in that version.
+	go run ./deploy/modpath $(if $(TAG),-version '$(TAG)') '$(NEW)'
 
 .PHONY: clean
 clean: ## Remove binaries, archives and tools.
@@ -168,3 +196,6 @@ $(ACTIONLINT):
 
 $(GOVULNCHECK):
 	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+$(NFPM):
+	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"debug/buildinfo"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 )
 
 // A file of an archive, with its path below the archive's one folder.
@@ -28,6 +31,9 @@ func (r release) files(ctx context.Context, goos, arch string) (files []file, er
 		data, err := os.ReadFile(filepath.Join(r.root, name))
 		if err != nil {
 			return nil, err
+		}
+		if name == "README.md" {
+			data = r.filledIn(data)
 		}
 		files = append(files, file{name, data, 0o644})
 	}
@@ -57,6 +63,19 @@ func (r release) files(ctx context.Context, goos, arch string) (files []file, er
 		return nil, err
 	}
 	return append(files, file{"LICENSES-OF-OTHERS", licenses, 0o644}), nil
+}
+
+var placeholders = regexp.MustCompile(`(?m)^There is no central place for downloads\..*\n\n`)
+
+// filledIn returns the README with the release's version and address in the place of what stands
+// for them, if there is an address.
+func (r release) filledIn(readme []byte) []byte {
+	if r.url == "" {
+		return readme
+	}
+	readme = placeholders.ReplaceAll(readme, nil)
+	readme = bytes.ReplaceAll(readme, []byte("https://publisher.example"), []byte(r.url))
+	return bytes.ReplaceAll(readme, []byte("VERSION"), []byte(strings.TrimPrefix(r.version, "v")))
 }
 
 // build builds a program as its own module pins what it needs, and without what depends

@@ -1,5 +1,6 @@
 // Command release builds what is published: for each platform an archive of the programs
-// with their licenses and an SBOM (CycloneDX) for each of them, and SHA256SUMS. The same
+// with their licenses and an SBOM (CycloneDX) for each of them, for Linux a Debian package of
+// the standalone program, the npm package of the JavaScript client, and SHA256SUMS. The same
 // sources, version, time and Go release give the same bytes, wherever and whenever it
 // runs.
 //
@@ -23,11 +24,14 @@ import (
 
 // A release is what is built, and how.
 type release struct {
-	root      string    // of the repository
-	version   string    // what --version of the programs says
-	time      time.Time // of everything that has one
-	platforms []string  // such as linux/amd64
-	programs  []program
+	root       string    // of the repository
+	version    string    // what --version of the programs says
+	time       time.Time // of everything that has one
+	platforms  []string  // such as linux/amd64
+	programs   []program
+	nfpm       string // the program that builds Debian packages; empty: none are built
+	maintainer string // of the Debian package
+	url        string // of the repository, for the packages; empty: unknown
 }
 
 // A program is a main package, below the folder of its module.
@@ -51,28 +55,38 @@ func main() {
 	seconds := flag.Int64("time", 0, "`time` of all files, in seconds since 1970")
 	out := flag.String("out", "dist", "`folder` for the archives")
 	only := flag.String("platforms", platforms, "what to build for")
+	nfpm := flag.String("nfpm", "", "`program` nfpm, for Debian packages; empty: none are built")
+	maintainer := flag.String("maintainer", "The publisher of this build <root@localhost>", "`name and address` in the Debian packages")
+	address := flag.String("url", "", "`address` of the repository, in the packages; empty: none")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	r := release{".", *version, time.Unix(*seconds, 0).UTC(), strings.Split(*only, ","), programs}
+	r := release{".", *version, time.Unix(*seconds, 0).UTC(), strings.Split(*only, ","), programs, *nfpm, *maintainer, strings.TrimSuffix(*address, "/")}
 	if err := r.write(ctx, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
 	}
 }
 
-// write makes the archives of all platforms, and their checksums.
+// write makes the archives and packages of all platforms, and their checksums.
 func (r release) write(ctx context.Context, dir string) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
 	var sums strings.Builder
+	publish := func(name string, data []byte) error {
+		line := fmt.Sprintf("%x  %s\n", sha256.Sum256(data), name)
+		fmt.Print(line)
+		sums.WriteString(line)
+		return os.WriteFile(filepath.Join(dir, name), data, 0o644) //nolint:gosec // it is for everybody
+	}
+	version := strings.TrimPrefix(r.version, "v")
 	for _, platform := range r.platforms {
 		goos, arch, ok := strings.Cut(platform, "/")
 		if !ok {
 			return fmt.Errorf("%q is no platform such as linux/amd64", platform)
 		}
-		name := fmt.Sprintf("rejoin_%s_%s_%s", strings.TrimPrefix(r.version, "v"), goos, arch)
+		name := fmt.Sprintf("rejoin_%s_%s_%s", version, goos, arch)
 		files, err := r.files(ctx, goos, arch)
 		if err != nil {
 			return fmt.Errorf("%s: %w", platform, err)
@@ -81,13 +95,25 @@ func (r release) write(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-		name += ".tar.gz"
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil { //nolint:gosec // it is for everybody
+		if err := publish(name+".tar.gz", data); err != nil {
 			return err
 		}
-		line := fmt.Sprintf("%x  %s\n", sha256.Sum256(data), name)
-		fmt.Print(line)
-		sums.WriteString(line)
+		if goos != "linux" || r.nfpm == "" {
+			continue
+		}
+		if data, err = r.debian(ctx, arch, files); err != nil {
+			return fmt.Errorf("the Debian package for %s: %w", arch, err)
+		}
+		if err := publish(fmt.Sprintf("rejoin_%s_%s.deb", version, arch), data); err != nil {
+			return err
+		}
+	}
+	data, err := r.npm()
+	if err != nil {
+		return fmt.Errorf("the npm package: %w", err)
+	}
+	if err := publish("rejoin-client-"+semantic(r.version)+".tgz", data); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644) //nolint:gosec // it is for everybody
 }

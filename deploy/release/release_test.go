@@ -20,10 +20,11 @@ import (
 )
 
 func TestRelease_ReproducibleAndRuns(t *testing.T) {
+	t.Parallel()
 	// The smallest program that has modules of others; the others are built the same way.
 	r := release{
 		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(),
-		platforms: []string{runtime.GOOS + "/" + runtime.GOARCH}, programs: programs[4:],
+		platforms: []string{runtime.GOOS + "/" + runtime.GOARCH}, programs: programs[4:], url: "https://example.org/you/rejoin",
 	}
 	dir := t.TempDir()
 	var first []byte
@@ -37,7 +38,7 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		sums, err := os.ReadFile(filepath.Join(dir, out, "SHA256SUMS"))
-		if want := fmt.Sprintf("%x  %s.tar.gz\n", sha256.Sum256(data), name); err != nil || string(sums) != want {
+		if want := fmt.Sprintf("%x  %s.tar.gz\n", sha256.Sum256(data), name); err != nil || !strings.HasPrefix(string(sums), want) || !strings.HasSuffix(string(sums), "  rejoin-client-1.2.3.tgz\n") {
 			t.Errorf("the sums are %s, %v, want %s", sums, err, want)
 		}
 		if first == nil {
@@ -52,6 +53,9 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 		if files[name+"/"+file] == nil {
 			t.Errorf("there is no %s", file)
 		}
+	}
+	if line := "https://example.org/you/rejoin/releases/download/v1.2.3/rejoin_1.2.3_linux_amd64.tar.gz"; !bytes.Contains(files[name+"/README.md"], []byte(line)) || bytes.Contains(files[name+"/README.md"], []byte("publisher.example")) {
+		t.Errorf("the README has no %s, or a placeholder", line)
 	}
 	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, name, "bridge"), "--version").Output() //nolint:gosec // just built
 	if err != nil || !strings.HasPrefix(string(out), "bridge v1.2.3 ") {
@@ -95,7 +99,10 @@ func unpack(t *testing.T, data []byte, dir string) map[string][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Uid != 0 || h.Uname != "" || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
+		if h.Typeflag == tar.TypeDir {
+			continue
+		}
+		if h.Uid != 0 || h.Uname != "" && h.Uname != "root" || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
 			t.Errorf("%s is of %d %q, %s", h.Name, h.Uid, h.Uname, h.ModTime)
 		}
 		text, err := io.ReadAll(r)

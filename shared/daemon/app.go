@@ -46,6 +46,11 @@ type App struct {
 	// such as admin_addr, for example.
 	Options []kong.Option
 
+	// WarnOfVariables makes Main log the REJOIN_… variables of the environment that are unknown.
+	// OtherVariables are known besides those of the program's flags.
+	WarnOfVariables bool
+	OtherVariables  []string
+
 	// Args are the arguments without the program's name. Nil: os.Args[1:].
 	Args []string
 
@@ -65,7 +70,7 @@ type App struct {
 //
 // See [App.Main].
 func Main(name, description string, cli CLI, run func(ctx context.Context, env Env) error, options ...kong.Option) int {
-	return App{Name: name, Description: description, CLI: cli, Run: run, Options: options}.Main()
+	return App{Name: name, Description: description, CLI: cli, Run: run, Options: options, WarnOfVariables: true}.Main()
 }
 
 // Main parses the arguments and the environment, runs the program, and
@@ -93,6 +98,11 @@ func (a App) Main() int {
 	log, err := cfg.Logger(a.Stderr)
 	if err != nil {
 		return a.fail(ExitUsage, err)
+	}
+	if a.WarnOfVariables {
+		if err := a.warnOfVariables(log); err != nil {
+			return a.fail(ExitUsage, err)
+		}
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(

@@ -65,6 +65,31 @@ func TestMain_Precedence(t *testing.T) {
 	}
 }
 
+func TestMain_UnknownVariables(t *testing.T) {
+	for name, value := range map[string]string{
+		"REJOIN_LOG_FORMAT": "text", "REJOIN_TOKEN": "of another command", "REJOIN_SHELL": "", // fine
+		"REJOIN_TRAGET": "typo", "REJOIN_VERSION": "v1", "OTHER_TARGET": "not ours",
+	} {
+		t.Setenv(name, value)
+	}
+	a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil })
+	a.WarnOfVariables, a.OtherVariables = true, []string{"REJOIN_TOKEN"}
+	if code := a.Main(); code != ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, want := range []string{
+		`level=WARN msg="unknown environment variable, ignored" name=REJOIN_TRAGET did_you_mean=REJOIN_TARGET` + "\n",
+		`level=WARN msg="unknown environment variable, ignored" name=REJOIN_VERSION` + "\n",
+	} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("it does not print %s", want)
+		}
+	}
+	if lines := strings.Count(stderr.String(), "\n"); lines != 2 {
+		t.Errorf("it prints %s", stderr)
+	}
+}
+
 func TestMain_Env(t *testing.T) {
 	a, stdout, stderr := app(&commandCLI{}, func(_ context.Context, env Env) error {
 		env.Log.Debug("too quiet")

@@ -52,8 +52,24 @@ func serve(args []string) daemon.App {
 	return daemon.App{
 		Name: "rejoin", Usage: "rejoin serve", Description: description,
 		CLI: &cfg, Options: standalone.Options(), Args: append([]string{}, args...),
+		WarnOfVariables: true, OtherVariables: variables(),
 		Run: func(ctx context.Context, env daemon.Env) error { return standalone.Run(ctx, cfg, env) },
 	}
+}
+
+// variables returns those of the commands beside serve, which may be set in the same shell.
+func variables() (names []string) {
+	for _, c := range commands() {
+		if c.name == serveName {
+			continue
+		}
+		more, err := c.app(nil).Variables()
+		if err != nil {
+			continue // the command itself reports it
+		}
+		names = append(names, more...)
+	}
+	return names
 }
 
 // Main runs the command of the arguments that follow the program's name, and returns

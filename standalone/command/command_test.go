@@ -90,3 +90,18 @@ func TestCompletion_EachPlace(t *testing.T) {
 		t.Error("a hidden flag is completed")
 	}
 }
+
+// Variables of other commands may be set where rejoin serves.
+func TestServe_KnowsVariablesOfAllCommands(t *testing.T) {
+	known := variables()
+	for _, name := range []string{"REJOIN_TOKEN_FILE", "REJOIN_URL", "REJOIN_NATS_URL"} {
+		if !slices.Contains(known, name) {
+			t.Errorf("%s is unknown", name)
+		}
+	}
+	for _, c := range commands() {
+		if names, err := c.app(nil).Variables(); err != nil || len(names) == 0 {
+			t.Errorf("%s: %v, %v", c.name, names, err)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// makeTarget runs a target of the repository's Makefile.
+func makeTarget(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "make", args...)
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func TestInstall_PrefixAndDestdir(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	makeTarget(t, "install", "DESTDIR="+root, "PREFIX=/opt/re join", "VERSION=v1.2.3")
+	prefix := filepath.Join(root, "opt", "re join")
+	program := filepath.Join(prefix, "bin", "rejoin")
+
+	out, err := exec.CommandContext(t.Context(), program, "--version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "rejoin v1.2.3 ") {
+		t.Errorf("the version is %q, %v", out, err)
+	}
+	files := map[string]string{
+		"share/bash-completion/completions/rejoin":    "complete -o default",
+		"share/zsh/site-functions/_rejoin":            "#compdef rejoin",
+		"share/fish/vendor_completions.d/rejoin.fish": "complete -c rejoin",
+	}
+	for name, want := range files {
+		if text, err := os.ReadFile(filepath.Join(prefix, name)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s has no %q: %v", name, want, err)
+		}
+	}
+	installed, err := filepath.Glob(filepath.Join(prefix, "bin", "*"))
+	if want := []string{program}; err != nil || !slices.Equal(installed, want) {
+		t.Errorf("it installs %v, want %v", installed, want)
+	}
+}

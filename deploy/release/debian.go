@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+var shells = []string{"bash", "zsh", "fish"}
+
+// debian returns a Debian package of the standalone program, with files of its platform's archive.
+func (r release) debian(ctx context.Context, arch string, files []file) (deb []byte, err error) {
+	tmp, err := os.MkdirTemp("", "rejoin-debian-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	for _, name := range []string{"systemd/rejoin.service", "systemd/rejoin.default", "debian/postinst", "debian/prerm", "debian/postrm"} {
+		data, err := os.ReadFile(filepath.Join(r.root, "deploy", name))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{filepath.Base(name), data, 0o644})
+	}
+	for _, shell := range shells {
+		// The script is the same for all platforms, so this machine's program prints it.
+		cmd := exec.CommandContext(ctx, "go", "run", "./standalone/cmd/rejoin", "completion", shell) //nolint:gosec // of those above
+		cmd.Dir = r.root
+		script, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("completion for %s: %w", shell, err)
+		}
+		files = append(files, file{"completion." + shell, script, 0o644})
+	}
+	for _, f := range files {
+		path := filepath.Join(tmp, f.path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, f.data, 0o600)); err != nil {
+			return nil, err
+		}
+	}
+	config, err := filepath.Abs(filepath.Join(r.root, "deploy", "debian", "nfpm.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	out := filepath.Join(tmp, "rejoin.deb")
+	cmd := exec.CommandContext(ctx, r.nfpm, "package", "--config", config, "--packager", "deb", "--target", out) //nolint:gosec // a flag
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "ARCH="+arch, "VERSION="+debianVersion(r.version), "MAINTAINER="+r.maintainer, "HOMEPAGE="+r.url, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.time.Unix()))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("nfpm: %w\n%s", err, out)
+	}
+	return os.ReadFile(out)
+}
+
+var semanticVersion = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?)$`)
+
+// semantic returns a version as npm takes it. What is no release comes before all releases.
+func semantic(version string) string {
+	if m := semanticVersion.FindStringSubmatch(version); m != nil {
+		return m[1]
+	}
+	return "0.0.0-dev-" + version
+}
+
+// debianVersion returns a version as dpkg takes it, for which a tilde comes before the release.
+func debianVersion(version string) string { return strings.Replace(semantic(version), "-", "~", 1) }

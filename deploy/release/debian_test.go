@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRelease_DebianPackage(t *testing.T) {
+	t.Parallel()
+	tools := exec.CommandContext(t.Context(), "make", "-s", "nfpm")
+	tools.Dir = filepath.Join("..", "..")
+	nfpm, err := tools.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := release{
+		root: filepath.Join("..", ".."), version: "v1.2.3-rc.1", time: time.Unix(1_700_000_000, 0).UTC(),
+		nfpm: strings.TrimSpace(string(nfpm)), maintainer: "Ann <ann@rejoin.example>", url: "https://example.org/you/rejoin",
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "built")
+	if err := r.build(t.Context(), programs[0], program, "linux", runtime.GOARCH); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []file{{"rejoin", data, 0o755}}
+	for _, name := range []string{"README.md", "CHANGELOG.md", "LICENSE", "LICENSES-OF-OTHERS", "sbom/rejoin.cdx.json"} {
+		files = append(files, file{name, []byte("the " + name), 0o644})
+	}
+	var debs [2][]byte
+	for i := range debs {
+		if debs[i], err = r.debian(t.Context(), runtime.GOARCH, files); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(debs[0], debs[1]) {
+		t.Error("a second build has other bytes")
+	}
+
+	root := unpackDebian(t, debs[0], dir)
+	control := text(t, filepath.Join(root, "DEBIAN", "control"))
+	for _, line := range []string{"Package: rejoin", "Version: 1.2.3~rc.1", "Architecture: " + runtime.GOARCH, "Maintainer: Ann <ann@rejoin.example>", "Homepage: https://example.org/you/rejoin"} {
+		if !strings.Contains(control, line+"\n") {
+			t.Errorf("there is no %q in\n%s", line, control)
+		}
+	}
+	if conffiles := text(t, filepath.Join(root, "DEBIAN", "conffiles")); conffiles != "/etc/default/rejoin\n" {
+		t.Errorf("the conffiles are %q", conffiles)
+	}
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		if out, err := exec.CommandContext(t.Context(), "sh", "-n", filepath.Join(root, "DEBIAN", script)).CombinedOutput(); err != nil { //nolint:gosec // of ours
+			t.Errorf("%s: %v\n%s", script, err, out)
+		}
+	}
+	for _, name := range []string{"bash-completion/completions/rejoin", "zsh/vendor-completions/_rejoin", "fish/vendor_completions.d/rejoin.fish", "doc/rejoin/copyright"} {
+		text(t, root+"/usr/share/"+name)
+	}
+	checkUnit(t, root)
+}
+
+// checkUnit starts the program as its unit does, with each variable of /etc/default/rejoin
+// known to it.
+func checkUnit(t *testing.T, root string) {
+	t.Helper()
+	file := root + "/usr/lib/systemd/system/rejoin.service"
+	unit := text(t, file)
+	start := regexp.MustCompile(`(?m)^ExecStart=(.+)$`).FindStringSubmatch(unit)
+	if start == nil {
+		t.Fatal("the unit starts nothing")
+	}
+	words := strings.Fields(strings.ReplaceAll(start[1], "/var/lib/rejoin", filepath.Join(t.TempDir(), "rejoin")))
+	program := filepath.Join(root, words[0])
+
+	help, err := exec.CommandContext(t.Context(), program, "serve", "--help").Output() //nolint:gosec // just built
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`REJOIN_[A-Z_]+`).FindAllString(text(t, root+"/etc/default/rejoin"), -1) {
+		if !bytes.Contains(help, []byte("$"+name+")")) {
+			t.Errorf("/etc/default/rejoin has %s, which is no variable of the program", name)
+		}
+	}
+
+	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
+		// It looks for the program in the system's folders.
+		local := filepath.Join(t.TempDir(), "rejoin.service")
+		if err := os.WriteFile(local, []byte(strings.ReplaceAll(unit, words[0], program)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), analyze, "verify", local).CombinedOutput(); err != nil || len(out) > 0 { //nolint:gosec // of the system
+			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+		}
+		// Of 100; 20 and less are what systemd calls OK.
+		if out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", local).CombinedOutput(); err != nil { //nolint:gosec // of the system
+			t.Errorf("systemd-analyze security: %v\n%s", err, out)
+		}
+	}
+
+	// The addresses of this machine may be taken.
+	cmd := exec.CommandContext(t.Context(), program, words[1:]...) //nolint:gosec // just built
+	cmd.Env = []string{"REJOIN_LOG_FORMAT=json"}
+	for _, of := range []string{"ADMIN", "EDGE", "INGEST", "JANITOR", "NATS"} {
+		cmd.Env = append(cmd.Env, "REJOIN_"+of+"_ADDR=127.0.0.1:0")
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log []string
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		log = append(log, lines.Text())
+		if strings.Contains(lines.Text(), `"msg":"edge open"`) {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(strings.Join(log, ""), `"stopping"`) {
+		t.Errorf("it ends with %v:\n%s", err, strings.Join(log, "\n"))
+	}
+}
+
+// unpackDebian returns the folder with a package's files, and its control files in DEBIAN. A
+// package is an ar archive, whose members begin with a header of 60 bytes each.
+func unpackDebian(t *testing.T, deb []byte, dir string) string {
+	t.Helper()
+	root := filepath.Join(dir, "root")
+	const magic, headerSize = "!<arch>\n", 60
+	rest, ok := bytes.CutPrefix(deb, []byte(magic))
+	if !ok {
+		t.Fatal("it is no ar archive")
+	}
+	for len(rest) >= headerSize {
+		name := strings.TrimRight(string(rest[:16]), " /")
+		size, err := strconv.Atoi(strings.TrimSpace(string(rest[48:58])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		member := rest[headerSize : headerSize+size]
+		rest = rest[headerSize+size+size%2:]
+		switch name {
+		case "control.tar.gz":
+			unpack(t, member, filepath.Join(root, "DEBIAN"))
+		case "data.tar.gz":
+			unpack(t, member, root)
+		}
+	}
+	return root
+}
+
+func text(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
