@@ -22,6 +22,12 @@ export function clock(at) {
   return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`
 }
 
+// showIfServed shows a link to another page of Rejoin where the same address serves it.
+export async function showIfServed(link) {
+  const answer = await fetch(link.href, { cache: 'no-store' }).catch(() => ({}))
+  link.hidden = !answer.ok
+}
+
 // ---- The problem line ----------------------------------------------------------------
 
 export function showProblem({ code, detail }) {
