@@ -150,7 +150,7 @@ func TestMain_HelpAndVersion(t *testing.T) {
 }
 
 func TestVersion_FromBuildInfo(t *testing.T) {
-	if version() == "" {
+	if CurrentVersion() == "" {
 		t.Error("no version")
 	}
 }
