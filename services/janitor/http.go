@@ -29,6 +29,8 @@ const recordPatience = 5 * time.Second
 // sessionList is the body of GET /v1/sessions.
 type sessionList struct {
 	Sessions []ledger.SessionInfo `json:"sessions"`
+	// Total counts those of all pages.
+	Total int `json:"total"`
 	// Next is the value of after for the next page; absent on the last one.
 	Next string `json:"next,omitempty"`
 	// Edges says which edges the numbers of clients are of; absent unless asked for.
@@ -71,8 +73,8 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	for _, p := range s.partitions {
 		p.With(func(l *ledger.Ledger) { l.Held(inLog) })
 	}
-	page, more := q.rows(records, inLog)
-	list := sessionList{Sessions: make([]ledger.SessionInfo, 0, len(page))}
+	page, more, total := q.rows(records, inLog)
+	list := sessionList{Sessions: make([]ledger.SessionInfo, 0, len(page)), Total: total}
 	for _, at := range page {
 		rec, _ := s.backend.Sessions.Session(at.name)
 		list.Sessions = append(list.Sessions, s.info(at.name, rec))

@@ -44,16 +44,20 @@ type listQuery struct {
 }
 
 // rows returns the sessions of a page, those of the index and those that are only in the
-// log, and whether there are more, given what the log has of each life. It empties inLog.
+// log, whether there are more, and how many there are on all pages, given what the log has
+// of each life. It empties inLog.
 // A page takes a look at each session, and sorts no more than it shows.
 //
 // 70 ms for 100,000 sessions sorted by size. An index that is kept in order would cost
 // something with every event.
-func (q listQuery) rows(records []session.Record, inLog map[string]ledger.Held) (page []row, more bool) {
+func (q listQuery) rows(records []session.Record, inLog map[string]ledger.Held) (page []row, more bool, total int) {
 	f := ledger.Firsts[row]{N: q.limit, Compare: compareRows}
 	add := func(r session.Record, h ledger.Held) {
-		at := row{q.key(r, h), r.Session}
-		if (q.state == "" || r.State == q.state) && strings.Contains(r.Session, q.contains) && (q.after == nil || compareRows(*q.after, at) < 0) {
+		if q.state != "" && r.State != q.state || !strings.Contains(r.Session, q.contains) {
+			return
+		}
+		total++
+		if at := (row{q.key(r, h), r.Session}); q.after == nil || compareRows(*q.after, at) < 0 {
 			f.Add(at)
 		}
 	}
@@ -79,7 +83,8 @@ func (q listQuery) rows(records []session.Record, inLog map[string]ledger.Held) 
 	for name, h := range unknown {
 		add(session.Record{Session: name, State: session.Open}, h)
 	}
-	return f.All()
+	page, more = f.All()
+	return page, more, total
 }
 
 func (q listQuery) key(r session.Record, h ledger.Held) int64 {

@@ -40,8 +40,9 @@ func TestList_Pages(t *testing.T) {
 		q := listQuery{limit: 7, order: by}
 		for more := true; more; {
 			var page []row
-			if page, more = q.rows(many(sessions)); len(page) == 0 || len(page) > q.limit {
-				t.Fatalf("by %q: a page of %d", by, len(page))
+			var total int
+			if page, more, total = q.rows(many(sessions)); len(page) == 0 || len(page) > q.limit || total != sessions {
+				t.Fatalf("by %q: a page of %d, of %d", by, len(page), total)
 			}
 			all = append(all, page...)
 			at, ok := q.place(q.next(page[len(page)-1]))
@@ -70,7 +71,7 @@ func BenchmarkListPage(b *testing.B) {
 				for name, h := range inLog {
 					of[name] = h
 				}
-				if page, more := q.rows(records, of); len(page) != maxLimit || !more {
+				if page, more, _ := q.rows(records, of); len(page) != maxLimit || !more {
 					b.Fatal(len(page), more)
 				}
 			}

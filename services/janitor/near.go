@@ -3,10 +3,12 @@ package janitor
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/ledger"
+	"rejoin/shared/daemon"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -20,6 +22,15 @@ type limitList struct {
 	Limits       ledger.LimitsInfo `json:"limits"`
 	StreamEvents *int64            `json:"streamEvents,omitempty"`
 	MaxAge       float64           `json:"maxAge,omitempty"`
+	// LogBytes is what the whole log may hold. ClosedGrace and IdleAfter are how many seconds
+	// the events of a closed session are kept, and an unused session stays open.
+	LogBytes    int64   `json:"logBytes,omitempty"`
+	ClosedGrace float64 `json:"closedGrace"`
+	IdleAfter   float64 `json:"idleAfter,omitempty"`
+	// Version is this janitor's.
+	Version string `json:"version"`
+	// Stored counts the entries that the log was ever given, including those of its own.
+	Stored uint64 `json:"stored"`
 	// Retained is what the whole log holds.
 	Retained retainedInfo `json:"retained"`
 	// Total counts the sessions that are close to a limit; Sessions are the closest.
@@ -53,6 +64,8 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	settings := s.backend.Log.Settings()
 	list := limitList{
 		Acting: s.lease.Held(), Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
+		LogBytes: max(settings.MaxBytes, 0), ClosedGrace: s.cfg.ClosedGrace.Seconds(),
+		IdleAfter: max(time.Duration(s.cfg.IdleAfter).Seconds(), 0), Version: daemon.CurrentVersion(),
 	}
 	if settings.MaxEventsPerStream > 0 {
 		list.StreamEvents = &settings.MaxEventsPerStream
@@ -68,6 +81,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 		p.With(func(l *ledger.Ledger) {
 			list.Total += l.Near(&f, float64(percent)/100, limitsOf)
 			list.Retained.add(l.Totals)
+			list.Stored += l.Through
 		})
 	}
 	list.Sessions, _ = f.All()

@@ -31,6 +31,8 @@ type connectionInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
 	inspect.Connection
+	// CursorID is the event ID of the cursor; absent while it is 0.
+	CursorID string `json:"cursorId,omitempty"`
 	// Behind is how many of the retained events the client has yet to get.
 	Behind int `json:"behind"`
 }
@@ -51,6 +53,9 @@ type happeningInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
 	inspect.Happening
+	// CursorID is the event ID of the cursor; absent for 0, and for an earlier session of the
+	// same name.
+	CursorID string `json:"cursorId,omitempty"`
 }
 
 // gapList is the body of GET /v1/gaps.
@@ -107,7 +112,10 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 	for i := range list.Connections {
 		one := &list.Connections[i]
 		// A session may have many streams, and the ledger has others to answer in between.
-		p.With(func(l *ledger.Ledger) { one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor) })
+		p.With(func(l *ledger.Ledger) {
+			one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor)
+			one.CursorID = idOf(l, name, life, one.Stream, one.Cursor)
+		})
 	}
 	return answerJSON(c, list)
 }
@@ -131,7 +139,29 @@ func (s *Service) getTimeline(c *fiber.Ctx) error {
 	}
 	t := timeline{Edges: info, Published: s.published(name, limit)}
 	t.Happenings, t.Total, t.Since = merge(answers, limit)
+	for i := range t.Happenings {
+		t.Happenings[i].Session = name
+		s.identify(&t.Happenings[i])
+		t.Happenings[i].Session = ""
+	}
 	return answerJSON(c, t)
+}
+
+// identify fills in the event ID of a happening's cursor.
+func (s *Service) identify(h *happeningInfo) {
+	if rec, _ := s.backend.Sessions.Session(h.Session); h.Time.Before(rec.Created) {
+		return
+	}
+	life, p := s.lifeOf(h.Session)
+	p.With(func(l *ledger.Ledger) { h.CursorID = idOf(l, h.Session, life, h.Stream, h.Cursor) })
+}
+
+// idOf returns an event ID, or nothing for the beginning of the log.
+func idOf(l *ledger.Ledger, session, life, stream string, sequence uint64) string {
+	if sequence == 0 || !l.Complete {
+		return ""
+	}
+	return l.ID(session, life, stream, sequence)
 }
 
 // merge returns the newest happenings of all edges, how many there are, and from when on
@@ -142,7 +172,7 @@ func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total i
 		total += a.Total
 		since = ledger.Later(since, a.Since)
 		for _, h := range a.Happenings {
-			newest = append(newest, happeningInfo{a.Edge, a.Host, h})
+			newest = append(newest, happeningInfo{Edge: a.Edge, Host: a.Host, Happening: h})
 		}
 	}
 	slices.SortStableFunc(newest, func(a, b happeningInfo) int { return b.Time.Compare(a.Time) })
@@ -155,7 +185,14 @@ func (s *Service) published(name string, limit int) []ledger.PublishedInfo {
 	life, p := s.lifeOf(name)
 	var newest []ledger.PublishedInfo
 	var through uint64
-	p.With(func(l *ledger.Ledger) { newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through })
+	p.With(func(l *ledger.Ledger) {
+		newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through
+		for i := range newest {
+			if one := &newest[i]; one.Kind == "event" {
+				one.ID = l.ID(name, life, one.Stream, one.Sequence)
+			}
+		}
+	})
 	if len(newest) == 0 {
 		return []ledger.PublishedInfo{}
 	}
@@ -197,6 +234,9 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 		}
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
+	for i := range list.Gaps {
+		s.identify(&list.Gaps[i])
+	}
 	if hourAgo := time.Now().Add(-inspect.Kept).UTC(); len(answers) > 0 {
 		list.Since = ledger.Later(list.Since, hourAgo)
 	}

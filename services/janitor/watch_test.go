@@ -109,7 +109,7 @@ func TestTimeline_EventsAndChanges(t *testing.T) {
 		edge(t, srv, func(q inspect.Question) inspect.Answer {
 			a := inspect.Answer{Edge: id, Total: 2, Since: at.Add(time.Duration(i) * time.Minute)}
 			for n := range 2 { // the newest first
-				a.Happenings = append(a.Happenings, inspect.Happening{Time: at.Add(-time.Duration(2*n+i) * time.Second), What: inspect.Connected, Session: q.Session})
+				a.Happenings = append(a.Happenings, inspect.Happening{Time: at.Add(-time.Duration(2*n+i) * time.Second), What: inspect.Connected, Session: q.Session, Stream: "c", Cursor: last})
 			}
 			return a
 		})
@@ -126,9 +126,15 @@ func TestTimeline_EventsAndChanges(t *testing.T) {
 	if text := strings.Join(all, ", "); text != want || got.Published[0].Sequence != last {
 		t.Errorf("published were %s, want %s", text, want)
 	}
+	detail := seen(t, r, "/v1/sessions/s", func(d ledger.SessionDetail) bool { return len(d.Streams) == 3 })
+	if id := detail.Streams[2].NewestID; got.Published[0].ID != id || got.Published[1].ID != "" {
+		t.Errorf("the ID of the newest event is %s: %+v", id, got.Published)
+	}
 	all = nil
 	for _, h := range got.Happenings {
-		all = append(all, h.Edge)
+		if all = append(all, h.Edge); h.CursorID != got.Published[0].ID {
+			t.Errorf("the cursor is at %s: %+v", got.Published[0].ID, h)
+		}
 	}
 	if text := strings.Join(all, " "); text != "one two one two" || got.Total != 4 || !got.Since.Equal(at.Add(time.Minute)) {
 		t.Errorf("%s since %s: %+v", text, got.Since, got.Happenings)
@@ -217,7 +223,7 @@ func TestList_CloseToALimit(t *testing.T) {
 	if text := strings.Join(all, ", "); text != "over events 1.10 of 10, streams streams 1.00 of 10, near events 0.80 of 10" {
 		t.Error(text)
 	}
-	if *got.Limits.Events != 10 || *got.StreamEvents != 50 || got.MaxAge != 3600 || got.Retained != (retainedInfo{6, 7, 50, 50 * messageBytes}) {
+	if *got.Limits.Events != 10 || *got.StreamEvents != 50 || got.MaxAge != 3600 || got.ClosedGrace != cfg.ClosedGrace.Seconds() || got.Version == "" || got.Stored < 50 || got.Retained != (retainedInfo{6, 7, 50, 50 * messageBytes}) {
 		t.Errorf("%+v", got)
 	}
 	if got := seen(t, r, "/v1/limits?share=100&limit=1", func(limitList) bool { return true }); got.Total != 2 || len(got.Sessions) != 1 {

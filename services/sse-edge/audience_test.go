@@ -57,7 +57,8 @@ func TestConnections_Sent(t *testing.T) {
 	two.next("connect")
 	three := subscribe(t, url+flowPath+"?from=now")
 	three.next("connect")
-	back := subscribe(t, url+streamPath, "Last-Event-ID", strings.TrimSuffix(id, "5")+"1")
+	trimmed := strings.TrimSuffix(id, "5") + "1"
+	back := subscribe(t, url+streamPath, "Last-Event-ID", trimmed)
 	back.trimmed(t)
 	back.messages(3)
 	f.Publish("a", 1)
@@ -81,7 +82,7 @@ end a gone at 7, sent 3
 resume a window from 5
 connect * now from 7
 resume a window from 1
-gap a trimmed true, asked for 1, on from 2
+gap a trimmed true, asked for ` + trimmed + `, on from 2
 end a gone at 8, sent 1`
 	happenings := inspect.Question{About: inspect.Happenings, Session: "s"}
 	a = f.audience(happenings, "the end is noted", func(a inspect.Answer) bool { return a.Total == 7 })
@@ -98,7 +99,7 @@ end a gone at 8, sent 1`
 
 	poll(t, url+streamPath+"?after=nonsense")
 	a = f.audience(inspect.Question{About: inspect.Gaps}, "there are gaps", func(a inspect.Answer) bool { return a.Total == 2 })
-	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for 1, on from 2\ngap a unknown true, asked for 0, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
+	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for "+trimmed+", on from 2\ngap a unknown true, asked for nonsense, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
 		t.Errorf("the gaps are %v\n%s", a.Reasons, got)
 	}
 	a = f.audience(inspect.Question{About: inspect.Clients, Sessions: []string{"s", "unused"}}, "they are counted", func(a inspect.Answer) bool { return a.Clients == 2 })
@@ -170,7 +171,7 @@ func recounted(happenings []inspect.Happening) string {
 		case inspect.Connected, inspect.Resumed:
 			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
 		case inspect.Gapped:
-			one += fmt.Sprintf(" %s %t, asked for %d, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
+			one += fmt.Sprintf(" %s %t, asked for %s, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
 		case inspect.Ended:
 			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
 		}

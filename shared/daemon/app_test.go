@@ -175,7 +175,7 @@ func TestMain_HelpAndVersion(t *testing.T) {
 }
 
 func TestVersion_FromBuildInfo(t *testing.T) {
-	if version() == "" {
+	if CurrentVersion() == "" {
 		t.Error("no version")
 	}
 }

@@ -42,7 +42,7 @@ func openTraces(program string, log *slog.Logger) (traces *tracing.Traces, close
 		return nil, func() {}
 	}
 	about, err := resource.New(context.Background(),
-		resource.WithAttributes(semconv.ServiceName(serviceName(program)), semconv.ServiceVersion(version())),
+		resource.WithAttributes(semconv.ServiceName(serviceName(program)), semconv.ServiceVersion(CurrentVersion())),
 		resource.WithTelemetrySDK(), resource.WithFromEnv()) // the last one counts
 	if err != nil {
 		log.Warn("traces lack attributes of their resource", "error", err) // the others are there

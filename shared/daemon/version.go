@@ -16,10 +16,11 @@ var Version string
 // versionLine is what --version prints: program, version, Go version and
 // platform.
 func versionLine(name string) string {
-	return fmt.Sprintf("%s %s (%s %s/%s)", name, version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s (%s %s/%s)", name, CurrentVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-func version() string {
+// CurrentVersion returns the version of the program, or "unknown".
+func CurrentVersion() string {
 	if Version != "" {
 		return Version
 	}

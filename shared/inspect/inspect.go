@@ -24,6 +24,8 @@ const (
 	// MaxItems is the most connections, happenings or gaps in one answer. With the longest
 	// names, an answer stays below NATS's default limit of 1 MiB.
 	MaxItems = 500
+	// MaxRequested is the most bytes of an event ID in a gap.
+	MaxRequested = 128
 	// Kept is how far back gaps are told.
 	Kept = time.Hour
 )
@@ -175,9 +177,9 @@ type Happening struct {
 	Reason string `json:"reason,omitempty"`
 	// Certain says of a gap whether something is missing for certain.
 	Certain *bool `json:"certain,omitempty"`
-	// Requested is the sequence that the missing events should have followed, as far as
-	// the client's ID says one.
-	Requested uint64 `json:"requested,omitempty"`
+	// Requested is, of a gap, the event ID as the client sent it, or the end of a longer one:
+	// at most [MaxRequested] bytes.
+	Requested string `json:"requested,omitempty"`
 	// Cursor is the sequence up to which the client has everything then.
 	Cursor uint64 `json:"cursor,omitempty"`
 	// Events is how many the connection was sent until it ended.

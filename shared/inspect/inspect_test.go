@@ -55,7 +55,7 @@ func TestAsk_LargestAnswers(t *testing.T) {
 	sure, far := false, time.Date(2026, 12, 31, 23, 59, 59, 999999999, time.UTC)
 	happening := inspect.Happening{
 		Time: far, What: inspect.Connected, Session: long, Stream: long, Connection: 1 << 63, Address: "ffff:ffff:ffff:ffff::", Came: inspect.FromWindow,
-		Reason: "rolled_back", Certain: &sure, Requested: 1 << 63, Cursor: 1 << 63, Events: 1 << 63,
+		Reason: "rolled_back", Certain: &sure, Requested: strings.Repeat("\x00", inspect.MaxRequested), Cursor: 1 << 63, Events: 1 << 63,
 	}
 	for i := range 2 {
 		serve(t, srv.Connect(), func(q inspect.Question) inspect.Answer {

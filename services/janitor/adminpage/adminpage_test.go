@@ -9,7 +9,7 @@ import (
 )
 
 func TestPage_Browser(t *testing.T) {
-	files := pagestest.Check(t, adminpage.Routes())
+	files := pagestest.Check(t, adminpage.Routes(), "/")
 	for path, file := range files {
 		for _, store := range []string{"localStorage", "sessionStorage"} {
 			if strings.Contains(file, store) {

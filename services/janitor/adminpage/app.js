@@ -1,19 +1,26 @@
 // The admin page: it asks the janitor every two seconds, and shows what changed. What it
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
-import { $, el, hideProblem, number, setText, showProblem } from './base.js'
-import { ago, bars, bytes, counted, holdings, keyed, setAttribute, short } from './dom.js'
-import { buildRow, clearSession, gapText, missingSession, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
+import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
+import { ago, bytes, draw, duration, fill, keyed, level, setAttribute, short } from './dom.js'
+import { buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
 const PAGE = 50 // sessions
+const TREND = 150 // samples, of five minutes
+const RATE = 5 // of these, over which the rate is taken
 const ITEMS = 200 // connections, happenings and events of a session
 
 let token = ''
 let paused = false
 let selected = '' // the session that is shown; empty: the overview
 let after = '' // where the page of sessions begins
-let next = '' // where the one behind it does
+let next = '' // where the one after it does
+let trail = [] // where those before it do
+let list = null // the page
+let held = true // its order stays while somebody points at it
+let hovered = false
+let samples = [] // {at, clients, stored, rate}
 let round = 0 // counts what was asked for: an answer to something else is thrown away
 let timer = 0
 
@@ -61,7 +68,8 @@ function setState(state, text, detail = '') {
 function failed({ status, code, message }) {
   if (status === 401 || status === 403) {
     $('token-form').hidden = false
-    return setState('cut', status === 401 ? 'token needed' : 'not allowed', status === 401 ? '' : 'This token does not grant admin.')
+    if (status === 403) return setState('cut', 'not allowed', 'This token does not grant admin.')
+    return setState('cut', token ? 'token refused' : 'token needed', token ? 'It is not a token of this installation, or has expired.' : '')
   }
   if (code === 'unavailable' || status === 502 || status === 504) return setState('waiting', 'not ready', message)
   setState('cut', 'no answer', `${message} What is shown is from before.`)
@@ -74,14 +82,18 @@ async function refresh() {
   const mine = ++round
   try {
     const name = selected
-    const [list, limits, gaps, session] = await Promise.all([get(listPath()), get('/v1/limits'), get('/v1/gaps?limit=100'), askSession(name)])
+    const [page, limits, gaps, session] = await Promise.all([get(listPath()), get('/v1/limits'), get('/v1/gaps?limit=100'), askSession(name)])
     if (mine !== round) return
+    list = page
     renderCounts(limits, gaps)
-    renderList(list)
+    renderSettings(limits)
+    renderList()
     renderNear(limits)
     renderGaps(gaps)
-    if (name) session.missing ? missingSession(session.missing) : showSession(session)
+    if (name) showSession(session)
+    $('page').dataset.known = 'true'
     $('token-form').hidden = true
+    $('token').value = ''
     setState('live', 'live', whatToKnow(limits, gaps.edges))
   } catch (e) {
     if (mine !== round) return
@@ -91,16 +103,16 @@ async function refresh() {
   else if (!document.hidden) timer = setTimeout(refresh, EVERY)
 }
 
+// askSession asks for a session, of which all may be null: there is none, and a name that is
+// none cannot be asked for.
 async function askSession(name) {
-  if (!name) return {}
+  if (!name) return null
   const at = pathOf(name)
+  const known = (path) => get(path).catch((e) => (e.status === 404 || e.code === 'invalid_name' ? null : Promise.reject(e)))
   const [detail, connections, timeline] = await Promise.all([
-    get(at).catch((e) => (e.status === 404 ? { missing: e.message } : Promise.reject(e))),
-    get(`${at}/connections?limit=${ITEMS}`), get(`${at}/timeline?limit=${ITEMS}`),
+    known(at), known(`${at}/connections?limit=${ITEMS}`), known(`${at}/timeline?limit=${ITEMS}`),
   ])
-  if (!detail.missing) return { detail, connections, timeline }
-  showSession({ connections, timeline }) // who waits for a session that is not there yet
-  return { missing: detail.missing }
+  return { detail, connections, timeline }
 }
 
 function listPath() {
@@ -115,7 +127,7 @@ function listPath() {
 
 function whatToKnow(limits, edges) {
   const parts = []
-  if (!limits.acting) parts.push('This janitor stands by; another one acts.')
+  if (!limits.acting) parts.push('This janitor is a standby; another one is active.')
   if (silent(edges)) parts.push(silent(edges))
   return parts.join(' ')
 }
@@ -127,8 +139,9 @@ function count(id, text, some) {
   $('count-' + id).toggleAttribute('data-some', some)
 }
 
-function renderCounts({ retained, total }, gaps) {
+function renderCounts({ retained, total, stored }, gaps) {
   const { edges } = gaps
+  sample(stored, gaps.clients)
   count('clients', edges.answered > 0 ? short(gaps.clients) : '–', false)
   count('edges', edges.silent > 0 ? `${edges.answered} of ${edges.answered + edges.silent}` : String(edges.answered), edges.silent > 0 || edges.answered === 0)
   count('sessions', short(retained.sessions), false)
@@ -138,74 +151,131 @@ function renderCounts({ retained, total }, gaps) {
   count('gaps', edges.answered > 0 ? short(gaps.total) : '–', gaps.total > 0)
 }
 
+// sample adds to the trends. The rate is that of the last ten seconds: of two it would jump.
+function sample(stored, clients) {
+  const before = samples.at(-RATE) ?? samples[0]
+  const now = { at: performance.now(), stored, clients, rate: 0 }
+  if (before) now.rate = Math.max(0, (1000 * (stored - before.stored)) / (now.at - before.at))
+  samples = [...samples, now].slice(-TREND)
+  count('rate', before ? short(now.rate < 10 ? Math.round(now.rate * 10) / 10 : Math.round(now.rate)) : '–', false)
+  draw($('spark-rate'), samples.slice(1).map((s) => s.rate))
+  draw($('spark-clients'), samples.map((s) => s.clients))
+}
+
+function renderSettings({ limits, streamEvents, maxAge, logBytes, closedGrace, idleAfter, version }) {
+  const session = [
+    limits.events && `${number(limits.events)} events`, limits.bytes && bytes(limits.bytes), limits.streams && `${number(limits.streams)} open streams`,
+  ].filter(Boolean)
+  const parts = [
+    `Retention: ${maxAge ? duration(maxAge) : 'no limit of age'}`,
+    session.length > 0 && `per session ${session.join(', ')}`,
+    streamEvents && `per stream ${number(streamEvents)} events`,
+    logBytes && `log ${bytes(logBytes)}`,
+    `closed sessions ${duration(closedGrace)}`,
+    idleAfter && `idle sessions close after ${duration(idleAfter)}`,
+    `version ${/^[0-9a-f]{40}$/.test(version) ? version.slice(0, 12) : version}`,
+  ]
+  setText($('settings'), parts.filter(Boolean).join(' · '))
+}
+
 function renderNear({ sessions, total }) {
   setText($('near-hint'), total > sessions.length ? `the closest ${number(sessions.length)} of ${number(total)}` : '')
   $('no-near').hidden = total > 0
-  keyed($('near'), sessions, (s) => s.session, buildSession, updateNear)
+  keyed($('near'), sessions, (s) => s.session, (s) => {
+    const bar = el('span', 'fill')
+    const text = el('span', 'used')
+    const li = el('li', '', linkTo(s.session), el('span', 'track', bar), text)
+    li.bar_ = bar
+    li.used_ = text
+    return li
+  }, (li, s) => {
+    fill(li.bar_, s.share)
+    setText(li.used_, `${Math.floor(s.share * 100)} % of its ${s.limit}`)
+    li.dataset.level = s.share >= 1 ? 'full' : 'near'
+  })
 }
 
-function updateNear(li, s) {
-  setText(li.state_, `${Math.floor(s.share * 100)} % of its ${s.limit}`)
-  li.state_.dataset.level = s.share >= 1 ? 'bad' : 'near'
-  bars(li.bars_, holdings(s))
+function linkTo(session) {
+  const link = el('a', 'name', session)
+  link.href = '#session=' + encodeURIComponent(session)
+  link.title = session
+  return link
 }
 
 function renderGaps({ gaps, total, reasons, since, edges }) {
   const hint = []
   if (total > gaps.length) hint.push(`the newest ${number(gaps.length)} of ${number(total)}`)
-  if (since && Date.now() - Date.parse(since) < 3590000) hint.push(`edges remember since ${new Date(since).toLocaleTimeString()}`)
+  if (since && Date.now() - Date.parse(since) < 3590000) hint.push(`complete since ${clock(since)}`)
   setText($('gaps-hint'), silent(edges) || hint.join(' · '))
   $('no-gaps').hidden = total > 0 || edges.answered === 0
   $('reasons').hidden = total === 0
   const most = Math.max(1, ...Object.values(reasons))
   const list = Object.entries(reasons).sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0]))
   keyed($('reasons'), list, ([reason]) => reason, ([reason]) => {
-    const fill = el('span', 'fill')
-    const li = el('li', '', el('span', 'reason', reason.replaceAll('_', ' ')), el('span', 'track', fill), el('span', 'num'))
-    li.fill_ = fill
+    const bar = el('span', 'fill')
+    const li = el('li', '', el('span', 'reason', reason.replaceAll('_', ' ')), el('span', 'track', bar), el('span', 'num'))
+    li.bar_ = bar
     return li
   }, (li, [, n]) => {
-    li.fill_.style.inlineSize = `${Math.max(1, (100 * n) / most)}%`
+    fill(li.bar_, n / most)
     setText(li.lastElementChild, number(n))
   })
   const rows = gaps.map((g) => ({
     kind: 'gap', at: g.time, session: g.session, stream: g.stream ?? '', key: [g.edge, g.time, g.session, g.stream, g.connection].join('/'),
-    title: String(g.reason).replaceAll('_', ' '), text: gapText(g),
+    title: String(g.reason).replaceAll('_', ' '), parts: gapParts(g),
   }))
   keyed($('gaps'), rows, (row) => row.key, buildRow, updateRow)
 }
 
 // ---- Sessions --------------------------------------------------------------------------
 
-function renderList({ sessions, next: behind = '' }) {
-  next = behind
-  $('first').disabled = after === ''
+// renderList shows the page of sessions. While somebody points at a row, or has the focus on
+// one, rows are updated where they are, and none comes, goes or moves.
+function renderList() {
+  const stays = held && pointed()
+  held = true
+  next = list.next ?? ''
+  $('first').disabled = $('previous').disabled = trail.length === 0
   $('next').disabled = next === ''
-  setText($('list-page'), sessions.length > 0 ? counted(sessions.length, 'session') + (next || after ? ' on this page' : '') : '')
+  const { sessions, total } = list
+  const first = trail.length * PAGE
+  setText($('list-page'), (sessions.length > 0 ? `${number(first + 1)}–${number(first + sessions.length)} of ${number(total)}` : '') + (stays ? ' · order held' : ''))
   const filtered = $('filter').value.trim() !== '' || $('by-state').value !== '' || after !== ''
-  setText($('no-sessions'), filtered ? 'No session is like that.' : 'No session yet. Publish a message, and it is here.')
+  setText($('no-sessions'), filtered ? 'No sessions match.' : 'No sessions yet. The first message creates one.')
   $('no-sessions').hidden = sessions.length > 0
-  keyed($('sessions'), sessions, (s) => s.session, buildSession, updateSession)
+  $('sessions-table').hidden = sessions.length === 0
+  if (!stays) return keyed($('sessions'), sessions, (s) => s.session, buildSession, updateSession)
+  const rows = new Map([...$('sessions').children].map((row) => [row.key, row]))
+  for (const s of sessions) if (rows.has(s.session)) updateSession(rows.get(s.session), s)
 }
 
-// buildSession makes a row of a list of sessions.
+const pointed = () => hovered || $('sessions').contains(document.activeElement)
+
 function buildSession(s) {
-  const li = el('li')
-  li.name_ = el('span', 'name', s.session)
-  li.state_ = el('span', 'flag')
-  li.clients_ = el('span', 'clients')
-  li.bars_ = el('span', 'bars')
-  li.link_ = el('a', 'session', el('span', 'session-head', li.name_, li.state_, li.clients_), li.bars_)
-  li.link_.href = '#session=' + encodeURIComponent(s.session)
-  li.append(li.link_)
-  return li
+  const row = el('tr')
+  row.link_ = linkTo(s.session)
+  row.state_ = el('span', 'flag')
+  const name = el('th', '', row.link_, row.state_)
+  name.scope = 'row'
+  row.append(name, el('td', 'num'), el('td', 'num'), el('td', 'num'), el('td'))
+  return row
 }
 
-function updateSession(li, s) {
-  setText(li.state_, s.state === 'open' ? '' : s.state)
-  setText(li.clients_, [s.clients > 0 ? counted(s.clients, 'client') : '', s.activity ? ago(s.activity) : ''].filter(Boolean).join(' · '))
-  setAttribute(li.link_, 'aria-current', s.session === selected ? 'true' : null)
-  bars(li.bars_, holdings(s))
+function updateSession(row, s) {
+  setText(row.state_, s.state === 'open' ? '' : s.state)
+  setAttribute(row.link_, 'aria-current', s.session === selected ? 'true' : null)
+  const [, events, size, clients, active] = row.children
+  use(events, s.events, s.limits.events, short)
+  use(size, s.bytes, s.limits.bytes, bytes)
+  setText(clients, s.clients > 0 ? number(s.clients) : '')
+  setText(active, s.activity ? ago(s.activity).replace(' ago', '') : '')
+  setAttribute(active, 'title', s.activity ? clock(s.activity) : null)
+}
+
+function use(cell, has, limit, show) {
+  setText(cell, show(has))
+  setAttribute(cell, 'data-level', level(has, limit))
+  setAttribute(cell, 'title', limit === undefined ? null : `of ${show(limit)}`)
 }
 
 // select shows the session that the address names, or the overview.
@@ -222,7 +292,7 @@ function select() {
   $('overview').hidden = name !== ''
   $('session-view').hidden = name === ''
   document.title = name ? `${name} · Rejoin admin` : 'Rejoin admin'
-  for (const li of $('sessions').children) setAttribute(li.link_, 'aria-current', li.key === selected ? 'true' : null)
+  for (const row of $('sessions').children) setAttribute(row.link_, 'aria-current', row.key === selected ? 'true' : null)
   if (!changed) return
   if (name) clearSession(name)
   $('main').focus({ preventScroll: true })
@@ -249,7 +319,7 @@ async function end({ stream = '', clear = false }) {
   const what = stream ? 'stream' : 'session'
   const sure = await ask(
     `${clear ? 'Close and clear' : 'Close'} this ${what}?`,
-    clear ? 'It takes no more messages, and what is stored is deleted. There is no way back.' : 'It takes no more messages. There is no way back.',
+    clear ? 'It accepts no more messages, and what is stored is deleted. This cannot be undone.' : 'It accepts no more messages. This cannot be undone.',
     stream ? `${session} / ${stream}` : session, clear ? 'Close and clear' : 'Close',
   )
   if (!sure) return
@@ -260,17 +330,23 @@ async function end({ stream = '', clear = false }) {
     setText($('ended'), `The ${what} is closed${clear ? ' and cleared' : ''}.`)
   } catch (e) {
     const owners = e.code === 'method_not_allowed' || e.status === 404
-    showProblem({ code: e.code, detail: e.message + (owners ? " Close and clear are for the session's owner, at the address that serves the whole API." : '') })
+    showProblem({ code: e.code, detail: e.message + (owners ? " Only the session's owner can close and clear, at the address that serves the whole API." : '') })
   }
   refresh()
 }
 
 // ---- Start ---------------------------------------------------------------------------------
 
-function reload() {
-  after = ''
+// turn shows another page of sessions.
+function turn(to, before) {
+  after = to
+  trail = before
+  held = false
+  $('sessions-scroll').scrollTop = 0
   refresh()
 }
+
+const reload = () => turn('', [])
 
 let typing = 0
 $('filter').addEventListener('input', () => {
@@ -283,22 +359,26 @@ $('filter-form').addEventListener('submit', (e) => {
 })
 for (const id of ['sort', 'by-state']) $(id).addEventListener('change', reload)
 $('first').addEventListener('click', reload)
-$('next').addEventListener('click', () => {
-  after = next
-  refresh()
-  $('sessions').scrollTop = 0
+$('previous').addEventListener('click', () => turn(trail.at(-1), trail.slice(0, -1)))
+$('next').addEventListener('click', () => turn(next, [...trail, after]))
+$('sessions').addEventListener('pointerenter', (e) => {
+  hovered = e.pointerType !== 'touch' // a finger stays over what it has tapped
 })
+$('sessions').addEventListener('pointerleave', () => {
+  hovered = false
+  renderList()
+})
+$('sessions').addEventListener('focusout', () => setTimeout(renderList)) // once the focus is elsewhere
 $('by-stream').addEventListener('change', renderTimeline)
 $('pause').addEventListener('click', () => {
   paused = !paused
   $('pause').setAttribute('aria-pressed', String(paused))
-  setText($('pause'), paused ? 'Go on' : 'Pause')
+  setText($('pause'), paused ? 'Resume' : 'Pause')
   refresh()
 })
 $('token-form').addEventListener('submit', (e) => {
   e.preventDefault()
   token = $('token').value.trim()
-  $('token').value = ''
   refresh()
 })
 $('close').addEventListener('click', () => end({}))
@@ -309,5 +389,6 @@ document.addEventListener('visibilitychange', () => {
 })
 window.addEventListener('hashchange', select)
 
+showIfServed($('to-playground'))
 select()
 if (selected === '') refresh()

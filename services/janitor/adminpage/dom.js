@@ -33,6 +33,14 @@ export function keyed(parent, items, keyOf, build, update) {
   if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true })
 }
 
+// setParts writes parts with dots between them; {id} is an event ID, which a click selects.
+export function setParts(at, parts) {
+  const key = JSON.stringify(parts)
+  if (at.parts === key) return
+  at.parts = key
+  at.replaceChildren(...parts.flatMap((part, i) => [i > 0 ? ' · ' : '', ...[part].flat().map((one) => (one.id ? el('code', 'id', one.id) : one))]))
+}
+
 // ---- Numbers and times -----------------------------------------------------------
 
 export function short(n) {
@@ -63,6 +71,24 @@ export function ago(text) {
   return `${Math.round(seconds / 86400)} d ago`
 }
 
+// duration returns so many seconds in words.
+export function duration(seconds) {
+  for (const [unit, size] of [['d', 86400], ['h', 3600], ['min', 60]]) {
+    if (seconds >= size && (unit !== 'd' || seconds >= 2 * size)) return `${round(seconds / size)} ${unit}`
+  }
+  return `${round(seconds)} s`
+}
+
+// ---- Trends ------------------------------------------------------------------------
+
+// draw makes a line of values, the newest at the right end.
+export function draw(svg, values) {
+  const room = Math.max(30, values.length)
+  const most = Math.max(1, ...values)
+  const points = values.map((value, i) => `${(100 * (room - values.length + i)) / (room - 1)},${23 - (22 * value) / most}`)
+  svg.firstElementChild.setAttribute('points', points.join(' '))
+}
+
 // ---- Bars --------------------------------------------------------------------------
 
 // bars shows what something holds against its limits. The text says it all, so the bar
@@ -80,13 +106,18 @@ function buildBar() {
 }
 
 function updateBar(made, { unit, has, limit, show = number }) {
-  const share = limit > 0 ? has / limit : 0
   setText(made.firstElementChild, limit === undefined ? `${show(has)} ${unit}` : `${show(has)} of ${show(limit)} ${unit}`)
-  const width = `${Math.min(100, Math.round(share * 1000) / 10)}%`
-  if (made.bar.style.inlineSize !== width) made.bar.style.inlineSize = width
-  made.dataset.level = share >= 1 ? 'full' : share >= 0.8 ? 'near' : 'free'
+  fill(made.bar, limit > 0 ? has / limit : 0)
+  made.dataset.level = level(has, limit)
   made.lastElementChild.hidden = limit === undefined
 }
+
+export function fill(bar, share) {
+  const width = `${Math.min(100, Math.round(share * 1000) / 10)}%`
+  if (bar.style.inlineSize !== width) bar.style.inlineSize = width
+}
+
+export const level = (has, limit = 0) => (limit <= 0 || has < 0.8 * limit ? 'free' : has < limit ? 'near' : 'full')
 
 export function holdings(s) {
   return [

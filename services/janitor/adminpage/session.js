@@ -1,7 +1,7 @@
 // One session: what it holds, who is connected, what happened, and its end.
 
 import { $, clock, el, number, setText } from './base.js'
-import { ago, bars, bytes, counted, holdings, keyed, setAttribute } from './dom.js'
+import { ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
 
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}
@@ -17,22 +17,25 @@ export function clearSession(name) {
   $('session-title').title = name
   for (const id of ['session-facts', 'connections-hint', 'timeline-hint', 'streams-hint', 'ended', 'owner', 'metadata']) setText($(id), '')
   for (const id of ['session-bars', 'connections', 'timeline', 'streams']) $(id).replaceChildren()
-  for (const id of ['no-connections', 'no-timeline', 'no-streams', 'metadata-more', 'connections-table', 'streams-table']) $(id).hidden = true
+  for (const id of ['session-watch', 'session-rest', 'no-connections', 'no-timeline', 'no-streams', 'metadata-more', 'connections-table', 'streams-table']) $(id).hidden = true
   $('by-stream').value = ''
   keyStreams([])
 }
 
+// showSession shows what is known of a session. Without a detail there is none of this name,
+// but there may be clients that wait for one.
 export function showSession(fresh) {
-  Object.assign(shown, fresh)
-  if (shown.detail) renderDetail(shown.detail)
-  if (shown.connections) renderConnections(shown.connections)
-  if (shown.timeline) renderTimeline()
-}
-
-export function missingSession(detail) {
-  setText($('session-facts'), detail)
-  $('no-streams').hidden = false
-  $('close').disabled = $('clear').disabled = true
+  shown = fresh
+  const { detail, connections, timeline } = shown
+  const waited = connections !== null && connections.total + timeline.happenings.length > 0
+  $('session-watch').hidden = detail === null && !waited
+  $('session-rest').hidden = detail === null
+  if (detail) renderDetail(detail)
+  else setText($('session-facts'), 'There is no session of this name.')
+  if (!$('session-watch').hidden) {
+    renderConnections(connections)
+    renderTimeline()
+  }
 }
 
 // ---- What it holds ------------------------------------------------------------------
@@ -43,7 +46,7 @@ function renderDetail(d) {
   if (d.ended) facts.push(`ended ${ago(d.ended)}`)
   if (d.newest) facts.push(`newest event ${ago(d.newest)}`)
   const next = d.upcoming[0]
-  if (next) facts.push(`next to go: ${counted(next.entries, 'entry', 'entries')} (${next.reason.replaceAll('_', ' ')}), ${next.at ? when(next.at) : 'with the next sweep'}`)
+  if (next) facts.push(`next deletion: ${counted(next.entries, 'event')} (${next.reason.replaceAll('_', ' ')}), ${next.at ? when(next.at) : 'with the next sweep'}`)
   setText($('session-facts'), facts.join(' · '))
   bars($('session-bars'), holdings(d))
   $('metadata-more').hidden = !d.owner && !d.metadata
@@ -102,7 +105,7 @@ function updateStream(row, s) {
 
 // ---- Who is connected ---------------------------------------------------------------
 
-const CAME = { start: 'from the start', now: 'from now', window: 'resumed', log: 'resumed from the log' }
+const CAME = { start: 'the start', now: 'now', window: 'its cursor', log: 'its cursor, in the log' }
 const STATES = { live: 'live', reading: 'reading the log', slow: 'slow', quiet: 'quiet' }
 
 function renderConnections({ connections, total, clients, edges }) {
@@ -117,17 +120,19 @@ function renderConnections({ connections, total, clients, edges }) {
 
 // silent says which edges did not answer.
 export function silent(edges) {
-  if (!edges.reachable) return 'The edges cannot be asked: NATS is away.'
-  if (edges.answered === 0) return 'No edge answers.'
-  return edges.silent > 0 ? `${number(edges.answered)} of ${counted(edges.answered + edges.silent, 'edge')} answered.` : ''
+  if (!edges.reachable) return 'The edges cannot be asked: NATS is unavailable.'
+  if (edges.answered === 0) return 'No edge responds.'
+  return edges.silent > 0 ? `${number(edges.answered)} of ${counted(edges.answered + edges.silent, 'edge')} responded.` : ''
 }
 
 function buildConnection(c) {
-  const client = el('th', 'client', el('span', 'address', c.address ?? 'unknown'), el('span', 'hint', label(c)))
+  const came = CAME[c.came] ?? c.came
+  const client = el('th', 'client', el('span', 'address', c.address ?? 'unknown'), el('span', 'hint', label(c)),
+    el('span', 'hint narrow', `${c.stream ?? 'all streams'}, from ${came}`))
   client.scope = 'row'
-  client.title = `At ${c.host || 'an edge'} (${c.edge}) since ${new Date(c.since).toLocaleString()}`
+  client.title = `At ${c.host || 'an edge'} (${c.edge}) since ${clock(c.since)}`
   const state = el('span', 'flag')
-  const row = el('tr', '', client, el('td', 'name', c.stream ?? 'all streams'), el('td', '', CAME[c.came] ?? c.came, el('span', 'hint')), el('td', 'num'), el('td', 'num'), el('td', '', state))
+  const row = el('tr', '', client, el('td', 'name', c.stream ?? 'all streams'), el('td', 'came', came, el('span', 'hint')), el('td', 'num', el('span'), el('span', 'hint')), el('td', 'num'), el('td', '', state))
   if (!c.stream) row.children[1].classList.add('whole')
   row.state = state
   return row
@@ -139,7 +144,8 @@ const label = (c) => `#${c.number}${PROTOCOLS[c.protocol] ?? ''}`
 function updateConnection(row, c) {
   const cells = row.children
   setText(cells[2].lastElementChild, ago(c.since))
-  setText(cells[3], number(c.events))
+  setText(cells[3].firstElementChild, number(c.events))
+  setText(cells[3].lastElementChild, c.events > (shown.detail?.events ?? 0) ? 'some deleted since' : '')
   setAttribute(cells[3], 'title', c.sent ? `The last one at ${clock(c.sent)}` : null)
   setText(cells[4], number(c.behind))
   setText(row.state, STATES[c.state] ?? c.state)
@@ -149,17 +155,18 @@ function updateConnection(row, c) {
 // ---- The timeline ---------------------------------------------------------------------
 
 const ENDS = {
-  ended: 'it was over', gone: 'the client has gone', age: 'sent away after its time', limit: 'sent away before a proxy would cut it',
-  expired: 'its token has expired',
-  drain: 'the edge stopped', slow: 'it was too slow', failed: 'it could not be served',
+  ended: 'the stream ended', gone: 'the client disconnected', age: 'closed after its maximum age', limit: 'closed before a proxy would cut it',
+  expired: 'the token expired',
+  drain: 'the edge stopped', slow: 'the client was too slow', failed: 'it could not be served',
 }
 
-export function gapText(h) {
-  const parts = [h.certain === false ? 'not certain' : 'certain']
-  if (h.requested) parts.push(`asked for what follows ${h.requested}`)
-  parts.push(`resumes after ${h.cursor ?? 0}`)
-  return parts.join(' · ')
+export function gapParts(h) {
+  const parts = [h.requested ? ['asked for events after ', { id: h.requested }] : 'asked for no event ID', ['resumed after ', cursorOf(h)]]
+  if (h.certain === false) parts.push('not certain')
+  return parts
 }
+
+const cursorOf = (h) => (h.cursorId ? { id: h.cursorId } : `position ${h.cursor ?? 0}`)
 
 function happened(h) {
   const who = h.connection ? `#${h.connection}` : 'a poll'
@@ -167,23 +174,23 @@ function happened(h) {
   const row = { kind: h.what, at: h.time, stream: h.stream ?? '', key: ['h', h.edge, h.time, h.what, h.connection, h.stream].join('/') }
   switch (h.what) {
     case 'connect':
-      return { ...row, title: 'Connected', text: `${who}${from}, ${h.came === 'now' ? 'for what comes next' : 'for all that is retained'}` }
+      return { ...row, title: 'Connected', parts: [who + from, h.came === 'now' ? 'from now' : 'from the start'] }
     case 'resume':
-      return { ...row, title: 'Resumed', text: `${who}${from}, behind ${h.cursor ?? 0}, ${h.came === 'log' ? 'from the log' : 'from memory'}` }
+      return { ...row, title: 'Resumed', parts: [who + from, ['after ', cursorOf(h)], h.came === 'log' ? 'from the log' : 'from memory'] }
     case 'gap':
-      return { ...row, title: `Gap: ${String(h.reason).replaceAll('_', ' ')}`, text: `${who} · ${gapText(h)}` }
+      return { ...row, title: `Gap: ${String(h.reason).replaceAll('_', ' ')}`, parts: [who, ...gapParts(h)] }
     case 'end':
-      return { ...row, title: 'Ended', text: `${who}: ${ENDS[h.reason] ?? h.reason} · ${counted(h.events ?? 0, 'event')} sent, up to ${h.cursor ?? 0}` }
+      return { ...row, title: 'Ended', parts: [`${who}: ${ENDS[h.reason] ?? h.reason}`, `${counted(h.events ?? 0, 'event')} sent`, ['up to ', cursorOf(h)]] }
     default:
-      return { ...row, title: String(h.what), text: who }
+      return { ...row, title: String(h.what), parts: [who] }
   }
 }
 
 const MARKS = { close: 'Closed', clear: 'Cleared' }
 
 function stored(p) {
-  const row = { kind: 'publish', at: p.time, stream: p.stream ?? '', first: p.sequence, last: p.sequence, count: 1, bytes: p.bytes, types: new Set(p.type ? [p.type] : []) }
-  if (p.kind !== 'event') return { ...row, kind: 'mark', key: `m/${p.sequence}`, title: MARKS[p.kind] ?? p.kind, text: `${p.stream ? 'the stream' : 'the session'}, at ${p.sequence}` }
+  const row = { kind: 'publish', at: p.time, stream: p.stream ?? '', first: p.sequence, last: p.sequence, firstID: p.id, lastID: p.id, count: 1, bytes: p.bytes, types: new Set(p.type ? [p.type] : []) }
+  if (p.kind !== 'event') return { ...row, kind: 'mark', key: `m/${p.sequence}`, title: MARKS[p.kind] ?? p.kind, parts: [p.stream ? 'the stream' : 'the session', `at position ${p.sequence}`] }
   return row
 }
 
@@ -195,6 +202,7 @@ function together(rows) {
     const before = out.at(-1)
     if (row.kind === 'publish' && before?.kind === 'publish' && before.stream === row.stream) {
       before.first = row.first
+      before.firstID = row.firstID
       before.count++
       before.bytes += row.bytes
       for (const type of row.types) before.types.add(type)
@@ -208,24 +216,24 @@ function together(rows) {
 function publishedText(row, connections) {
   row.key = `p/${row.stream}/${row.first}`
   row.title = row.count === 1 ? 'Published' : `Published ${number(row.count)} events`
-  const parts = [row.count === 1 ? `${row.last}` : `${row.first} to ${row.last}`, bytes(row.bytes)]
+  const parts = [row.count === 1 ? { id: row.lastID } : [{ id: row.firstID }, ' to ', { id: row.lastID }], bytes(row.bytes)]
   const types = [...row.types].filter((type) => type !== 'message')
   if (types.length > 0) parts.push(types.slice(0, 5).join(', '))
   const readers = connections.filter((c) => !c.stream || c.stream === row.stream)
   const got = readers.filter((c) => c.cursor >= row.last)
   if (readers.length > 0) parts.push(`sent to ${number(got.length)} of ${number(readers.length)}`)
-  row.text = parts.join(' · ')
+  row.parts = parts
 }
 
 // sentRow is where a connection that is open stands.
 function sentRow(c) {
-  return { kind: 'sent', at: c.sent, stream: c.stream ?? '', key: `s/${c.edge}/${c.number}`, to: [`#${c.number}`], events: c.events, cursor: c.cursor, second: c.sent.slice(0, 19) }
+  return { kind: 'sent', at: c.sent, stream: c.stream ?? '', key: `s/${c.edge}/${c.number}`, to: [`#${c.number}`], events: c.events, cursor: c.cursor, cursorId: c.cursorId, second: c.sent.slice(0, 19) }
 }
 
 function sentText(row) {
   row.title = row.to.length === 1 ? 'Sent' : `Sent to ${number(row.to.length)} clients`
   const who = row.to.slice(0, 6).join(', ') + (row.to.length > 6 ? ' …' : '')
-  row.text = `${who} · ${row.to.length === 1 ? `${counted(row.events, 'event')} so far, ` : ''}up to ${row.cursor}`
+  row.parts = [who, ...(row.to.length === 1 ? [`${counted(row.events, 'event')} so far`] : []), ['up to ', cursorOf(row)]]
 }
 
 export function renderTimeline() {
@@ -247,8 +255,8 @@ export function renderTimeline() {
     if (row.kind === 'sent') sentText(row)
   }
   const hint = []
-  if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} happenings`)
-  if (since) hint.push(`edges remember since ${clock(since).slice(0, 8)}`)
+  if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} connects, resumes and ends`)
+  if (since) hint.push(`complete since ${clock(since)}`)
   setText($('timeline-hint'), silent(edges) || hint.join(' · '))
   $('no-timeline').hidden = list.length > 0
   $('timeline').hidden = list.length === 0
@@ -267,13 +275,15 @@ export function buildRow(row) {
     link.href = '#session=' + encodeURIComponent(row.session)
     li.append(link)
   }
-  li.append(el('span', 'stream' + (row.stream ? '' : ' whole'), row.stream || 'all streams'), li.text_, li.time_)
+  const stream = el('span', 'stream' + (row.stream ? '' : ' whole'), row.stream || 'all streams')
+  stream.title = row.stream
+  li.append(stream, li.text_, li.time_)
   return li
 }
 
 export function updateRow(li, row) {
   setText(li.title_, row.title)
-  setText(li.text_, row.text)
+  setParts(li.text_, row.parts)
   setText(li.time_, clock(row.at))
   setAttribute(li.time_, 'datetime', row.at)
 }

@@ -74,6 +74,7 @@ type PublishedInfo struct {
 	Kind     string    `json:"kind"`
 	Stream   string    `json:"stream,omitempty"` // absent for what is about the session
 	Sequence uint64    `json:"sequence"`
+	ID       string    `json:"id,omitempty"` // of an event
 	Time     time.Time `json:"time"`
 	// Type and Bytes are the event's. Type is absent when only the ledger was asked.
 	Type  string `json:"type,omitempty"`

@@ -4,17 +4,17 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/event"
 	"rejoin/shared/inspect"
 )
 
 const (
-	// maxComings is how many connects, resumes and ends a history holds, 120 B each and their
+	// maxComings is how many connects, resumes and ends a history holds, 136 B each and their
 	// names.
 	maxComings = 8192
 	// maxGaps is how many gaps it holds: a storm of connects must not push these out.
@@ -32,18 +32,17 @@ type History struct {
 
 // happening is an entry of a history.
 type happening struct {
-	at      int64 // Unix time in nanoseconds
-	where   window.Place
-	address netip.Addr
-	number  uint64 // of the connection; 0 for a poll
-	what    inspect.What
-	reason  string
-	cursor  uint64
-	// Count is, of a gap, the sequence that was asked for, and of an end, how many events
-	// were sent.
-	count   uint64
-	came    cursor.Arrival
-	certain bool
+	at        int64 // Unix time in nanoseconds
+	where     window.Place
+	address   netip.Addr
+	number    uint64 // of the connection; 0 for a poll
+	what      inspect.What
+	reason    string
+	cursor    uint64
+	requested string // of a gap
+	events    uint64 // of an end, how many were sent
+	came      cursor.Arrival
+	certain   bool
 }
 
 var arrivals = [...]inspect.Came{inspect.FromStart, inspect.FromNow, inspect.FromWindow, inspect.FromLog}
@@ -66,10 +65,13 @@ func (d *History) note(h happening) {
 
 // noteGap writes down a gap of a step, of which a reader's client was told.
 func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Request) {
-	requested, _ := event.ParseID(g.Requested) // 0 for what cannot be read
+	requested := g.Requested
+	if cut := len(requested) - inspect.MaxRequested; cut > 0 {
+		requested = requested[cut:]
+	}
 	d.note(happening{
 		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.Address, number: by.number,
-		reason: string(g.Reason), certain: g.Certain, count: requested.Sequence, cursor: r.ResumesAt(s),
+		reason: string(g.Reason), certain: g.Certain, requested: strings.Clone(requested), cursor: r.ResumesAt(s),
 	})
 }
 
@@ -142,9 +144,9 @@ func (h happening) shown() inspect.Happening {
 	case inspect.Connected, inspect.Resumed:
 		s.Came = arrivals[h.came]
 	case inspect.Gapped:
-		s.Certain, s.Requested = &h.certain, h.count
+		s.Certain, s.Requested = &h.certain, h.requested
 	case inspect.Ended:
-		s.Events = h.count
+		s.Events = h.events
 	}
 	return s
 }

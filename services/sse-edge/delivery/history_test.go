@@ -46,16 +46,17 @@ func TestDiary_Bounded(t *testing.T) {
 	}
 }
 
-// A gap on a session's flow says of which stream it is, and an ID that cannot be read
-// asked for nothing.
+// A gap on a session's flow says of which stream it is. The event ID is the one that the
+// client sent, whatever it is; of a long one, the end is kept.
 func TestGap_Text(t *testing.T) {
 	d := newHistory()
 	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, Subscriber: window.Subscriber{Cursor: 9}}
-	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}} {
+	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: strings.Repeat("x", 999) + "_7"}} {
 		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, Request{number: 3})
 	}
 	newest, _, _ := d.OfSession("s", 5)
-	if got := recount(newest); got != "gap a expired false, asked for 7, on from 8\ngap * unknown true, asked for 0, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
+	if got := recount(newest); got != "gap a expired false, asked for a_0000000_7, on from 8\ngap * unknown true, asked for <b>, on from 8\n"+
+		"gap * unknown true, asked for "+strings.Repeat("x", inspect.MaxRequested-2)+"_7, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
 		t.Error(got)
 	}
 }
@@ -69,7 +70,7 @@ func recount(happenings []inspect.Happening) string {
 		case inspect.Connected, inspect.Resumed:
 			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
 		case inspect.Gapped:
-			one += fmt.Sprintf(" %s %t, asked for %d, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
+			one += fmt.Sprintf(" %s %t, asked for %s, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
 		case inspect.Ended:
 			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
 		}

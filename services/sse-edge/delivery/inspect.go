@@ -80,7 +80,7 @@ func (st *Stream) noteEnd() {
 		return
 	}
 	h := st.happening(inspect.Ended)
-	h.reason, h.cursor, h.count = st.reason, st.Reader.Cursor, st.traffic.events
+	h.reason, h.cursor, h.events = st.reason, st.Reader.Cursor, st.traffic.events
 	st.streams.History.note(h)
 }
 

@@ -1,7 +1,7 @@
 // The playground: one subscription of the JavaScript client, one cursor, and a
 // check that nothing is lost, sent twice or out of order.
 
-import { $, clock, el, hideProblem, number, setText, showProblem } from './base.js'
+import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
 import { publish as store, subscribe } from '/rejoin.js'
 
 const VIEW_ROWS = 500 // rows kept in the list
@@ -16,7 +16,7 @@ function parseID(id) {
   return m && { head: m[1], sequence: m[2], tail: m[3] ?? '', number: BigInt(m[2]) }
 }
 
-// Order judges each event by its sequence. `floor` is the place up to which
+// Order judges each event by its sequence. `floor` is the cursor up to which
 // everything had been delivered before this page looked, so after a reload an
 // event at or below it is a duplicate although this page never saw it.
 class Order {
@@ -288,6 +288,7 @@ let subscription = null // or null when we want none
 let target = null // what it watches, or watched last
 let cursor = '' // everything up to here has been delivered to this page
 let state = 'idle'
+let missed = 0 // messages that this page stored in the target while it was not connected
 let countdown = 0 // the timer that tells when the next connection comes
 const order = new Order('')
 
@@ -342,12 +343,13 @@ function open() {
   keep('connected:' + target.key, '1')
   const mine = (handler) => (...what) => subscription === opened && handler(...what)
   const opened = subscribe({ session: target.session, stream: target.whole ? undefined : target.stream }, {
-    types: '*', cursor, storage: { load: () => '', save: mine(save) },
+    types: '*', cursor, storage: { load: () => '', save: mine(save) }, token,
     onState: mine(onState), onConnect: mine(onConnect), onGap: mine(onGap), onClose: mine(onClose),
     onEvent: mine(onEvent), onRepeat: mine(onEvent),
     onExpiring: mine((data) => push({ kind: 'note', text: 'Expiring: ' + JSON.stringify(data) })),
   })
   subscription = opened
+  missed = 0
   setState('connecting', beginning())
 }
 
@@ -366,7 +368,7 @@ function cut() {
   stop()
   keep('connected:' + target.key, '')
   push({ kind: 'note', text: 'Connection cut here' })
-  setState('cut', 'Publish some more, then resume: what you missed comes first.')
+  setState('cut', 'Publish some more, then resume: the missed events come first.')
 }
 
 function onState(next, { retryIn, error }) {
@@ -392,6 +394,7 @@ function parse(text) {
 }
 
 function onConnect(data) {
+  accepted()
   const parts = []
   if (data.resumed) {
     counts.resumed++
@@ -404,7 +407,9 @@ function onConnect(data) {
   if (oldest) parts.push(`oldest retained ${oldest.sequence}`)
   if (data.retainedFor > 0) parts.push(`kept for ${duration(data.retainedFor)}`)
   push({ kind: 'note', text: parts.join(' · ') })
-  setState('live', data.retainedFor > 0 ? `Events are kept for ${duration(data.retainedFor)}, the oldest for less when there are too many.` : '')
+  setState('live', data.retainedFor > 0
+    ? `Events are kept for ${duration(data.retainedFor)}, the oldest for less when there are too many.`
+    : 'Events are kept until a size limit is reached.')
 }
 
 function duration(seconds) {
@@ -413,12 +418,12 @@ function duration(seconds) {
 }
 
 const GAPS = {
-  unknown: () => 'The place asked for is not one of this stream: an earlier session of the same name, a log that was wiped, or an ID from elsewhere.',
-  expired: (sure) => `Events after your place ${sure ? 'grew' : 'may have grown'} older than the log keeps them.`,
-  trimmed: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} removed, because a size limit was reached.`,
-  cleared: (sure) => `Events after your place ${sure ? 'were' : 'may have been'} deleted by a clear.`,
-  rolled_back: () => 'The log ends before your place: the server lost its newest events. Sequences may come again, with other content.',
-  damaged: () => 'The log has lost entries after your place, as when a file was damaged. Events of yours may be among them.',
+  unknown: () => 'The event ID is not one of this stream: it is from an earlier session of the same name, from a deleted log, or from elsewhere.',
+  expired: (sure) => `Events after your cursor ${sure ? 'have expired' : 'may have expired'}.`,
+  trimmed: (sure) => `Events after your cursor ${sure ? 'were' : 'may have been'} trimmed, because a size limit was reached.`,
+  cleared: (sure) => `Events after your cursor ${sure ? 'were' : 'may have been'} deleted by a clear.`,
+  rolled_back: () => 'The log ends before your cursor: the server lost its newest events. Sequences may come again, with other content.',
+  damaged: () => 'The log has lost entries after your cursor, for example because a file was damaged. Events of this stream may be among them.',
 }
 
 function onGap(data) {
@@ -426,7 +431,7 @@ function onGap(data) {
   const sure = data.certain !== false
   const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
   if (!sure) parts.push('This is not certain at the moment.')
-  if (data.requested) parts.push(`Asked for what follows ${data.requested}.`)
+  if (data.requested) parts.push(`The client asked for events after ${data.requested}.`)
   parts.push(data.resumesAt ? `The stream resumes at ${data.resumesAt}.` : 'The stream resumes with the next event.')
   counts.gaps++
   push({
@@ -442,10 +447,11 @@ function onClose({ reason, error }) {
   if (reason === 'closed') {
     push({ kind: 'note', text: 'Closed: everything has been delivered' })
     stopAuto()
-    return setState('closed', 'It has ended, and everything in it has been delivered.')
+    return setState('closed', 'It is closed, and everything in it has been delivered.')
   }
-  showProblem({ code: error.code ?? reason, detail: error.message })
-  setState('cut', 'The server refused. Resume tries again.')
+  const problem = { code: error.code ?? reason, detail: error.message, status: error.status }
+  showProblem(problem)
+  setState('cut', refusal(problem))
 }
 
 function onEvent(event) {
@@ -494,6 +500,7 @@ async function readProblem(res) {
   return {
     code: body.code ?? `http_${res.status}`,
     detail: body.detail ?? body.title ?? (res.statusText || 'The server gave no reason.'),
+    status: res.status,
     final: final(res.status),
   }
 }
@@ -505,6 +512,7 @@ function final(status) {
 // request answers {data} or {problem}; a problem that is not final may pass.
 async function request(method, path, body, headers = {}) {
   if (body !== undefined) headers = { 'Content-Type': 'application/json', ...headers }
+  if (token()) headers = { Authorization: `Bearer ${token()}`, ...headers }
   const abort = new AbortController()
   const timer = setTimeout(() => abort.abort(), 15000)
   try {
@@ -518,10 +526,85 @@ async function request(method, path, body, headers = {}) {
   }
 }
 
+// ---- Access --------------------------------------------------------------------------
+// The token is what the field holds: it is sent with everything, and kept nowhere.
+
+const token = () => $('token').value.trim()
+
+// refusal shows what a refused request needs, and returns a sentence about it.
+function refusal({ status, code }) {
+  setText($('access-outcome'), '')
+  const needed = status === 401 || code === 'origin_not_allowed'
+  if (needed || status === 404) $('create').hidden = false
+  if (status === 404) return 'Create the session, then resume.'
+  if (!needed) return 'The server refused. Resume tries again.'
+  $('access').open = true
+  const why = status === 401 && token() ? 'The token was refused.' : 'A token is needed.'
+  setText($('access-outcome'), why)
+  $('token').focus()
+  return `${why} Enter one, then resume.`
+}
+
+function refused(problem) {
+  showProblem(problem)
+  refusal(problem)
+}
+
+function accepted() {
+  hideProblem()
+  setText($('access-outcome'), '')
+}
+
+async function cookie(method) {
+  const { problem } = await request(method, '/v1/cookie')
+  setText($('access-outcome'), problem?.status === 404 ? 'This server has no access control: no token is needed.' : '')
+  if (problem) return problem.status === 404 || refused(problem)
+  hideProblem()
+  setText($('access-outcome'), method === 'POST' ? 'Signed in until the token expires.' : 'Signed out.')
+  if (method === 'DELETE') $('token').value = ''
+}
+
+// ---- As curl ---------------------------------------------------------------------------
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`
+
+function curl(options, path, headers, body) {
+  const lines = [`curl ${options} ${quoted(location.origin + path)}`, ...headers.map((h) => `-H ${quoted(h)}`)]
+  if (token()) lines.push('-H "Authorization: Bearer $TOKEN"') // which a history of commands should not have
+  if (body !== undefined) lines.push(`--data-raw ${quoted(body)}`)
+  return lines.join(' \\\n  ')
+}
+
+function curlPublish() {
+  const type = $('event-type').value.trim()
+  return curl('-sS', readTarget().streamPath + '/events', ['Content-Type: application/json', ...(type ? [`Event-Type: ${type}`] : [])], $('message').value)
+}
+
+function curlRead() {
+  const t = readTarget()
+  const after = target?.key === t.key ? cursor : recall('cursor:' + t.key)
+  return curl('-sSN', t.eventsPath + (after ? '?after=' + encodeURIComponent(after) : ''), ['Accept: text/event-stream'])
+}
+
+// copy shows a command and copies it, where the browser lets it: over plain HTTP it does so
+// on this machine only.
+async function copy(button, at, command) {
+  setText(at, command)
+  at.hidden = false
+  try {
+    await navigator.clipboard.writeText(command)
+    button.classList.add('done')
+    setTimeout(() => button.classList.remove('done'), 2000)
+  } catch {
+    getSelection().selectAllChildren(at)
+  }
+}
+
 // ---- Publishing ----------------------------------------------------------------------
 
 const publisher = 'page-' + randomText(4)
 const EXAMPLES = {
+  order: { order: 17, total: '9.50' },
   log: { jsonrpc: '2.0', method: 'notifications/message', params: { level: 'info', logger: 'playground', data: 'Hello from the playground' } },
   progress: { jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: publisher, progress: 1, total: 10 } },
   request: { jsonrpc: '2.0', id: 1, method: 'tools/call', params: { name: 'echo', arguments: { text: 'Hello' } } },
@@ -548,9 +631,9 @@ function named(...fields) {
 // publish tries once: here it is shown what comes of it.
 async function publish({ session, stream }, body, key, type) {
   try {
-    return { data: await store(session, stream, body, { key, type: type || undefined, attempts: 1 }) }
+    return { data: await store(session, stream, body, { key, type: type || undefined, token, attempts: 1 }) }
   } catch ({ code = 'failed', message, status = 0 }) {
-    return { problem: { code, detail: message, final: final(status) } }
+    return { problem: { code, detail: message, status, final: final(status) } }
   }
 }
 
@@ -565,11 +648,18 @@ async function publishOnce() {
   unanswered = problem && !problem.final ? { body: same, key } : { body: '', key: '' }
   if (problem) {
     setText($('published'), '')
-    return showProblem(problem)
+    return refused(problem)
   }
-  hideProblem()
-  const said = data.id ? `Stored as ${data.id}` : `${data.accepted ?? 0} stored, ${data.errors?.length ?? 0} refused` // of an array
-  setText($('published'), data.duplicate ? `${said}: it was there already` : said)
+  accepted()
+  stored(to)
+  setText($('published'), `Stored as ${data.id}${data.duplicate ? ': it was there already' : ''}`)
+}
+
+// stored counts what a cut connection misses.
+function stored(to) {
+  if (state !== 'cut' || target.session !== to.session || !(target.whole || target.stream === to.stream)) return
+  missed++
+  setText($('detail'), `${number(missed)} published since the cut. Resume brings ${missed === 1 ? 'it' : 'them'} first.`)
 }
 
 // auto publishes one after the other, so that the order is ours; one that got
@@ -587,11 +677,12 @@ async function auto() {
     for (;;) {
       const { data, problem } = await publish(to, body, key)
       if (!problem) {
+        stored(to)
         setText($('auto-outcome'), `${number(n)} stored, the last as ${data.id}`)
         break
       }
       if (problem.final || autoRun !== run) {
-        if (problem.final) showProblem(problem)
+        if (problem.final) refused(problem)
         if (autoRun === run) stopAuto()
         return
       }
@@ -621,7 +712,7 @@ function showExample() {
 async function end(what, path) {
   const clear = $('clear').checked
   const { problem } = await request('DELETE', path + (clear ? '?clear=true' : ''))
-  if (problem) return showProblem(problem)
+  if (problem) return refused(problem)
   setText($('ended'), `${what} closed${clear ? ' and cleared' : ''}.`)
 }
 
@@ -629,12 +720,12 @@ async function createSession() {
   const wanted = $('session').value.trim()
   if (wanted !== '' && !named('session')) return
   const { data, problem } = await request('POST', '/v1/sessions', JSON.stringify(wanted ? { session: wanted } : {}))
-  if (problem) return showProblem(problem)
-  hideProblem()
+  if (problem) return refused(problem)
+  accepted()
   const made = data.session ?? data.id ?? wanted
   $('session').value = typeof made === 'string' ? made : wanted
   changed()
-  setText($('detail'), `Session ${$('session').value} created.`)
+  setText($('detail'), `Session ${$('session').value} is created. Connect to it, or publish.`)
 }
 
 // ---- Start ---------------------------------------------------------------------------
@@ -674,7 +765,7 @@ function start() {
       target = first
       order.reset(cursor)
     }
-    setState('idle', cursor ? 'Connect resumes after the saved cursor.' : '')
+    setState('idle', cursor ? 'Connect resumes after the saved cursor.' : 'Connect to see the events of this stream as they come.')
   }
   render()
 }
@@ -702,6 +793,14 @@ $('new-session').addEventListener('click', () => {
   changed()
 })
 $('create').addEventListener('click', createSession)
+$('cookie-set').addEventListener('click', () => cookie('POST'))
+$('cookie-delete').addEventListener('click', () => cookie('DELETE'))
+$('copy-publish').addEventListener('click', () => {
+  if (named('session', 'stream')) copy($('copy-publish'), $('curl-publish'), curlPublish())
+})
+$('copy-read').addEventListener('click', () => {
+  if (named('session')) copy($('copy-read'), $('curl-read'), curlRead())
+})
 $('cut').addEventListener('click', cut)
 $('resume').addEventListener('click', open)
 for (const id of ['session', 'stream', 'whole']) $(id).addEventListener('input', changed)
@@ -730,3 +829,4 @@ $('close-session').addEventListener('click', () => {
 })
 
 start()
+showIfServed($('to-admin'))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestPage_Browser(t *testing.T) {
-	html := pagestest.Check(t, playground.Routes(), "/rejoin.js")["/"]
+	html := pagestest.Check(t, playground.Routes(), "/rejoin.js", "/admin")["/"]
 	for _, id := range []string{
 		"session", "stream", "connect", "cut", "resume", "publish", "auto", "message", "state", "cursor", "events",
 		"count-received", "count-resumed", "count-gaps", "count-duplicates", "count-out-of-order",

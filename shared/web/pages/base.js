@@ -16,10 +16,27 @@ export function setText(at, text) {
 
 export const number = (n) => n.toLocaleString('en')
 
+const two = (n) => String(n).padStart(2, '0')
+
+// clock returns the local time and its zone, with the date when it is not of today.
 export function clock(at) {
   const d = new Date(at)
-  const two = (n) => String(n).padStart(2, '0')
-  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')}`
+  const time = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')} ${zone(d)}`
+  if (d.toDateString() === new Date().toDateString()) return time
+  return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${time}`
+}
+
+function zone(d) {
+  const minutes = -d.getTimezoneOffset()
+  if (minutes === 0) return 'UTC'
+  const ahead = Math.abs(minutes)
+  return `UTC${minutes < 0 ? '−' : '+'}${Math.floor(ahead / 60)}${ahead % 60 ? ':' + two(ahead % 60) : ''}`
+}
+
+// showIfServed shows a link to another page of Rejoin where the same address serves it.
+export async function showIfServed(link) {
+  const answer = await fetch(link.href, { cache: 'no-store' }).catch(() => ({}))
+  link.hidden = !answer.ok
 }
 
 // ---- The problem line ----------------------------------------------------------------

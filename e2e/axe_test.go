@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+// looks are those in which each page is checked.
+var looks = []struct {
+	theme         string
+	width, height int64
+}{{"light", 1440, 900}, {"dark", 1440, 900}, {"light", 390, 844}, {"dark", 390, 844}}
+
+// look sets the theme that the system asks for, and the size of the window.
+func (b *browser) look(theme string, width, height int64) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(width, height), chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}},
+		})
+		return err
+	}))
+}
+
+// accessible checks the page as it is, in all looks, with axe.
+func (b *browser) accessible(what string) {
+	b.t.Helper()
+	axe, err := os.ReadFile(installed(b.t, "axe").path("axe-core", "axe.min.js"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	script[bool](b, string(axe)+"; true")
+	for _, look := range looks {
+		b.look(look.theme, look.width, look.height)
+		script[bool](b, `window.violations = null
+			axe.run().then((found) => { violations = found.violations }, (error) => { violations = [{ id: String(error), nodes: [] }] }); true`)
+		b.until("violations")
+		found := script[string](b, `violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html + ' ' + n.any.map((a) => a.message).join(' ')).join('\n')).join('\n')`)
+		if found != "" {
+			b.t.Errorf("axe finds in %s, %s, %d px wide:\n%s", what, look.theme, look.width, found)
+		}
+		if wider := script[int](b, "document.documentElement.scrollWidth - innerWidth"); wider > 0 {
+			b.t.Errorf("%s is %d px wider than its window of %d px", what, wider, look.width)
+		}
+	}
+	b.look("light", 1440, 900)
+}
+
+func TestPlayground_Accessible(t *testing.T) {
+	t.Parallel()
+	p := startGuarded(t)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(p.api()+"/"), chromedp.WaitReady(`[data-testid="connect"]`))
+	b.helper()
+	b.accessible("the playground")
+	b.click("connect")
+	b.shows("problem", "401")
+	b.click("copy-read")
+	b.click("copy-publish")
+	b.accessible("the playground with a problem")
+}
