@@ -1,6 +1,12 @@
 package daemon
 
-import "github.com/alecthomas/kong"
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
 
 // HideServiceFlags leaves out of the help what only programs that go on running need.
 // It is for [kong.PostBuild], in commands that are not services.
@@ -12,4 +18,15 @@ func HideServiceFlags(k *kong.Kong) error {
 		}
 	}
 	return nil
+}
+
+// ParseDuration is [time.ParseDuration], which also reads whole days: "7d".
+func ParseDuration(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		const most = 100 * 365 // of what a duration holds
+		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= most {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	return time.ParseDuration(text)
 }
