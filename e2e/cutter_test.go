@@ -61,6 +61,14 @@ func newBalancer(t testing.TB, targets ...string) *cutter {
 	return c
 }
 
+// leadTo has new connections go to these targets, as a proxy does that has asked whether they are
+// ready.
+func (c *cutter) leadTo(targets ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.targets = targets
+}
+
 func (c *cutter) addr() string { return c.ln.Addr().String() }
 
 // mcp is the URL of the MCP endpoint behind it.

@@ -172,6 +172,7 @@ func TestMCP_HandedOver(t *testing.T) {
 			call := mcpClients[client](t, way.mcp(), counting{Call: client, Steps: 3})
 			s.server.allow(client, 1)
 			call.waitFor(1)
+			way.leadTo(another.host()) // an edge that stops answers new calls with 503
 			edge.end(syscall.SIGTERM)
 			s.server.allow(client, 3)
 			call.waitFor(3)
