@@ -84,7 +84,7 @@ func TestAttackOversizedEverything(t *testing.T) {
 		})
 	}
 	list := do(t, http.MethodGet, p.api()+"/v1/sessions", "")
-	if want := `{"sessions":[]}`; list.body != want {
+	if want := `{"sessions":[],"total":0}`; list.body != want {
 		t.Errorf("the sessions are %s", list.body)
 	}
 

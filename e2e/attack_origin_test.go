@@ -37,7 +37,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>")   // the browser has gone
 	}))
 	t.Cleanup(sandbox.Close)
-	const none = `{"sessions":[]}`
+	const none = `{"sessions":[],"total":0}`
 	if got := p.openSessions(); got != none {
 		t.Fatal(got)
 	}

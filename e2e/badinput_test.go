@@ -153,7 +153,7 @@ func TestBadInput_StoresNothing(t *testing.T) {
 
 	// Nothing is stored, and the service continues.
 	list := do(t, http.MethodGet, p.api()+"/v1/sessions", "")
-	if want := `{"sessions":[]}`; list.status != http.StatusOK || list.body != want {
+	if want := `{"sessions":[],"total":0}`; list.status != http.StatusOK || list.body != want {
 		t.Errorf("the sessions are %d %s, want %s", list.status, list.body, want)
 	}
 	s := p.subscribe(events, "")
