@@ -69,9 +69,10 @@ func TestModpath_BuildsAndIsFetchedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	cache := strings.TrimSpace(run(t, dir, nil, "go", "env", "GOMODCACHE"))
+	usual := strings.TrimSpace(run(t, dir, nil, "go", "env", "GOPROXY"))
 	env := []string{
 		"GOWORK=off", "CGO_ENABLED=0", "GOSUMDB=off", "GOFLAGS=-modcacherw -trimpath -buildvcs=false", "GOMODCACHE=" + t.TempDir(),
-		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download,https://proxy.golang.org",
+		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download," + usual,
 	}
 	run(t, dir, env, "go", "mod", "init", "another.example/program")
 	run(t, dir, env, "go", "get", newPath+"/shared@"+newVersion, newPath+"/shared/mcpstore@"+newVersion)
