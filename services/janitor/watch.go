@@ -140,20 +140,18 @@ func (s *Service) getTimeline(c *fiber.Ctx) error {
 	t := timeline{Edges: info, Published: s.published(name, limit)}
 	t.Happenings, t.Total, t.Since = merge(answers, limit)
 	for i := range t.Happenings {
-		t.Happenings[i].Session = name
-		s.identify(&t.Happenings[i])
-		t.Happenings[i].Session = ""
+		s.identify(&t.Happenings[i], name)
 	}
 	return answerJSON(c, t)
 }
 
-// identify fills in the event ID of a happening's cursor.
-func (s *Service) identify(h *happeningInfo) {
-	if rec, _ := s.backend.Sessions.Session(h.Session); h.Time.Before(rec.Created) {
+// identify fills in the event ID of the cursor of a happening of a session.
+func (s *Service) identify(h *happeningInfo, session string) {
+	if rec, _ := s.backend.Sessions.Session(session); h.Time.Before(rec.Created) {
 		return
 	}
-	life, p := s.lifeOf(h.Session)
-	p.With(func(l *ledger.Ledger) { h.CursorID = idOf(l, h.Session, life, h.Stream, h.Cursor) })
+	life, p := s.lifeOf(session)
+	p.With(func(l *ledger.Ledger) { h.CursorID = idOf(l, session, life, h.Stream, h.Cursor) })
 }
 
 // idOf returns an event ID, or nothing for the beginning of the log.
@@ -235,7 +233,7 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
 	for i := range list.Gaps {
-		s.identify(&list.Gaps[i])
+		s.identify(&list.Gaps[i], list.Gaps[i].Session)
 	}
 	if hourAgo := time.Now().Add(-inspect.Kept).UTC(); len(answers) > 0 {
 		list.Since = ledger.Later(list.Since, hourAgo)
