@@ -121,15 +121,21 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 	return web.New(web.CodeRateLimited, "This address connects too often.")
 }
 
-// errNoRoom is returned by [Service.letIn], which has counted why.
-var errNoRoom = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+// What [Service.letIn] returns, which has counted why.
+var (
+	errNoRoom   = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	errStopping = web.Wrap(errNoRoom, web.CodeUnavailable, "The edge is stopping.")
+)
 
 // letIn admits a request for events of a session. A visit that is let in has to leave
-// admission. The error is errNoRoom.
+// admission. The error is errNoRoom, or errStopping, which wraps it.
 func (s *Service) letIn(c *fiber.Ctx, session string) (delivery.Request, error) {
 	by := delivery.Request{Visit: admission.Visit{Session: session, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.admitted.Enter(by.Visit); refused != "" {
 		s.streams.CountRefused(refused)
+		if refused == admission.Closed {
+			return by, errStopping
+		}
 		return by, errNoRoom
 	}
 	return by, nil

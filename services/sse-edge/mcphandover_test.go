@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/services/sse-edge/admission"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -76,6 +77,45 @@ func TestHandOver_Drain(t *testing.T) {
 	late := again.follow(again.post(repeated("10", "", state, "")))
 	late.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":10,"jsonrpc":"2.0","result":{"x":1}}`)
 	late.over()
+	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
+		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
+	}
+}
+
+// A client that comes back to the edge that stops, before its proxy knows, is sent on with its call.
+func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	b := f.bridge()
+	one, stop := f.mcpService(func(c *Config) { c.Retry = time.Millisecond })
+	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	calls := b.accepts()
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	visit := admission.Visit{Session: "another"} // keeps the edge from its end
+	if refused := one.admitted.Enter(visit); refused != "" {
+		t.Fatal(refused)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	state := c.handsOver("7")
+	for i := 2; i <= mcp.MaxHandOvers; i++ {
+		id := strconv.Itoa(i)
+		state = u.follow(u.post(repeated(id, "", state, ""))).handsOver(id)
+	}
+	if a := u.read(u.post(repeated("9", "", state, ""))); a.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("after the last hand-over: %d %s", a.StatusCode, a.body)
+	}
+	one.admitted.Leave(visit)
+	<-stopped
+	again := u.at(f.mcpEdge(nil))
+	c = again.follow(again.post(repeated("10", "", state, "")))
+	b.say(call.Session, call.Stream, true, result("7"))
+	c.says(`{"id":10,"jsonrpc":"2.0","result":{}}`)
+	c.over()
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
 		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
 	}

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -176,7 +178,10 @@ func (s *Service) modernAgain(c *fiber.Ctx, who mcpClient, r mcp.Request, state 
 	if state.Times < mcp.MaxHandOvers {
 		form.state = &state
 	}
-	if err := s.mcpBegin(c, who, req, form); err != nil {
+	switch err := s.mcpBegin(c, who, req, form); {
+	case errors.Is(err, errStopping) && form.state != nil:
+		return s.handBack(c, r.ID, state)
+	case err != nil:
 		return postRefused, err
 	}
 	result, handedOver, err := s.reply(c, form, false)
@@ -184,6 +189,16 @@ func (s *Service) modernAgain(c *fiber.Ctx, who mcpClient, r mcp.Request, state 
 		form.Drop()
 	}
 	return result, err
+}
+
+// handBack hands a call over again, to a client that came back to an edge that stops: a proxy takes
+// a moment to notice, and the client knows no other place. It waits that moment.
+func (s *Service) handBack(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
+	select {
+	case <-time.After(delivery.Jitter(s.cfg.Retry)):
+	case <-s.base.Done():
+	}
+	return postStream, sendBriefly(c, handOverBlock(id, state, state.After))
 }
 
 // cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;

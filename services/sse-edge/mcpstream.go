@@ -180,20 +180,25 @@ func (m *mcpForm) Farewell() []byte {
 	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.Retry())), m.Reader.Cursor)
 }
 
-// handCallOver returns the result by which the client makes its request again at once, with a state
-// that says where the answer continues; nil for a call that ends with its connection.
-//
-// The Go SDK takes only a result with inputRequests for one.
+// handCallOver returns the block that hands the call over; nil for a call that ends with its
+// connection.
 func (m *mcpForm) handCallOver() []byte {
 	if m.state == nil || m.IsAway() || len(m.Reader.Pending) > 0 {
 		return nil
 	}
 	m.handedOver = true
-	state := *m.state
+	return handOverBlock(m.call[0], *m.state, m.Reader.ID(m.Reader.Cursor))
+}
+
+// handOverBlock returns the result by which a client makes its request again at once, with a state
+// that says after which event the answer continues.
+//
+// The Go SDK takes only a result with inputRequests for one.
+func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte {
 	state.Times++
-	state.After = m.Reader.ID(m.Reader.Cursor)
+	state.After = after
 	result := delivery.Marshal(map[string]any{"resultType": "input_required", "inputRequests": struct{}{}, "requestState": state.String()})
-	return append(sse.AppendData(nil, response(m.call[0], result)), '\n')
+	return append(sse.AppendData(nil, response(id, result)), '\n')
 }
 
 const noResponse = "The request has ended without a response."

@@ -61,6 +61,9 @@ func New(connections, perSession, perAddress int, registered func(session string
 	}
 }
 
+// Closed is why no visit is let in after [Admission.Close].
+const Closed = "drain"
+
 // Enter counts a visit, or returns why it is not let in: the metric's reason.
 func (a *Admission) Enter(v Visit) (refused string) {
 	registered := a.registered(v.Session)
@@ -72,7 +75,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	network, six := v.network()
 	switch {
 	case a.closed:
-		return "drain"
+		return Closed
 	case int64(a.open) >= a.places.Capacity():
 		return "limit"
 	case a.sessions[v.Session] >= a.perSession:
