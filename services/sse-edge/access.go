@@ -129,8 +129,8 @@ var (
 
 // letIn admits a request for events of a session. A visit that is let in has to leave
 // admission. The error is errNoRoom, or errStopping, which wraps it.
-func (s *Service) letIn(c *fiber.Ctx, session string) (delivery.Request, error) {
-	by := delivery.Request{Visit: admission.Visit{Session: session, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+func (s *Service) letIn(c *fiber.Ctx, session string, others ...string) (delivery.Request, error) {
+	by := delivery.Request{Visit: admission.Visit{Session: session, Others: others, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.admitted.Enter(by.Visit); refused != "" {
 		s.streams.CountRefused(refused)
 		if refused == admission.Closed {

@@ -54,6 +54,9 @@ type Config struct {
 	MaxConnections int `name:"max-connections" help:"Maximum number of open event streams." default:"100000" placeholder:"N"`
 	// MaxSessionConnections bounds those of one session.
 	MaxSessionConnections int `name:"max-session-connections" help:"Maximum number of open event streams per session." default:"10000" placeholder:"N"`
+	// MaxConnectionSessions bounds what one connection follows: its sessions, or, where it names
+	// streams, the streams of its sessions. 0: a connection follows one session.
+	MaxConnectionSessions int `name:"max-connection-sessions" help:"Maximum number of sessions, or of streams of sessions, that one connection may follow; 0 for none." default:"500" placeholder:"N"`
 	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
 	// network are one.
 	MaxAddressConnections int `name:"max-address-connections" help:"Maximum number of open event streams per client address (IPv6: one /64 network)." default:"10000" placeholder:"N"`
@@ -102,6 +105,8 @@ func (c Config) Validate() error {
 		return errors.New("--log-reads must be at least 1")
 	case c.MaxConnections < 1 || c.MaxSessionConnections < 1 || c.MaxAddressConnections < 1:
 		return errors.New("--max-connections, --max-session-connections and --max-address-connections must be at least 1")
+	case c.MaxConnectionSessions < 0:
+		return errors.New("--max-connection-sessions must not be negative")
 	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
 		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
 	case c.ProxyRequestLimit < 0 || c.ProxyRequestLimit > 0 && c.ProxyRequestLimit < time.Second:

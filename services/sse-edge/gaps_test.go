@@ -267,6 +267,12 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 // reuse makes a session's name free, as the janitor does, and opens a session of the name.
 func (f *fixture) reuse(name string) {
 	f.t.Helper()
+	f.reuseBy(name, "")
+}
+
+// reuseBy is reuse for an owner.
+func (f *fixture) reuseBy(name, owner string) {
+	f.t.Helper()
 	rec, err := f.Backend.Sessions.Get(waittest.Context(f.t), name)
 	if err != nil {
 		f.t.Fatal(err)
@@ -277,7 +283,7 @@ func (f *fixture) reuse(name string) {
 		err = f.Backend.Sessions.Remove(waittest.Context(f.t), rec)
 	}
 	if err == nil {
-		_, err = f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, "", nil, time.Now()))
+		_, err = f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, owner, nil, time.Now()))
 	}
 	if err != nil {
 		f.t.Fatal(err)

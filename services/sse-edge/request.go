@@ -101,15 +101,7 @@ func parse(c *fiber.Ctx) (request, error) {
 			return request{}, err
 		}
 	}
-	// Last-Event-ID wins over after: a browser that reconnects sends the newer place
-	// in the header, with the URL that it was opened with.
-	if req.start.After, _, err = web.Query(c, "after"); err != nil {
-		return request{}, err
-	}
-	if id := c.Get("Last-Event-ID"); id != "" {
-		req.start.After = strings.Clone(id)
-	}
-	if req.start.Now, err = web.Choice(c, "from", "now", "start", false); err != nil {
+	if req.start, err = parseStart(c); err != nil {
 		return request{}, err
 	}
 	if req.onGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {

@@ -32,6 +32,7 @@ func (s *Service) Routes() []web.Route {
 	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true, Query: query},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true, Query: query},
+		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level"}},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	routes = append(routes, s.mcpRoutes()...)

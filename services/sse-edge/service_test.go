@@ -64,7 +64,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{
 		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100,
+		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
 		LedgerPatience: 20 * time.Second, // or what a slow machine takes
 	}
 	if change != nil {
@@ -231,6 +231,46 @@ func TestResume_ReplayAndTail(t *testing.T) {
 	}
 	if last := again.messages(2); sequenceOf(t, last) != 7 {
 		t.Errorf("the last id is %s", last)
+	}
+}
+
+// A subscriber may begin at a time: in the window, in the log, and where events are gone.
+func TestFrom_Time(t *testing.T) {
+	f := newFixture(t)
+	before := time.Now()
+	f.Publish("a", 2)
+	f.Publish("b", 1)
+	third := f.Publish("a", 3)
+	for name, backfill := range map[string]int{"window": 0, "log": -1} {
+		s, _ := f.startService(func(c *Config) { c.WindowBackfill = backfill })
+		s.has(t, third)
+		all := poll(t, s.url()+streamPath).Events
+		for i, e := range all {
+			from := "?from=" + e.Time.Format(time.RFC3339Nano)
+			c := subscribe(t, s.url()+streamPath+from)
+			c.next("connect")
+			if got := c.next("message"); got.ID != e.ID {
+				t.Errorf("%s: from the time of %s the first one is %s", name, e.ID, got.ID)
+			}
+			c = subscribe(t, s.url()+"/v1/events?session=s&from="+e.Time.Format(time.RFC3339Nano))
+			c.next("connect")
+			if got := c.groupEvents(1)[0]; got.ID != e.ID {
+				t.Errorf("%s: of several sessions, from the time of %s the first one is %s", name, e.ID, got.ID)
+			}
+			if got := poll(t, s.url()+streamPath+from).Events; len(got) != len(all)-i {
+				t.Errorf("%s: from event %d there are %d", name, i, len(got))
+			}
+		}
+		for from, n := range map[string]int{"earliest": 5, "start": 5, "now": 0, "-1h": 5, "-7d": 5, "-0s": 0, before.Add(-time.Hour).UTC().Format(time.RFC3339): 5, "2100-01-01T00:00:00Z": 0} {
+			if got := poll(t, s.url()+streamPath+"?from="+from).Events; len(got) != n {
+				t.Errorf("%s: from %s there are %d", name, from, len(got))
+			}
+		}
+		for _, from := range []string{"", "x", "5m", "--5m", "-", "-5", "2026-01-31"} {
+			if a := ask(t, http.MethodGet, s.url()+streamPath+"?from="+from); a.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: from %q: %d", name, from, a.StatusCode)
+			}
+		}
 	}
 }
 

@@ -56,6 +56,11 @@ func (p Place) Tag() string {
 	return string(b[:])
 }
 
+// SamePlace reports whether two tags may be of one place, in whatever generations.
+func SamePlace(a, b string) bool {
+	return len(a) == tagLen && len(b) == tagLen && a[:placeLen] == b[:placeLen]
+}
+
 // digest hashes length-prefixed fields, so that no two lists of fields collide.
 func digest(fields ...string) uint64 {
 	var buf [512]byte

@@ -83,3 +83,40 @@ func TestChecked_HoldsForOneLeader(t *testing.T) {
 		t.Errorf("damaged up to %d: something is noted of a server that does not lead any more, or what was damaged once does not stay so", look(t, l).Damaged)
 	}
 }
+
+func TestSequenceAt_BesideWhatIsDeleted(t *testing.T) {
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 1})
+	if at, err := l.SequenceAt(waittest.Context(t), 0, time.Now().Add(time.Hour)); err != nil || at == 0 {
+		t.Errorf("of an empty log: %d, %v", at, err)
+	}
+	var all []eventlog.Entry
+	for range 9 {
+		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: []byte("{}")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := l.At(waittest.Context(t), 0, ack.Sequence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	deleted := []int{0, 3, 4, 8}
+	for _, i := range deleted {
+		if err := l.Delete(waittest.Context(t), 0, all[i].Sequence); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, e := range all {
+		at, err := l.SequenceAt(waittest.Context(t), 0, e.Time)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, other := range all {
+			if !slices.Contains(deleted, k) && (other.Sequence >= at) != (k >= i) {
+				t.Errorf("of event %d: %d, and event %d is %d", i, at, k, other.Sequence)
+			}
+		}
+	}
+}

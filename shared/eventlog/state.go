@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -206,6 +207,29 @@ func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
 		return Entry{}, err
 	}
 	return l.entryFromRaw(msg, p), nil
+}
+
+// SequenceAt returns the first sequence from which on everything that a partition retains was stored
+// at a time or later. The error wraps [ErrUnavailable].
+func (l *Log) SequenceAt(ctx context.Context, p int, at time.Time) (uint64, error) {
+	state, err := l.Look(ctx, p)
+	if err != nil {
+		return 0, err
+	}
+	from, end := state.First, state.Last+1
+	for from < end {
+		middle := from + (end-from)/2
+		msg, err := l.get(ctx, p, middle, jetstream.WithGetMsgSubject(">"))
+		switch {
+		case err == nil && msg.Time.Before(at):
+			from = msg.Sequence + 1
+		case err == nil || errors.Is(err, ErrNotFound): // nothing is retained from there on
+			end = middle
+		default:
+			return 0, err
+		}
+	}
+	return from, nil
 }
 
 func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {

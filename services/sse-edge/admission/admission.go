@@ -37,8 +37,21 @@ type Admission struct {
 // Visit is one event stream or poll, as admission counts it.
 type Visit struct {
 	Session string
+	Others  []string // more sessions, each once
 	Address netip.Addr
 	Client  string // whose share it is of; empty for none
+}
+
+// sessions yields all of the visit's.
+func (v Visit) sessions(yield func(string) bool) {
+	if !yield(v.Session) {
+		return
+	}
+	for _, name := range v.Others {
+		if !yield(name) {
+			return
+		}
+	}
 }
 
 // network returns the /48 network of an IPv6 address, which may have four times as many as one
@@ -66,19 +79,16 @@ const Closed = "drain"
 
 // Enter counts a visit, or returns why it is not let in: the metric's reason.
 func (a *Admission) Enter(v Visit) (refused string) {
-	registered := a.registered(v.Session)
+	a.note(v) // who is refused comes back
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if registered {
-		a.visitors.note(v.Session, time.Now()) // who is refused comes back
-	}
 	network, six := v.network()
 	switch {
 	case a.closed:
 		return Closed
 	case int64(a.open) >= a.places.Capacity():
 		return "limit"
-	case a.sessions[v.Session] >= a.perSession:
+	case a.crowded(v):
 		return "session_limit"
 	case a.addresses[v.Address] >= a.perAddress:
 		return "address_limit"
@@ -92,19 +102,43 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	}
 	a.inside.Add(1) // under the lock: never when close was called before
 	a.open++
-	a.sessions[v.Session]++
+	for name := range v.sessions {
+		a.sessions[name]++
+	}
 	a.addresses[v.Address]++
 	return ""
 }
 
-// Leave ends a visit that was let in.
-func (a *Admission) Leave(v Visit) {
-	registered := a.registered(v.Session)
+// crowded reports whether a session of a visit has as many as it may have. The caller holds mu.
+func (a *Admission) crowded(v Visit) bool {
+	for name := range v.sessions {
+		if a.sessions[name] >= a.perSession {
+			return true
+		}
+	}
+	return false
+}
+
+// note notes a visit's sessions.
+func (a *Admission) note(v Visit) {
+	var names []string
+	for name := range v.sessions {
+		if a.registered(name) {
+			names = append(names, name)
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if registered {
-		a.visitors.note(v.Session, time.Now())
+	for _, name := range names {
+		a.visitors.note(name, time.Now())
 	}
+}
+
+// Leave ends a visit that was let in.
+func (a *Admission) Leave(v Visit) {
+	a.note(v)
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.open--
 	a.places.Give(v.Client, 1)
 	if network, six := v.network(); six {
@@ -112,8 +146,10 @@ func (a *Admission) Leave(v Visit) {
 			delete(a.networks, network)
 		}
 	}
-	if a.sessions[v.Session]--; a.sessions[v.Session] == 0 {
-		delete(a.sessions, v.Session)
+	for name := range v.sessions {
+		if a.sessions[name]--; a.sessions[name] == 0 {
+			delete(a.sessions, name)
+		}
 	}
 	if a.addresses[v.Address]--; a.addresses[v.Address] == 0 {
 		delete(a.addresses, v.Address)

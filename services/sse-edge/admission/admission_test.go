@@ -45,12 +45,12 @@ func TestAdmission_Shares(t *testing.T) {
 	a := New(8, 100, 100, newcomers)
 	address := netip.MustParseAddr("192.0.2.1")
 	for i, want := range []string{"", "", "", "", "", "", "share_limit"} {
-		if refused := a.Enter(Visit{"s", address, "mallory"}); refused != want {
+		if refused := a.Enter(Visit{"s", nil, address, "mallory"}); refused != want {
 			t.Errorf("%d: %q, want %q", i, refused, want)
 		}
 	}
 	for i, want := range []string{"", "", "limit"} {
-		if refused := a.Enter(Visit{"s", address, "alice"}); refused != want {
+		if refused := a.Enter(Visit{"s", nil, address, "alice"}); refused != want {
 			t.Errorf("%d of another: %q, want %q", i, refused, want)
 		}
 	}

@@ -39,6 +39,8 @@ func reasonOf(r eventlog.Reason) Reason {
 type Gap struct {
 	Reason  Reason
 	Certain bool
+	// Session is set in a [Group], and ResumesAt, which is where its place continues.
+	Session, ResumesAt string
 	// Stream is whose events are missing; empty for a whole session's flow.
 	Stream string
 	// Requested is the cursor that the missing events should have followed, as text.

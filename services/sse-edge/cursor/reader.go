@@ -65,6 +65,8 @@ type Reader struct {
 type Step struct {
 	Gaps  []Gap
 	Items []window.Item
+	// Changes are those of the members of a [Group] before the items.
+	Changes []Change
 	// First is the sequence of the first item that was found, shown to the client or not; 0
 	// when there was none.
 	First uint64
@@ -95,8 +97,10 @@ func (s *Step) Found(items []window.Item) {
 	}
 }
 
-// Empty reports whether the step has neither events nor gaps nor an end.
-func (s Step) Empty() bool { return len(s.Gaps) == 0 && len(s.Items) == 0 && !s.Ended }
+// Empty reports whether the step has neither events nor gaps nor an end, nor other news.
+func (s Step) Empty() bool {
+	return len(s.Gaps) == 0 && len(s.Items) == 0 && len(s.Changes) == 0 && !s.Ended
+}
 
 // errBehind is returned when the log is in another generation than the window, which
 // has yet to find out whether it was rolled back: the two must not be read as one.
@@ -341,6 +345,12 @@ func (r *Reader) MoveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked
 
 // HasEnd reports whether the stream has an end, wherever the cursor is.
 func (r *Reader) HasEnd() bool { return r.part.window.Ended(r.Chain) || r.end != 0 }
+
+// Key is the same for readers that one listener is enough for.
+func (r *Reader) Key() *window.Chain { return r.Chain }
+
+// Follows reports whether the reader's place is of a session.
+func (r *Reader) Follows(session string) bool { return r.Place.Session == session }
 
 // Subscribe has changes of the stream wake a listener.
 func (r *Reader) Subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }

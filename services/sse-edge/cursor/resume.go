@@ -22,6 +22,12 @@ type Start struct {
 	Now bool
 	// Fresh says that nothing was ever published to the stream: its name is new.
 	Fresh bool
+	// Since, without an ID, leaves out what was stored before; zero for nothing.
+	Since time.Time
+	// At is where to begin, when it is not 0: with Now, instead of at the newest end; or where
+	// another reader has come to, if the new one Continues.
+	At        uint64
+	Continues bool
 }
 
 // Open returns a reader at a subscriber's place, to be closed by the caller.
@@ -80,15 +86,32 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 		if err := r.resume(ctx, from.After, a); err != nil {
 			return err
 		}
+	case from.Continues:
+		r.Cursor = from.At
 	case from.Now:
 		r.Cursor, r.provenTo, r.Came = a.End, a.End, FromNow
+		if from.At > 0 {
+			r.Cursor, r.provenTo = from.At, 0
+		}
+	case !from.Since.IsZero():
+		at, err := r.part.startAt(ctx, from.Since)
+		if err != nil {
+			return err
+		}
+		r.Fresh, r.Cursor = true, at
 	default:
-		r.Fresh = true
+		r.Fresh, r.Cursor = true, from.At
 	}
 	if a.Unknown && !from.Fresh {
 		return r.findEnd(ctx)
 	}
 	return nil
+}
+
+// startAt returns the sequence behind which everything was stored at a time or later.
+func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
+	at, err := p.log.SequenceAt(ctx, p.number, since)
+	return at - min(at, 1), err
 }
 
 // resume finds the place that an event ID points at, or a gap.

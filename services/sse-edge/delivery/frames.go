@@ -15,8 +15,13 @@ import (
 // AppendObject appends an event as an object of JSON, as pages and flows show it. The
 // message is as it was published, byte for byte.
 func AppendObject(b []byte, it *window.Item, tags cursor.Tagger) []byte {
+	return appendObject(append(b, '{'), it, tags)
+}
+
+// appendObject appends the members, and the end, of such an object.
+func appendObject(b []byte, it *window.Item, tags cursor.Tagger) []byte {
 	typ, message := window.FrameParts(it.Frame)
-	b = AppendString(append(b, `{"id":`...), event.ID{Stream: it.Stream, Tag: tags.Tag(it.Stream), Sequence: it.Sequence}.String())
+	b = AppendString(append(b, `"id":`...), event.ID{Stream: it.Stream, Tag: tags.Tag(it.Stream), Sequence: it.Sequence}.String())
 	b = AppendString(append(b, `,"stream":`...), it.Stream)
 	b = AppendString(append(b, `,"type":`...), typ)
 	b = time.Unix(0, it.Time).UTC().AppendFormat(append(b, `,"time":"`...), time.RFC3339Nano)
@@ -50,6 +55,8 @@ type closeData struct {
 
 // GapData is the data of a gap event, and the gap of a page.
 type GapData struct {
+	// Session is set where a connection follows several.
+	Session   string        `json:"session,omitempty"`
 	Reason    cursor.Reason `json:"reason"`
 	Certain   bool          `json:"certain"`
 	Stream    *string       `json:"stream"`

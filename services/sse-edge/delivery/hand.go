@@ -76,10 +76,10 @@ func (st *Stream) open(from Beginning) (err error) {
 // first reads what follows the client's cursor.
 func (st *Stream) first(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
-		if found, _, ok := st.Reader.Quick(nil); ok {
+		if found, _, ok := st.source.Quick(nil); ok {
 			return found, nil
 		}
-		return st.Reader.Next(ctx)
+		return st.source.Next(ctx)
 	}
 	if !from.Resumes {
 		return read()

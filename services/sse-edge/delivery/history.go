@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -70,7 +71,7 @@ func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Requ
 		requested = requested[cut:]
 	}
 	d.note(happening{
-		what: inspect.Gapped, where: window.Place{Session: r.Place.Session, Life: r.Place.Life, Stream: g.Stream}, address: by.Address, number: by.number,
+		what: inspect.Gapped, where: window.Place{Session: cmp.Or(g.Session, r.Place.Session), Life: r.Place.Life, Stream: g.Stream}, address: by.Address, number: by.number,
 		reason: string(g.Reason), certain: g.Certain, requested: strings.Clone(requested), cursor: r.ResumesAt(s),
 	})
 }

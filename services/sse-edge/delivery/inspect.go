@@ -21,8 +21,8 @@ type found struct {
 // A stream that is away shows its cursor from before.
 func (w *worker) find(session string, limit int) found {
 	var streams []*Stream
-	for c, sub := range w.subs {
-		if c.Place.Session == session {
+	for _, sub := range w.subs {
+		if len(sub.streams) > 0 && sub.streams[0].source.Follows(session) {
 			streams = append(streams, sub.streams...)
 		}
 	}

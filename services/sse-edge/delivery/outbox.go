@@ -79,7 +79,7 @@ func (o *outbox) fill(st *Stream, s cursor.Step) {
 	o.chunked = st.Chunked
 	o.add(st.Head)
 	st.Head = nil
-	if len(s.Gaps) > 0 {
+	if len(s.Gaps)+len(s.Changes) > 0 {
 		o.block(st.Format.Gaps(s))
 	}
 	o.ends = append(o.ends, o.size)

@@ -40,10 +40,6 @@ func (sseFormat) Protocol() inspect.Protocol { return inspect.SSE }
 func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	cfg, r := f.streams.cfg, f.Reader
 	exists, oldest := r.About(ctx)
-	retained := -1.0
-	if age := cfg.Retention(); age > 0 {
-		retained = age.Seconds()
-	}
 	gap := len(r.Pending)+len(f.Step.Gaps) > 0
 	id := ""
 	if !gap {
@@ -51,8 +47,16 @@ func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	}
 	return appendJSON(sse.AppendRetry(nil, cfg.Retry), id, "connect", ConnectData{
 		Session: r.Place.Session, Stream: OrNull(r.Place.Stream), Exists: exists,
-		Resumed: from.Resumes && !gap, Oldest: oldest, RetainedFor: retained,
+		Resumed: from.Resumes && !gap, Oldest: oldest, RetainedFor: f.streams.retainedFor(),
 	})
+}
+
+// retainedFor is how long events are retained, in seconds; -1 for as long as there is room.
+func (s *Streams) retainedFor() float64 {
+	if age := s.cfg.Retention(); age > 0 {
+		return age.Seconds()
+	}
+	return -1
 }
 
 func (f sseFormat) Rewrites() bool { return f.envelope || f.Reader.Place.Stream == "" }

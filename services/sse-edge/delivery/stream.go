@@ -33,12 +33,31 @@ const (
 // away reports whether a goroutine has the stream.
 func (p phase) away() bool { return p >= reading }
 
-// Stream is one event stream: a reader's cursor and the connection that it is sent
+// Source is what a stream sends: that of a [cursor.Reader] or of a [cursor.Group].
+type Source interface {
+	// Key is the same for sources that one listener is enough for.
+	Key() *window.Chain
+	// Follows reports whether it is about a session. It is safe for concurrent use.
+	Follows(session string) bool
+	Subscribe(l window.Listener)
+	Unsubscribe(l window.Listener)
+	// Quick and Next read what follows, Quick without a wait.
+	Quick(memory []window.Item) (cursor.Step, []window.Item, bool)
+	Next(ctx context.Context) (cursor.Step, error)
+	// GoBack moves back behind what a client was told of a step.
+	GoBack(s cursor.Step, told int)
+	// Release drops the memory of the last step, Close everything.
+	Release()
+	Close()
+}
+
+// Stream is one event stream: a source and the connection that it is sent
 // to. It belongs to its worker, and while it is away, step and err and the reader
 // belong to the goroutine that it is away in.
 type Stream struct {
 	streams   *Streams
-	Reader    *cursor.Reader
+	source    Source
+	Reader    *cursor.Reader // the source, or, for a group, one that says how its client came alone
 	Request   Request
 	Format    Format
 	Companion Companion // nil: there is none
@@ -84,12 +103,12 @@ type Stream struct {
 
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
-	return &Stream{streams: s, Reader: r, Request: by, Turns: turns{served: true}}
+	return &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}}
 }
 
 // Drop ends a stream that was not handed over.
 func (st *Stream) Drop() {
-	st.Reader.Close()
+	st.source.Close()
 	st.streams.cfg.Admission.Leave(st.Request.Visit)
 }
 

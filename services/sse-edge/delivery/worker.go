@@ -175,12 +175,12 @@ func (w *worker) hear(p post) {
 // begin takes over a stream: its chain is subscribed to first and read then, so
 // that no change is missed.
 func (w *worker) begin(st *Stream) {
-	c := st.Reader.Chain
+	c := st.source.Key()
 	sub := w.subs[c]
 	if sub == nil {
 		sub = &subscription{worker: w, chain: c}
 		w.subs[c] = sub
-		st.Reader.Subscribe(sub)
+		st.source.Subscribe(sub)
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
@@ -239,10 +239,9 @@ func (w *worker) advance(st *Stream) {
 		w.serve(st, w.shared.read.Step)
 		return
 	}
-	r := st.Reader
 	w.forget()
-	from := r.Cursor
-	s, items, ok := r.Quick(w.items)
+	from := st.Reader.Cursor
+	s, items, ok := st.source.Quick(w.items)
 	w.items = items
 	switch {
 	case !ok:
@@ -280,7 +279,7 @@ func (w *worker) tell(st *Stream, s cursor.Step) {
 	w.out.fill(st, s)
 	w.deliver(st, s)
 	w.out.clear()
-	st.Reader.Release()
+	st.source.Release()
 }
 
 // forget lets go of what the last read found and what was made of it.
@@ -307,7 +306,7 @@ func (w *worker) deliver(st *Stream, s cursor.Step) (whole bool) {
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.Format.Rewrites())
 		w.wrote(st, s, told)
-		st.Reader.GoBack(s, told)
+		st.source.GoBack(s, told)
 		w.flush(st, rest, s.Ended && told > len(s.Items))
 		return false
 	}
@@ -351,7 +350,7 @@ func (w *worker) read(st *Stream) {
 	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.Reader.Cursor
 	go func() {
 		defer cancel()
-		st.Step, st.err = st.Reader.Next(ctx)
+		st.Step, st.err = st.source.Next(ctx)
 		w.post(st, newsBack)
 	}()
 }
@@ -383,7 +382,7 @@ func (w *worker) back(st *Stream) {
 	st.again = false
 	switch {
 	case st.Over():
-		st.Reader.GoBack(s, 0) // what was read was not sent
+		st.source.GoBack(s, 0) // what was read was not sent
 		w.finish(st, true)
 	case was != reading && err != nil:
 		w.end(st, reasonToEnd(err))
@@ -421,7 +420,7 @@ func (w *worker) end(st *Stream, reason string) {
 	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
 	if sub.streams = sub.streams[:last]; last == 0 {
 		delete(w.subs, sub.chain)
-		st.Reader.Unsubscribe(sub)
+		st.source.Unsubscribe(sub)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -434,7 +433,7 @@ func (w *worker) end(st *Stream, reason string) {
 // finish releases what a stream held. It is not used after that.
 func (w *worker) finish(st *Stream, begun bool) {
 	st.logEnd()
-	st.Reader.Close()
+	st.source.Close()
 	w.streams.Metrics.Connections.Dec()
 	if st.Companion != nil {
 		st.Companion.Ended(begun)

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// Log is a log of one partition, on a server of its own. Its methods fail the test.
+// Log is a log on a server of its own. Its methods fail the test; most are about its first partition.
 type Log struct {
 	Server  *natstest.Server
 	Backend *backend.Backend
@@ -23,8 +23,14 @@ type Log struct {
 // NewLog creates a log, until the test ends.
 func NewLog(t *testing.T) *Log {
 	t.Helper()
+	return NewLogOf(t, 1)
+}
+
+// NewLogOf creates a log of several partitions.
+func NewLogOf(t *testing.T, partitions int) *Log {
+	t.Helper()
 	server := natstest.Start(t)
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: server.URL()}, "test", eventlog.Settings{Partitions: 1}, daemon.NewEnv(nil).Log)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: server.URL()}, "test", eventlog.Settings{Partitions: partitions}, daemon.NewEnv(nil).Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,9 +114,15 @@ func (l *Log) Check(damaged uint64) {
 // Publish publishes n events to a stream of session s, and returns the last sequence.
 func (l *Log) Publish(stream string, n int) uint64 {
 	l.t.Helper()
+	return l.PublishTo("s", stream, n)
+}
+
+// PublishTo publishes n events to a stream of a session, and returns the last sequence.
+func (l *Log) PublishTo(session, stream string, n int) uint64 {
+	l.t.Helper()
 	var last uint64
 	for range n {
-		ack, err := l.Backend.Log.Publish(l.t.Context(), eventlog.Event{Session: "s", Life: l.Life("s"), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
+		ack, err := l.Backend.Log.Publish(l.t.Context(), eventlog.Event{Session: session, Life: l.Life(session), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
 		if err != nil {
 			l.t.Fatal(err)
 		}

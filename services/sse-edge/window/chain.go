@@ -140,6 +140,9 @@ func (c *Chain) wake() {
 // idle reports whether the window may forget the chain: everything that it says
 // lies before floor, where the log is asked anyway.
 func (c *Chain) idle(floor uint64) bool {
+	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= floor {
+		return false // it knows the opening
+	}
 	return c.length == 0 && c.entries == 0 && c.readers == 0 && len(c.streams) == 0 && c.Closed < floor && c.clearedAt < floor && c.trimmedAt < floor
 }
 

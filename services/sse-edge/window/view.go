@@ -1,6 +1,9 @@
 package window
 
-import "rejoin/shared/eventlog"
+import (
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
 
 // View is what a window says to one reader at one moment.
 type View struct {
@@ -179,4 +182,22 @@ func (w *Window) Holes() View {
 		v.Generation = w.gens[len(w.gens)-1].ID
 	}
 	return v
+}
+
+// Generations returns those that the window knows, oldest first, and the partition's birth.
+func (w *Window) Generations() (birth string, gens []event.Generation) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.birth, w.gens
+}
+
+// OpenedAt returns the sequence of the newest opening of a session, 0 when the window did not see
+// it, and the floor below which it then lies.
+func (w *Window) OpenedAt(session string) (opened, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if n := w.names[session]; n != nil {
+		opened = n.opened
+	}
+	return opened, w.floor
 }

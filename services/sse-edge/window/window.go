@@ -309,8 +309,10 @@ func (w *Window) live(session, life string, opened uint64) {
 	}
 	n.life, n.known, n.opened = life, true, opened
 	for other, flow := range n.flows {
-		if other != life && opened > 0 && flow.Closed == 0 {
-			flow.Closed = opened
+		if other != life && opened > 0 {
+			if flow.Closed == 0 {
+				flow.Closed = opened
+			}
 			wakeAll(flow)
 		}
 	}

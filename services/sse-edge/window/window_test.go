@@ -244,6 +244,16 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 
 // A window that begins behind an opening learns the life from the first event, or from who
 // looked in the log; an older opening than that says nothing.
+// A client that comes and goes does not make a window forget a session without events.
+func TestWindow_SilentSessionIsKnown(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	w.Append(opening(1, "s", "one"), 0)
+	w.Detach(w.Attach(Place{Session: "s", Life: "one"}, false, 0).Chain)
+	if life, known, whole := w.LifeOf("s"); life != "one" || !known {
+		t.Errorf("the life is %q (%t, %t)", life, known, whole)
+	}
+}
+
 func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 	for name, begin := range map[string]func(*Window){
 		"event":   func(w *Window) { w.Append(message(7, Place{"s", "one", "b"}, `{}`), 0) },

@@ -1,0 +1,264 @@
+package cursor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"rejoin/services/sse-edge/window"
+)
+
+// Group reads several places as one: the events of each partition in the order of the log. So one
+// position for each partition says what a client has of all of them.
+//
+//	member: Reader ─┐
+//	member: Reader ─┼─▶ lane: what all of its members have come to ─┬─▶ Step
+//	member: Reader ─┘                                               │
+//	member: Reader ───▶ lane ───────────────────────────────────────┘
+//
+// A member whose session ends stays: when the name is used again, its next life is followed, if
+// the client may read that. A Group is used by one goroutine at a time, except for Follows.
+type Group struct {
+	cfg     GroupConfig
+	key     *window.Chain // that no window has
+	members []*Member
+	lanes   []*lane       // by ascending partition
+	each    window.Limits // of a member's reads
+
+	names   uint32        // checksum of the members
+	lives   uint32        // checksum of their lives, as far as the positions have come to them
+	sent    []window.Item // finished frames of a step that a client did not take
+	gaps    []Gap         // that were not told yet
+	changes []Change      // likewise
+}
+
+// GroupConfig configures a [Group].
+type GroupConfig struct {
+	// Limit bounds a step.
+	Limit window.Limits
+	// Admit reports whether the client may read a life of a session, or, with an empty one, the
+	// newest life, which it returns. Errors pass. Nil: every session may be read.
+	Admit func(ctx context.Context, session, life string) (_ string, ok bool, _ error)
+	// StillAdmitted reports, without a wait, whether the client may still read a life that it was
+	// admitted to. It is set with Admit.
+	StillAdmitted func(session, life string) bool
+	// Show says which events are shown. Nil: all.
+	Show func(*window.Item) bool
+	// Frame returns the block of an event; id is the group's ID behind it.
+	Frame func(id string, of *Member, it *window.Item) []byte
+	// Closed is called when the group is. Nil: nothing is.
+	Closed func()
+}
+
+// Follow is a place of a group that is to be opened.
+type Follow struct {
+	// Session and Stream are the place; an empty Stream stands for all of the session.
+	Session, Stream string
+	// Added says that the place is new to the client: unless its ID covers all places, this one
+	// begins as [Start] says.
+	Added bool
+}
+
+// OpenGroup returns a group of places, to be closed by the caller. With from.After, each
+// continues at the position of its partition, if the ID has one. Errors are those of
+// [Partition.Open] and of Admit.
+func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
+	g := &Group{cfg: cfg, key: &window.Chain{}, each: window.Limits{Events: max(cfg.Limit.Events/len(places), 8), Bytes: max(cfg.Limit.Bytes/len(places), 1)}}
+	lanes := map[*Partition]*lane{}
+	for _, p := range places {
+		part := ps.Of(p.Session)
+		l := lanes[part]
+		if l == nil {
+			l = &lane{part: part}
+			lanes[part], g.lanes = l, append(g.lanes, l)
+		}
+		m := &Member{Place: window.Place{Session: p.Session, Stream: p.Stream}, lane: l}
+		l.members, g.members = append(l.members, m), append(g.members, m)
+		g.names += checksum("place", p.Session, p.Stream)
+	}
+	slices.SortFunc(g.lanes, func(a, b *lane) int { return cmp.Compare(a.part.number, b.part.number) })
+	if err := openAll(ctx, g, places, from); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// admit asks whether the client may read a session's life, or its newest one.
+func (g *Group) admit(ctx context.Context, session, life string) (string, bool, error) {
+	if g.cfg.Admit == nil {
+		return life, true, nil
+	}
+	return g.cfg.Admit(ctx, session, life)
+}
+
+// Next returns what follows the positions. An empty step means that there is nothing now. Errors
+// are those of the log, and of Admit.
+func (g *Group) Next(ctx context.Context) (Step, error) {
+	if len(g.sent) > 0 {
+		s := Step{Items: g.sent, More: true}
+		g.sent = nil
+		return s, nil
+	}
+	var failed error
+	var lanes []*lane // that may have something; the others were left with nothing
+	for _, l := range g.lanes {
+		if !l.dirty.Swap(false) {
+			continue
+		}
+		if err := l.read(ctx, g); err != nil {
+			l.dirty.Store(true)
+			failed = cmp.Or(failed, err)
+		}
+		l.young = l.young[:0]
+		for _, m := range l.members {
+			g.settle(m)
+		}
+		lanes = append(lanes, l)
+	}
+	s := Step{Gaps: g.gaps, Changes: g.changes}
+	g.gaps, g.changes = nil, nil
+	g.take(&s, lanes)
+	if s.Empty() && failed != nil {
+		return Step{}, failed
+	}
+	s.More = s.More || failed != nil || !g.clean()
+	return s, nil //nolint:nilerr // it fails again
+}
+
+// take moves the positions over what the members have read, as much as a step may carry.
+func (g *Group) take(s *Step, lanes []*lane) {
+	bytes := 0
+	for _, l := range lanes {
+		full := false
+		for _, it := range l.ready() {
+			if full = len(s.Items) >= g.cfg.Limit.Events || len(s.Items) > 0 && bytes+len(it.Frame) > g.cfg.Limit.Bytes; full {
+				break
+			}
+			m := it.of
+			m.items = m.items[1:]
+			l.moveTo(it.Sequence)
+			for _, m := range l.young {
+				g.sum(m)
+			}
+			if g.cfg.Show != nil && !g.cfg.Show(&it.Item) {
+				continue
+			}
+			it.Frame = g.cfg.Frame(g.ID(), m, &it.Item)
+			it.Segment, it.Trail = window.OfLog, nil
+			bytes += len(it.Frame)
+			s.Items = append(s.Items, it.Item)
+		}
+		if !full {
+			l.passOver()
+		}
+		if full || l.behind() {
+			l.dirty.Store(true)
+			s.More = true
+		}
+		for _, m := range l.members {
+			g.settle(m) // its last event may have been taken
+		}
+	}
+}
+
+// settle notes what has become of a member: its gaps, its state, its share of the checksum.
+func (g *Group) settle(m *Member) {
+	for _, gap := range m.gaps {
+		gap.Session = m.Place.Session
+		g.gaps = append(g.gaps, gap)
+	}
+	m.gaps = nil
+	if state := m.state(); state != m.State {
+		m.State = state
+		g.changes = append(g.changes, Change{m.Place, state})
+	}
+	if g.sum(m); m.State == MemberOpen && m.summed == 0 {
+		m.lane.young = append(m.lane.young, m)
+	}
+}
+
+// sum has the checksum of lives say what a member's life is at its lane's position.
+func (g *Group) sum(m *Member) {
+	now := uint32(0)
+	if m.State == MemberOpen && m.opened <= m.lane.position {
+		now = m.lifeSum()
+	}
+	g.lives += now - m.summed
+	m.summed = now
+}
+
+// Quick is Next for the usual case, in which there is nothing; otherwise it says no and has changed
+// nothing.
+func (g *Group) Quick(memory []window.Item) (Step, []window.Item, bool) {
+	return Step{}, memory, g.clean() && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return l.dirty.Load() })
+}
+
+// clean reports whether everything that was read was told.
+func (g *Group) clean() bool { return len(g.sent) == 0 && len(g.gaps) == 0 && len(g.changes) == 0 }
+
+// GoBack keeps what a client was not told of a step; see cut of delivery's outbox.
+func (g *Group) GoBack(s Step, told int) {
+	if told < len(s.Items) {
+		g.sent = slices.Clone(s.Items[told:])
+	}
+}
+
+// ID returns the positions as an event ID.
+func (g *Group) ID() string {
+	b := appendGroupSums(make([]byte, 0, 512), g.names, g.lives)
+	for _, l := range g.lanes {
+		at := GroupPosition{Tag: l.tag, Sequence: l.position, Added: l.position}
+		if l.catchingUp {
+			at.Added = l.added
+		}
+		b = appendGroupPosition(b, l.part.number, at)
+	}
+	return string(b)
+}
+
+// Cursor returns the positions as an event ID, moved to the end of the windows where there is nothing
+// in between; empty while something has to be told first.
+func (g *Group) Cursor() string {
+	if !g.clean() {
+		return ""
+	}
+	for _, l := range g.lanes {
+		l.touch(g)
+	}
+	return g.ID()
+}
+
+// Members returns the places, in the order in which they were named.
+func (g *Group) Members() []*Member { return g.members }
+
+// Follows reports whether a session is one of the group's.
+func (g *Group) Follows(session string) bool {
+	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.Place.Session == session })
+}
+
+// Key is the group's own.
+func (g *Group) Key() *window.Chain { return g.key }
+
+// Subscribe has changes wake a listener, until Close.
+func (g *Group) Subscribe(l window.Listener) {
+	for _, lane := range g.lanes {
+		lane.listener.Store(&l)
+	}
+}
+
+// Unsubscribe does nothing: a read may be under way.
+func (g *Group) Unsubscribe(window.Listener) {}
+
+// Release does nothing: a group keeps no memory of a step.
+func (g *Group) Release() {}
+
+// Close lets go of the windows.
+func (g *Group) Close() {
+	for _, m := range g.members {
+		m.release()
+	}
+	if g.cfg.Closed != nil {
+		g.cfg.Closed()
+	}
+}

@@ -1,0 +1,266 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+)
+
+// openGroup opens sessions, until the test ends. The blocks of events are their sessions and
+// sequences.
+func openGroup(t *testing.T, ps *Partitions, from Start, change func(*GroupConfig), sessions ...string) *Group {
+	t.Helper()
+	cfg := GroupConfig{Limit: window.Limits{Events: 100, Bytes: 1 << 20}, Frame: func(_ string, of *Member, it *window.Item) []byte {
+		return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
+	}}
+	if change != nil {
+		change(&cfg)
+	}
+	var places []Follow
+	for _, name := range sessions {
+		places = append(places, Follow{Session: name})
+	}
+	g, err := ps.OpenGroup(waittest.Context(t), places, from, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
+// readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
+func readAll(t *testing.T, g *Group) string {
+	t.Helper()
+	var b strings.Builder
+	for {
+		s, err := g.Next(waittest.Context(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, gap := range s.Gaps {
+			fmt.Fprintf(&b, "gap:%s:%s ", gap.Session, gap.Reason)
+		}
+		for _, m := range s.Changes {
+			fmt.Fprintf(&b, "%s:%s ", m.Place.Session, m.State)
+		}
+		for _, it := range s.Items {
+			b.Write(it.Frame)
+		}
+		if s.Empty() && !s.More {
+			return strings.TrimSpace(b.String())
+		}
+	}
+}
+
+// knows waits until the window has come to sessions.
+func knows(t *testing.T, ps *Partitions, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		waittest.Until(t, "the window knows "+name, func() bool { _, ok := ps.Of(name).Life(name); return ok })
+	}
+}
+
+func create(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New(name, "", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reuse makes a session's name free, as the janitor does, and opens a session of the name.
+func reuse(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	rec, err := f.Backend.Sessions.Get(waittest.Context(t), name)
+	if err == nil {
+		err = eventlogtest.Forget(waittest.Context(t), f.Backend.Log, name)
+	}
+	if err == nil {
+		err = f.Backend.Sessions.Remove(waittest.Context(t), rec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, f, name)
+}
+
+// What the window has of two lives by the time that it is read comes in its order, and nothing of
+// another session overtakes it.
+func TestGroup_TwoLivesInOneRead(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "s", "x")
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	one := f.Publish("a", 1)
+	two := f.PublishTo("x", "a", 1)
+	reuse(t, f, "s")
+	three := f.Publish("a", 1)
+	four := f.PublishTo("x", "a", 1)
+	last := f.Publish("b", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open x:%d s:%d x:%d s:%d", one, two, three, four, last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	at, err := ParseGroupID(g.ID())
+	if err != nil || at.At[0].Sequence != last {
+		t.Errorf("the position is %s, %v", g.ID(), err)
+	}
+}
+
+// A client that is cut off behind any event gets no gap because other sessions began since.
+func TestGroup_SessionsBeginInOneRead(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	ps := followLog(t, f, 0)
+	var ids []string
+	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+		c.Frame = func(id string, of *Member, it *window.Item) []byte {
+			ids = append(ids, id)
+			return nil
+		}
+	}, "s", "y", "z")
+	f.Publish("a", 1)
+	create(t, f, "y")
+	f.Publish("a", 1)
+	create(t, f, "z")
+	f.PublishTo("y", "a", 1)
+	last := f.PublishTo("z", "a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	if readAll(t, g); len(ids) != 4 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	for i, id := range ids {
+		got := readAll(t, openGroup(t, ps, Start{After: id}, nil, "s", "y", "z"))
+		if strings.Contains(got, "gap") || strings.Count(got, ":") != len(ids)-i-1 {
+			t.Errorf("behind event %d: %s", i, got)
+		}
+	}
+}
+
+// While it is unknown whether the client may read a new life, nothing behind its opening is sent.
+func TestGroup_AdmissionFails(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "s", "x")
+	outage := errors.New("an outage")
+	var failing error
+	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+		c.StillAdmitted = func(string, string) bool { return true }
+		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+			if life == "" {
+				life, _ = ps.Of(name).Life(name)
+			}
+			return life, true, failing
+		}
+	}, "s", "x")
+	readAll(t, g)
+	reuse(t, f, "s")
+	first := f.Publish("a", 1)
+	last := f.PublishTo("x", "a", 1)
+	failing = outage
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	for range 3 {
+		if s, err := g.Next(waittest.Context(t)); len(s.Items) > 0 || !errors.Is(err, outage) && !s.More {
+			t.Fatalf("%d events, %v", len(s.Items), err)
+		}
+	}
+	failing = nil
+	if got, want := readAll(t, g), fmt.Sprintf("s:open s:%d x:%d", first, last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The position of a lost generation is a gap of each session, that of another log too.
+func TestGroup_LostGeneration(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	last := f.PublishTo("x", "a", 1)
+	ps := followLog(t, f, 0)
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	id, err := ParseGroupID(g.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	birth, gens := ps.Of("s").window.Generations()
+	with := func(birth, generation string) string {
+		b := appendGroupSums(nil, id.Names, id.Lives)
+		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(birth, generation), Sequence: last, Added: last}))
+	}
+	if with(birth, gens[0].ID) != g.ID() {
+		t.Errorf("the ID is %s, not %s", g.ID(), with(birth, gens[0].ID))
+	}
+	for name, tt := range map[string]struct{ id, want string }{
+		"lost":        {with(birth, "lost"), fmt.Sprint("gap:s:rolled_back gap:x:rolled_back x:", last)},
+		"another log": {with("another", gens[0].ID), fmt.Sprint("gap:s:unknown gap:x:unknown x:", last)},
+		"known":       {g.ID(), ""},
+	} {
+		if got := readAll(t, openGroup(t, ps, Start{After: tt.id}, nil, "s", "x")); got != tt.want {
+			t.Errorf("%s: got %s", name, got)
+		}
+	}
+}
+
+// A partition that is rolled back under a group takes its position back.
+func TestGroup_RolledBackWhileItReads(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	last := f.PublishTo("x", "a", 4)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	w := ps.Of("x").window
+	state, _ := ps.log.State(0)
+	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: 3})
+	w.Rollback(state, 2, 1, 2)
+	w.Append(eventlog.Entry{Sequence: 3, Time: time.Now(), Valid: true, Data: []byte(`{}`), Subject: event.Subject{Session: "x", Stream: "a", Kind: event.Message}}, 0)
+	s, err := g.Next(waittest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Gaps) == 0 || s.Gaps[0].Reason != ReasonRolledBack || len(s.Items) != 1 || string(s.Items[0].Frame) != "x:3 " {
+		t.Errorf("got the gaps %+v and the events %+v", s.Gaps, s.Items)
+	}
+	if id, err := ParseGroupID(g.ID()); err != nil || id.At[0].Sequence != 3 {
+		t.Errorf("the position is %s, %v", g.ID(), err)
+	}
+}
+
+func FuzzParseGroupID(f *testing.F) {
+	f.Add("group_0000001000000z_0.abcdefg.10_f.abcdefg.zz-3")
+	f.Add("group_0000001000000z_0.abcdefg.10.77")
+	f.Fuzz(func(t *testing.T, text string) {
+		id, err := ParseGroupID(text)
+		if err != nil {
+			return
+		}
+		b := appendGroupSums(nil, id.Names, id.Lives)
+		for partition, at := range id.At {
+			b = appendGroupPosition(b, partition, at)
+		}
+		again, err := ParseGroupID(string(b))
+		if err != nil || again.Names != id.Names || again.Lives != id.Lives || len(again.At) != len(id.At) {
+			t.Fatalf("%q became %q: %v", text, b, err)
+		}
+		for partition, at := range id.At {
+			if again.At[partition] != at {
+				t.Errorf("%q: partition %d is at %+v", text, partition, again.At[partition])
+			}
+		}
+	})
+}

@@ -1,0 +1,172 @@
+package cursor
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"rejoin/services/sse-edge/window"
+)
+
+// lane are the members of a group that lie in one partition. Its positions never pass what a member
+// has not read.
+type lane struct {
+	part     *Partition
+	members  []*Member
+	position uint64 // everything up to here was part of a step
+	// added is the position of members that were added to a group, until it is that of all.
+	added      uint64
+	catchingUp bool
+	young      []*Member // some of those whose openings lie behind position
+	end        uint64    // of the window, before the last read
+	start      uint64    // where members begin that no ID covers
+	rollbacks  int
+	birth, gen string // what tag was made of
+	tag        string // of the positions
+
+	dirty    atomic.Bool // there may be something to read
+	listener atomic.Pointer[window.Listener]
+}
+
+// Wake has the lane read again.
+func (l *lane) Wake() {
+	l.dirty.Store(true)
+	if listener := l.listener.Load(); listener != nil {
+		(*listener).Wake()
+	}
+}
+
+// ready is an event that a lane may send.
+type ready struct {
+	window.Item
+	of *Member
+}
+
+// read has the members read what follows.
+func (l *lane) read(ctx context.Context, g *Group) error {
+	before := l.part.window.Holes()
+	rolledBack := before.Rollbacks != l.rollbacks
+	if l.rollbacks = before.Rollbacks; rolledBack {
+		for _, m := range l.members {
+			m.unread()
+		}
+		l.catchingUp = false // all go back
+	}
+	l.end = before.End
+	var slow []*Member
+	for _, m := range l.members {
+		if !m.quick(g, l.end) {
+			slow = append(slow, m)
+		}
+	}
+	err := inParallel(len(slow), func(i int) error { return slow[i].next(ctx, g, l.end) })
+	l.retag(l.part.window.Holes()) // a newer generation names older positions as well, not the other way round
+	return err
+}
+
+// retag names positions in the newest generation.
+func (l *lane) retag(v window.View) {
+	if l.birth != v.Birth || l.gen != v.Generation {
+		l.birth, l.gen, l.tag = v.Birth, v.Generation, partitionTag(v.Birth, v.Generation)
+	}
+}
+
+// through returns up to where there is nothing but what some of the members have read.
+func (l *lane) through(of func(*Member) bool) uint64 {
+	to := uint64(math.MaxUint64)
+	for _, m := range l.members {
+		if of(m) {
+			to = min(to, m.through)
+		}
+	}
+	return to
+}
+
+// horizon is how far the positions may move.
+func (l *lane) horizon() uint64 {
+	if l.catchingUp { // of those that catch up alone
+		return min(l.position, l.through(func(m *Member) bool { return m.added }))
+	}
+	return l.through(func(*Member) bool { return true })
+}
+
+// ready returns what may be sent now, in the order of the log.
+func (l *lane) ready() []ready {
+	to := l.horizon()
+	var all []ready
+	for _, m := range l.members {
+		for _, it := range m.items { // of those that do not catch up, all lie behind that
+			if it.Sequence > to {
+				break
+			}
+			all = append(all, ready{it, m})
+		}
+	}
+	slices.SortFunc(all, func(a, b ready) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	return all
+}
+
+// moveTo moves the position that is moved now.
+func (l *lane) moveTo(sequence uint64) {
+	if l.catchingUp {
+		l.added = sequence
+	} else {
+		l.position = sequence
+	}
+}
+
+// passOver moves the position over all that is ready, which was taken.
+func (l *lane) passOver() {
+	l.moveTo(l.horizon())
+	if l.catchingUp && l.added >= l.position {
+		l.catchingUp = false
+	}
+}
+
+// behind reports whether there is more to read, or to take, than was.
+func (l *lane) behind() bool {
+	return l.catchingUp || slices.ContainsFunc(l.members, func(m *Member) bool { return len(m.items) > 0 || m.through < l.end })
+}
+
+// touch moves the position to the end of the window, if nothing lies before it.
+func (l *lane) touch(g *Group) {
+	v := l.part.window.Holes()
+	switch {
+	case v.Rollbacks != l.rollbacks || slices.ContainsFunc(l.members, func(m *Member) bool { return m.changed(g) }):
+		l.Wake()
+	case l.dirty.Load() || l.behind(): // what wakes it comes before the end
+	default:
+		l.retag(v)
+		for _, m := range l.members {
+			m.through = max(m.through, v.End)
+		}
+		l.position = max(l.position, v.End)
+	}
+}
+
+// maxInParallel is how many members read the log at a time: those of a partition share its reads.
+const maxInParallel = 32
+
+// inParallel calls f for 0 to n-1, several at a time, and returns one of the errors.
+func inParallel(n int, f func(i int) error) error {
+	var mu sync.Mutex
+	var failed error
+	var work sync.WaitGroup
+	slots := make(chan struct{}, maxInParallel)
+	for i := range n {
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if err := f(i); err != nil {
+				mu.Lock()
+				failed = cmp.Or(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	return failed
+}

@@ -1,0 +1,195 @@
+package cursor
+
+import (
+	"context"
+	"slices"
+
+	"rejoin/services/sse-edge/window"
+)
+
+// Member is one place of a [Group].
+type Member struct {
+	// Place is the session and the stream; an empty stream stands for all.
+	Place window.Place
+	// State is what the client was told.
+	State MemberState
+
+	lane   *lane
+	reader *Reader
+	life   string // that was admitted, or refused
+	opened uint64 // the sequence of its opening; 0 when that is below the window
+	summed uint32 // what the group's checksum of lives has of it
+	// refused says that the session has no life yet, or one that the client may not read: the reader
+	// is there to listen.
+	refused bool
+	ended   bool // the life has, behind items
+	// added says that the member was added to a group, and is behind it.
+	added   bool
+	items   []window.Item // read, and not part of a step yet
+	through uint64        // up to where there is nothing but items
+	gaps    []Gap         // that were found
+}
+
+// MemberState is what a client is told of a member.
+type MemberState string
+
+// The states of a member: it is followed; it has ended; there is no such session, or the client
+// may not read it.
+const (
+	MemberOpen    MemberState = "open"
+	MemberClosed  MemberState = "closed"
+	MemberUnknown MemberState = "unknown"
+)
+
+// Tags make the event IDs of the place, in the generation of what was read last.
+func (m *Member) Tags() Tagger { return m.reader.Tags }
+
+// Change is a member's new state.
+type Change struct {
+	Place window.Place
+	State MemberState
+}
+
+// state returns the member's state as of now.
+func (m *Member) state() MemberState {
+	switch {
+	case m.refused || m.life == "" && !m.began():
+		return MemberUnknown
+	case m.ended && len(m.items) == 0:
+		return MemberClosed
+	default:
+		return MemberOpen
+	}
+}
+
+// began reports whether a session without an opening has events.
+func (m *Member) began() bool {
+	_, known := m.lane.part.Life(m.Place.Session)
+	return known || len(m.items) > 0
+}
+
+// lifeSum is the member's share of the checksum of lives; a session without an opening has none.
+func (m *Member) lifeSum() uint32 {
+	if m.life == "" {
+		return 0
+	}
+	return checksum("life", m.Place.Session, m.Place.Stream, m.life)
+}
+
+// follow reads a life from now on. One that is refused, or none yet, is watched.
+func (m *Member) follow(ctx context.Context, life string, admitted bool, from Start, limit window.Limits) error {
+	at := m.Place
+	at.Life = life
+	r, err := m.lane.part.Open(ctx, at, from, limit)
+	if err != nil {
+		return err
+	}
+	m.release()
+	m.reader, m.life, m.refused, m.ended, m.through = r, r.Place.Life, !admitted, r.Finished(), r.Cursor
+	m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
+	r.Subscribe(m.lane)
+	m.lane.dirty.Store(true) // it may have changed before
+	return nil
+}
+
+// release lets go of the reader.
+func (m *Member) release() {
+	if m.reader != nil {
+		m.reader.Unsubscribe(m.lane)
+		m.reader.Close()
+		m.reader = nil
+	}
+}
+
+// newLife returns the newest life of the session's name, if it is not the one that the member has.
+func (m *Member) newLife() (life string, there bool) {
+	life, known := m.lane.part.Life(m.Place.Session)
+	return life, known && life != m.life && (m.ended || m.refused)
+}
+
+// out reports whether the client may not read the life any more.
+func (m *Member) out(g *Group) bool {
+	return !m.refused && g.cfg.StillAdmitted != nil && !g.cfg.StillAdmitted(m.Place.Session, m.life)
+}
+
+// changed reports whether the member has to be read although its stream is as it was.
+func (m *Member) changed(g *Group) bool {
+	_, there := m.newLife()
+	return there || m.out(g)
+}
+
+// quick reads without a wait, and reports whether that was enough; end is the window's before it.
+func (m *Member) quick(g *Group, end uint64) bool {
+	if len(m.items) > 0 { // these are to be taken first
+		return true
+	}
+	if _, there := m.newLife(); there {
+		return false
+	}
+	if m.refused = m.refused || m.out(g); m.refused {
+		m.through = max(m.through, end)
+		m.gaps, m.reader.Pending = append(m.gaps, m.reader.Pending...), nil
+		return true
+	}
+	s, _, ok := m.reader.Quick(nil)
+	if ok {
+		m.found(s)
+	}
+	return ok
+}
+
+// next reads from the log, or begins with the newest life of the name. Until it is known whether
+// the client may read that, through lies before it, and the lane stands still.
+func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
+	life, there := m.newLife()
+	if !there {
+		s, err := m.reader.Next(ctx)
+		if err != nil {
+			return err
+		}
+		m.found(s)
+		return nil
+	}
+	_, ok, err := g.admit(ctx, m.Place.Session, life)
+	if err != nil {
+		return err
+	}
+	if err := m.follow(ctx, life, ok, Start{At: m.lane.position, Continues: true}, g.each); err != nil {
+		return err
+	}
+	if m.refused {
+		m.through = max(m.through, end)
+	}
+	return nil
+}
+
+// found takes what was read.
+func (m *Member) found(s Step) {
+	r := m.reader
+	m.items, m.ended, m.through = slices.Clone(s.Items), s.Ended, r.Cursor
+	for _, gap := range s.Gaps {
+		gap.ResumesAt = r.ID(r.ResumesAt(s))
+		m.gaps = append(m.gaps, gap)
+	}
+	if r.Place.Life != m.life { // it had none yet
+		m.life = r.Place.Life
+		m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
+	}
+	if _, there := m.newLife(); there {
+		// What follows is the new life's, and where that begins is read next.
+		m.through = m.lane.position
+		if n := len(m.items); n > 0 {
+			m.through = m.items[n-1].Sequence
+		}
+		m.lane.dirty.Store(true)
+	}
+}
+
+// unread has the reader read again what was not part of a step: the partition was rolled back.
+func (m *Member) unread() {
+	if len(m.items) > 0 {
+		m.through = m.items[0].Sequence - 1
+		m.reader.MoveTo(m.through)
+		m.items = nil
+	}
+}

@@ -1,0 +1,100 @@
+package delivery
+
+import (
+	"context"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/inspect"
+	"rejoin/shared/sse"
+)
+
+// groupFormat is the format of a connection that follows several sessions.
+type groupFormat struct {
+	*Stream
+	group *cursor.Group
+	begin string // the cursor before the first step
+}
+
+// NewGroup returns a stream of several sessions, each of whose messages is in an envelope. resumes
+// says that the client came with a cursor.
+func NewGroup(s *Streams, g *cursor.Group, by Request) *Stream {
+	st := NewStream(s, &cursor.Reader{}, by)
+	st.source = g
+	f := groupFormat{st, g, g.ID()}
+	st.Format, st.expiring, st.Continues = f, f.expiring, true
+	return st
+}
+
+// GroupFrame returns the block of an event for several sessions: its ID is id.
+func GroupFrame(id string, of *cursor.Member, it *window.Item) []byte {
+	data := AppendString([]byte(`{"session":`), of.Place.Session)
+	data = appendObject(append(data, ','), it, of.Tags())
+	return sse.AppendEvent(nil, id, "", data)
+}
+
+func (f groupFormat) Kind() string { return "group" }
+
+func (groupFormat) Protocol() inspect.Protocol { return inspect.SSE }
+
+// groupConnect is the data of the first event on a connection of several sessions.
+type groupConnect struct {
+	Sessions    []groupState `json:"sessions"`
+	Resumed     bool         `json:"resumed"`
+	RetainedFor float64      `json:"retainedFor"`
+}
+
+// groupState says whether a client receives a session, or one of its streams.
+type groupState struct {
+	Session string             `json:"session"`
+	Stream  *string            `json:"stream"`
+	State   cursor.MemberState `json:"state"`
+}
+
+func stateOf(at window.Place, state cursor.MemberState) groupState {
+	return groupState{at.Session, OrNull(at.Stream), state}
+}
+
+// Opening returns the connect event. It has no cursor when a gap follows, as that of one session.
+func (f groupFormat) Opening(_ context.Context, from Beginning) []byte {
+	id := f.begin
+	if len(f.Step.Gaps) > 0 {
+		id = ""
+	}
+	data := groupConnect{Resumed: from.Resumes && id != "", RetainedFor: f.streams.retainedFor()}
+	for _, m := range f.group.Members() {
+		data.Sessions = append(data.Sessions, stateOf(m.Place, m.State))
+	}
+	return appendJSON(sse.AppendRetry(nil, f.streams.cfg.Retry), id, "connect", data)
+}
+
+func (groupFormat) Rewrites() bool { return false } // the group makes them
+
+func (groupFormat) Event(b, room []byte, _ *window.Item) (_, _ []byte) { return b, room }
+
+// Gaps returns blocks without a cursor: the next event has it, or the next heartbeat.
+func (f groupFormat) Gaps(s cursor.Step) []byte {
+	var b []byte
+	for _, g := range s.Gaps {
+		b = appendJSON(b, "", "gap", GapData{Session: g.Session, Reason: g.Reason, Certain: g.Certain, Stream: OrNull(g.Stream), Requested: g.Requested, ResumesAt: g.ResumesAt})
+	}
+	for _, change := range s.Changes {
+		b = appendJSON(b, "", "state", stateOf(change.Place, change.State))
+	}
+	return b
+}
+
+func (groupFormat) Closing(cursor.Step) []byte { return nil }
+
+func (f groupFormat) Heartbeat() []byte {
+	if id := f.group.Cursor(); id != "" {
+		return sse.AppendEvent(nil, id, "cursor", []byte("{}"))
+	}
+	return comment
+}
+
+func (f groupFormat) Farewell() []byte { return Farewell(f.Retry()) }
+
+func (f groupFormat) expiring() []byte {
+	return appendJSON(nil, f.group.Cursor(), "expiring", ExpiringData{f.Expires.UTC()})
+}

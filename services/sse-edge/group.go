@@ -1,0 +1,190 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/auth"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/session"
+	"rejoin/shared/web"
+)
+
+// groupRequest is what a subscriber of several sessions asks for.
+type groupRequest struct {
+	places []cursor.Follow
+	start  cursor.Start
+	filter *delivery.Filter
+}
+
+// memberBytes is about what a place of a connection takes.
+const memberBytes = 2 << 10
+
+// parseGroup reads a request for several sessions, each or each of whose streams is one place.
+func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
+	streams := web.Queries(c, "stream")
+	for _, name := range streams {
+		if err := event.CheckStream(name); err != nil {
+			return groupRequest{}, web.Wrap(err, web.CodeInvalidName, "The stream is not valid: "+err.Error()+".")
+		}
+	}
+	if len(streams) == 0 {
+		streams = []string{""}
+	}
+	var req groupRequest
+	known := map[cursor.Follow]bool{}
+	for _, param := range []string{"session", "added"} {
+		for _, name := range web.Queries(c, param) {
+			if err := event.CheckSession(name); err != nil {
+				return groupRequest{}, web.Wrap(err, web.CodeInvalidName, "The session is not valid: "+err.Error()+".")
+			}
+			for _, stream := range streams {
+				if p := (cursor.Follow{Session: strings.Clone(name), Stream: strings.Clone(stream)}); !known[p] {
+					known[p] = true
+					p.Added = param == "added"
+					req.places = append(req.places, p)
+				}
+			}
+		}
+	}
+	switch n := len(req.places); {
+	case n == 0:
+		return groupRequest{}, web.New(web.CodeInvalidParameter, `The parameter "session" names a session; it may be given more than once.`)
+	case n > s.cfg.MaxConnectionSessions:
+		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request names "+strconv.Itoa(n)+" sessions or streams, and a connection may follow "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" (--max-connection-sessions).")
+	}
+	var err error
+	if req.start, err = parseStart(c); err != nil {
+		return groupRequest{}, err
+	}
+	req.filter, err = parseFilter(c)
+	return req, err
+}
+
+// group answers a subscriber of several sessions with an event stream.
+//
+// A session that the caller may not read is like one that is not there, and does not keep the
+// others from it.
+func (s *Service) group(c *fiber.Ctx) error {
+	if s.connects.Take(s.clientAddress(c)) > 0 {
+		return s.slowDown(c)
+	}
+	grants, err := s.cfg.Access.Authenticate(c)
+	if err != nil {
+		return s.turnAway(c, err)
+	}
+	req, err := s.parseGroup(c)
+	if err != nil {
+		return err
+	}
+	uncached(c)
+	if form(c.Get(fiber.HeaderAccept)) != formStream {
+		return web.New(web.CodeNotAcceptable, "Several sessions come as an event stream: ask for text/event-stream.")
+	}
+	var names []string
+	for _, p := range req.places {
+		if s.cfg.Access.On() && !grants.MaySubscribe(p.Session) {
+			return s.cfg.Access.Insufficient(c)
+		}
+		if len(names) == 0 || names[len(names)-1] != p.Session { // its streams come together
+			names = append(names, p.Session)
+		}
+	}
+	by, err := s.letIn(c, names[0], names[1:]...)
+	if err != nil {
+		return s.sendLater(c)
+	}
+	g, err := s.openGroup(c, req, grants)
+	if err != nil {
+		s.admitted.Leave(by.Visit)
+		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
+			s.streams.Reconnects(by.Ctx, window.Place{Session: names[0]}, err)
+			return s.later(c, "unavailable")
+		}
+		return err
+	}
+	st := delivery.NewGroup(s.streams, g, by)
+	st.Expires = grants.Expires
+	return handOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
+}
+
+// openGroup opens the places of a request. Errors are problems.
+func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) (*cursor.Group, error) {
+	held := s.memory.Part(s.cfg.Clients.Client(c))
+	if !held.Grow(int64(stepBytes + len(req.places)*memberBytes)) {
+		return nil, web.ErrNoMemory
+	}
+	cfg := cursor.GroupConfig{Limit: window.Limits{Events: stepEvents, Bytes: stepBytes}, Frame: delivery.GroupFrame, Closed: held.Release}
+	if req.filter != nil {
+		cfg.Show = req.filter.Shows
+	}
+	if s.cfg.Access.On() {
+		cfg.Admit = func(ctx context.Context, name, life string) (string, bool, error) {
+			return s.admitLife(ctx, name, life, grants)
+		}
+		cfg.StillAdmitted = func(name, life string) bool { return !s.out(&guest{grants, name, life}) }
+	}
+	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	defer cancel()
+	g, err := s.parts.OpenGroup(ctx, req.places, req.start, cfg)
+	if err != nil && cursor.Transient(err) {
+		return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+	}
+	return g, err
+}
+
+// admitLife reports whether a caller may read a life of a session, or, when life is empty, the newest
+// one, which it returns.
+func (s *Service) admitLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	rec, err := s.visibleNow(ctx, name, grants)
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return life, false, nil
+	case err != nil:
+		return "", false, err
+	case life != "" && rec.Life != life: // a newer one; the window comes to it
+		return life, false, nil
+	}
+	return rec.Life, true, nil
+}
+
+// parseStart reads where a subscriber begins. Last-Event-ID wins over after: a browser that
+// reconnects sends the newer place in the header, with the URL that it was opened with.
+func parseStart(c *fiber.Ctx) (start cursor.Start, err error) {
+	if start.After, _, err = web.Query(c, "after"); err != nil {
+		return cursor.Start{}, err
+	}
+	if id := c.Get("Last-Event-ID"); id != "" {
+		start.After = strings.Clone(id)
+	}
+	from, given, err := web.Query(c, "from")
+	if err != nil || !given {
+		return start, err
+	}
+	switch from {
+	case "start", "earliest":
+	case "now":
+		start.Now = true
+	default:
+		if start.Since, err = time.Parse(time.RFC3339, from); err == nil {
+			break
+		}
+		ago, err := daemon.ParseDuration(strings.TrimPrefix(from, "-"))
+		if err != nil || ago < 0 || !strings.HasPrefix(from, "-") {
+			return cursor.Start{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start", "now", a time such as 2026-01-31T12:00:00Z, or how long ago, such as -5m.`)
+		}
+		start.Since = time.Now().Add(-ago)
+	}
+	return start, nil
+}

@@ -1,0 +1,391 @@
+package edge
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
+)
+
+// groupEvent is an event of a connection that follows several sessions.
+type groupEvent struct {
+	at      string // the ID of the connection behind it
+	Session string
+	ID      string
+	Stream  string
+	Message json.RawMessage
+}
+
+func (c *client) groupEvents(n int) (all []groupEvent) {
+	c.t.Helper()
+	for range n {
+		e := c.next("message")
+		got := groupEvent{at: e.ID}
+		if err := json.Unmarshal(e.Data, &got); err != nil {
+			c.t.Fatal(err)
+		}
+		all = append(all, got)
+	}
+	return all
+}
+
+// places returns which events were received, by session and sequence.
+func places(t *testing.T, events []groupEvent) string {
+	t.Helper()
+	var all []string
+	for _, e := range events {
+		all = append(all, fmt.Sprintf("%s/%s:%d", e.Session, e.Stream, sequenceOf(t, e.ID)))
+	}
+	return strings.Join(all, " ")
+}
+
+// connects reads the connect event, and returns the states of the sessions.
+func (c *client) connects() (states string, resumed bool, id string) {
+	c.t.Helper()
+	e := c.next("connect")
+	var data struct {
+		Sessions []struct {
+			Session string
+			State   cursor.MemberState
+		}
+		Resumed bool
+	}
+	if err := json.Unmarshal(e.Data, &data); err != nil {
+		c.t.Fatal(err)
+	}
+	var all []string
+	for _, s := range data.Sessions {
+		all = append(all, s.Session+" "+string(s.State))
+	}
+	return strings.Join(all, ", "), data.Resumed, e.ID
+}
+
+// changes reads the news that a session is in another state.
+func (c *client) changes(session string, state cursor.MemberState) {
+	c.t.Helper()
+	want := fmt.Sprintf(`{"session":%q,"stream":null,"state":%q}`, session, state)
+	if e := c.next("state"); string(e.Data) != want {
+		c.t.Fatalf("got %s, want %s", e.Data, want)
+	}
+}
+
+// knows waits until the windows of an edge have come to sessions.
+func (s *Service) knows(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.parts.Of(name).Life(name); return ok })
+	}
+}
+
+func TestGroup_ContinuesBehindEachEvent(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	f.PublishTo("x", "a", 2)
+	f.PublishTo("y", "a", 1)
+	f.PublishTo("x", "b", 1)
+	f.PublishTo("other", "a", 1)
+	s.has(t, f.PublishTo("y", "a", 2))
+	c := subscribe(t, url+"/v1/events?session=x&session=y")
+	if states, resumed, _ := c.connects(); states != "x open, y open" || resumed {
+		t.Errorf("connect: %s, resumed %t", states, resumed)
+	}
+	all := c.groupEvents(6)
+	if got := places(t, all); got != "x/a:1 x/a:2 y/a:3 x/b:4 y/a:6 y/a:7" {
+		t.Errorf("got %s", got)
+	}
+	for i, e := range all {
+		c := subscribe(t, url+"/v1/events?session=y&session=x", "Last-Event-ID", e.at)
+		if states, resumed, id := c.connects(); states != "y open, x open" || !resumed || id != e.at {
+			t.Errorf("behind %d: connect with %s: %s, resumed %t", i, id, states, resumed)
+		}
+		if got, want := places(t, c.groupEvents(len(all)-i-1)), places(t, all[i+1:]); got != want {
+			t.Errorf("behind %d: got %s, want %s", i, got, want)
+		}
+		if i == 0 {
+			f.PublishTo("y", "c", 1)
+			one := c.groupEvents(1)
+			if got := places(t, one); got != "y/c:8" {
+				t.Errorf("got %s", got)
+			}
+			all = append(all, one...)
+		}
+	}
+}
+
+func TestGroup_Streams(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	for _, stream := range []string{"a", "b", "c"} {
+		f.PublishTo("x", stream, 1)
+		s.has(t, f.PublishTo("y", stream, 1))
+	}
+	c := subscribe(t, url+"/v1/events?session=x&session=y&stream=a&stream=c")
+	c.next("connect")
+	if got := places(t, c.groupEvents(4)); got != "x/a:1 y/a:2 x/c:5 y/c:6" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestGroup_Filter(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	f.store("x", "a", `{"method":"one"}`)
+	f.store("x", "a", `{"method":"two"}`)
+	s.has(t, f.store("y", "a", `{"method":"one"}`))
+	c := subscribe(t, url+"/v1/events?session=x&session=y&method=one")
+	c.next("connect")
+	if got := places(t, c.groupEvents(2)); got != "x/a:1 y/a:3" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestGroup_HeartbeatMovesCursor(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	s.has(t, f.PublishTo("x", "a", 1))
+	c := subscribe(t, s.url()+"/v1/events?session=x&session=y")
+	c.next("connect")
+	c.groupEvents(1)
+	last := f.PublishTo("other", "a", 5)
+	waittest.Until(t, "the cursor is at the end", func() bool {
+		id, err := cursor.ParseGroupID(c.next("cursor").ID)
+		return err == nil && id.At[0].Sequence == last
+	})
+}
+
+func TestGroup_SessionBeginsLater(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	s.has(t, f.PublishTo("x", "a", 1))
+	c := subscribe(t, url+"/v1/events?session=x&session=late")
+	if states, _, _ := c.connects(); states != "x open, late unknown" {
+		t.Errorf("connect: %s", states)
+	}
+	c.groupEvents(1)
+	f.create("late", "")
+	f.PublishTo("late", "a", 1)
+	c.changes("late", cursor.MemberOpen)
+	at := c.groupEvents(1)[0].at
+	c = subscribe(t, url+"/v1/events?session=x&session=late&after="+at)
+	if states, resumed, _ := c.connects(); states != "x open, late open" || !resumed {
+		t.Errorf("connect: %s, resumed %t", states, resumed)
+	}
+	f.PublishTo("x", "a", 1)
+	c.groupEvents(1) // and no gap
+}
+
+func TestGroup_NameUsedAgain(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	f.create("s", "")
+	f.create("x", "")
+	s.has(t, f.Publish("a", 1))
+	path := url + "/v1/events?session=s&session=x"
+	c := subscribe(t, path)
+	c.next("connect")
+	before := c.groupEvents(1)[0].at
+	f.reuse("s")
+	c.changes("s", cursor.MemberClosed)
+	f.Publish("a", 1)
+	c.changes("s", cursor.MemberOpen)
+	behind := c.groupEvents(1)[0].at
+
+	c = subscribe(t, path, "Last-Event-ID", before)
+	c.next("connect")
+	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonUnknown || g.Certain {
+		t.Errorf("the gap is %+v", g)
+	}
+	c.groupEvents(1)
+	c = subscribe(t, path, "Last-Event-ID", behind)
+	if _, resumed, _ := c.connects(); !resumed {
+		t.Error("it does not continue")
+	}
+	f.PublishTo("x", "a", 1)
+	c.groupEvents(1)
+}
+
+func TestGroup_Trim(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	f.PublishTo("x", "a", 1)
+	s.has(t, f.Publish("a", 5))
+	c := subscribe(t, url+"/v1/events?session=x&session=s")
+	c.next("connect")
+	at := c.groupEvents(2)[1].at
+	c.close()
+	f.Trim("a", eventlog.Trimmed, seq(2, 4)...)
+	c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+"/v1/events?session=x&session=s&after="+at)
+	if _, resumed, id := c.connects(); resumed || id != "" {
+		t.Errorf("connect with %q, resumed %t", id, resumed)
+	}
+	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonTrimmed || sequenceOf(t, g.ResumesAt) != 4 || sequenceOf(t, g.Requested) != 2 {
+		t.Errorf("the gap is %+v", g)
+	}
+	if got := places(t, c.groupEvents(2)); got != "s/a:5 s/a:6" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// A session that is added begins at its start, and a cut on the way loses and repeats nothing.
+func TestGroup_Added(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	url := s.url()
+	f.PublishTo("new", "a", 2)
+	f.PublishTo("x", "a", 2)
+	f.PublishTo("new", "a", 1)
+	s.has(t, f.PublishTo("x", "a", 1))
+	c := subscribe(t, url+"/v1/events?session=x")
+	c.next("connect")
+	at := c.groupEvents(2)[1].at // behind x/a:4
+	path := url + "/v1/events?session=x&added=new"
+	c = subscribe(t, path, "Last-Event-ID", at)
+	if _, resumed, _ := c.connects(); !resumed {
+		t.Error("it does not continue")
+	}
+	all := c.groupEvents(4)
+	if got := places(t, all); got != "new/a:1 new/a:2 new/a:5 x/a:6" {
+		t.Errorf("got %s", got)
+	}
+	for i, e := range all {
+		c = subscribe(t, path, "Last-Event-ID", e.at)
+		c.next("connect")
+		if got, want := places(t, c.groupEvents(3-i)), places(t, all[i+1:]); got != want {
+			t.Errorf("behind %d: got %s, want %s", i, got, want)
+		}
+	}
+	c = subscribe(t, path+"&from=now", "Last-Event-ID", at)
+	c.next("connect")
+	if got := places(t, c.groupEvents(1)); got != "x/a:6" {
+		t.Errorf("from now: got %s", got)
+	}
+	c = subscribe(t, url+"/v1/events?session=new", "Last-Event-ID", all[3].at) // and x is taken away
+	if _, resumed, _ := c.connects(); !resumed {
+		t.Error("it does not continue without the other")
+	}
+	f.PublishTo("new", "a", 1)
+	if got := places(t, c.groupEvents(1)); got != "new/a:7" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestGroup_Access(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(guarded(t))
+	url := s.url()
+	f.create("mine", "alice")
+	f.create("shared", "bob")
+	f.setMembers("shared", "alice")
+	f.create("s", "bob")
+	f.Publish("a", 1)
+	s.has(t, f.PublishTo("shared", "a", 1))
+	alice := bearer(authtest.Of(t, "alice", "*"))
+	path := url + "/v1/events?session=mine&session=shared&session=s&session=nothing"
+	c := follow(t, path, alice...)
+	if states, _, _ := c.connects(); states != "mine open, shared open, s unknown, nothing unknown" {
+		t.Errorf("connect: %s", states)
+	}
+	c.groupEvents(1)
+	f.Publish("a", 1)
+	f.create("nothing", "bob")
+	f.PublishTo("nothing", "a", 1)
+	f.PublishTo("mine", "a", 1)
+	if got := c.groupEvents(1)[0]; got.Session != "mine" {
+		t.Errorf("got an event of %s", got.Session)
+	}
+	f.setMembers("shared")
+	f.PublishTo("shared", "a", 1)
+	f.reuseBy("s", "alice")
+	f.Publish("a", 1)
+	seen := map[string]bool{}
+	for !seen["s"] {
+		e, err := c.dec.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[e.Type] = true; e.Type == "message" {
+			var got groupEvent
+			if err := json.Unmarshal(e.Data, &got); err != nil {
+				t.Fatal(err)
+			}
+			seen[got.Session] = true
+		}
+	}
+	if seen["shared"] {
+		t.Error("one who was taken out of a session receives its events")
+	}
+	narrow := bearer(authtest.Of(t, "alice", "mine"))
+	if a := ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...); a.StatusCode != http.StatusForbidden {
+		t.Errorf("a session that the token does not allow: %d", a.StatusCode)
+	}
+}
+
+func TestGroup_InvalidRequest(t *testing.T) {
+	f := newFixture(t)
+	url := f.edge(func(c *Config) { c.MaxConnectionSessions = 2 })
+	for query, status := range map[string]int{
+		"": 400, "?session=": 400, "?session=a&stream=": 400, "?session=a&session=b&session=c": 400, "?session=a&stream=x&stream=y&stream=z": 400,
+		"?session=a&session=a&session=a&from=now": 200, "?session=a&from=x": 400, "?session=a&on_gap=error": 400, "?session=a&limit=3": 400,
+	} {
+		c := follow(t, url+"/v1/events"+query)
+		if c.resp.StatusCode != status {
+			t.Errorf("%s: %d", query, c.resp.StatusCode)
+		}
+	}
+	if a := ask(t, http.MethodGet, url+"/v1/events?session=a", "Accept", "application/json"); a.StatusCode != http.StatusNotAcceptable {
+		t.Errorf("a page: %d", a.StatusCode)
+	}
+	c := follow(t, url+"/v1/events?session=a&session=b&after=main_abcdefg_5")
+	c.next("connect")
+	for _, session := range []string{"a", "b"} {
+		if g := c.gap(); g.Session != session || g.Reason != cursor.ReasonUnknown || !g.Certain {
+			t.Errorf("the gap is %+v", g)
+		}
+	}
+}
+
+// A client that reads slowly receives everything once.
+func TestGroup_SlowClient(t *testing.T) {
+	f := &fixture{Log: edgetest.NewLogOf(t, 4), t: t}
+	s, _ := f.startService(func(c *Config) { c.WindowBytes = 64 << 20 })
+	for _, name := range []string{"x", "y", "z"} {
+		f.create(name, "")
+	}
+	s.knows(t, "x", "y", "z")
+	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&session=z")
+	c.next("connect")
+	const events = 600
+	text := strings.Repeat("x", 20<<10)
+	want := map[string]int{}
+	for i := range events {
+		name := string("xyz"[i%3])
+		f.store(name, "a", fmt.Sprintf(`{"n":%d,"text":%q}`, want[name], text))
+		want[name]++
+	}
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.streams.Metrics.Blocked) == 1 })
+	got := map[string]int{}
+	for range events {
+		e := c.groupEvents(1)[0]
+		var m struct{ N int }
+		if err := json.Unmarshal(e.Message, &m); err != nil || m.N != got[e.Session] {
+			t.Fatalf("message %d of %s came as number %d", m.N, e.Session, got[e.Session])
+		}
+		got[e.Session]++
+	}
+}
