@@ -112,7 +112,14 @@ func (s *Service) group(c *fiber.Ctx) error {
 		}
 		return err
 	}
-	st := delivery.NewGroup(s.streams, g, by)
+	came := cursor.FromStart
+	switch {
+	case req.start.After != "":
+		came = cursor.FromWindow
+	case req.start.Now:
+		came = cursor.FromNow
+	}
+	st := delivery.NewGroup(s.streams, g, by, came)
 	st.Expires = grants.Expires
 	return handOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
 }

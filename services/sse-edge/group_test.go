@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
 	"rejoin/shared/waittest"
 )
 
@@ -387,5 +388,26 @@ func TestGroup_SlowClient(t *testing.T) {
 			t.Fatalf("message %d of %s came as number %d", m.N, e.Session, got[e.Session])
 		}
 		got[e.Session]++
+	}
+}
+
+// Those who watch see the connection at each of its sessions.
+func TestGroup_Inspected(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	f.create("x", "")
+	f.create("y", "")
+	s.has(t, f.PublishTo("y", "a", 1))
+	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&from=now")
+	c.next("connect")
+	last := f.PublishTo("y", "a", 1)
+	c.groupEvents(1)
+	for _, name := range []string{"x", "y"} {
+		a := f.audience(inspect.Question{About: inspect.Connections, Session: name}, "the connection is there", func(a inspect.Answer) bool {
+			return len(a.Connections) == 1 && a.Connections[0].Cursor == last
+		})
+		if got := a.Connections[0]; a.Clients != 1 || got.Came != inspect.FromNow || got.Events != 1 {
+			t.Errorf("%s: %d clients, %+v", name, a.Clients, got)
+		}
 	}
 }

@@ -6,7 +6,7 @@ type Arrival uint8
 // Where a reader began: at the oldest event, at the end of the log, at a cursor in the window, or
 // at one below it.
 const (
-	fromStart Arrival = iota
+	FromStart Arrival = iota
 	FromNow
 	FromWindow
 	FromLog

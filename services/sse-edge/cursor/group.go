@@ -237,6 +237,16 @@ func (g *Group) Follows(session string) bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.Place.Session == session })
 }
 
+// At returns the position of a session's partition.
+func (g *Group) At(session string) uint64 {
+	for _, m := range g.members {
+		if m.Place.Session == session {
+			return m.lane.position
+		}
+	}
+	return 0
+}
+
 // Key is the group's own.
 func (g *Group) Key() *window.Chain { return g.key }
 

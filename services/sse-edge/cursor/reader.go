@@ -352,6 +352,9 @@ func (r *Reader) Key() *window.Chain { return r.Chain }
 // Follows reports whether the reader's place is of a session.
 func (r *Reader) Follows(session string) bool { return r.Place.Session == session }
 
+// At returns the cursor.
+func (r *Reader) At(string) uint64 { return r.Cursor }
+
 // Subscribe has changes of the stream wake a listener.
 func (r *Reader) Subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }
 

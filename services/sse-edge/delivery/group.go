@@ -16,10 +16,10 @@ type groupFormat struct {
 	begin string // the cursor before the first step
 }
 
-// NewGroup returns a stream of several sessions, each of whose messages is in an envelope. resumes
-// says that the client came with a cursor.
-func NewGroup(s *Streams, g *cursor.Group, by Request) *Stream {
-	st := NewStream(s, &cursor.Reader{}, by)
+// NewGroup returns a stream of several sessions, each of whose messages is in an envelope. came
+// says how the client came.
+func NewGroup(s *Streams, g *cursor.Group, by Request, came cursor.Arrival) *Stream {
+	st := NewStream(s, &cursor.Reader{Came: came}, by)
 	st.source = g
 	f := groupFormat{st, g, g.ID()}
 	st.Format, st.expiring, st.Continues = f, f.expiring, true

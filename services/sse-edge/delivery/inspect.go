@@ -29,14 +29,14 @@ func (w *worker) find(session string, limit int) found {
 	slices.SortFunc(streams, func(a, b *Stream) int { return cmp.Compare(b.Request.number, a.Request.number) })
 	f := found{total: len(streams)}
 	for _, st := range streams[:min(limit, len(streams))] {
-		f.newest = append(f.newest, st.shown())
+		f.newest = append(f.newest, st.shown(session))
 	}
 	return f
 }
 
 // shown is called by the stream's worker. The reader of one that is away in a read is not
 // the worker's.
-func (st *Stream) shown() inspect.Connection {
+func (st *Stream) shown(session string) inspect.Connection {
 	t := &st.traffic
 	c := inspect.Connection{
 		Number: st.Request.number, Stream: st.Reader.Place.Stream, Protocol: st.Format.Protocol(), Since: time.UnixMilli(t.opened).UTC(),
@@ -49,7 +49,7 @@ func (st *Stream) shown() inspect.Connection {
 		c.Sent = time.UnixMilli(t.sentAt).UTC()
 	}
 	if c.Cursor = t.stood; st.phase != reading {
-		c.Cursor = st.Reader.Cursor
+		c.Cursor = st.source.At(session)
 	}
 	switch {
 	case st.phase >= flushing:

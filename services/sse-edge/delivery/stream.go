@@ -39,6 +39,8 @@ type Source interface {
 	Key() *window.Chain
 	// Follows reports whether it is about a session. It is safe for concurrent use.
 	Follows(session string) bool
+	// At returns up to which sequence a session's events were sent.
+	At(session string) uint64
 	Subscribe(l window.Listener)
 	Unsubscribe(l window.Listener)
 	// Quick and Next read what follows, Quick without a wait.
