@@ -59,6 +59,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// Check reports what would keep the program from starting, besides what Validate reports, a line for
+// each problem.
+func (c *Config) Check() error {
+	_, accessErr := web.NewAccess(c.Access, daemon.NewEnv(nil))
+	_, clientsErr := web.NewClients(c.Clients)
+	return errors.Join(accessErr, clientsErr, c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
+}
+
 // bridge returns the configuration of the bridge.
 func (c Config) bridge() bridge.Config {
 	b := c.Bridge

@@ -322,6 +322,16 @@ type ProgramConfig struct {
 	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 }
 
+// Check reports what would keep the program from starting, a line for each problem.
+func (cfg *ProgramConfig) Check() error {
+	c := cfg.Bridge
+	c.AckTimeout, c.Sessions = cfg.AckTimeout, cfg.Sessions
+	if !c.Wanted() {
+		return ErrNoUpstream
+	}
+	return errors.Join(c.Validate(), cfg.Sessions.Validate())
+}
+
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Bridge.AckTimeout, cfg.Bridge.Sessions = cfg.AckTimeout, cfg.Sessions

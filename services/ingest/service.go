@@ -103,6 +103,15 @@ type ProgramConfig struct {
 	Clients  web.ClientsConfig       `embed:""`
 }
 
+// Check reports what would keep the program from starting, a line for each problem.
+func (cfg *ProgramConfig) Check() error {
+	c := cfg.Ingest
+	c.Streams, c.Sessions = cfg.Streams, cfg.Sessions
+	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
+	_, clientsErr := web.NewClients(cfg.Clients)
+	return errors.Join(c.Validate(), accessErr, clientsErr, cfg.Access.CheckListen(c.IngestAddr, "--ingest-addr"))
+}
+
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	access, err := web.NewAccess(cfg.Access, env)

@@ -174,6 +174,14 @@ type ProgramConfig struct {
 	Access  web.AccessConfig        `embed:""`
 }
 
+// Check reports what would keep the program from starting, a line for each problem.
+func (cfg *ProgramConfig) Check() error {
+	c := cfg.Janitor
+	c.Streams = cfg.Streams
+	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
+	return errors.Join(c.Validate(), cfg.Log.Validate(), accessErr, cfg.Access.CheckListen(c.JanitorAddr, "--janitor-addr"))
+}
+
 // Run creates what is missing of the log and the registry, then runs the service
 // until ctx ends; see [backend.Serve]. It is ready when the ledger is complete.
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -205,6 +206,13 @@ type ProgramConfig struct {
 	Edge    Config            `embed:""`
 	Access  web.AccessConfig  `embed:""`
 	Clients web.ClientsConfig `embed:""`
+}
+
+// Check reports what would keep the program from starting, a line for each problem.
+func (cfg *ProgramConfig) Check() error {
+	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
+	_, clientsErr := web.NewClients(cfg.Clients)
+	return errors.Join(cfg.Edge.Validate(), cfg.Edge.TLS.Check(), accessErr, clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].

@@ -75,7 +75,8 @@ func Main(name, description string, cli CLI, run func(ctx context.Context, env E
 
 // Main parses the arguments and the environment, runs the program, and
 // returns its exit code. Before, it keeps the process' memory and environment from other
-// processes of its user.
+// processes of its user. The arguments "config check", before any flags, have a program with
+// WarnOfVariables check its configuration instead; see [App.CheckConfig].
 //
 // The first SIGINT or SIGTERM ends the context of Run; a program that then
 // returns nil or [context.Canceled] exits with 0. The second one exits at
@@ -84,6 +85,13 @@ func Main(name, description string, cli CLI, run func(ctx context.Context, env E
 func (a App) Main() int {
 	protect()
 	a = a.withDefaults()
+	if len(a.Args) > 1 && a.Args[0] == "config" && a.Args[1] == "check" && a.WarnOfVariables {
+		a.Args = a.Args[2:]
+		if err := a.CheckConfig(); err != nil {
+			return a.fail(ExitError, err)
+		}
+		return ExitOK
+	}
 	command, code, done := a.parse()
 	if done {
 		return code
@@ -160,14 +168,14 @@ func (a App) withDefaults() App {
 
 // Model returns the program's commands, arguments and flags. Nothing is parsed.
 func (a App) Model() (*kong.Application, error) {
-	parser, err := a.withDefaults().parser(func(int) {})
+	parser, err := a.withDefaults().parser(&configFile{}, func(int) {})
 	if err != nil {
 		return nil, err
 	}
 	return parser.Model, nil
 }
 
-func (a App) parser(exit func(code int)) (*kong.Kong, error) {
+func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 	options := append([]kong.Option{
 		kong.Name(a.Usage),
 		kong.Description(a.Description),
@@ -175,6 +183,7 @@ func (a App) parser(exit func(code int)) (*kong.Kong, error) {
 		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
+		kong.Bind(file),
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
 	}, a.Options...)
@@ -184,7 +193,7 @@ func (a App) parser(exit func(code int)) (*kong.Kong, error) {
 // parse fills a.CLI. With done the program is over, as after --help.
 func (a App) parse() (command string, code int, done bool) {
 	// Kong continues parsing after exit returned; what it finds then is of no interest.
-	parser, err := a.parser(func(c int) { code, done = c, true })
+	parser, err := a.parser(&configFile{ignored: map[string]bool{}}, func(c int) { code, done = c, true })
 	if err != nil {
 		return "", a.fail(ExitUsage, err), true
 	}

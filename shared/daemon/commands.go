@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -8,9 +9,11 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// HideServiceFlags leaves out of the help what only programs that go on running need.
-// It is for [kong.PostBuild], in commands that are not services.
+// HideServiceFlags leaves out of the help what only programs that go on running need, and
+// removes --config, whose file is theirs. It is for [kong.PostBuild], in commands that are not
+// services.
 func HideServiceFlags(k *kong.Kong) error {
+	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })
 	for _, f := range k.Model.Flags {
 		switch f.Name {
 		case "admin-addr", "admin-hosts", "log-bodies", "log-level", "log-format", "memory-budget", "stop-timeout", "pprof":

@@ -21,6 +21,10 @@ const DefaultStopTimeout = 30 * time.Second
 // own flag struct. Each flag can be given in the environment as well, as
 // REJOIN_ and its name: --log-level is REJOIN_LOG_LEVEL.
 type Config struct {
+	// File is a YAML file that sets flags which are given neither on the command line nor in the
+	// environment. Default: none.
+	File configFlag `name:"config" type:"path" help:"YAML file that sets flags, such as log-level: debug; the command line and the environment take precedence." placeholder:"FILE"`
+
 	// AdminAddr is the address of the admin port, host:port. Empty: no admin
 	// port. Default: the Kong variable admin_addr, 127.0.0.1:9080 unless the
 	// program sets another with kong.Vars.

@@ -35,6 +35,7 @@ func commands() []command {
 		{"sessions", "List, show, create and close sessions.", sessioncli.App},
 		{"log", "Show the log's settings and content, and change its limits.", logcli.App},
 		{"token", "Create a token for development.", tokencli.App},
+		{"config", "Check a configuration file and the environment.", config},
 		{"completion", "Print a script that completes commands and flags in a shell.", completion},
 	}
 }

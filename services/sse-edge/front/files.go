@@ -29,6 +29,15 @@ func (f Files) Validate() error {
 	return nil
 }
 
+// Check reports files that cannot be used.
+func (f Files) Check() error {
+	if !f.On() || f.Key == "" {
+		return nil
+	}
+	_, err := f.load(slog.New(slog.DiscardHandler))
+	return err
+}
+
 // lookEvery is the least time between two looks at the files, which a handshake takes.
 const lookEvery = time.Second
 
