@@ -37,6 +37,15 @@ func TestSessionsCommand_RunningProgram(t *testing.T) {
 	if strings.Count(list, "\n") != 3 || !strings.Contains(list, `{"session":"one",`) || !strings.Contains(list, `{"session":"`+chosen+`",`) {
 		t.Errorf("the list is\n%s", list)
 	}
+	waittest.Until(t, "the edge answers", func() bool {
+		return strings.Contains(rejoin("", "status"), "\nedges       1\nclients     0\nsessions    3 (1 with events, in 1 streams)\nevents      1\n")
+	})
+	if got := rejoin("", "connections", "one"); got != "event streams: 0; clients: 0; edges: 1\n" {
+		t.Errorf("connections: %s", got)
+	}
+	if got := rejoin("", "gaps"); !strings.HasPrefix(got, "gaps since ") || !strings.HasSuffix(got, ": 0; edges: 1\n") {
+		t.Errorf("gaps: %s", got)
+	}
 	rejoin("", "sessions", "close", "one", "main")
 	waittest.Until(t, "the stream is closed", func() bool { return strings.Contains(rejoin("", "sessions", "one"), "\nmain    closed ") })
 	rejoin("", "sessions", "close", "two", "--clear")

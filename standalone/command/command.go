@@ -33,6 +33,9 @@ func commands() []command {
 		{"publish", "Publish messages: arguments, or lines of standard input.", streamcli.PublishApp},
 		{"tail", "Print the events of a stream, or of a whole session, as they arrive.", streamcli.TailApp},
 		{"sessions", "List, show, create and close sessions.", sessioncli.App},
+		{"status", "Show what an installation holds, and who is connected.", sessioncli.StatusApp},
+		{"connections", "Show who is connected to a session.", sessioncli.ConnectionsApp},
+		{"gaps", "Show the gaps that clients received within the last hour.", sessioncli.GapsApp},
 		{"log", "Show the log's settings and content, and change its limits.", logcli.App},
 		{"token", "Create a token for development.", tokencli.App},
 		{"config", "Check a configuration file and the environment.", config},
@@ -109,7 +112,7 @@ func help() string {
 	var b strings.Builder
 	b.WriteString("Usage: rejoin [<command>] [flags]\n\nResumable event streams: publish, stream, and resume exactly.\n\nCommands:\n")
 	for _, c := range commands() {
-		fmt.Fprintf(&b, "  %-10s  %s\n", c.name, c.summary)
+		fmt.Fprintf(&b, "  %-11s  %s\n", c.name, c.summary)
 	}
 	b.WriteString(`
 Examples:

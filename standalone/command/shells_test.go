@@ -28,7 +28,7 @@ func bashed(t *testing.T, line ...string) []string {
 func TestCompletion_Bash(t *testing.T) {
 	for line, want := range map[string]string{
 		"rejoin pu":                       "publish",
-		"rejoin s":                        "serve sessions",
+		"rejoin s":                        "serve sessions status",
 		"rejoin --da":                     "--data=",
 		"rejoin serve --no-com":           "--no-compression",
 		"rejoin sessions cl":              "close",
@@ -39,6 +39,9 @@ func TestCompletion_Bash(t *testing.T) {
 		"rejoin log set --max-ev":         "--max-events-per-session= --max-events-per-stream=",
 		"rejoin tail log --fr":            "--from=",
 		"rejoin completion z":             "zsh",
+		"rejoin config c":                 "check",
+		"rejoin config check --":          "--config= --help --version",
+		"rejoin gaps --format = j":        "json",
 		"rejoin publish demo main m":      "",
 	} {
 		if got := strings.Join(bashed(t, strings.Fields(line)...), " "); got != want {

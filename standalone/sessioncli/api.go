@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"rejoin/shared/client"
@@ -18,6 +19,8 @@ import (
 const (
 	// answerWithin is how long an answer may take.
 	answerWithin = 30 * time.Second
+	// silence is how long a server may be silent until that is reported.
+	silence = time.Second
 	// pageSize is how many sessions are asked for at a time: the most that are given.
 	pageSize = 1000
 	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata.
@@ -26,9 +29,24 @@ const (
 
 // api asks a Rejoin. An error is one sentence for the user.
 type api struct {
-	base  string
-	token client.TokenFunc
-	http  *http.Client
+	base   string
+	token  client.TokenFunc
+	http   *http.Client
+	status io.Writer // is told of a server that is silent
+}
+
+// newAPI returns an api and what closes its connections.
+func newAPI(f remote.Flags, status io.Writer) (a *api, done func(), err error) {
+	token, err := f.Token()
+	if err != nil {
+		return nil, nil, err
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	a = &api{
+		base: strings.TrimRight(f.URL, "/"), token: token, status: status,
+		http: &http.Client{Transport: transport, Timeout: answerWithin},
+	}
+	return a, transport.CloseIdleConnections, nil
 }
 
 // page is a part of the list of sessions.
@@ -101,6 +119,10 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	quiet := time.AfterFunc(silence, func() {
+		_, _ = fmt.Fprintf(a.status, "%s has not answered yet; waiting up to %s\n", a.base, answerWithin) // nowhere left to report to
+	})
+	defer quiet.Stop()
 	resp, err := a.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)

@@ -1,10 +1,11 @@
-// Package sessioncli is the command "rejoin sessions": it lists the sessions of a Rejoin
-// that runs somewhere, shows one, creates and closes them.
+// Package sessioncli is the commands that ask a Rejoin that runs somewhere, and print its answers:
+// "rejoin sessions", which also creates and closes them, "rejoin status", "rejoin gaps" and
+// "rejoin connections".
 package sessioncli
 
 import (
 	"context"
-	"net/http"
+	"os"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -96,13 +97,11 @@ func App(args []string) daemon.App {
 }
 
 func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
-	token, err := cli.Token()
+	a, done, err := newAPI(cli.Flags, os.Stderr)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
-	defer transport.CloseIdleConnections()
-	a := &api{base: strings.TrimRight(cli.URL, "/"), token: token, http: &http.Client{Transport: transport, Timeout: answerWithin}}
+	defer done()
 	command, _, _ := strings.Cut(env.Command, " ")
 	switch {
 	case command == "create":

@@ -1,0 +1,301 @@
+package sessioncli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
+)
+
+// statusFlags are those of the commands that print what the janitor and the edges know.
+type statusFlags struct {
+	daemon.Config
+	remote.Flags
+	Format string `env:"-" enum:"text,json" default:"text" help:"Format: text, or json for what the server sent."`
+}
+
+// listFlags are those of the commands that print a list.
+type listFlags struct {
+	statusFlags
+	Limit int `env:"-" default:"100" help:"Maximum number of lines, up to 500; the newest are printed." placeholder:"N"`
+}
+
+// connectionsCLI holds the flags of "rejoin connections".
+type connectionsCLI struct {
+	listFlags
+	Session remote.Session `arg:"" help:"The session."`
+}
+
+const statusDescription = `Print what an installation holds, who is connected, and which sessions are close to a limit.
+
+  rejoin status
+  rejoin status --url=https://rejoin.example --token-file=token
+  rejoin status --format=json | jq .limits.retained
+
+With access control it requires a token that grants admin.`
+
+const gapsDescription = `Print the gaps that clients received within the last hour, the newest first.
+
+  rejoin gaps
+  rejoin gaps --limit=10
+  rejoin gaps --format=json | jq .reasons
+
+With access control it requires a token that grants admin. Edges keep gaps in memory only.`
+
+const connectionsDescription = `Print the event streams of a session at all edges, the newest first.
+
+  rejoin connections demo
+  rejoin connections demo --format=json | jq '.connections[] | select(.behind > 100)'
+
+With access control it requires a token that grants admin.`
+
+// StatusApp is "rejoin status" with the arguments that follow it.
+func StatusApp(args []string) daemon.App {
+	var cli statusFlags
+	return statusApp("status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+		return cli.ask(func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
+	})
+}
+
+// GapsApp is "rejoin gaps" with the arguments that follow it.
+func GapsApp(args []string) daemon.App {
+	var cli listFlags
+	return statusApp("gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+		return cli.ask(func(a *api) error {
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format, env.Stdout, printGaps)
+		})
+	})
+}
+
+// ConnectionsApp is "rejoin connections" with the arguments that follow it.
+func ConnectionsApp(args []string) daemon.App {
+	var cli connectionsCLI
+	return statusApp("connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+		path := fmt.Sprintf("/v1/sessions/%s/connections?limit=%d", url.PathEscape(string(cli.Session)), cli.Limit)
+		return cli.ask(func(a *api) error { return show(ctx, a, path, cli.Format, env.Stdout, printConnections) })
+	})
+}
+
+func statusApp(name, description string, cli daemon.CLI, args []string, run func(context.Context, daemon.Env) error) daemon.App {
+	return daemon.App{
+		Name: "rejoin " + name, Description: description, CLI: cli, Run: run,
+		Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
+	}
+}
+
+func (f statusFlags) ask(do func(a *api) error) error {
+	a, done, err := newAPI(f.Flags, os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return do(a)
+}
+
+// edges says which edges have contributed to an answer.
+type edges struct {
+	Answered  int
+	Silent    int
+	Reachable bool
+}
+
+func (e edges) String() string {
+	switch {
+	case !e.Reachable:
+		return "unknown, since NATS is unavailable"
+	case e.Silent > 0:
+		return fmt.Sprintf("%d, and %d that did not answer", e.Answered, e.Silent)
+	default:
+		return fmt.Sprint(e.Answered)
+	}
+}
+
+// limits is what status shows of GET /v1/limits.
+type limits struct {
+	Acting   bool
+	Version  string
+	Stored   uint64
+	LogBytes int64
+	MaxAge   float64 // seconds
+	Retained struct {
+		Sessions, Streams, Events int
+		Bytes                     int64
+	}
+	Total    int
+	Sessions []struct {
+		Session, Limit string
+		Share          float64
+		Events         int
+		Bytes          int64
+		OpenStreams    int
+	}
+}
+
+// gaps is the body of GET /v1/gaps.
+type gaps struct {
+	Edges   edges
+	Since   time.Time
+	Clients int
+	Total   int
+	Reasons map[string]int
+	Gaps    []struct {
+		Time                                        time.Time
+		Session, Stream, Address, Reason, Requested string
+		Certain                                     *bool
+	}
+}
+
+// connections is the body of GET /v1/sessions/{session}/connections.
+type connections struct {
+	Edges       edges
+	Clients     int
+	Total       int
+	Connections []struct {
+		Edge, Host, Stream, Protocol, Address, Came, State, CursorID string
+		Since                                                        time.Time
+		Events                                                       int64
+		Behind                                                       int
+	}
+}
+
+// show prints the answer to one request.
+func show[T any](ctx context.Context, a *api, path, format string, out io.Writer, text func(T, io.Writer) error) error {
+	body, err := a.do(ctx, "GET", path, nil)
+	if err != nil {
+		return err
+	}
+	if format == "json" {
+		return printLines(out, body)
+	}
+	var answer T
+	if err := decode(body, &answer); err != nil {
+		return err
+	}
+	return text(answer, out)
+}
+
+// status prints the answers to three requests; as JSON in one object.
+func status(ctx context.Context, a *api, format string, out io.Writer) error {
+	var raw struct {
+		Limits   json.RawMessage `json:"limits"`
+		Gaps     json.RawMessage `json:"gaps"`
+		Sessions json.RawMessage `json:"sessions"`
+	}
+	for _, one := range []struct {
+		path string
+		body *json.RawMessage
+	}{{"/v1/limits", &raw.Limits}, {"/v1/gaps?limit=1", &raw.Gaps}, {"/v1/sessions?limit=1", &raw.Sessions}} {
+		body, err := a.do(ctx, "GET", one.path, nil)
+		if err != nil {
+			return err
+		}
+		*one.body = body
+	}
+	var l limits
+	var g gaps
+	var s struct{ Total int }
+	if err := cmp.Or(decode(raw.Limits, &l), decode(raw.Gaps, &g), decode(raw.Sessions, &s)); err != nil {
+		return err
+	}
+	if format == "json" {
+		body, err := json.Marshal(raw)
+		if err != nil {
+			return err
+		}
+		return printLines(out, body)
+	}
+	janitor := "acting"
+	if !l.Acting {
+		janitor = "standby"
+	}
+	size := fmt.Sprintf("%d bytes", l.Retained.Bytes)
+	if l.LogBytes > 0 {
+		size += fmt.Sprintf(" of %d (%d %%)", l.LogBytes, l.Retained.Bytes*100/l.LogBytes)
+	}
+	age := "unlimited"
+	if l.MaxAge > 0 {
+		age = time.Duration(l.MaxAge * float64(time.Second)).String()
+	}
+	facts := table{head: []string{"server", plain(a.base)}}
+	for _, fact := range [][2]string{
+		{"version", plain(l.Version)},
+		{"janitor", janitor},
+		{"edges", g.Edges.String()},
+		{"clients", number(g.Clients)},
+		{"sessions", fmt.Sprintf("%d (%d with events, in %d streams)", s.Total, l.Retained.Sessions, l.Retained.Streams)},
+		{"events", number(l.Retained.Events)},
+		{"size", size},
+		{"retention", age},
+		{"entries", fmt.Sprintf("%d stored in all", l.Stored)},
+		{"gaps", fmt.Sprintf("%d within the last hour", g.Total)},
+		{"near limit", fmt.Sprintf("sessions: %d", l.Total)},
+	} {
+		facts.add(fact[0], fact[1])
+	}
+	if err := facts.flush(out); err != nil || len(l.Sessions) == 0 {
+		return err
+	}
+	t := table{head: []string{"SESSION", "LIMIT", "USED", "EVENTS", "BYTES", "STREAMS"}, right: append([]string{"USED"}, numbers...)}
+	for _, one := range l.Sessions {
+		t.add(plain(one.Session), plain(one.Limit), fmt.Sprintf("%.0f %%", one.Share*100), number(one.Events), number(one.Bytes), number(one.OpenStreams))
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	return t.flush(out)
+}
+
+func printGaps(g gaps, out io.Writer) error {
+	var reasons []string
+	for _, reason := range slices.Sorted(maps.Keys(g.Reasons)) {
+		reasons = append(reasons, fmt.Sprintf("%s: %d", plain(reason), g.Reasons[reason]))
+	}
+	line := fmt.Sprintf("gaps since %[2]s: %[1]d; edges: %[3]s", g.Total, timeText(g.Since), g.Edges)
+	if len(reasons) > 0 {
+		line += "; " + strings.Join(reasons, ", ")
+	}
+	if _, err := fmt.Fprintln(out, line); err != nil || len(g.Gaps) == 0 {
+		return err
+	}
+	t := table{head: []string{"TIME", "SESSION", "STREAM", "REASON", "MISSING", "REQUESTED", "ADDRESS"}}
+	for _, one := range g.Gaps {
+		missing := "perhaps"
+		if one.Certain != nil && *one.Certain {
+			missing = "yes"
+		}
+		t.add(timeText(one.Time), plain(one.Session), dash(one.Stream), plain(one.Reason), missing, dash(one.Requested), dash(one.Address))
+	}
+	return t.flush(out)
+}
+
+func printConnections(c connections, out io.Writer) error {
+	if _, err := fmt.Fprintf(out, "event streams: %d; clients: %d; edges: %s\n", c.Total, c.Clients, c.Edges); err != nil || len(c.Connections) == 0 {
+		return err
+	}
+	t := table{head: []string{"SINCE", "STREAM", "PROTOCOL", "ADDRESS", "STARTED", "STATE", "EVENTS", "BEHIND", "CURSOR", "EDGE"}, right: []string{"EVENTS", "BEHIND"}}
+	for _, one := range c.Connections {
+		t.add(timeText(one.Since), dash(one.Stream), plain(one.Protocol), dash(one.Address), plain(one.Came), plain(one.State),
+			number(one.Events), number(one.Behind), dash(one.CursorID), plain(cmp.Or(one.Host, one.Edge)))
+	}
+	return t.flush(out)
+}
+
+// dash is text, or a dash when there is none.
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return plain(text)
+}

@@ -1,0 +1,129 @@
+package sessioncli
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
+)
+
+func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := app(args)
+	a.Stdout, a.Stderr = &out, &errs
+	return a.Main(), out.String(), errs.String()
+}
+
+const (
+	limitsAnswer = `{"acting":true,"limits":{"events":10000},"maxAge":3600,"logBytes":1000000,"closedGrace":300,"version":"v1.2.3","stored":99,"retained":{"sessions":1,"streams":2,"events":12,"bytes":34567},"total":1,"sessions":[{"session":"demo","events":9000,"bytes":34567,"openStreams":2,"limits":{"events":10000},"limit":"events","share":0.9}]}`
+	gapsAnswer   = `{"edges":{"answered":1,"silent":1,"reachable":true},"since":"2026-11-21T20:00:00Z","clients":3,"total":2,"reasons":{"trimmed":1,"expired":1},"gaps":[` +
+		`{"edge":"e","host":"h","time":"2026-11-21T21:00:00Z","what":"gap","session":"demo","stream":"main","reason":"expired","certain":true,"requested":"main_a\u001b_1","address":"127.0.0.1"},` +
+		`{"edge":"e","time":"2026-11-21T20:30:00Z","what":"gap","session":"7","reason":"trimmed","certain":false}]}`
+	connectionsAnswer = `{"edges":{"answered":1,"silent":0,"reachable":true},"clients":2,"total":1,"connections":[{"edge":"e","host":"h","number":1,"stream":"main","protocol":"sse","address":"127.0.0.1","since":"2026-11-21T20:00:00Z","came":"start","state":"live","events":12,"cursor":3,"cursorId":"main_a_3","behind":4}]}`
+)
+
+func TestStatus_Text(t *testing.T) {
+	a, url := serve(t, map[string]string{"GET /v1/limits": limitsAnswer, "GET /v1/gaps?limit=1": gapsAnswer, "GET /v1/sessions?limit=1": `{"sessions":[],"total":5}`})
+	want := `server      ` + strings.TrimPrefix(url, "--url=") + `
+version     v1.2.3
+janitor     acting
+edges       1, and 1 that did not answer
+clients     3
+sessions    5 (1 with events, in 2 streams)
+events      12
+size        34567 bytes of 1000000 (3 %)
+retention   1h0m0s
+entries     99 stored in all
+gaps        2 within the last hour
+near limit  sessions: 1
+
+SESSION  LIMIT   USED  EVENTS  BYTES  STREAMS
+demo     events  90 %    9000  34567        2
+`
+	if code, out, errs := runApp(t, StatusApp, url); code != 0 || out != want || errs != "" || len(a.got) != 3 {
+		t.Errorf("%d %q %q\n%s", code, errs, a.got, out)
+	}
+	want = `{"limits":` + limitsAnswer + `,"gaps":` + strings.ReplaceAll(gapsAnswer, "\n", "") + `,"sessions":{"sessions":[],"total":5}}` + "\n"
+	if code, out, errs := runApp(t, StatusApp, url, "--format=json"); code != 0 || out != want {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+}
+
+func TestGaps_Text(t *testing.T) {
+	_, url := serve(t, map[string]string{"GET /v1/gaps?limit=100": gapsAnswer, "GET /v1/gaps?limit=7": gapsAnswer})
+	const want = `gaps since 2026-11-21 20:00:00: 2; edges: 1, and 1 that did not answer; expired: 1, trimmed: 1
+TIME                 SESSION  STREAM  REASON   MISSING  REQUESTED       ADDRESS
+2026-11-21 21:00:00  demo     main    expired  yes      "main_a\x1b_1"  127.0.0.1
+2026-11-21 20:30:00  7        -       trimmed  perhaps  -               -
+`
+	if code, out, errs := runApp(t, GapsApp, url); code != 0 || out != want || errs != "" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if code, out, errs := runApp(t, GapsApp, url, "--limit=7", "--format=json"); code != 0 || out != gapsAnswer+"\n" || errs != "" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+}
+
+func TestConnections_Text(t *testing.T) {
+	_, url := serve(t, map[string]string{
+		"GET /v1/sessions/demo/connections?limit=100": connectionsAnswer,
+		"GET /v1/sessions/none/connections?limit=100": `{"edges":{"answered":0,"silent":0,"reachable":false},"clients":0,"total":0,"connections":[]}`,
+	})
+	const want = `event streams: 1; clients: 2; edges: 1
+SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND  CURSOR    EDGE
+2026-11-21 20:00:00  main    sse       127.0.0.1  start    live       12       4  main_a_3  h
+`
+	if code, out, errs := runApp(t, ConnectionsApp, "demo", url); code != 0 || out != want || errs != "" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if code, out, errs := runApp(t, ConnectionsApp, "none", url); code != 0 || out != "event streams: 0; clients: 0; edges: unknown, since NATS is unavailable\n" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if code, out, errs := runApp(t, ConnectionsApp, "demo", url, "--format=json"); code != 0 || out != connectionsAnswer+"\n" {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	for _, args := range [][]string{{}, {"a b"}, {"demo", "--format=xml"}} {
+		if code, _, errs := runApp(t, ConnectionsApp, append(args, url)...); code != 2 || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: %d %q", args, code, errs)
+		}
+	}
+}
+
+func TestStatus_NobodyAnswers(t *testing.T) {
+	for _, app := range []func([]string) daemon.App{StatusApp, GapsApp} {
+		if code, out, errs := runApp(t, app, "--url=http://127.0.0.1:1"); code != 1 || out != "" || !strings.Contains(errs, "no response") || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%d %q %q", code, out, errs)
+		}
+	}
+}
+
+// reported takes what is reported, and lets the server answer.
+type reported struct {
+	text  string
+	reply chan struct{}
+}
+
+func (r *reported) Write(text []byte) (int, error) {
+	r.text += string(text)
+	close(r.reply)
+	return len(text), nil
+}
+
+func TestAPI_SilentServerIsReported(t *testing.T) {
+	r := &reported{reply: make(chan struct{})}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { <-r.reply }))
+	defer s.Close()
+	a, done, err := newAPI(remote.Flags{URL: s.URL}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	if _, err := a.do(t.Context(), http.MethodGet, "/", nil); err != nil || r.text != s.URL+" has not answered yet; waiting up to 30s\n" {
+		t.Errorf("%v; it says %q", err, r.text)
+	}
+}
