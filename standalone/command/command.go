@@ -22,6 +22,7 @@ import (
 type command struct {
 	name, summary string
 	app           func(args []string) daemon.App // args follow the name
+	subs          []command                      // with flags of their own
 }
 
 // serveName is the command that needs no name.
@@ -29,17 +30,19 @@ const serveName = "serve"
 
 func commands() []command {
 	return []command{
-		{serveName, "Run everything in one process. Without a command, rejoin does this.", serve},
-		{"publish", "Publish messages: arguments, or lines of standard input.", streamcli.PublishApp},
-		{"tail", "Print the events of a stream, or of a whole session, as they arrive.", streamcli.TailApp},
-		{"sessions", "List, show, create and close sessions.", sessioncli.App},
-		{"status", "Show what an installation holds, and who is connected.", sessioncli.StatusApp},
-		{"connections", "Show who is connected to a session.", sessioncli.ConnectionsApp},
-		{"gaps", "Show the gaps that clients received within the last hour.", sessioncli.GapsApp},
-		{"log", "Show the log's settings and content, and change its limits.", logcli.App},
-		{"token", "Create a token for development.", tokencli.App},
-		{"config", "Check a configuration file and the environment.", config},
-		{"completion", "Print a script that completes commands and flags in a shell.", completion},
+		{name: serveName, summary: "Run everything in one process. Without a command, rejoin does this.", app: serve},
+		{name: "publish", summary: "Publish messages: arguments, or lines of standard input.", app: streamcli.PublishApp},
+		{name: "tail", summary: "Print the events of a stream, or of a whole session, as they arrive.", app: streamcli.TailApp},
+		{name: "sessions", summary: "List, show, create and close sessions.", app: sessioncli.App},
+		{name: "status", summary: "Show what an installation holds, and who is connected.", app: sessioncli.StatusApp},
+		{name: "connections", summary: "Show who is connected to a session.", app: sessioncli.ConnectionsApp},
+		{name: "gaps", summary: "Show the gaps that clients received within the last hour.", app: sessioncli.GapsApp},
+		{name: "log", summary: "Show the log's settings and content, and change its limits.", app: logcli.App},
+		{name: "token", summary: "Create a token for development.", app: tokencli.App, subs: []command{
+			{name: "check", summary: "Check whether a token is accepted, and what it permits.", app: tokencli.CheckApp},
+		}},
+		{name: "config", summary: "Check a configuration file and the environment.", app: config},
+		{name: "completion", summary: "Print a script that completes commands and flags in a shell.", app: completion},
 	}
 }
 
@@ -67,11 +70,13 @@ func variables() (names []string) {
 		if c.name == serveName {
 			continue
 		}
-		more, err := c.app(nil).Variables()
-		if err != nil {
-			continue // the command itself reports it
+		for _, one := range append(c.subs, c) {
+			more, err := one.app(nil).Variables()
+			if err != nil {
+				continue // the command itself reports it
+			}
+			names = append(names, more...)
 		}
-		names = append(names, more...)
 	}
 	return names
 }
@@ -94,6 +99,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	for _, c := range commands() {
 		if c.name == name {
+			for _, sub := range c.subs {
+				if len(args) > 0 && args[0] == sub.name {
+					c, args = sub, args[1:]
+				}
+			}
 			a := c.app(args)
 			a.Stdout, a.Stderr = stdout, stderr
 			return a.Main()

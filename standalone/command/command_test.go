@@ -34,7 +34,7 @@ func TestHelp_EachCommandHasExamples(t *testing.T) {
 			t.Errorf("%s: %d\n%s", c.name, code, help)
 		}
 	}
-	for _, sub := range []string{"log show", "log set", "sessions show", "sessions create", "sessions close"} {
+	for _, sub := range []string{"log show", "log set", "sessions show", "sessions create", "sessions close", "token check", "config check"} {
 		if code, help, _ := runs(t, append(strings.Fields(sub), "--help")...); code != 0 || !strings.Contains(help, "\n    rejoin "+strings.TrimSuffix(sub, " show")) {
 			t.Errorf("%s: %d\n%s", sub, code, help)
 		}

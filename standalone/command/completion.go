@@ -76,7 +76,16 @@ func places() ([]place, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
+			first := len(all)
 			all = append(all, placesOf(c.name, model.Node, nil)...)
+			for _, sub := range c.subs {
+				model, err := sub.app(nil).Model()
+				if err != nil {
+					return nil, fmt.Errorf("%s %s: %w", c.name, sub.name, err)
+				}
+				all[first].words = append(all[first].words, word{sub.name, sub.summary})
+				all = append(all, placesOf(c.name+" "+sub.name, model.Node, nil)...)
+			}
 		}
 		root.words = append(root.words, word{c.name, c.summary})
 		if c.name == serveName {

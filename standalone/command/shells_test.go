@@ -39,6 +39,8 @@ func TestCompletion_Bash(t *testing.T) {
 		"rejoin log set --max-ev":         "--max-events-per-session= --max-events-per-stream=",
 		"rejoin tail log --fr":            "--from=",
 		"rejoin completion z":             "zsh",
+		"rejoin token c":                  "check",
+		"rejoin token check --jwt-s":      "--jwt-secret-file=",
 		"rejoin config c":                 "check",
 		"rejoin config check --":          "--config= --help --version",
 		"rejoin gaps --format = j":        "json",

@@ -1,5 +1,6 @@
-// Package tokencli is the command "rejoin token": it makes a token for development,
-// where the secret is at hand. In production, who knows the users makes the tokens.
+// Package tokencli is the commands "rejoin token", which makes a token for development, where the
+// secret is at hand, and "rejoin token check", which says what a server would do with a token. In
+// production, who knows the users makes the tokens.
 package tokencli
 
 import (
@@ -50,7 +51,9 @@ Create one that only reads sessions whose names begin with chat-, valid for five
 
 Create one for a service that publishes to the sessions of all users:
 
-  rejoin token --subject=backend --publish='*' --owners='*'`
+  rejoin token --subject=backend --publish='*' --owners='*'
+
+Check a token: rejoin token check --help.`
 
 // App is "rejoin token" with the arguments that follow it.
 func App(args []string) daemon.App { return app(new(CLI), args, time.Now) }
