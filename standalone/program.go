@@ -190,7 +190,7 @@ func (p *program) banner(url string) []any {
 	if p.cfg.Janitor.AdminPage {
 		attrs = append(attrs, "admin_page", url+"/admin")
 	}
-	return append(attrs, "data", p.cfg.Data, "version", daemon.Version)
+	return append(attrs, "data", p.cfg.Data, "version", daemon.CurrentVersion())
 }
 
 // checkAddrs reports the first address that must not or cannot be listened on.

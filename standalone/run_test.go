@@ -85,3 +85,10 @@ func TestRun_ServerCannotWrite(t *testing.T) {
 		}
 	}
 }
+
+func TestBanner_Version(t *testing.T) {
+	attrs := (&program{}).banner("http://127.0.0.1:8080")
+	if got := attrs[len(attrs)-1]; got == "" || got != daemon.CurrentVersion() {
+		t.Errorf("the version is %q", got)
+	}
+}

@@ -15,7 +15,7 @@ import (
 	"github.com/mattn/go-shellwords"
 
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 )
 
@@ -47,7 +47,7 @@ type Config struct {
 	// ProcessIdleAfter is how long a session with a process may be without events, subscribers
 	// and requests before the janitor closes it, which ends the process. 0 and -1: as long as any
 	// other session. Default: 10 min.
-	ProcessIdleAfter Timeout `default:"10m" help:"How long a session with a process of --upstream-command may have no events, subscribers or requests before it is closed; 0 or -1 for as long as any other session (--idle-after)." placeholder:"DURATION"`
+	ProcessIdleAfter flagtype.Duration `default:"10m" help:"How long a session with a process of --upstream-command may have no events, subscribers or requests before it is closed; 0 or -1 for as long as any other session (--idle-after)." placeholder:"DURATION"`
 
 	// UpstreamHeader are header fields of every request to the upstream, "Name: value".
 	UpstreamHeader []string `sep:"none" help:"Header field added to every request to the MCP server; may be repeated." placeholder:"NAME:VALUE"`
@@ -67,7 +67,7 @@ type Config struct {
 	// CallTimeout is how long a request in a session may be without any message from the upstream
 	// before it is cancelled. 0 and -1: no limit. A request of revision 2026-07-28 has none: it
 	// ends with its client, whose connection edges watch. Default: 5 min.
-	CallTimeout Timeout `default:"5m" help:"Maximum time without any message before a request in a session is cancelled; 0 or -1 for unlimited. Requests and tasks of MCP 2026-07-28 have no such limit." placeholder:"DURATION"`
+	CallTimeout flagtype.Duration `default:"5m" help:"Maximum time without any message before a request in a session is cancelled; 0 or -1 for unlimited. Requests and tasks of MCP 2026-07-28 have no such limit." placeholder:"DURATION"`
 
 	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
@@ -88,7 +88,7 @@ type Config struct {
 	// TaskAfter is how long a call of a client that declares the tasks extension may take before it
 	// becomes a task; 0 for as long as the bridge waits for an immediate answer (250 ms). -1: no
 	// call does. Default: 10 s.
-	TaskAfter Timeout `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
+	TaskAfter flagtype.Duration `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
 
 	// TaskTools say otherwise for some tools, each as NAME=POLICY; see [taskPolicy].
 	TaskTools []string `help:"Tasks policy of a tool: never, after (--task-after), always (at once), or required (after, and clients without the extension are refused); may be repeated." placeholder:"NAME=POLICY"`
@@ -110,23 +110,6 @@ type Config struct {
 
 	// AckTimeout bounds an attempt to publish. Default: 2 s.
 	AckTimeout time.Duration `kong:"-"`
-}
-
-// Timeout is a duration that is read from text; -1 is no limit.
-type Timeout time.Duration
-
-// UnmarshalText reads what [daemon.ParseDuration] reads, and -1.
-func (t *Timeout) UnmarshalText(text []byte) error {
-	if string(text) == "-1" {
-		*t = -1
-		return nil
-	}
-	d, err := daemon.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a duration (examples: 5m, 1h; 0 or -1 for unlimited)", text)
-	}
-	*t = Timeout(d)
-	return nil
 }
 
 // Wanted reports whether there is an MCP server to stand beside.
@@ -174,7 +157,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--open-timeout must be positive, not %s", c.OpenTimeout)
 	case c.UpstreamCommand != "" && c.MaxProcesses < 1:
 		return fmt.Errorf("--max-processes must be at least 1, not %d", c.MaxProcesses)
-	case c.ProcessIdleAfter < -1 || c.ProcessIdleAfter > 0 && c.ProcessIdleAfter < Timeout(time.Second):
+	case c.ProcessIdleAfter < -1 || c.ProcessIdleAfter > 0 && c.ProcessIdleAfter < flagtype.Duration(time.Second):
 		return fmt.Errorf("--process-idle-after must be at least 1s, or -1 for as long as any other session, not %s", time.Duration(c.ProcessIdleAfter))
 	case c.CancelGrace < 0:
 		return fmt.Errorf("--cancel-grace must not be negative, but is %s", c.CancelGrace)

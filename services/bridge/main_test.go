@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
@@ -89,7 +90,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 
 func testConfig(server string) Config {
 	return Config{
-		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: Timeout(wait), OpenTimeout: 30 * time.Second,
+		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: flagtype.Duration(wait), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second, CancelGrace: time.Minute, InputWait: time.Minute, TaskTTL: time.Hour,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}

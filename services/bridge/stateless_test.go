@@ -15,6 +15,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -585,7 +586,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		})
 		up.handle("silent", func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 		cfg := testConfig(up.URL)
-		cfg.CallTimeout, cfg.AcceptAfter = Timeout(300*time.Millisecond), time.Millisecond
+		cfg.CallTimeout, cfg.AcceptAfter = flagtype.Duration(300*time.Millisecond), time.Millisecond
 		in := s.start(t, cfg)
 		in.answerWithin = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")

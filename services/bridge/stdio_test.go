@@ -24,6 +24,7 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -268,7 +269,7 @@ func TestProcess_TooLargeResult(t *testing.T) {
 // The janitor closes what asks for that, and a session that was closed elsewhere ends its process:
 // see TestSession_ClosedElsewhere.
 func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
-	for idle, want := range map[Timeout]time.Duration{Timeout(10 * time.Minute): 10 * time.Minute, Timeout(1500 * time.Millisecond): time.Second, 0: 0, -1: 0} {
+	for idle, want := range map[flagtype.Duration]time.Duration{flagtype.Duration(10 * time.Minute): 10 * time.Minute, flagtype.Duration(1500 * time.Millisecond): time.Second, 0: 0, -1: 0} {
 		s := newSystem(t, eventlog.Settings{})
 		cfg := stdioConfig(t)
 		cfg.ProcessIdleAfter = idle

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -24,7 +25,7 @@ const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"e
 // taskConfig has calls become tasks after a moment.
 func taskConfig(server string) Config {
 	cfg := testConfig(server)
-	cfg.TaskAfter = Timeout(10 * time.Millisecond)
+	cfg.TaskAfter = flagtype.Duration(10 * time.Millisecond)
 	return cfg
 }
 
@@ -160,7 +161,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		close(release)
 		cfg := taskConfig(up.URL)
 		cfg.TaskTools = []string{"never=never", "required=required", "always=always"}
-		cfg.TaskAfter = Timeout(wait)
+		cfg.TaskAfter = flagtype.Duration(wait)
 		s.start(t, cfg)
 		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
@@ -192,18 +193,18 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 // Which calls become tasks, and when.
 func TestTask_Rule(t *testing.T) {
 	for call, tt := range map[string]struct {
-		after Timeout
+		after flagtype.Duration
 		want  taskRule
 	}{
-		`tools/call x ` + tasks:         {Timeout(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
 		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: answerWithin}},
 		`tools/call x-none ` + tasks:    {-1, taskRule{}},
-		`tools/call never ` + tasks:     {Timeout(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + tasks:    {Timeout(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
-		`tools/call required ` + tasks:  {Timeout(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x ` + asks:          {Timeout(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + asks:     {Timeout(time.Second), taskRule{after: time.Second}},
-		`prompts/get always ` + tasks:   {Timeout(time.Second), taskRule{}},
+		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
+		`tools/call required ` + tasks:  {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x ` + asks:          {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + asks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`prompts/get always ` + tasks:   {flagtype.Duration(time.Second), taskRule{}},
 	} {
 		part := strings.SplitN(call, " ", 3)
 		r, err := mcp.Parse(statelessCall(t, "1", part[0], fmt.Sprintf(`"name":%q`, part[1]), part[2]).Data)
@@ -225,7 +226,7 @@ func TestTask_Always(t *testing.T) {
 			slow(up, release, outcome)
 			close(release)
 			cfg := taskConfig(up.URL)
-			cfg.TaskAfter, cfg.TaskTools = Timeout(wait), []string{"a=b=always"}
+			cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(wait), []string{"a=b=always"}
 			s.start(t, cfg)
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"a=b"`, tasks)
 			s.created(t, c)
@@ -359,7 +360,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	free := sync.OnceFunc(func() { close(release) })
 	defer free()
 	cfg := taskConfig(up.URL)
-	cfg.TaskAfter = Timeout(wait)
+	cfg.TaskAfter = flagtype.Duration(wait)
 	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	asked, _ := s.ask(t, c)
@@ -556,7 +557,7 @@ func TestTask_TakenOver(t *testing.T) {
 			first.stop()
 			up.left(t)
 			cfg := taskConfig(up.URL)
-			cfg.CallTimeout = Timeout(time.Nanosecond) // which is not for tasks
+			cfg.CallTimeout = flagtype.Duration(time.Nanosecond) // which is not for tasks
 			s.start(t, cfg)
 			want := mcp.TaskFailed
 			if eventIDs {

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -224,7 +225,7 @@ func TestCancel_BeforeFirstMessage(t *testing.T) {
 		<-over
 	})
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = Timeout(6 * time.Second) // the note has come by then
+	cfg.CallTimeout = flagtype.Duration(6 * time.Second) // the note has come by then
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, `"x"`, "hang")
@@ -252,7 +253,7 @@ func TestCall_PollsWithoutMessages(t *testing.T) {
 	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) { poll(w) })
 	up.onGet(func(w *writing, _ *http.Request) { poll(w) })
 	cfg := testConfig(up.URL)
-	cfg.CallTimeout = Timeout(300 * time.Millisecond)
+	cfg.CallTimeout = flagtype.Duration(300 * time.Millisecond)
 	s.start(t, cfg)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "poll")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -43,17 +44,17 @@ type Config struct {
 	// IdleAfter is how long a session may have no events in the log, no subscribers and
 	// no requests until it is closed; -1 for no limit. 0, which no flag gives, is the same.
 	// Default: 24 h.
-	IdleAfter Age `default:"24h" help:"How long a session may have no events in the log, subscribers or requests before it is closed; -1 for unlimited." placeholder:"DURATION"`
+	IdleAfter flagtype.Duration `default:"24h" help:"How long a session may have no events in the log, subscribers or requests before it is closed; -1 for unlimited." placeholder:"DURATION"`
 
 	// UnusedAfter is how long a session may be open that was never used: nothing was stored in
 	// it but its opening, and no edge knows of a subscriber or request since it was created.
 	// Sessions that were created before the acting janitor began, or while an edge ran that has
 	// gone, count as used, since that is unknown. -1 and 0: as long as any other. Default: 1 h.
-	UnusedAfter Age `default:"1h" help:"How long a session that was never used (no event, subscriber or request since its creation) stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
+	UnusedAfter flagtype.Duration `default:"1h" help:"How long a session that was never used (no event, subscriber or request since its creation) stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
 
 	// IdleAfterOverride is how long the metadata of a session may ask to stay open so, and
 	// without use; -1 for no limit. Default: 0, which is no longer than IdleAfter and UnusedAfter.
-	IdleAfterOverride Age `default:"0s" help:"Maximum idleAfter that the metadata of a session may request; -1 for unlimited, 0 for no more than --idle-after and --unused-after." placeholder:"DURATION"`
+	IdleAfterOverride flagtype.Duration `default:"0s" help:"Maximum idleAfter that the metadata of a session may request; -1 for unlimited, 0 for no more than --idle-after and --unused-after." placeholder:"DURATION"`
 
 	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
 	// of a session may ask for; -1 any number. Default: 0, which is no more than the
@@ -63,7 +64,7 @@ type Config struct {
 
 	// KeepClosedOverride is how long the metadata of a session may ask that its events are kept when
 	// it is closed. Default: 24 h.
-	KeepClosedOverride Age `default:"24h" help:"Maximum keepClosed that the metadata of a session may request; -1 for unlimited, 0 for no more than --closed-grace." placeholder:"DURATION"`
+	KeepClosedOverride flagtype.Duration `default:"24h" help:"Maximum keepClosed that the metadata of a session may request; -1 for unlimited, 0 for no more than --closed-grace." placeholder:"DURATION"`
 
 	// AdminPage serves the admin page at /admin.
 	AdminPage bool `name:"admin-page" help:"Serve the admin page at /admin." negatable:""`

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
@@ -153,7 +154,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
-	cfg.KeepClosedOverride = Age(3 * time.Hour)
+	cfg.KeepClosedOverride = flagtype.Duration(3 * time.Hour)
 	r := begin(t, srv, eventlog.Settings{Partitions: 1}, cfg)
 	for name, keep := range map[string]string{"short": `{"keepClosed":1}`, "long": `{"keepClosed":7200}`, "other": `{}`} {
 		r.register(t, name, keep)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rejoin/services/janitor/ledger"
+	"rejoin/shared/flagtype"
 	who "rejoin/shared/presence"
 	"rejoin/shared/session"
 )
@@ -163,7 +164,7 @@ func (v *idleTracker) missing(now time.Time) (some bool) {
 // idleLimit returns how long a session may be idle, by what it asks for and whether it was ever
 // used; negative is without limit.
 func (c Config) idleLimit() func(asked session.Retention, used bool) time.Duration {
-	within := func(asked session.Retention, all Age) time.Duration {
+	within := func(asked session.Retention, all flagtype.Duration) time.Duration {
 		return session.Within(asked.IdleAfter, time.Duration(cmp.Or(all, -1)), time.Duration(c.IdleAfterOverride))
 	}
 	return func(asked session.Retention, used bool) time.Duration {

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
 	"rejoin/shared/scatter/scattertest"
@@ -39,7 +40,9 @@ func TestIdle_Candidates(t *testing.T) {
 		r.Retention.IdleAfter = idle
 		return r
 	}
-	everSince := func(d time.Duration) Config { return Config{IdleAfter: Age(d), IdleAfterOverride: Age(3 * day)} }
+	everSince := func(d time.Duration) Config {
+		return Config{IdleAfter: flagtype.Duration(d), IdleAfterOverride: flagtype.Duration(3 * day)}
+	}
 	for _, test := range []struct {
 		name   string
 		record session.Record
@@ -83,16 +86,16 @@ func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
 		asked        time.Duration
 		used, unused time.Duration
 	}{
-		"shorter":                      {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, 0, 24 * time.Hour, time.Hour},
-		"longer":                       {Config{IdleAfter: Age(time.Hour), UnusedAfter: Age(24 * time.Hour)}, 0, time.Hour, time.Hour},
-		"used ones stay open":          {Config{IdleAfter: -1, UnusedAfter: Age(time.Hour)}, 0, -1, time.Hour},
-		"off":                          {Config{IdleAfter: Age(time.Hour), UnusedAfter: -1}, 0, time.Hour, time.Hour},
-		"off, by default of a program": {Config{IdleAfter: Age(time.Hour)}, 0, time.Hour, time.Hour},
+		"shorter":                      {Config{IdleAfter: flagtype.Duration(24 * time.Hour), UnusedAfter: flagtype.Duration(time.Hour)}, 0, 24 * time.Hour, time.Hour},
+		"longer":                       {Config{IdleAfter: flagtype.Duration(time.Hour), UnusedAfter: flagtype.Duration(24 * time.Hour)}, 0, time.Hour, time.Hour},
+		"used ones stay open":          {Config{IdleAfter: -1, UnusedAfter: flagtype.Duration(time.Hour)}, 0, -1, time.Hour},
+		"off":                          {Config{IdleAfter: flagtype.Duration(time.Hour), UnusedAfter: -1}, 0, time.Hour, time.Hour},
+		"off, by default of a program": {Config{IdleAfter: flagtype.Duration(time.Hour)}, 0, time.Hour, time.Hour},
 		"all off":                      {Config{}, 0, -1, -1},
-		"it asks for less":             {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, time.Minute, time.Minute, time.Minute},
-		"it asks for less than a day":  {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour)}, 2 * time.Hour, 2 * time.Hour, time.Hour},
-		"it may ask for more":          {Config{IdleAfter: Age(24 * time.Hour), UnusedAfter: Age(time.Hour), IdleAfterOverride: -1}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
-		"off, and it asks for less":    {Config{IdleAfter: Age(24 * time.Hour)}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
+		"it asks for less":             {Config{IdleAfter: flagtype.Duration(24 * time.Hour), UnusedAfter: flagtype.Duration(time.Hour)}, time.Minute, time.Minute, time.Minute},
+		"it asks for less than a day":  {Config{IdleAfter: flagtype.Duration(24 * time.Hour), UnusedAfter: flagtype.Duration(time.Hour)}, 2 * time.Hour, 2 * time.Hour, time.Hour},
+		"it may ask for more":          {Config{IdleAfter: flagtype.Duration(24 * time.Hour), UnusedAfter: flagtype.Duration(time.Hour), IdleAfterOverride: -1}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
+		"off, and it asks for less":    {Config{IdleAfter: flagtype.Duration(24 * time.Hour)}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit, asked := test.cfg.idleLimit(), session.Retention{IdleAfter: test.asked}
@@ -143,9 +146,9 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := idleTracker{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known)}
-			cfg := Config{IdleAfter: Age(max(test.idleFor, 24*time.Hour)), UnusedAfter: Age(time.Hour)}
+			cfg := Config{IdleAfter: flagtype.Duration(max(test.idleFor, 24*time.Hour)), UnusedAfter: flagtype.Duration(time.Hour)}
 			if test.idleFor > 0 {
-				cfg.IdleAfter = Age(test.idleFor)
+				cfg.IdleAfter = flagtype.Duration(test.idleFor)
 			}
 			records, inLog := []session.Record{openRecord("s", time.Hour)}, map[string]ledger.LoggedSession{"s": test.in}
 			var alone []candidate
@@ -181,7 +184,7 @@ func TestIdle_PagesOfQuestions(t *testing.T) {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
 	v := idleTracker{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
-	got := namesOf(v.candidates(records, nil, Config{IdleAfter: Age(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
+	got := namesOf(v.candidates(records, nil, Config{IdleAfter: flagtype.Duration(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}
@@ -260,7 +263,7 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
-	cfg.IdleAfter, cfg.UnusedAfter = Age(24*time.Hour), Age(time.Second)
+	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(time.Second)
 	began := time.Now().Add(-2 * clockSkew)
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
@@ -295,7 +298,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := quick()
-	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = Age(time.Second), 300*time.Millisecond, 600*time.Millisecond
+	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(time.Second), 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: 2 * time.Second}, cfg, func(s *Service) {
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 	})

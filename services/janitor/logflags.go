@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 )
 
 // LogFlags are the properties of a log that is created. A log that exists keeps
@@ -17,7 +17,7 @@ type LogFlags struct {
 	// Replicas is the number of servers that hold each partition. Default: 1.
 	Replicas int `help:"Servers that store each partition of a new log (default: 1)." placeholder:"N"`
 	// MaxAge is how long an event is retained; -1 for no limit. Default: 1 h.
-	MaxAge Age `help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
+	MaxAge flagtype.Duration `help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
 	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
 	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
@@ -32,23 +32,6 @@ type LogFlags struct {
 	MaxStreamsPerSession int64 `help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.
 	Compression *bool `negatable:"" help:"Compress the stored blocks of a new log (default: yes)."`
-}
-
-// Age is a duration, or -1.
-type Age time.Duration
-
-// UnmarshalText reads what [daemon.ParseDuration] reads, and -1.
-func (a *Age) UnmarshalText(text []byte) error {
-	if string(text) == "-1" {
-		*a = -1
-		return nil
-	}
-	d, err := daemon.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a duration (examples: 90m, 24h, 7d; -1 for unlimited)", text)
-	}
-	*a = Age(d)
-	return nil
 }
 
 // Settings returns the settings of a new log.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -137,4 +138,18 @@ func IsTerminal(stream any) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// HideServiceFlags leaves out of the help what only programs that go on running need, and
+// removes --config, whose file is theirs. It is for [kong.PostBuild], in commands that are not
+// services.
+func HideServiceFlags(k *kong.Kong) error {
+	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })
+	for _, f := range k.Model.Flags {
+		switch f.Name {
+		case "admin-addr", "admin-hosts", "log-bodies", "log-level", "log-format", "memory-budget", "stop-timeout", "pprof":
+			f.Hidden = true
+		}
+	}
+	return nil
 }

@@ -9,23 +9,23 @@ import (
 	"strings"
 	"time"
 
-	"rejoin/services/janitor"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/logset"
 )
 
 // SetFlags are the flags of "rejoin log set": the limits of a log. The environment
 // does not count, where the flags for a new log have the same names.
 type SetFlags struct {
-	MaxAge               *janitor.Age `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
-	MaxEventsPerStream   *int64       `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
-	MaxBytes             *int64       `env:"-" help:"Maximum size of the whole log, in bytes; -1 for unlimited." placeholder:"BYTES"`
-	MaxMessageBytes      *int64       `env:"-" help:"Maximum size of a message, in bytes; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
-	MaxEventsPerSession  *int64       `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
-	MaxBytesPerSession   *int64       `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
-	MaxStreamsPerSession *int64       `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
-	Replicas             *int         `env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
-	Yes                  bool         `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
+	MaxAge               *flagtype.Duration `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
+	MaxEventsPerStream   *int64             `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
+	MaxBytes             *int64             `env:"-" help:"Maximum size of the whole log, in bytes; -1 for unlimited." placeholder:"BYTES"`
+	MaxMessageBytes      *int64             `env:"-" help:"Maximum size of a message, in bytes; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
+	MaxEventsPerSession  *int64             `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
+	MaxBytesPerSession   *int64             `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
+	MaxStreamsPerSession *int64             `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
+	Replicas             *int               `env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
+	Yes                  bool               `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
 }
 
 // Help is what --help says besides.

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 	"rejoin/standalone/remote"
 )
 
@@ -38,7 +39,7 @@ type sinceFlag time.Time
 
 // UnmarshalText reads a duration or a time of RFC 3339.
 func (s *sinceFlag) UnmarshalText(text []byte) error {
-	if ago, err := daemon.ParseDuration(string(text)); err == nil && ago >= 0 {
+	if ago, err := flagtype.ParseDuration(string(text)); err == nil && ago >= 0 {
 		*s = sinceFlag(time.Now().Add(-ago))
 		return nil
 	}
