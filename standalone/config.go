@@ -10,6 +10,7 @@ import (
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
 	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -28,7 +29,7 @@ type Config struct {
 	NATSAddr string `name:"nats-addr" help:"Address of the embedded NATS server; port 0 selects a free port. With --auth=jwt, clients need the key nats.nk in --data (default: 127.0.0.1:4222, none with --auth=jwt)." placeholder:"HOST:PORT"`
 
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
-	MinFreeBytes int64 `default:"268435456" help:"Free disk space that the data folder needs at start, in bytes." placeholder:"BYTES"`
+	MinFreeBytes flagtype.Bytes `default:"256MiB" help:"Free disk space that the data folder needs at start." placeholder:"BYTES"`
 
 	Edge     edge.Config             `embed:""`
 	Ingest   ingest.Config           `embed:""`
@@ -79,7 +80,7 @@ func (c Config) bridge() bridge.Config {
 func Options() []kong.Option {
 	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true", "nats-sync-interval": "10s"}
 	helps := map[string]string{
-		"max-bytes":          "Maximum size of a new log, in bytes; -1 for unlimited (default: half of the disk's free space).",
+		"max-bytes":          "Maximum size of a new log; -1 for unlimited (default: half of the disk's free space).",
 		"nats-sync-interval": "How often the embedded NATS server syncs its files to disk; announced entries are deleted after twice as long.",
 	}
 	return []kong.Option{kong.PostBuild(func(k *kong.Kong) error {

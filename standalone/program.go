@@ -83,7 +83,7 @@ func (p *program) close() {
 }
 
 func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
-	f, err := openFolder(p.cfg.Data, p.cfg.MinFreeBytes)
+	f, err := openFolder(p.cfg.Data, int64(p.cfg.MinFreeBytes))
 	if err != nil {
 		return nil, err
 	}

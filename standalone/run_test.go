@@ -92,3 +92,13 @@ func TestBanner_Version(t *testing.T) {
 		t.Errorf("the version is %q", got)
 	}
 }
+
+func TestFlags_Sizes(t *testing.T) {
+	cfg := parsed(t, "--window-bytes=64MB", "--window-backfill=-1", "--max-bytes=1GB", "--max-message-bytes=256KiB", "--memory-budget=0")
+	if cfg.Edge.WindowBytes != 64e6 || cfg.Edge.WindowBackfill != -1 || cfg.MinFreeBytes != 256<<20 || cfg.Sessions.MaxMetadataBytes != 16<<20 || cfg.Bridge.CacheBytes != 16<<20 {
+		t.Errorf("%+v", cfg)
+	}
+	if s := cfg.Log.Settings(); s.MaxBytes != 1e9 || s.MaxMessageBytes != 256<<10 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -95,7 +96,7 @@ func TestCache_NotKept(t *testing.T) {
 		s := newSystem(t, eventlog.Settings{})
 		listing(tt.up, tt.scope)
 		cfg := testConfig(tt.up.URL)
-		cfg.CacheBytes = tt.bytes
+		cfg.CacheBytes = flagtype.Bytes(tt.bytes)
 		s.start(t, cfg)
 		for range 2 {
 			a := s.do(t, statelessCall(t, "1", "tools/list", "", ""))

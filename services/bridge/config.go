@@ -98,7 +98,7 @@ type Config struct {
 
 	// CacheBytes bounds the results of the MCP server that are kept for other clients; 0 for none.
 	// Default: 16 MiB.
-	CacheBytes int `default:"16777216" help:"Memory for results that the MCP server lets all clients of MCP 2026-07-28 share (cacheScope public), in bytes; 0 for none." placeholder:"BYTES"`
+	CacheBytes flagtype.Bytes `default:"16MiB" help:"Memory for results that the MCP server lets all clients of MCP 2026-07-28 share (cacheScope public); 0 for none." placeholder:"BYTES"`
 
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of those that are open, while they are

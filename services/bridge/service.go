@@ -62,7 +62,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		sessions: map[string]*clientSession{},
 	}
 	if cfg.CacheBytes > 0 {
-		s.cache = resultcache.New(cfg.CacheBytes, time.Now)
+		s.cache = resultcache.New(int(cfg.CacheBytes), time.Now)
 	}
 	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)

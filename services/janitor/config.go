@@ -59,8 +59,8 @@ type Config struct {
 	// MaxEventsOverride and MaxBytesOverride are how many events and bytes the metadata
 	// of a session may ask for; -1 any number. Default: 0, which is no more than the
 	// log's limits.
-	MaxEventsOverride int64 `default:"0" help:"Maximum events that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"N"`
-	MaxBytesOverride  int64 `default:"0" help:"Maximum bytes that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"BYTES"`
+	MaxEventsOverride int64          `default:"0" help:"Maximum events that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"N"`
+	MaxBytesOverride  flagtype.Bytes `default:"0" help:"Maximum bytes that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit." placeholder:"BYTES"`
 
 	// KeepClosedOverride is how long the metadata of a session may ask that its events are kept when
 	// it is closed. Default: 24 h.

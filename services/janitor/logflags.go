@@ -21,13 +21,13 @@ type LogFlags struct {
 	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
 	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
-	MaxBytes int64 `help:"Maximum size of a new log, in bytes; -1 for unlimited (default: 8589934592)." placeholder:"BYTES"`
+	MaxBytes flagtype.Bytes `help:"Maximum size of a new log; -1 for unlimited (default: 8GiB)." placeholder:"BYTES"`
 	// MaxMessageBytes is the largest event. Default: 8 MiB.
-	MaxMessageBytes int `help:"Maximum size of a message in a new log, in bytes (default: 8388608)." placeholder:"BYTES"`
+	MaxMessageBytes flagtype.Bytes `help:"Maximum size of a message in a new log (default: 8MiB)." placeholder:"BYTES"`
 	// MaxEventsPerSession is how many events of one session are retained; -1 all. Default: 10,000.
 	MaxEventsPerSession int64 `help:"Events that a new log retains per session; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 32 MiB.
-	MaxBytesPerSession int64 `help:"Bytes that a new log retains per session; -1 for unlimited (default: 33554432)." placeholder:"BYTES"`
+	MaxBytesPerSession flagtype.Bytes `help:"Bytes that a new log retains per session; -1 for unlimited (default: 32MiB)." placeholder:"BYTES"`
 	// MaxStreamsPerSession is how many open streams of one session may hold events; -1 any number. Default: 100.
 	MaxStreamsPerSession int64 `help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.
@@ -38,8 +38,8 @@ type LogFlags struct {
 func (f LogFlags) Settings() eventlog.Settings {
 	return eventlog.Settings{
 		Partitions: f.Partitions, Replicas: f.Replicas, MaxAge: time.Duration(f.MaxAge),
-		MaxEventsPerStream: f.MaxEventsPerStream, MaxBytes: f.MaxBytes, MaxMessageBytes: f.MaxMessageBytes,
-		MaxEventsPerSession: f.MaxEventsPerSession, MaxBytesPerSession: f.MaxBytesPerSession,
+		MaxEventsPerStream: f.MaxEventsPerStream, MaxBytes: int64(f.MaxBytes), MaxMessageBytes: int(f.MaxMessageBytes),
+		MaxEventsPerSession: f.MaxEventsPerSession, MaxBytesPerSession: int64(f.MaxBytesPerSession),
 		MaxStreamsPerSession: f.MaxStreamsPerSession,
 		Compression:          f.Compression == nil || *f.Compression,
 	}
@@ -60,10 +60,10 @@ func (f LogFlags) WarnOfDifferences(log eventlog.Settings, logger *slog.Logger) 
 	check("--replicas", f.Replicas != 0, f.Replicas, log.Replicas)
 	check("--max-age", f.MaxAge != 0, time.Duration(f.MaxAge), log.MaxAge)
 	check("--max-events-per-stream", f.MaxEventsPerStream != 0, f.MaxEventsPerStream, log.MaxEventsPerStream)
-	check("--max-bytes", f.MaxBytes != 0, f.MaxBytes, log.MaxBytes)
-	check("--max-message-bytes", f.MaxMessageBytes != 0, f.MaxMessageBytes, log.MaxMessageBytes)
+	check("--max-bytes", f.MaxBytes != 0, int64(f.MaxBytes), log.MaxBytes)
+	check("--max-message-bytes", f.MaxMessageBytes != 0, int(f.MaxMessageBytes), log.MaxMessageBytes)
 	check("--max-events-per-session", f.MaxEventsPerSession != 0, f.MaxEventsPerSession, log.MaxEventsPerSession)
-	check("--max-bytes-per-session", f.MaxBytesPerSession != 0, f.MaxBytesPerSession, log.MaxBytesPerSession)
+	check("--max-bytes-per-session", f.MaxBytesPerSession != 0, int64(f.MaxBytesPerSession), log.MaxBytesPerSession)
 	check("--max-streams-per-session", f.MaxStreamsPerSession != 0, f.MaxStreamsPerSession, log.MaxStreamsPerSession)
 	check("--compression", f.Compression != nil, f.Compression != nil && *f.Compression, log.Compression)
 }

@@ -71,7 +71,7 @@ type overrides struct {
 }
 
 func (c Config) overrides() overrides {
-	return overrides{c.MaxEventsOverride, c.MaxBytesOverride, c.Streams, c.eventsKept}
+	return overrides{c.MaxEventsOverride, int64(c.MaxBytesOverride), c.Streams, c.eventsKept}
 }
 
 // limits returns the limits of a session, where all sessions have lim.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/front"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/web"
 )
 
@@ -33,10 +34,10 @@ type Config struct {
 	// TLS has the edge speak HTTPS, with HTTP/2. Default: it speaks HTTP/1.1 without TLS.
 	TLS front.Files `embed:""`
 	// WindowBytes bounds the memory of the windows of all partitions together.
-	WindowBytes int `name:"window-bytes" help:"Memory for the newest events (the window), in bytes." default:"268435456" placeholder:"BYTES"`
+	WindowBytes flagtype.Bytes `name:"window-bytes" help:"Memory for the newest events (the window)." default:"256MiB" placeholder:"BYTES"`
 	// WindowBackfill is how many bytes of the newest events the edge reads when it
 	// starts; 0 means as much as fits, -1 none.
-	WindowBackfill int `name:"window-backfill" help:"Bytes of the newest events to read into memory at start; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
+	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory at start; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
 	// LogReads is how many reads below the window go on at a time.
 	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
 	// Heartbeat is the time between two cursor events on a connection.

@@ -18,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/waittest"
 )
 
@@ -120,7 +121,7 @@ func TestFilter_PageIsBounded(t *testing.T) {
 			}
 		}
 		f.store("s", "a", shown)
-		url := f.edge(func(c *Config) { c.WindowBytes = budget })
+		url := f.edge(func(c *Config) { c.WindowBytes = flagtype.Bytes(budget) })
 		var p page
 		for at := uint64(0); len(p.Events) == 0; at = sequenceOf(t, p.Cursor) {
 			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -217,7 +218,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	}
 	f.Purge(end)
 	for _, backfill := range []int{0, -1} {
-		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
 		if p := poll(t, url+flowPath); !p.Closed || len(p.Events) > 0 {
 			t.Errorf("backfill %d: %+v", backfill, p)
 		}

@@ -85,7 +85,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	})
 	s.parts = cursor.New(cursor.Config{
 		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
-		WindowBytes: cfg.WindowBytes, Backfill: cfg.WindowBackfill, LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
+		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
 	})
 	env.Health.Add("windows", s.parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {

@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/presence"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
@@ -380,7 +381,7 @@ func TestEvidence(t *testing.T) {
 				stop()
 				tt.remove(f)
 				f.Publish("b", 1)
-				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = backfill })+streamPath+"?after="+id)
+				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })+streamPath+"?after="+id)
 				c.next("connect")
 				if tt.gap != nil {
 					g := c.gap()

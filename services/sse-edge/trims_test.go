@@ -8,6 +8,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/waittest"
 )
 
@@ -101,7 +102,7 @@ func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	f.Purge(15)
 	f.Publish("a", 1)
 	for _, backfill := range []int{0, -1} {
-		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
 		receives(t, url, streamPath, 5, "", 22)
 		receives(t, url, streamPath, 4, "expired", 22)
 		receives(t, url, otherPath, 10, "expired?", 15)
@@ -118,7 +119,7 @@ func TestReader_Damage(t *testing.T) {
 	f.Remove(4)
 	f.Check(4)
 	for _, backfill := range []int{0, -1} {
-		url := f.edge(func(c *Config) { c.WindowBackfill = backfill })
+		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
 		receives(t, url, streamPath, 2, "damaged?", 3)
 		receives(t, url, otherPath, 2, "damaged?", 7)
 		receives(t, url, streamPath, 4, "", 5)
@@ -136,7 +137,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 	f.Trim("b", eventlog.Trimmed, 1)
 	f.Restart()
 	for _, backfill := range []int{0, -1} {
-		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = backfill, 50*time.Millisecond })
+		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = flagtype.Bytes(backfill), 50*time.Millisecond })
 		id := cursorAt(t, impatient, streamPath, 4)
 		c := subscribe(t, impatient+streamPath+"?after="+id)
 		c.next("connect")

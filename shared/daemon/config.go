@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/flagtype"
 	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
@@ -51,7 +52,7 @@ type Config struct {
 	// MemoryBudget is how many bytes clients may make the program hold, in requests, answers
 	// and reads of the log; -1 for any number. Default, and the meaning of zero:
 	// [quota.Memory].
-	MemoryBudget int64 `default:"0" help:"Maximum memory for data held on behalf of clients, in bytes; 0 for a quarter of GOMEMLIMIT or of the container's memory (64 MiB without either); -1 for unlimited."`
+	MemoryBudget flagtype.Bytes `default:"0" help:"Maximum memory for data held on behalf of clients; 0 for a quarter of GOMEMLIMIT or of the container's memory (64 MiB without either); -1 for unlimited. All sizes are in bytes or have a unit, such as 64MB, 1GB or 256KiB." placeholder:"BYTES"`
 
 	// StopTimeout bounds the time from the first signal to the end of the
 	// program. Default, and the meaning of zero: 30 s.
@@ -81,7 +82,7 @@ func (c *Config) Validate() error {
 
 // memory returns the pool that MemoryBudget describes, and registers its metrics.
 func (c *Config) memory(metrics prometheus.Registerer) *quota.Pool {
-	limit := c.MemoryBudget
+	limit := int64(c.MemoryBudget)
 	if limit == 0 {
 		limit = quota.Memory()
 	}

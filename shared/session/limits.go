@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"rejoin/shared/flagtype"
 	"rejoin/shared/quota"
 )
 
@@ -16,8 +17,8 @@ type LimitsConfig struct {
 	// quarter gets no new session; without access control a client address, as far as this
 	// service has opened sessions for it since its start. 0 and -1: no limit. Default: 30,000
 	// and 16 MiB.
-	MaxSessions      int64 `default:"30000" help:"Maximum number of sessions, open or closed; once three quarters are in use, no owner gets more than a quarter; -1 for unlimited." placeholder:"N"`
-	MaxMetadataBytes int64 `default:"16777216" help:"Maximum total size of the metadata and members of all sessions, in bytes, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
+	MaxSessions      int64          `default:"30000" help:"Maximum number of sessions, open or closed; once three quarters are in use, no owner gets more than a quarter; -1 for unlimited." placeholder:"N"`
+	MaxMetadataBytes flagtype.Bytes `default:"16MiB" help:"Maximum total size of the metadata and members of all sessions, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
 // Half returns the limits with half of what there may be, at least one of it.
@@ -28,7 +29,7 @@ func (c LimitsConfig) Half() LimitsConfig {
 		}
 		return n / 2
 	}
-	return LimitsConfig{half(c.MaxSessions), half(c.MaxMetadataBytes)}
+	return LimitsConfig{half(c.MaxSessions), flagtype.Bytes(half(int64(c.MaxMetadataBytes)))}
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.
@@ -102,7 +103,7 @@ func (l *Limits) Grow(holder Holder, more Usage) (leave func(), err error) {
 		all, own, needsNow int64
 	}{
 		{"--max-sessions", FullSessions, l.cfg.MaxSessions, all.Sessions, own.Sessions, more.Sessions},
-		{"--max-metadata-bytes", FullMetadata, l.cfg.MaxMetadataBytes, all.MetadataBytes, own.MetadataBytes, more.MetadataBytes},
+		{"--max-metadata-bytes", FullMetadata, int64(l.cfg.MaxMetadataBytes), all.MetadataBytes, own.MetadataBytes, more.MetadataBytes},
 	} {
 		switch {
 		case limit.capacity < 1 || limit.needsNow == 0:

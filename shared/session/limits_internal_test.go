@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rejoin/shared/flagtype"
 )
 
 // index stands for the copy of the registry.
@@ -77,7 +79,7 @@ func TestSessionLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, opened := range []bool{false, true} { // or still being opened
 				there := &index{}
-				l := NewLimits(LimitsConfig{test.sessions, test.metadata}, there.usage)
+				l := NewLimits(LimitsConfig{test.sessions, flagtype.Bytes(test.metadata)}, there.usage)
 				for _, step := range test.steps {
 					for i := range step.times + 1 {
 						if i == step.times && step.then == "" {

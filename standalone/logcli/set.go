@@ -19,10 +19,10 @@ import (
 type SetFlags struct {
 	MaxAge               *flagtype.Duration `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
 	MaxEventsPerStream   *int64             `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
-	MaxBytes             *int64             `env:"-" help:"Maximum size of the whole log, in bytes; -1 for unlimited." placeholder:"BYTES"`
-	MaxMessageBytes      *int64             `env:"-" help:"Maximum size of a message, in bytes; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
+	MaxBytes             *flagtype.Bytes    `env:"-" help:"Maximum size of the whole log, in bytes or with a unit such as 64MB, 1GB or 256KiB; -1 for unlimited." placeholder:"BYTES"`
+	MaxMessageBytes      *flagtype.Bytes    `env:"-" help:"Maximum size of a message; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
 	MaxEventsPerSession  *int64             `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
-	MaxBytesPerSession   *int64             `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
+	MaxBytesPerSession   *flagtype.Bytes    `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
 	MaxStreamsPerSession *int64             `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
 	Replicas             *int               `env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
 	Yes                  bool               `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
@@ -81,9 +81,9 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 	}
 	err := errors.Join(
 		limit("max-events-per-stream", f.MaxEventsPerStream, &to.MaxEventsPerStream),
-		limit("max-bytes", f.MaxBytes, &to.MaxBytes),
+		limit("max-bytes", (*int64)(f.MaxBytes), &to.MaxBytes),
 		limit("max-events-per-session", f.MaxEventsPerSession, &to.MaxEventsPerSession),
-		limit("max-bytes-per-session", f.MaxBytesPerSession, &to.MaxBytesPerSession),
+		limit("max-bytes-per-session", (*int64)(f.MaxBytesPerSession), &to.MaxBytesPerSession),
 		limit("max-streams-per-session", f.MaxStreamsPerSession, &to.MaxStreamsPerSession),
 	)
 	if err == nil && !given {
