@@ -242,3 +242,32 @@ func TestPublish_Arguments(t *testing.T) {
 		t.Errorf("code %d, %q, sent %q", code, status, got)
 	}
 }
+
+// A character device passes for a terminal.
+func TestTail_Colours(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = device.Close() }()
+	if got := red(device, "gone"); got != "\x1b[31mgone\x1b[0m" {
+		t.Errorf("%q", got)
+	}
+	var b bytes.Buffer
+	if err := dimIDs.Execute(&b, printed{ID: "t_1", Message: "{}"}); err != nil || b.String() != "\x1b[2mt_1\x1b[0m {}\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+	if red(&b, "gone") != "gone" {
+		t.Error("a buffer has colours")
+	}
+	for name, value := range map[string]string{"NO_COLOR": "1", "TERM": "dumb"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			if coloured(device) {
+				t.Error("there are colours")
+			}
+		})
+	}
+}

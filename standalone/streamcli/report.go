@@ -6,8 +6,11 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"sync"
 	"time"
+
+	"rejoin/shared/daemon"
 )
 
 // silence is how long a server may be silent until that is reported.
@@ -39,7 +42,7 @@ func (r *report) failed(err error) {
 	defer r.mu.Unlock()
 	r.timer.Stop()
 	if !r.down {
-		r.say("%s does not answer (%v); trying again until it does", r.url, plain(err))
+		r.say("%s", red(r.status, fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))))
 	}
 	r.down = true
 }
@@ -64,6 +67,19 @@ func (r *report) hasAnswered() bool {
 
 func (r *report) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.status, format+"\n", args...) // nowhere left to report to
+}
+
+// coloured reports whether what is written to a stream may have colours (no-color.org).
+func coloured(stream any) bool {
+	return daemon.IsTerminal(stream) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// red returns text in red, if the stream that it is for has colours.
+func red(stream io.Writer, text string) string {
+	if coloured(stream) {
+		return "\x1b[31m" + text + "\x1b[0m"
+	}
+	return text
 }
 
 // plain leaves out of an error what the user has asked for.

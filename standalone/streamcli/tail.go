@@ -34,6 +34,9 @@ type TailCLI struct {
 	format *template.Template
 }
 
+// dimIDs is the default format for a terminal with colours.
+var dimIDs = template.Must(template.New("event").Parse("\x1b[2m{{.ID}}\x1b[0m {{.Message}}\n"))
+
 // sinceFlag is a time, given as one or as how long ago it was; zero is none.
 type sinceFlag time.Time
 
@@ -88,6 +91,9 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	}
 	server := newReport(status, cli.URL)
 	defer server.stop()
+	if cli.Format == "" && coloured(out) {
+		cli.format = dimIDs
+	}
 	exists := true
 	cfg := client.SubscriberConfig{
 		URL: cli.URL, Token: token, Session: string(cli.Session), Stream: string(cli.Stream),
@@ -159,7 +165,7 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 		if !e.Gap.Certain {
 			verb = "may be"
 		}
-		_, err := fmt.Fprintf(status, "gap: events %s missing after %s (%s)\n", verb, e.Gap.Requested, e.Gap.Reason)
+		_, err := fmt.Fprintln(status, red(status, fmt.Sprintf("gap: events %s missing after %s (%s)", verb, e.Gap.Requested, e.Gap.Reason)))
 		return err
 	case cli.JSON:
 		enc := json.NewEncoder(&b)
