@@ -13,8 +13,8 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
-	"rejoin/shared/daemon"
 	"rejoin/shared/event"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -187,7 +187,7 @@ func parseStart(c *fiber.Ctx) (start cursor.Start, err error) {
 		if start.Since, err = time.Parse(time.RFC3339, from); err == nil {
 			break
 		}
-		ago, err := daemon.ParseDuration(strings.TrimPrefix(from, "-"))
+		ago, err := flagtype.ParseDuration(strings.TrimPrefix(from, "-"))
 		if err != nil || ago < 0 || !strings.HasPrefix(from, "-") {
 			return cursor.Start{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start", "now", a time such as 2026-01-31T12:00:00Z, or how long ago, such as -5m.`)
 		}

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/waittest"
 )
 
@@ -45,7 +46,7 @@ func TestGroup_Property(t *testing.T) {
 		f.create(names[i], "")
 	}
 	var edges []string
-	for _, window := range []int{8 << 20, 400 << 10} { // the smaller one has to read the log
+	for _, window := range []flagtype.Bytes{8 << 20, 400 << 10} { // the smaller one has to read the log
 		s, _ := f.startService(func(c *Config) { c.WindowBytes, c.MaxConnectionSessions = window, sessions })
 		s.knows(t, names...) // a session that begins behind a client's cursor may get a gap for another one's
 		edges = append(edges, s.url())

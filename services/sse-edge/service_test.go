@@ -242,7 +242,7 @@ func TestFrom_Time(t *testing.T) {
 	f.Publish("a", 2)
 	f.Publish("b", 1)
 	third := f.Publish("a", 3)
-	for name, backfill := range map[string]int{"window": 0, "log": -1} {
+	for name, backfill := range map[string]flagtype.Bytes{"window": 0, "log": -1} {
 		s, _ := f.startService(func(c *Config) { c.WindowBackfill = backfill })
 		s.has(t, third)
 		all := poll(t, s.url()+streamPath).Events
