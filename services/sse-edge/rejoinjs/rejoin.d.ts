@@ -1,10 +1,19 @@
-/** Which stream, or which session with all its streams, is followed. */
+/** Which stream, which session with all its streams, or which sessions are followed. */
 export type Target =
   | {
       session: string
       /** Left out: the flow of the whole session. */
       stream?: string
       /** Address of the server. Default: the page's own origin; needed in Node. */
+      base?: string | URL
+    }
+  | {
+      /** Up to 500 of them, on one connection. */
+      sessions: string[]
+      /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later they belong into `sessions`. */
+      added?: string[]
+      /** Left out: all streams of the sessions. */
+      stream?: string
       base?: string | URL
     }
   | {
@@ -18,6 +27,8 @@ export interface RejoinEvent<Message = unknown> {
   id: string
   /** `message`, or what its publisher gave as Event-Type. */
   type: string
+  /** The session's name, where several are followed. */
+  session?: string
   /** The stream's name. Null only in a session's flow with `?envelope=false`. */
   stream: string | null
   /** When it was stored, RFC 3339 with nanoseconds. Null where messages come without an envelope: in a single stream. */
@@ -35,6 +46,8 @@ export interface Gap {
   reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'damaged' | 'unknown'
   /** False when nobody could say whether anything is missing. */
   certain: boolean
+  /** The session it is about, where several are followed. */
+  session?: string
   /** The stream it is about; null for a whole session. */
   stream: string | null
   requested: string
@@ -47,6 +60,8 @@ export interface Connection {
   id: string
   session: string
   stream: string | null
+  /** In place of `session`, `stream`, `exists` and `oldest`, where several are followed. */
+  sessions?: SessionState[]
   /** Whether anything was ever written to it. */
   exists: boolean
   /** Whether it goes on exactly behind the cursor that was sent. */
@@ -55,6 +70,14 @@ export interface Connection {
   oldest: string | null
   /** How long events are kept, in seconds; -1 without a limit. */
   retainedFor: number
+}
+
+/** Whether a session, or its stream, is received where several are followed. */
+export interface SessionState {
+  session: string
+  stream: string | null
+  /** `unknown`: there is no such session, or it is not for this client. */
+  state: 'open' | 'closed' | 'unknown'
 }
 
 /** How a subscription ended. */
@@ -98,6 +121,8 @@ export interface SubscribeOptions<Message = unknown> {
   onClose?(end: End): void
   onState?(state: State, detail: StateDetail): void
   onConnect?(connection: Connection): unknown
+  /** Is called when a session begins or ends, where several are followed. */
+  onSession?(session: SessionState): unknown
   /** Is called a minute before the server ends the connection since its token expires. With a `token` function nothing needs to be done. */
   onExpiring?(data: Record<string, unknown>): unknown
   /** Is called with an event that lies at or before the cursor, which is dropped. A server that is in order sends none. */

@@ -98,13 +98,26 @@ export class EventStreamParser {
 
 // ---- Addresses ------------------------------------------------------------------
 
-function eventsURL(session, stream, base) {
-  if (typeof session !== 'string' || session === '') throw new TypeError('a session or a url is needed')
+function rootOf(base) {
   if (base === undefined && !globalThis.location) throw new TypeError('outside of a browser a base is needed, the address of the server')
   const root = new URL(base ?? '/', globalThis.location?.href)
   if (!root.pathname.endsWith('/')) root.pathname += '/'
+  return root
+}
+
+function eventsURL(session, stream, base) {
+  if (typeof session !== 'string' || session === '') throw new TypeError('a session, sessions or a url are needed')
   const path = 'v1/sessions/' + encodeURIComponent(session) + (stream === undefined ? '' : '/streams/' + encodeURIComponent(stream))
-  return new URL(path + '/events', root)
+  return new URL(path + '/events', rootOf(base))
+}
+
+// groupURL is for several sessions, or for one stream of each; added ones are new to the cursor.
+function groupURL({ sessions, added = [], stream, base }) {
+  const url = new URL('v1/events', rootOf(base))
+  for (const session of sessions) url.searchParams.append('session', session)
+  for (const session of added) url.searchParams.append('added', session)
+  if (stream !== undefined) url.searchParams.append('stream', stream)
+  return url
 }
 
 // ---- Waiting --------------------------------------------------------------------
@@ -205,12 +218,12 @@ function storeOf(storage) {
 
 // ---- The subscription -------------------------------------------------------------
 
-// subscribe follows a stream, or all streams of a session.
+// subscribe follows a stream, all streams of a session, or several sessions.
 export function subscribe(target, options = {}) {
   return new Subscription(target, options)
 }
 
-const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring']
+const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring', 'state'] // state: of several sessions alone
 const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
 const STOPPED = { reason: 'stopped' }
 
@@ -229,6 +242,7 @@ class Subscription {
   #heard // those that EventSource is asked for, or null for all; as blocks have them
   #native // whether EventSource makes the connections
   #stream = null // the one that is followed, or null for the flow of a session
+  #several = false // whether it follows several sessions
   #enveloped = false // whether each message comes in an object that names its stream
   #cursor = ''
   #position = -1n // the cursor's
@@ -244,9 +258,11 @@ class Subscription {
   #settle = () => {} // says whether the loop is done with the last one
   #wanted = () => {} // the loop waits for an offer
 
-  constructor({ url, session, stream, base }, options) {
+  constructor(target, options) {
+    const { url, session, sessions, stream, base } = target
     const { types, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
-    this.#url = url === undefined ? eventsURL(session, stream, base) : new URL(url, globalThis.location?.href)
+    if (url !== undefined) this.#url = new URL(url, globalThis.location?.href)
+    else this.#url = sessions ? groupURL(target) : eventsURL(session, stream, base)
     this.#options = { ...options, headers: new Headers(headers), silence, maxDelay, credentials }
     this.#store = storeOf(options.storage)
     this.#native = IN_BROWSER && types !== '*' && [token, headers, options.fetch].every((it) => it === undefined)
@@ -382,7 +398,7 @@ class Subscription {
       if (full) source.close()
       wake()
     }
-    for (const type of [...OUR_TYPES, ...this.#heard]) source.addEventListener(type, take)
+    for (const type of new Set([...OUR_TYPES, ...this.#heard])) source.addEventListener(type, take)
     source.onopen = () => {
       watch.heard()
       opened = true
@@ -501,14 +517,15 @@ class Subscription {
   // #deliver hands an event over and then moves the cursor behind it. It returns how
   // the subscription ends, when it does.
   async #deliver({ type, id, data }) {
-    const { onConnect, onGap, onExpiring } = this.#options
+    const { onConnect, onGap, onExpiring, onSession } = this.#options
     let end
     switch (type) {
       case 'connect': {
         const place = parseJSON(data) ?? {}
         const envelope = this.#url.searchParams.get('envelope')
         this.#stream = place.stream ?? null
-        this.#enveloped = envelope === null ? place.stream === null : envelope === 'true'
+        this.#several = Array.isArray(place.sessions)
+        this.#enveloped = this.#several || (envelope === null ? place.stream === null : envelope === 'true')
         this.#failures = 0
         this.#setState('live')
         await onConnect?.({ ...place, id })
@@ -530,6 +547,11 @@ class Subscription {
         // In the flow of a session, the end of one stream is not the end.
         if (this.#stream !== null || !parseJSON(data)?.stream) end = { reason: 'closed' }
         break
+      case 'state':
+        if (this.#several) {
+          await onSession?.(parseJSON(data) ?? {})
+          break
+        } // else it is a type of a publisher's
       default:
         if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data))) return STOPPED
     }
@@ -542,7 +564,7 @@ class Subscription {
     const { onEvent, onRepeat } = this.#options
     const content = parseJSON(data)
     const event = this.#enveloped
-      ? { id, type: content?.type, stream: content?.stream, time: content?.time, message: content?.message, data }
+      ? { id, type: content?.type, ...(this.#several && { session: content?.session }), stream: content?.stream, time: content?.time, message: content?.message, data }
       : { id, type, stream: this.#stream, time: null, message: content, data }
     if (!(this.#types?.has(event.type) ?? true)) return true
     const position = sequenceOf(id)

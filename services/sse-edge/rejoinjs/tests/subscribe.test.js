@@ -476,3 +476,34 @@ test('positions are read from the right', () => {
     assert.equal(sequenceOf(id), null, id)
   }
 })
+
+test('several sessions come on one connection, with one cursor', async (t) => {
+  hurry(t)
+  const place = (n) => `group_0000001000000z_0.abcdefg.${n}_f.abcdefg.zz`
+  const opening = (at) => block({ event: 'connect', id: place(at), data: { sessions: [{ session: 'a', stream: null, state: 'open' }], resumed: at > 0, retainedFor: 3600 } })
+  const event = (at, session, n) => block({ id: place(at), data: { session, id: id(at), stream: 's', type: 'message', time: '2026-05-01T12:00:00Z', message: { n } } })
+  const server = serve(
+    streamed(opening(0) + event(1, 'a', 1) + block({ event: 'gap', data: { session: 'b', reason: 'trimmed', certain: true, stream: null, requested: '', resumesAt: '' } }) +
+      block({ event: 'state', data: { session: 'b', stream: null, state: 'closed' } }) + event(2, 'b', 2)),
+    problem(403, 'insufficient_scope'),
+  )
+  const got = []
+  const { end, cursor } = await follow(server, {
+    target: { sessions: ['a', 'b/c'], added: ['d'], stream: 's', base: 'http://rejoin.test' },
+    onEvent: (event) => { got.push([event.session, event.stream, event.type, event.message.n]) },
+    onGap: (gap) => { got.push(['gap', gap.session]) },
+    onSession: (session) => { got.push([session.session, session.state]) },
+  })
+  assert.deepEqual(got, [['a', 's', 'message', 1], ['gap', 'b'], ['b', 'closed'], ['b', 's', 'message', 2]])
+  assert.equal(server.requests[0].url.href, 'http://rejoin.test/v1/events?session=a&session=b%2Fc&added=d&stream=s')
+  assert.equal(after(server.requests[1]), place(2))
+  assert.equal(cursor, place(2))
+  assert.equal(end.reason, 'refused')
+})
+
+test('a message of the type state is no news of a session', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + block({ event: 'state', id: id(1), data: { n: 1 } })), ended)
+  const { events } = await follow(server, { types: ['state'] })
+  assert.deepEqual(events, [1])
+})
