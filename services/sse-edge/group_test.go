@@ -286,6 +286,29 @@ func TestGroup_Added(t *testing.T) {
 	}
 }
 
+// A session that is added where all others are taken away begins at its start.
+func TestGroup_AddedAlone(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	f.PublishTo("new", "a", 1)
+	s.has(t, f.PublishTo("x", "a", 1))
+	c := subscribe(t, s.url()+"/v1/events?session=x")
+	c.next("connect")
+	path := s.url() + "/v1/events?added=new"
+	c = subscribe(t, path, "Last-Event-ID", c.groupEvents(1)[0].at)
+	c.next("connect")
+	first := c.groupEvents(1)
+	if id, err := cursor.ParseGroupID(first[0].at); places(t, first) != "new/a:1" || err != nil || id.At[0].Sequence != 1 {
+		t.Errorf("got %s, behind it %s", places(t, first), first[0].at)
+	}
+	last := f.PublishTo("new", "a", 1)
+	c = subscribe(t, path, "Last-Event-ID", first[0].at)
+	c.next("connect")
+	if got := c.groupEvents(1)[0]; sequenceOf(t, got.ID) != last {
+		t.Errorf("got %s", got.ID)
+	}
+}
+
 func TestGroup_Access(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(guarded(t))

@@ -241,6 +241,23 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	}
 }
 
+// A heartbeat moves no position over what the tail has missed, and nobody has proved to be nothing.
+func TestGroup_HeartbeatBelowAJump(t *testing.T) {
+	f := edgetest.NewLog(t)
+	last := f.PublishTo("x", "a", 1)
+	ps := followLog(t, f, 0)
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	ps.Of("x").window.Through(last+2, 0)
+	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
+		t.Errorf("the position is %+v, %v", id, err)
+	}
+	ps.Of("x").window.Through(last+5, 3)
+	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
+		t.Errorf("the position is %+v, %v", id, err)
+	}
+}
+
 func FuzzParseGroupID(f *testing.F) {
 	f.Add("group_0000001000000z_0.abcdefg.10_f.abcdefg.zz-3")
 	f.Add("group_0000001000000z_0.abcdefg.10.77")

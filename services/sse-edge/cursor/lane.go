@@ -131,20 +131,20 @@ func (l *lane) behind() bool {
 	return l.catchingUp || slices.ContainsFunc(l.members, func(m *Member) bool { return len(m.items) > 0 || m.through < l.end })
 }
 
-// touch moves the position to the end of the window, if nothing lies before it.
+// touch moves the readers and the position to the end of the window, if nothing lies before it.
 func (l *lane) touch(g *Group) {
-	v := l.part.window.Holes()
-	switch {
-	case v.Rollbacks != l.rollbacks || slices.ContainsFunc(l.members, func(m *Member) bool { return m.changed(g) }):
-		l.Wake()
-	case l.dirty.Load() || l.behind(): // what wakes it comes before the end
-	default:
-		l.retag(v)
-		for _, m := range l.members {
-			m.through = max(m.through, v.End)
-		}
-		l.position = max(l.position, v.End)
+	if l.dirty.Load() || l.behind() {
+		return
 	}
+	v := l.part.window.Holes()
+	for _, m := range l.members {
+		if v.Rollbacks != l.rollbacks || !m.quick(g, v.End) || len(m.items) > 0 || m.state() != m.State {
+			l.Wake()
+			return
+		}
+	}
+	l.retag(v)
+	l.passOver()
 }
 
 // maxInParallel is how many members read the log at a time: those of a partition share its reads.

@@ -112,21 +112,18 @@ func (m *Member) out(g *Group) bool {
 	return !m.refused && g.cfg.StillAdmitted != nil && !g.cfg.StillAdmitted(m.Place.Session, m.life)
 }
 
-// changed reports whether the member has to be read although its stream is as it was.
-func (m *Member) changed(g *Group) bool {
-	_, there := m.newLife()
-	return there || m.out(g)
-}
-
 // quick reads without a wait, and reports whether that was enough; end is the window's before it.
 func (m *Member) quick(g *Group, end uint64) bool {
+	if m.out(g) {
+		m.refused, m.items = true, nil
+	}
 	if len(m.items) > 0 { // these are to be taken first
 		return true
 	}
 	if _, there := m.newLife(); there {
 		return false
 	}
-	if m.refused = m.refused || m.out(g); m.refused {
+	if m.refused {
 		m.through = max(m.through, end)
 		m.gaps, m.reader.Pending = append(m.gaps, m.reader.Pending...), nil
 		return true

@@ -44,9 +44,12 @@ func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
 		return err
 	}
 	for _, l := range g.lanes {
-		l.position = l.through(func(m *Member) bool { return !m.added })
 		l.added = l.through(func(m *Member) bool { return m.added })
+		l.position = l.through(func(m *Member) bool { return !m.added })
 		l.catchingUp = l.added < l.position
+		if !slices.ContainsFunc(l.members, func(m *Member) bool { return !m.added }) {
+			l.position, l.catchingUp = l.added, false
+		}
 	}
 	o.tellOfLives()
 	for _, m := range g.members {
