@@ -7,13 +7,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"rejoin/shared/flagtype"
 )
 
 // Exit codes of a program.
@@ -183,6 +187,7 @@ func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 		kong.Vars{"version": versionLine(a.Name), "admin_addr": "127.0.0.1:9080"},
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 		kong.Bind(file),
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
@@ -206,6 +211,20 @@ func (a App) parse() (command string, code int, done bool) {
 	default:
 		return parsed.Command(), ExitOK, false
 	}
+}
+
+// decodeDuration reads durations, of days too.
+func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := flagtype.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration (examples: 90m, 24h, 7d)", text)
+	}
+	target.SetInt(int64(d))
+	return nil
 }
 
 // ignoreEmptyPaths makes an empty variable of the environment name no file. To Kong it is

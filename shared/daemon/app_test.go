@@ -65,6 +65,20 @@ func TestMain_Precedence(t *testing.T) {
 	}
 }
 
+func TestMain_Durations(t *testing.T) {
+	for text, want := range map[string]time.Duration{"7d": 7 * 24 * time.Hour, "90m": 90 * time.Minute} {
+		var cli testCLI
+		a, _, stderr := app(&cli, func(context.Context, Env) error { return nil }, "--stop-timeout="+text)
+		if code := a.Main(); code != ExitOK || cli.StopTimeout != want {
+			t.Errorf("%s is %s, exit code %d: %s", text, cli.StopTimeout, code, stderr)
+		}
+	}
+	a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, "--stop-timeout=soon")
+	if code := a.Main(); code != ExitUsage || !strings.Contains(stderr.String(), `--stop-timeout: "soon" is not a duration (examples: 90m, 24h, 7d)`) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 func TestMain_UnknownVariables(t *testing.T) {
 	for name, value := range map[string]string{
 		"REJOIN_LOG_FORMAT": "text", "REJOIN_TOKEN": "of another command", "REJOIN_SHELL": "", // fine
@@ -143,7 +157,7 @@ func TestMain_ErrorIsOneLine(t *testing.T) {
 		"bad value":     {nil, []string{"--log-level=loud"}, ExitUsage, "ingest: --log-level must be one of \"debug\",\"info\",\"warn\",\"error\" but got \"loud\"; see ingest --help\n"},
 		"argument":      {nil, []string{"extra"}, ExitUsage, "ingest: unexpected argument extra; see ingest --help\n"},
 		"no time-out":   {nil, []string{"--stop-timeout=-1s"}, ExitUsage, "ingest: --stop-timeout must not be negative, as -1s is; see ingest --help\n"},
-		"bad time-out":  {nil, []string{"--stop-timeout=soon"}, ExitUsage, "ingest: --stop-timeout: expected duration but got \"soon\": time: invalid duration \"soon\"; see ingest --help\n"},
+		"bad time-out":  {nil, []string{"--stop-timeout=soon"}, ExitUsage, "ingest: --stop-timeout: \"soon\" is not a duration (examples: 90m, 24h, 7d); see ingest --help\n"},
 		"nothing wrong": {failing(nil), nil, ExitOK, ""},
 	}
 	for name, tt := range tests {

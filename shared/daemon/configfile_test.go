@@ -93,7 +93,7 @@ func TestConfigFile_Errors(t *testing.T) {
 		"version: true":            "1: there is no setting \"version\"",
 		"config: x":                "1: there is no setting \"config\"",
 		"target: a\ntarget: b":     "2: target is set twice",
-		"wait: soon":               "1: --wait: expected duration",
+		"wait: soon":               `1: --wait: "soon" is not a duration`,
 		"wait:":                    "1: wait must be a value or a list",
 		"target: {a: b}":           "1: target must be a value or a list",
 		"hosts: [[a]]":             "1: hosts must be a value or a list",
