@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"rejoin/shared/sse"
 )
@@ -61,7 +62,11 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 		query.Set("level", s.cfg.Level)
 	}
 	cursor := s.Cursor()
-	if cursor == "" && s.cfg.Start == StartNow {
+	switch {
+	case cursor != "":
+	case !s.cfg.Since.IsZero():
+		query.Set("from", s.cfg.Since.UTC().Format(time.RFC3339Nano))
+	case s.cfg.Start == StartNow:
 		query.Set("from", "now")
 	}
 	if len(query) > 0 {

@@ -63,6 +63,9 @@ type SubscriberConfig struct {
 	// Start is where to begin without a cursor. Default: StartOldest.
 	Start Start
 
+	// Since, without a cursor, leaves out what was stored before. Default: Start decides.
+	Since time.Time
+
 	// Methods leaves out all messages but those that have one of these JSON-RPC methods,
 	// at most 32; "notifications/*" is every one that begins so. Responses have none.
 	// Default: all messages.

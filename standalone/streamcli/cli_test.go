@@ -144,8 +144,8 @@ func TestTail_Options(t *testing.T) {
 		requests = append(requests, r)
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "event: connect\nid: t_tag_0\ndata: {\"exists\":false}\n\n")
-		for i, at := range []string{"2026-11-25T10:00:00Z", "2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"} {
-			_, _ = fmt.Fprintf(w, "id: t_tag_%d\ndata: {\"id\":\"t_tag_%d\",\"stream\":\"t\",\"type\":\"tick\",\"time\":%q,\"message\":[%d]}\n\n", i+1, i+1, at, i+1)
+		for i, at := range []string{"2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"} {
+			_, _ = fmt.Fprintf(w, "id: t_tag_%d\ndata: {\"id\":\"t_tag_%d\",\"stream\":\"t\",\"type\":\"tick\",\"time\":%q,\"message\":[%d]}\n\n", i+2, i+2, at, i+2)
 		}
 		_ = http.NewResponseController(w).Flush() // or there is no response
 		<-r.Context().Done()
@@ -156,11 +156,11 @@ func TestTail_Options(t *testing.T) {
 	if code != 0 || out != "t t_tag_2 tick 2026-11-25T12:00:00Z [2]\n" || status != "stream t of session s does not exist yet; waiting\n" {
 		t.Errorf("code %d, output %q, status %q", code, out, status)
 	}
-	if got := requests[0].URL.RawQuery; got != "envelope=true&level=info&method=a%2Cb%2A" {
+	if got := requests[0].URL.RawQuery; got != "envelope=true&from=2026-11-25T11%3A00%3A00Z&level=info&method=a%2Cb%2A" {
 		t.Errorf("asked for %s", got)
 	}
-	for _, wrong := range []string{"--since=yesterday", "--since=-5m", "--count=-1", "--format={{.X}}", "--format={{"} {
-		if code, _, status := run(t, "", "tail", "s", "--url="+s.URL, wrong); code != 2 || strings.Count(status, "\n") != 1 {
+	for _, wrong := range []string{"--since=yesterday", "--since=-5m", "--since=5m --from=now", "--count=-1", "--format={{.X}}", "--format={{"} {
+		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
 		}
 	}

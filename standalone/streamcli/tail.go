@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"text/template"
@@ -59,6 +60,9 @@ func (cli *TailCLI) Validate() (err error) {
 	if cli.Count < 0 {
 		return fmt.Errorf("--count: %d is negative", cli.Count)
 	}
+	if cli.From != "start" && !time.Time(cli.Since).IsZero() {
+		return errors.New("--since and --from are two places to begin at")
+	}
 	text := cmp.Or(cli.Format, "{{.ID}} {{.Message}}")
 	cli.format, err = template.New("event").Parse(text + "\n")
 	if err == nil {
@@ -97,7 +101,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	exists := true
 	cfg := client.SubscriberConfig{
 		URL: cli.URL, Token: token, Session: string(cli.Session), Stream: string(cli.Stream),
-		Times: cli.JSON || cli.Format != "" || !time.Time(cli.Since).IsZero(), Methods: cli.Method, Level: cli.Level,
+		Times: cli.JSON || cli.Format != "", Since: time.Time(cli.Since), Methods: cli.Method, Level: cli.Level,
 		OnFailure: server.failed,
 		OnConnect: func(c client.Connection) {
 			server.answers()
@@ -121,9 +125,6 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	count := 0
 	for e, err := range subscriber.Events(ctx) {
 		if err == nil && e.Kind == client.KindMessage {
-			if e.Time.Before(time.Time(cli.Since)) {
-				continue
-			}
 			count++
 		}
 		if err == nil {
