@@ -79,13 +79,14 @@ LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
 	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
 
-# What documents and examples say is carried out by programs of others, builds have no races of
-# ours, and a cluster that is started as a whole elects for ten seconds; `make test` does it.
-NORACE := ^(TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+# What documents and examples say is carried out by programs of others, in pages the browser has
+# the work, builds have no races of ours, and a cluster that is started as a whole elects for ten
+# seconds; `make test` does it.
+NORACE := ^(TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1
-race: ## Run the tests of every module with the race detector, but for those of documents, examples and whole clusters.
+race: ## Run the tests of every module with the race detector, but for those of pages, documents, examples and whole clusters.
 	@e2e/programs.sh gcc
 	go test -race -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
 
