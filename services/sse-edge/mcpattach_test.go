@@ -82,6 +82,19 @@ func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*Service) {
 		s, _ := f.mcpService(nil)
 		edges = append(edges, s)
 	}
+	for _, s := range edges {
+		waittest.Until(t, "the edge has heard the others", func() bool { // or nothing is handed over to it
+			s.attached.mu.Lock()
+			defer s.attached.mu.Unlock()
+			heard := 0
+			for edge := range s.attached.heard {
+				if edge != s.attached.edge {
+					heard++
+				}
+			}
+			return heard >= n-1
+		})
+	}
 	return b, join(t, edges[0].url(), "2025-11-25"), edges
 }
 
