@@ -155,7 +155,8 @@ func TestSubscriber_After(t *testing.T) {
 		"now":    {client.SubscriberConfig{Start: client.StartNow}, []string{"4"}, edgeHead{URI: "?from=now"}},
 		"time": {
 			client.SubscriberConfig{Since: time.Date(2026, 5, 1, 12, 0, 0, 5, time.FixedZone("", 3600))},
-			[]string{"1", "2", "3", "4"}, edgeHead{URI: "?from=2026-05-01T11%3A00%3A00.000000005Z"},
+			[]string{"1", "2", "3", "4"},
+			edgeHead{URI: "?from=2026-05-01T11%3A00%3A00.000000005Z"},
 		},
 		"cursor": {client.SubscriberConfig{After: "main_0000000_2"}, []string{"3", "4"}, edgeHead{LastEventID: "main_0000000_2"}},
 		"methods and level": {
