@@ -47,6 +47,11 @@ func bars() []bar {
 		{[]string{"mcp-sessions"}, "lost", false, 0},
 		{[]string{"mcp-sessions"}, "twice", false, 0},
 		{[]string{"mcp-sessions"}, "run_again", false, 0},
+		{[]string{"scale-edges"}, "cpu_vs_one", false, 1.3},
+		{[]string{"scale-edges"}, "busiest_vs_mean", false, 1.5},
+		{[]string{"scale-edges"}, "windows_vs_one", false, 2},
+		{[]string{"scale-edges"}, "cold_p99_ms", false, 50},
+		{[]string{"scale-edges"}, "moved_vs_stayed", false, 2},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

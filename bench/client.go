@@ -28,7 +28,7 @@ func goClient(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := startRejoin(ctx, p, "", "--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1")
+	r, err := startRejoin(ctx, p, "", followAll, "--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1")
 	if err != nil {
 		return f, err
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// cold measures how long an edge of its own takes from its start until it is ready,
-// on a log of 1,000,000 events, beside plain ordered consumers that read what its
-// window holds then.
+// cold measures how long an edge of its own that follows all partitions takes from its start
+// until it is ready, on a log of 1,000,000 events, beside plain ordered consumers that read what
+// its window holds then.
 func cold(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -17,7 +17,7 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	// The standalone program is the server here: its own edge reads nothing.
-	r, err := startRejoin(ctx, p, log.dir, "--window-backfill=-1")
+	r, err := startRejoin(ctx, p, log.dir)
 	if err != nil {
 		return f, err
 	}
@@ -30,7 +30,7 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 	}
 	start := time.Now()
 	e, err := run(ctx, p.edge, []string{"edge open", "admin port open"},
-		"--nats-url", r.nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+		"--nats-url", r.nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", followAll, fillWindow)
 	if err != nil {
 		return f, err
 	}

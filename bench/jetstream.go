@@ -16,17 +16,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 )
 
-// bareJetStream is the argument that makes this program serve a log and nothing else.
-const bareJetStream = "jetstream"
+// bareJetStream is the argument that makes this program serve a log and read it, bareNATS the one
+// that makes it serve a log and nothing else.
+const (
+	bareJetStream = "jetstream"
+	bareNATS      = "nats"
+)
 
 // serveJetStream serves what Rejoin cannot do without: a NATS server with a log in a
-// folder, and one ordered consumer for each partition inside the process, which throws
-// away what it gets. The first line that it prints is the server's URL. It returns
+// folder, and, if it reads, one ordered consumer for each partition inside the process, which
+// throws away what it gets. The first line that it prints is the server's URL. It returns
 // only errors.
-func serveJetStream(dir string) error {
+func serveJetStream(dir string, reads bool) error {
 	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: dir})
 	if err != nil {
 		return err
@@ -42,16 +47,19 @@ func serveJetStream(dir string) error {
 	if err != nil {
 		return err
 	}
-	log, err := eventlog.Create(ctx, nc, eventlog.Settings{Partitions: partitions, MaxBytes: 1 << 30}, slog.New(slog.DiscardHandler))
+	b, err := backend.Create(ctx, backend.Config{NATSURL: s.ClientURL()}, "bench", eventlog.Settings{Partitions: partitions, MaxBytes: 1 << 30}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	log.Close()
+	b.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
 	}
 	for p := range partitions {
+		if !reads {
+			break
+		}
 		consumer, err := js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(p), jetstream.OrderedConsumerConfig{})
 		if err != nil {
 			return err
@@ -66,7 +74,7 @@ func serveJetStream(dir string) error {
 
 // jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
 func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
-	log, err := startBareLog(ctx, p)
+	log, err := startBareLog(ctx, p, bareJetStream)
 	if err != nil {
 		return 0, err
 	}
@@ -78,8 +86,9 @@ func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warm
 	return r.paced(ctx, perSecond, d)
 }
 
-// startBareLog starts JetStream alone in a process of its own, with a log.
-func startBareLog(ctx context.Context, p *programs) (*bareLog, error) {
+// startBareLog starts JetStream alone in a process of its own, with a log. kind is bareJetStream or
+// bareNATS.
+func startBareLog(ctx context.Context, p *programs, kind string) (*bareLog, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -88,7 +97,7 @@ func startBareLog(ctx context.Context, p *programs) (*bareLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := command(ctx, self, bareJetStream, dir)
+	cmd := command(ctx, self, kind, dir)
 	cmd.Stderr = os.Stderr
 	url, err := begin(cmd)
 	if err != nil {

@@ -54,7 +54,7 @@ type ledgerTaken struct {
 // folder, and, when there are figures, the drains of its log.
 func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledgerTaken, err error) {
 	// The standalone program is the server here: its own edge reads nothing.
-	r, err := startRejoin(ctx, p, dir, "--window-backfill=-1")
+	r, err := startRejoin(ctx, p, dir)
 	if err != nil {
 		return t, err
 	}

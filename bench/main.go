@@ -49,7 +49,8 @@ func cases() []benchCase {
 		{"mcp", "mcp-calls", "a tool call that returns at once, through edge, log and bridge and to the MCP server alone: one after the other, and 16 clients at once", mcpCalls},
 		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcpModern},
 		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcpTrouble(mcpSessions)},
-		{"cold", "cold", "an edge starts on 1,000,000 events of 512 B", cold},
+		{"cold", "cold", "an edge that follows all partitions starts on 1,000,000 events of 512 B", cold},
+		{"scale", "scale-edges", "200,000 events of 512 B with 160 idle subscribers at one edge and at eight; the first reader of a partition; 10,000 clients that come back to another edge", scaleEdges},
 	}
 }
 
@@ -66,8 +67,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", serveMCP())
 		os.Exit(1)
 	}
-	if len(os.Args) == 3 && os.Args[1] == bareJetStream {
-		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[2]))
+	if len(os.Args) == 3 && slices.Contains([]string{bareJetStream, bareNATS}, os.Args[1]) {
+		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[2], os.Args[1] == bareJetStream))
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -89,6 +89,12 @@ const (
 	unacknowledged = 4096
 )
 
+// Flags of an edge that follows all partitions, and fills its windows as it begins to.
+const (
+	followAll  = "--partition-linger=-1"
+	fillWindow = "--window-backfill=0"
+)
+
 // startRejoin starts the standalone program on a data folder, or on a new one when
 // that is "".
 func startRejoin(ctx context.Context, p *programs, dir string, args ...string) (*rejoin, error) {

@@ -22,6 +22,8 @@ const (
 	storedEvents    = storedStreams * storedPerStream
 	// storedCursor is the number of the message that the cursors stand on: the 50th.
 	storedCursor = 49
+	// storedRecent is that of clients that were cut off a moment ago.
+	storedRecent = 97
 	// storedFor is how long a stored log is used: its events live for an hour.
 	storedFor = 30 * time.Minute
 	// frameBytes is about what an event of 512 B takes in a window, with its entry.
@@ -33,8 +35,8 @@ const (
 type stored struct {
 	dir  string
 	made time.Time
-	// cursors are the event ids of the 50th event of each stream.
-	cursors []string
+	// cursors are the event IDs of message storedCursor of each stream, recent of storedRecent.
+	cursors, recent []string
 }
 
 // log returns the stored log, which is written when there is none yet, or none that
@@ -74,26 +76,29 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 	for i := range subjects {
 		subjects[i] = subjectOf(i)
 	}
-	acks := make([]jetstream.PubAckFuture, storedStreams)
+	acks, recent := make([]jetstream.PubAckFuture, storedStreams), make([]jetstream.PubAckFuture, storedStreams)
 	for n := range storedPerStream {
 		for i, subject := range subjects {
 			ack, err := r.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)})
 			if err != nil {
 				return err
 			}
-			if n == storedCursor {
+			switch n {
+			case storedCursor:
 				acks[i] = ack
+			case storedRecent:
+				recent[i] = ack
 			}
 		}
 	}
 	if err := r.flush(ctx); err != nil {
 		return err
 	}
-	return s.setCursors(ctx, r, acks)
+	return s.setCursors(ctx, r, acks, recent)
 }
 
 // setCursors makes the event ids of what was acknowledged.
-func (s *stored) setCursors(ctx context.Context, r *rejoin, acks []jetstream.PubAckFuture) error {
+func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetstream.PubAckFuture) error {
 	log, err := eventlog.Open(ctx, r.nc, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -110,16 +115,23 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks []jetstream.Pub
 	if total != storedEvents {
 		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
 	}
-	s.cursors = make([]string, len(acks))
-	for i, ack := range acks {
-		select {
-		case a := <-ack.Ok():
-			s.cursors[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
-		default:
-			return errors.New("an event was not acknowledged")
+	cursors := func(acks []jetstream.PubAckFuture) ([]string, error) {
+		all := make([]string, len(acks))
+		for i, ack := range acks {
+			select {
+			case a := <-ack.Ok():
+				all[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
+			default:
+				return nil, errors.New("an event was not acknowledged")
+			}
 		}
+		return all, nil
 	}
-	return nil
+	if s.cursors, err = cursors(acks); err != nil {
+		return err
+	}
+	s.recent, err = cursors(recent)
+	return err
 }
 
 // cursorOf returns the event id of a sequence in a stream, as it is while the

@@ -11,8 +11,6 @@ import (
 const (
 	// stormLimit is when a storm is given up; the figure is the limit then.
 	stormLimit = 120 * time.Second
-	// stormEvents is how many events each client is missing.
-	stormEvents = storedPerStream - 1 - storedCursor
 	// stormWindow holds everything: partitions are not of equal size, and a backfill
 	// fills four fifths.
 	stormWindow = storedEvents * frameBytes * 2
@@ -56,7 +54,7 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	if err != nil {
 		return err
 	}
-	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window))
+	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window), followAll, fillWindow)
 	if err != nil {
 		return err
 	}
@@ -79,7 +77,7 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	t.path = func(stream int) string {
 		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
 	}
-	if err := storm(ctx, f, ofRejoin, r, t, func(i int) string { return log.cursors[i] }); err != nil {
+	if err := storm(ctx, f, ofRejoin, r.pids(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
 		return err
 	}
 	reads, err := r.metric(ctx, "rejoin_edge_log_reads_total")
@@ -107,7 +105,7 @@ func stormOfRaw(ctx context.Context, f *figures) error {
 	}
 	t := s.target()
 	t.path = func(int) string { return "/0" }
-	return storm(ctx, f, ofRaw, s, t, func(int) string { return "raw_0000000_0" })
+	return storm(ctx, f, ofRaw, s.pids(), t, storedCursor, func(int) string { return "raw_0000000_0" })
 }
 
 // stormOfNchan measures Nchan, which has to be given everything each time.
@@ -132,12 +130,14 @@ func stormOfNchan(ctx context.Context, f *figures, p *programs) error {
 	if err := s.flush(ctx); err != nil {
 		return err
 	}
-	return storm(ctx, f, ofNchan, s, s.target(), func(i int) string { return cursors[i] })
+	return storm(ctx, f, ofNchan, s.pids(), s.target(), storedCursor, func(i int) string { return cursors[i] })
 }
 
-// storm has all clients connect at once and waits until each has what it misses.
-func storm(ctx context.Context, f *figures, prefix string, s server, t target, cursor func(i int) string) error {
-	before, err := cpu(s.pids())
+// storm has all clients connect at once, each behind message number last, and waits until each
+// has what it misses.
+func storm(ctx context.Context, f *figures, prefix string, pids []int, t target, last int, cursor func(i int) string) error {
+	missing := int64(storedStreams * (storedPerStream - 1 - last))
+	before, err := cpu(pids)
 	if err != nil {
 		return err
 	}
@@ -147,25 +147,25 @@ func storm(ctx context.Context, f *figures, prefix string, s server, t target, c
 	l, err := newLoad(limited, crowd{
 		clients: storedStreams, target: t, atOnce: true,
 		stream: func(i int) int { return i },
-		after:  func(i int) (string, int) { return cursor(i), storedCursor + 1 },
+		after:  func(i int) (string, int) { return cursor(i), last + 1 },
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = l.end() }()
-	err = l.waitFor(limited, storedStreams*stormEvents)
+	err = l.waitFor(limited, missing)
 	took := time.Since(start)
 	switch {
 	case err == nil:
 		err = l.settled(ctx) // nothing more may come
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		f.remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), storedStreams*stormEvents)
+		f.remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), missing)
 		err, took = nil, stormLimit
 	}
 	if err != nil {
 		return fmt.Errorf("%sstorm: %w", prefix, err)
 	}
-	after, err := cpu(s.pids())
+	after, err := cpu(pids)
 	if err != nil {
 		return err
 	}

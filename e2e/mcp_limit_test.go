@@ -114,7 +114,7 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 	}
 	t.Run("a client with tasks", func(t *testing.T) {
 		t.Parallel()
-		way := newLimitProxy(t, s.edge(t, anyPort, "--proxy-request-limit=1s").url, time.Second)
+		way := newLimitProxy(t, s.edge(t, anyPort, "--proxy-request-limit=10s").url, 10*time.Second) // each of its requests is short
 		const name = "task"
 		task := askModern(t, way.URL, mcprev.MethodCallTool, "count", `"name":"count","arguments":{"call":"task","steps":1}`).Result
 		if task.TaskID == "" {

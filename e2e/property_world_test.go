@@ -160,7 +160,8 @@ func newWorld(t *testing.T, sc schedule) *world {
 				b.Log.Share(w.feed)
 			}
 			s, err := edge.New(edge.Config{
-				EdgeAddr: "127.0.0.1:0", WindowBytes: flagtype.Bytes(plan.window), WindowBackfill: flagtype.Bytes(plan.backfill), LogReads: plan.reads,
+				EdgeAddr: "127.0.0.1:0", WindowBytes: flagtype.Bytes(plan.window), WindowBackfill: flagtype.Bytes(plan.backfill),
+				PartitionLinger: flagtype.Duration(plan.linger), LogReads: plan.reads,
 				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
 				MaxConnections: 1000, MaxSessionConnections: 1000, MaxAddressConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
 			}, b, w.env(log))

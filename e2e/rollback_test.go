@@ -40,6 +40,7 @@ func drawRollBacks(seed uint64) schedule {
 			heartbeat: time.Duration(between(10, 80)) * time.Millisecond,
 		})
 	}
+	sc.drawLingers()
 	for i := range between(7, 10) {
 		p := subPlan{from: "start", limit: []int{1, 10, 1000}[rng.IntN(3)], poll: i%3 == 2, strict: chance(20)}
 		if p.session, p.stream = streamAt(rng.IntN(9)); i%3 == 1 || chance(20) {

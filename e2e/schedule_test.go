@@ -34,6 +34,15 @@ type schedule struct {
 type edgePlan struct {
 	window, backfill, reads int
 	heartbeat               time.Duration
+	linger                  time.Duration // of partitions without readers; -1: all are followed
+}
+
+// drawLingers draws them from numbers of their own, so that the rest of a seed's schedule stays.
+func (sc *schedule) drawLingers() {
+	rng := rand.New(rand.NewPCG(sc.seed, 0x5e55106))
+	for i := range sc.edges {
+		sc.edges[i].linger = []time.Duration{0, 0, 50 * time.Millisecond, -1}[rng.IntN(4)]
+	}
 }
 
 // subPlan is one subscriber: of a stream, or of a session's flow when stream is empty.
@@ -138,6 +147,7 @@ func draw(seed uint64) schedule {
 			heartbeat: time.Duration(between(10, 80)) * time.Millisecond,
 		})
 	}
+	sc.drawLingers()
 	for range between(8, 14) {
 		p := subPlan{from: "start", limit: []int{1, 3, 10, 100, 1000}[rng.IntN(5)], poll: chance(25)}
 		p.session, p.stream = streamAt(rng.IntN(9))
@@ -287,7 +297,7 @@ func (sc *schedule) String() string {
 	fmt.Fprintf(&b, "seed %d: partitions %d, age %s, stream %d, bytes %d, session %d/%d B, sweep %s, patience %s\n",
 		sc.seed, s.Partitions, s.MaxAge, s.MaxEventsPerStream, s.MaxBytes, s.MaxEventsPerSession, s.MaxBytesPerSession, sc.sweep, sc.patience)
 	for i, e := range sc.edges {
-		fmt.Fprintf(&b, "edge %d: window %d, backfill %d, reads %d, heartbeat %s\n", i, e.window, e.backfill, e.reads, e.heartbeat)
+		fmt.Fprintf(&b, "edge %d: window %d, backfill %d, linger %s, reads %d, heartbeat %s\n", i, e.window, e.backfill, e.linger, e.reads, e.heartbeat)
 	}
 	for i, p := range sc.subs {
 		fmt.Fprintf(&b, "subscriber %d: %s/%s poll=%t from %s limit %d strict=%t\n", i, p.session, p.stream, p.poll, p.from, p.limit, p.strict)

@@ -86,7 +86,7 @@ func (s *Service) revoked(g *guest) func() bool {
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
-	life, known := s.parts.Of(name).Life(name)
+	life, known := s.parts.Life(name)
 	if err != nil || !known || life == rec.Life {
 		return rec, err
 	}

@@ -35,9 +35,12 @@ type Config struct {
 	TLS front.Files `embed:""`
 	// WindowBytes bounds the memory of the windows of all partitions together.
 	WindowBytes flagtype.Bytes `name:"window-bytes" help:"Memory for the newest events (the window)." default:"256MiB" placeholder:"BYTES"`
-	// WindowBackfill is how many bytes of the newest events the edge reads when it
-	// starts; 0 means as much as fits, -1 none.
-	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory at start; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
+	// WindowBackfill is how many bytes of the newest events the edge reads when it begins to
+	// follow partitions, of all of them together; 0 means as much as fits, -1 none.
+	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory when the edge begins to follow partitions, for all of them together; 0 for as many as fit, -1 for none." default:"32MiB" placeholder:"BYTES"`
+	// PartitionLinger is how long a partition is followed that no client reads any more; -1: all
+	// partitions are followed, from the start on.
+	PartitionLinger flagtype.Duration `name:"partition-linger" help:"How long the edge follows a partition that no client reads any more; -1 to follow all partitions, always." default:"5m" placeholder:"DURATION"`
 	// LogReads is how many reads below the window go on at a time.
 	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
 	// Heartbeat is the time between two cursor events on a connection.
@@ -102,6 +105,8 @@ func (c Config) Validate() error {
 		return errors.New("--window-bytes must be at least 1024")
 	case c.WindowBackfill < -1:
 		return errors.New("--window-backfill must be -1 or more")
+	case c.PartitionLinger < -1:
+		return errors.New("--partition-linger must be -1 or more")
 	case c.LogReads < 1:
 		return errors.New("--log-reads must be at least 1")
 	case c.MaxConnections < 1 || c.MaxSessionConnections < 1 || c.MaxAddressConnections < 1:

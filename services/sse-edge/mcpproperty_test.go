@@ -20,7 +20,7 @@ func TestMCP_CutAtAnyPlace(t *testing.T) {
 	}
 	b := f.bridge()
 	var urls []string
-	for _, change := range []func(*Config){nil, func(c *Config) { c.WindowBytes = 4 << 10 }, func(c *Config) { c.WindowBackfill = -1 }} {
+	for _, change := range []func(*Config){nil, func(c *Config) { c.WindowBytes = 4 << 10 }, func(c *Config) { c.WindowBackfill, c.PartitionLinger = -1, 0 }} {
 		urls = append(urls, f.mcpEdge(change))
 	}
 	calls := 0

@@ -139,7 +139,7 @@ const openTimeout = 10 * time.Second
 func (s *Service) open(req request, limit window.Limits) (*cursor.Reader, error) {
 	ctx, cancel := context.WithTimeout(s.base, openTimeout)
 	defer cancel()
-	r, err := s.parts.Of(req.at.Session).Open(ctx, req.at, req.start, limit)
+	r, err := s.parts.Open(ctx, req.at, req.start, limit)
 	if err != nil {
 		if cursor.Transient(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")

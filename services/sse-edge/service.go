@@ -85,7 +85,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	})
 	s.parts = cursor.New(cursor.Config{
 		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
-		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
+		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), Linger: time.Duration(cfg.PartitionLinger), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
 	})
 	env.Health.Add("windows", s.parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
@@ -177,7 +177,6 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Wait()
 	s.attached.work.Wait() // nothing begins any more
 	s.end()
-	s.parts.Wait()
 	return err
 }
 

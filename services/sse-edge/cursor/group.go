@@ -61,16 +61,16 @@ type Follow struct {
 
 // OpenGroup returns a group of places, to be closed by the caller. With from.After, each
 // continues at the position of its partition, if the ID has one. Errors are those of
-// [Partition.Open] and of Admit.
+// [Partitions.Open] and of Admit.
 func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
 	g := &Group{cfg: cfg, key: &window.Chain{}, each: window.Limits{Events: max(cfg.Limit.Events/len(places), 8), Bytes: max(cfg.Limit.Bytes/len(places), 1)}}
-	lanes := map[*Partition]*lane{}
+	lanes := map[int]*lane{}
 	for _, p := range places {
-		part := ps.Of(p.Session)
-		l := lanes[part]
+		number := ps.log.Partition(p.Session)
+		l := lanes[number]
 		if l == nil {
-			l = &lane{part: part}
-			lanes[part], g.lanes = l, append(g.lanes, l)
+			l = &lane{part: ps.acquire(number)}
+			lanes[number], g.lanes = l, append(g.lanes, l)
 		}
 		m := &Member{Place: window.Place{Session: p.Session, Stream: p.Stream}, lane: l}
 		l.members, g.members = append(l.members, m), append(g.members, m)
@@ -267,6 +267,9 @@ func (g *Group) Release() {}
 func (g *Group) Close() {
 	for _, m := range g.members {
 		m.release()
+	}
+	for _, l := range g.lanes {
+		l.part.of.release(l.part)
 	}
 	if g.cfg.Closed != nil {
 		g.cfg.Closed()

@@ -80,7 +80,7 @@ func (m *Member) lifeSum() uint32 {
 func (m *Member) follow(ctx context.Context, life string, admitted bool, from Start, limit window.Limits) error {
 	at := m.Place
 	at.Life = life
-	r, err := m.lane.part.Open(ctx, at, from, limit)
+	r, err := m.lane.part.open(ctx, at, from, limit)
 	if err != nil {
 		return err
 	}

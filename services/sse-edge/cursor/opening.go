@@ -27,6 +27,9 @@ func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
 		o.id, o.resumes = id, err == nil
 	}
 	for _, l := range g.lanes {
+		if err := l.part.untilReady(ctx); err != nil {
+			return err
+		}
 		holes := l.part.window.Holes()
 		l.end, l.rollbacks = holes.End, holes.Rollbacks
 		l.retag(holes)

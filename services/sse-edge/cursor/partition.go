@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -16,8 +17,15 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Partition is one partition at the edge: its window, and the tail that fills it.
+// Partition is one partition that the edge follows: its window, and the tail that fills it.
 type Partition struct {
+	of       *Partitions
+	ctx      context.Context //nolint:containedctx // while it is followed
+	end      context.CancelFunc
+	begun    time.Time
+	ready    chan struct{} // closed when the window has caught up for the first time
+	readers  int           // of guards it, and linger
+	linger   *time.Timer   // forgets it; nil before it was without readers
 	number   int
 	log      *eventlog.Log
 	window   *window.Window
@@ -37,17 +45,42 @@ type Partition struct {
 	jumpLook atomic.Pointer[jumpLook]
 }
 
-// run tails the partition into the window until ctx ends.
-func (p *Partition) run(ctx context.Context) error {
-	return p.log.Tail(ctx, p.number, eventlog.TailConfig{
+// follow tails the partition into the window until ctx ends, and all reads have.
+func (p *Partition) follow() {
+	var work sync.WaitGroup
+	work.Go(func() { p.watch(p.ctx) })
+	work.Go(func() { p.lookAfterJumps(p.ctx) })
+	caughtUp := sync.OnceFunc(func() { close(p.ready) })
+	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
 		Start:  p.start,
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
 			p.endTurn()
 			p.window.Through(sequence, missed)
+			caughtUp()
 			p.askForLook()
 		},
 	})
+	p.endTurn()
+	work.Wait()
+	p.backlog.work.Wait()
+	p.looks.work.Wait()
+}
+
+// untilReady waits until the window has caught up for the first time. The error is errNotReady.
+func (p *Partition) untilReady(ctx context.Context) error {
+	select {
+	case <-p.ready:
+		return nil
+	default:
+	}
+	select {
+	case <-p.ready:
+		return nil
+	case <-ctx.Done():
+	case <-p.ctx.Done():
+	}
+	return errNotReady
 }
 
 // watch lets frames carry a generation that was begun while the tail went on.
@@ -314,6 +347,7 @@ func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 		})
 	}
 	reg.MustRegister(m.received, m.missed, m.rollbacks, m.logReads, m.logScans, m.skipped,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "partitions_followed", Help: "Partitions of the log that the edge follows, since clients read them or did lately."}, func() float64 { return float64(len(parts())) }),
 		gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) }),
 		gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) }),
 		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag))

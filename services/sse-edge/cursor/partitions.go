@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,59 +30,156 @@ type Config struct {
 	Traced bool
 	// WindowBytes bounds the memory of all windows together.
 	WindowBytes int
-	// Backfill is how many bytes of the newest events the windows read when they begin;
-	// 0 means as much as fits, -1 none.
+	// Backfill is how many bytes of the newest events the windows read when they
+	// begin, all together; 0 means as much as fits, -1 none.
 	Backfill int
+	// Linger is how long a partition that has no reader any more is followed; -1 follows all
+	// partitions from the start, always.
+	Linger time.Duration
 	// LogReads is how many reads below the windows may run at a time.
 	LogReads int
 	// Patience is how long a reader waits for the janitor to check a partition for damage.
 	Patience time.Duration
 }
 
-// Partitions are all partitions of the log, each with its window.
+// Partitions are those of the log that have readers, or had some lately, each with its window. It is
+// safe for concurrent use.
+//
+//	acquire ─▶ followed, with n readers ◀─▶ followed, without ── Linger ──▶ forgotten
+//
+// One that is followed again begins with nothing: what was known of it may not hold any more.
 type Partitions struct {
-	log *eventlog.Log
-	all []*Partition
+	cfg      Config
+	log      *eventlog.Log
+	metrics  *metrics
+	backfill int             // bytes of a partition
+	reads    chan struct{}   // a token for each read below the windows, of all partitions
+	turns    chan struct{}   // a token for each backfill
+	ctx      context.Context //nolint:containedctx // of the tails
+	end      context.CancelFunc
+
+	mu       sync.Mutex
+	followed []*Partition // by number; nil for one that is not followed
+	ended    bool
+	tails    sync.WaitGroup
 }
 
-// New returns the partitions of a log. They are empty until Run.
+// New returns the partitions of a log, to be followed until the end of Run.
 func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
-	ps := &Partitions{log: cfg.Log, all: make([]*Partition, n)}
-	m := newMetrics(cfg.Metrics, func() []*Partition { return ps.all })
-	skip := func(reason string) { m.skipped.WithLabelValues(reason).Inc() }
-	backfill := cfg.WindowBytes / n * 8 / 10
+	ps := &Partitions{
+		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
+		reads: make(chan struct{}, cfg.LogReads), turns: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+	}
 	switch {
 	case cfg.Backfill > 0:
-		backfill = min(backfill, cfg.Backfill/n)
+		ps.backfill = min(ps.backfill, cfg.Backfill/n)
 	case cfg.Backfill < 0:
-		backfill = 0
+		ps.backfill = 0
 	}
-	reads := make(chan struct{}, cfg.LogReads)
-	turns := make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
-	for number := range ps.all {
-		w := window.New(max(cfg.WindowBytes/n, 1), skip)
-		ps.all[number] = &Partition{
-			number: number, log: cfg.Log, logger: cfg.Logger, metrics: m, traced: cfg.Traced, window: w,
-			looks:    looks{base: cfg.Base, log: cfg.Log, number: number, window: w},
-			patience: patience{limit: cfg.Patience},
-			backlog: backlog{
-				base: cfg.Base, log: cfg.Log, number: number, slots: reads, metrics: m,
-				budget: max(cfg.WindowBytes/64, minScanBudget),
-			},
-			jumped: make(chan struct{}, 1), backfill: backfill, turns: turns,
-		}
-	}
+	ps.ctx, ps.end = context.WithCancel(cfg.Base)
+	ps.metrics = newMetrics(cfg.Metrics, ps.each)
 	return ps
 }
 
-// Of returns the partition of a session.
-func (ps *Partitions) Of(session string) *Partition { return ps.all[ps.log.Partition(session)] }
+// acquire returns a partition, followed until the caller releases it.
+func (ps *Partitions) acquire(number int) *Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.followed[number]
+	if p == nil {
+		p = ps.newPartition(number)
+		ps.followed[number] = p
+		if !ps.ended {
+			ps.tails.Go(p.follow)
+		}
+	}
+	p.readers++
+	if p.linger != nil {
+		p.linger.Stop()
+	}
+	return p
+}
 
-// Ready returns an error while a partition has not caught up with the log since the start.
+func (ps *Partitions) newPartition(number int) *Partition {
+	cfg := ps.cfg
+	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
+	ctx, end := context.WithCancel(ps.ctx)
+	return &Partition{
+		of: ps, ctx: ctx, end: end, begun: time.Now(), ready: make(chan struct{}),
+		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
+		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
+		patience: patience{limit: cfg.Patience},
+		backlog: backlog{
+			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
+			budget: max(cfg.WindowBytes/64, minScanBudget),
+		},
+		jumped: make(chan struct{}, 1), backfill: ps.backfill, turns: ps.turns,
+	}
+}
+
+// release ends what acquire began.
+func (ps *Partitions) release(p *Partition) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p.readers--; p.readers == 0 {
+		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
+	}
+}
+
+// forget ends following a partition that has no reader.
+func (ps *Partitions) forget(p *Partition) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p.readers == 0 && ps.followed[p.number] == p {
+		ps.followed[p.number] = nil
+		p.end()
+	}
+}
+
+// each returns the partitions that are followed.
+func (ps *Partitions) each() []*Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(ps.followed), func(p *Partition) bool { return p == nil })
+}
+
+// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
+// partition waits until its window has caught up with the log.
+// Errors are errNotReady and those of the log and the registry, all of which pass.
+func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
+	p := ps.acquire(ps.log.Partition(at.Session))
+	defer ps.release(p)
+	return p.open(ctx, at, from, limit)
+}
+
+// Life returns the newest life of a session, if its partition is followed and the window knows.
+func (ps *Partitions) Life(session string) (life string, ok bool) {
+	if p := ps.Of(session); p != nil {
+		return p.Life(session)
+	}
+	return "", false
+}
+
+// Of returns the partition of a session; nil while it is not followed.
+func (ps *Partitions) Of(session string) *Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.followed[ps.log.Partition(session)]
+}
+
+// readyWithin is how long the window of a partition may take to catch up with the log.
+const readyWithin = 10 * time.Second
+
+// Ready returns an error while a partition that is followed for some time has not caught up with
+// the log. With Linger -1 it returns one until all partitions have.
 func (ps *Partitions) Ready() error {
-	for _, p := range ps.all {
-		if !p.window.Stats().Ready {
+	all := ps.each()
+	if ps.cfg.Linger < 0 && len(all) < len(ps.followed) {
+		return errNotReady
+	}
+	for _, p := range all {
+		if !p.window.Stats().Ready && (ps.cfg.Linger < 0 || time.Since(p.begun) > readyWithin) {
 			return fmt.Errorf("partition %d has not caught up", p.number)
 		}
 	}
@@ -90,19 +188,15 @@ func (ps *Partitions) Ready() error {
 
 // Run follows the log until the context is done.
 func (ps *Partitions) Run(ctx context.Context) {
-	var tails sync.WaitGroup
-	for _, p := range ps.all {
-		tails.Go(func() { _ = p.run(ctx) }) // its only error is the context's
-		tails.Go(func() { p.watch(ctx) })
-		tails.Go(func() { p.lookAfterJumps(ctx) })
+	if ps.cfg.Linger < 0 {
+		for number := range ps.followed {
+			ps.acquire(number)
+		}
 	}
-	tails.Wait()
-}
-
-// Wait returns when no read is in progress, after the base context is done.
-func (ps *Partitions) Wait() {
-	for _, p := range ps.all {
-		p.backlog.work.Wait()
-		p.looks.work.Wait()
-	}
+	<-ctx.Done()
+	ps.mu.Lock()
+	ps.ended = true
+	ps.mu.Unlock()
+	ps.end()
+	ps.tails.Wait()
 }

@@ -316,8 +316,13 @@ func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
 // Wait returns a channel that is closed when there may be something to read.
 func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.Subscriber, s.version) }
 
-// Close lets go of the window.
-func (r *Reader) Close() { r.part.window.Detach(r.Chain) }
+// Close lets go of the window, and of the partition.
+func (r *Reader) Close() {
+	r.part.window.Detach(r.Chain)
+	if r.part.of != nil {
+		r.part.of.release(r.part)
+	}
+}
 
 // Finished reports, without a look at the log, that a client with a cursor has
 // everything of a place that has ended.

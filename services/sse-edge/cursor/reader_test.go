@@ -21,8 +21,16 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// followLog runs the partitions of a log until the test ends.
+// followLog follows the partitions of a log until the test ends.
 func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
+	t.Helper()
+	ps := lingers(t, f, backfill, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	return ps
+}
+
+// lingers follows the partitions of a log that are read, until the test ends.
+func lingers(t *testing.T, f *edgetest.Log, backfill int, linger time.Duration) *Partitions {
 	t.Helper()
 	env := daemon.NewEnv(nil)
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
@@ -32,16 +40,14 @@ func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
 	t.Cleanup(b.Close)
 	ctx, cancel := context.WithCancel(t.Context())
 	ps := New(Config{
-		Base: ctx, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, LogReads: 2, Patience: time.Minute,
+		Base: ctx, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, Linger: linger, LogReads: 2, Patience: time.Minute,
 	})
 	var run sync.WaitGroup
 	run.Go(func() { ps.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		run.Wait()
-		ps.Wait()
 	})
-	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
 	return ps
 }
 
@@ -63,7 +69,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	last := f.Publish("a", 5)
 	p, at := s.Of("s"), streamOf("a")
 	waittest.Until(t, "the window has it", func() bool { return p.Stats().End >= last })
-	r, err := p.Open(waittest.Context(t), at, Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	r, err := p.open(waittest.Context(t), at, Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +117,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			last := f.Publish("a", 30)
 			waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
 			p := s.Of("s")
-			r, err := p.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
+			r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,7 +261,7 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f.Publish("a", 5)
 	f.Trim("a", eventlog.Trimmed, 3)
 	p := followLog(t, f, 0).Of("s")
-	r, err := p.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +296,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	tags := NewTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
 	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
-		r, err := p.Open(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+		r, err := p.open(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

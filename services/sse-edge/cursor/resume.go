@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// errNotReady is returned while a partition has not been tailed yet.
+// errNotReady is returned when a partition's window did not catch up with the log in time.
 var errNotReady = errors.New("the partition is not ready")
 
 // Start says where a subscriber begins.
@@ -30,9 +30,11 @@ type Start struct {
 	Continues bool
 }
 
-// Open returns a reader at a subscriber's place, to be closed by the caller.
-// Errors are errNotReady and those of the log and the registry, all of which pass.
-func (p *Partition) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
+// open returns a reader, of a partition that the caller has acquired; see [Partitions.Open].
+func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
+	if err := p.untilReady(ctx); err != nil {
+		return nil, err
+	}
 	for begun := time.Now(); ; {
 		r, err := p.tryOpen(ctx, at, from, limit)
 		if !catchesUp(ctx, begun, err) {
@@ -46,9 +48,6 @@ func (p *Partition) Open(ctx context.Context, at window.Place, from Start, limit
 // caller may read, and no other. Chains that wait for a session take the first life that
 // becomes known.
 func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	if !p.window.Stats().Ready {
-		return nil, errNotReady
-	}
 	of := life{name: at.Life}
 	if at.Life == "" {
 		var err error
@@ -56,7 +55,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 			return nil, err
 		}
 	}
-	r := &Reader{part: p, Place: at, bound: at.Life != "", limit: limit}
+	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
 	if err := r.start(ctx, from, a); err != nil {
 		r.Close()
@@ -172,7 +171,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 			return event.Unknown, 0, 0, err
 		}
 		if of.name != r.Place.Life {
-			r.Close()
+			r.part.window.Detach(r.Chain)
 			r.attach(of)
 		}
 	}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"rejoin/shared/event"
+)
+
+const (
+	scaleEvents  = 200_000
+	scaleStreams = 1600 // in 160 sessions
+	// coldRounds is how often each partition is read by a first reader.
+	coldRounds = 12
+)
+
+// scaleEdges measures what further edges cost: NATS and all edges together for an event that
+// nobody receives, at one edge and at eight, whose subscribers are spread by partition as the
+// proxy of deploy/ spreads them; how long the first reader of a partition waits; and 10,000
+// clients whose edge has gone.
+func scaleEdges(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	for _, n := range []int{1, 8} {
+		if err := followedBy(ctx, &f, p, n); err != nil {
+			return f, fmt.Errorf("%d edges: %w", n, err)
+		}
+	}
+	f.ratio("cpu_vs_one", "cpu_us_8", "cpu_us_1")
+	f.ratio("windows_vs_one", "windows_mb_8", "windows_mb_1")
+	err := edgeGone(ctx, &f, p)
+	f.ratio("moved_vs_stayed", "moved_seconds", "stayed_seconds")
+	return f, err
+}
+
+// startEdge starts an edge alone.
+func startEdge(ctx context.Context, p *programs, nats string, args ...string) (*system, error) {
+	return run(ctx, p.edge, []string{"edge open", "admin port open"}, append([]string{
+		"--nats-url", nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json",
+	}, args...)...)
+}
+
+// idleSubscribers connects one subscriber for each session of an edge's partitions, to a stream that
+// gets nothing.
+func idleSubscribers(ctx context.Context, e *system, here func(partition int) bool) (*load, error) {
+	var sessions []string
+	for stream := 0; stream < scaleStreams; stream += streamsPerSession {
+		if name := sessionOf(stream); here(event.Partition(name, partitions)) {
+			sessions = append(sessions, name)
+		}
+	}
+	return newLoad(ctx, crowd{
+		clients: len(sessions), stream: func(i int) int { return i },
+		target: target{addr: strings.TrimPrefix(e.edge, "http://"), path: func(i int) string {
+			return "/v1/sessions/" + sessions[i] + "/streams/quiet/events?from=now"
+		}},
+	})
+}
+
+// followedBy measures what n edges cost an event.
+func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
+	log, err := startBareLog(ctx, p, bareNATS)
+	if err != nil {
+		return err
+	}
+	defer log.end()
+	pids := [][]int{log.pids()}
+	var all []int
+	var edges []*system
+	var loads []*load
+	defer func() {
+		for _, l := range loads {
+			_ = l.end()
+		}
+		for _, e := range edges {
+			e.stop()
+		}
+	}()
+	for i := range n {
+		e, err := startEdge(ctx, p, log.url)
+		if err != nil {
+			return err
+		}
+		edges = append(edges, e)
+		l, err := idleSubscribers(ctx, e, func(partition int) bool { return partition%n == i })
+		if err != nil {
+			return err
+		}
+		loads = append(loads, l)
+		pids = append(pids, []int{e.cmd.Process.Pid})
+		all = append(all, e.cmd.Process.Pid)
+	}
+	if err := quiet(ctx, all); err != nil {
+		return err
+	}
+	empty, err := resident(all)
+	if err != nil {
+		return err
+	}
+	used := func() ([]time.Duration, error) {
+		var each []time.Duration
+		for _, of := range pids {
+			took, err := cpu(of)
+			if err != nil {
+				return nil, err
+			}
+			each = append(each, took)
+		}
+		return each, nil
+	}
+	before, err := used()
+	if err != nil {
+		return err
+	}
+	for i := range scaleEvents {
+		if err := log.publish(ctx, i%scaleStreams, varied(i, 0)); err != nil {
+			return err
+		}
+	}
+	if err := log.flush(ctx); err != nil {
+		return err
+	}
+	if err := quiet(ctx, slices.Concat(pids...)); err != nil {
+		return err
+	}
+	after, err := used()
+	if err != nil {
+		return err
+	}
+	sum, busiest := time.Duration(0), time.Duration(0)
+	for i := range after {
+		took := after[i] - before[i]
+		sum += took
+		if i > 0 {
+			busiest = max(busiest, took)
+		}
+	}
+	perEvent := func(d time.Duration) float64 { return d.Seconds() * 1e6 / scaleEvents }
+	nats := after[0] - before[0]
+	f.add(fmt.Sprintf("nats_us_%d", n), perEvent(nats))
+	f.add(fmt.Sprintf("cpu_us_%d", n), perEvent(sum))
+	full, err := resident(all)
+	if err != nil {
+		return err
+	}
+	f.add(fmt.Sprintf("windows_mb_%d", n), float64(full-empty)/1e6)
+	if n == 1 {
+		return coldReaders(ctx, f, p, log.url)
+	}
+	f.add("busiest_vs_mean", busiest.Seconds()/((sum-nats).Seconds()/float64(n)))
+	return nil
+}
+
+// coldReaders measures first readers of partitions that nobody follows, from the connect to the
+// first event, which is the oldest of a stream.
+func coldReaders(ctx context.Context, f *figures, p *programs, nats string) error {
+	e, err := startEdge(ctx, p, nats, "--partition-linger=0s")
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	of := map[int]int{} // a stream of each partition
+	for stream := range scaleStreams {
+		of[event.Partition(sessionOf(stream), partitions)] = stream
+	}
+	var all []time.Duration
+	for range coldRounds {
+		for _, stream := range of {
+			took, err := firstEvent(ctx, e, stream)
+			if err != nil {
+				return err
+			}
+			all = append(all, took)
+			if err := untilForgotten(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+	f.addLatencies("cold_", all)
+	return nil
+}
+
+// firstEvent returns how long a subscriber waits for its first event.
+func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, error) {
+	start := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+"/v1/sessions/"+sessionOf(stream)+"/streams/"+strconv.Itoa(stream)+"/events", nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	buf, got := make([]byte, 64<<10), 0
+	for {
+		n, err := resp.Body.Read(buf[got:])
+		if got += n; strings.Contains(string(buf[:got]), `"jsonrpc"`) {
+			return time.Since(start), nil
+		}
+		if errors.Is(err, io.EOF) || got == len(buf) {
+			return 0, errors.New("no event came")
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// untilForgotten waits until an edge follows nothing.
+func untilForgotten(ctx context.Context, e *system) error {
+	for {
+		n, err := e.metric(ctx, "rejoin_edge_partitions_followed")
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// edgeGone measures 10,000 clients that come back two events behind, each of a stream of its own:
+// to an edge that follows all partitions, and to one that follows none.
+func edgeGone(ctx context.Context, f *figures, p *programs) error {
+	log, err := p.log(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := startRejoin(ctx, p, log.dir)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := quiet(ctx, r.pids()); err != nil { // the janitor reads the whole log first
+		return err
+	}
+	for _, to := range []struct {
+		prefix string
+		args   []string
+	}{{"stayed_", []string{followAll}}, {"moved_", nil}} {
+		e, err := startEdge(ctx, p, r.nats, to.args...)
+		if err != nil {
+			return err
+		}
+		pids := []int{e.cmd.Process.Pid}
+		if err = quiet(ctx, append(pids, r.pids()...)); err == nil {
+			t := target{addr: strings.TrimPrefix(e.edge, "http://"), sequenced: true, path: func(stream int) string {
+				return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
+			}}
+			err = storm(ctx, f, to.prefix, pids, t, storedRecent, func(i int) string { return log.recent[i] })
+		}
+		var reads, scans float64
+		if err == nil {
+			reads, err = e.metric(ctx, "rejoin_edge_log_reads_total")
+		}
+		if err == nil {
+			scans, err = e.metric(ctx, "rejoin_edge_log_scans_total")
+		}
+		f.add(to.prefix+"log_reads", reads+scans)
+		e.stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package cursor
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/waittest"
+)
+
+var ten = window.Limits{Events: 10, Bytes: 1 << 20}
+
+// opens opens a reader, which the caller closes.
+func opens(t *testing.T, ps *Partitions, session string, from Start) *Reader {
+	t.Helper()
+	r, err := ps.Open(waittest.Context(t), window.Place{Session: session, Stream: "a"}, from, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reads expects that a reader's next events, and nothing else, are those from first to last.
+func reads(t *testing.T, r *Reader, first, last uint64) {
+	t.Helper()
+	for next := first; next <= last; {
+		s, err := r.Next(waittest.Context(t))
+		if err != nil || len(s.Gaps) > 0 {
+			t.Fatalf("%v, gaps %v", err, s.Gaps)
+		}
+		for _, it := range s.Items {
+			if it.Sequence != next {
+				t.Fatalf("%d came, want %d", it.Sequence, next)
+			}
+			next++
+		}
+		if len(s.Items) == 0 {
+			<-r.Wait(s)
+		}
+	}
+}
+
+func TestPartitions_FollowedWhileRead(t *testing.T) {
+	f := edgetest.NewLogOf(t, 8)
+	ps := lingers(t, f, 0, 0)
+	f.Publish("a", 3)
+	if n := len(ps.each()); n != 0 || ps.Ready() != nil {
+		t.Fatalf("%d partitions are followed before anybody reads", n)
+	}
+	one, two := opens(t, ps, "s", Start{}), opens(t, ps, "s", Start{})
+	reads(t, one, 1, 3)
+	p := ps.Of("s")
+	one.Close()
+	if all := ps.each(); len(all) != 1 || all[0] != p {
+		t.Fatalf("followed: %v", all)
+	}
+	reads(t, two, 1, 3)
+	two.Close()
+	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	<-p.ctx.Done()
+
+	again := opens(t, ps, "s", Start{})
+	defer again.Close()
+	if ps.Of("s") == p {
+		t.Error("the window of before is used again")
+	}
+	reads(t, again, 1, 3)
+}
+
+func TestPartitions_Linger(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := lingers(t, f, 0, time.Hour)
+	f.Publish("a", 3)
+	r := opens(t, ps, "s", Start{})
+	p := ps.Of("s")
+	r.Close()
+	r = opens(t, ps, "s", Start{})
+	defer r.Close()
+	if ps.Of("s") != p {
+		t.Error("the partition was followed anew")
+	}
+	ps.forget(p) // the timer of the first reader may have been late
+	if ps.Of("s") != p {
+		t.Error("a partition with a reader is forgotten")
+	}
+}
+
+// Nothing that was known of a partition is used when it is followed again: meanwhile it lost
+// events, has another generation, and a name has another life.
+func TestPartitions_FollowedAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := lingers(t, f, -1, 0)
+	f.Publish("a", 10)
+	r := opens(t, ps, "s", Start{})
+	reads(t, r, 1, 10)
+	five, ten := r.ID(5), r.ID(10)
+	r.Close()
+	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+
+	f.Restart()
+	f.Check(0)
+	f.Purge(8)
+	last := f.Publish("a", 2)
+	r = opens(t, ps, "s", Start{After: five})
+	if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Gaps) != 1 || s.First != 8 {
+		t.Errorf("%v, gaps %v, first %d", err, s.Gaps, s.First)
+	}
+	r.Close()
+	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	r = opens(t, ps, "s", Start{After: ten})
+	defer r.Close()
+	reads(t, r, last-1, last)
+}
+
+// Readers come and go, and with them the partitions, while events are published: each reader gets
+// all events, in order, also when it comes back.
+func TestPartitions_ReadersComeAndGo(t *testing.T) {
+	const sessions, readers, events = 6, 12, 80
+	f := edgetest.NewLogOf(t, 3)
+	for _, backfill := range []int{0, -1} {
+		ps := lingers(t, f, backfill, time.Millisecond)
+		name := func(n int) string { return fmt.Sprint("s", backfill, "-", n%sessions) }
+		var all sync.WaitGroup
+		for n := range sessions {
+			all.Go(func() {
+				for range events {
+					f.PublishTo(name(n), "a", 1)
+				}
+			})
+		}
+		for n := range readers {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(n), 1)) //nolint:gosec // no secret
+				at, got := Start{}, 0
+				for got < events {
+					r, err := ps.Open(waittest.Context(t), window.Place{Session: name(n), Stream: "a"}, at, ten)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for until := min(got+1+random.IntN(40), events); got < until; {
+						s, err := r.Next(waittest.Context(t))
+						if err != nil || len(s.Gaps) > 0 {
+							t.Errorf("%v, gaps %v", err, s.Gaps)
+							return
+						}
+						got += len(s.Items)
+						if s.Empty() {
+							<-r.Wait(s)
+						}
+					}
+					at = Start{After: r.ID(r.Cursor)}
+					r.Close()
+				}
+				if got != events {
+					t.Errorf("%d events, want %d", got, events)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
