@@ -153,7 +153,7 @@ func TestDirectPublish_AsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("`demo` is in %d and `a=2Fb` in %d", event.Partition("demo", 16), event.Partition("a/b", 16)),
+		fmt.Sprintf("`demo` is in %d and `a/b` in %d", event.Partition("demo", 16), event.Partition("a/b", 16)),
 		"`" + eventlog.MessageID("demo", "f5kq2vznf3hc", "main", "k", 0) + "`",
 		"`" + eventlog.HeaderType + "`", "`" + eventlog.HeaderFinal + "`",
 	} {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -51,13 +52,9 @@ func fence(msg *nats.Msg, subject string) {
 	msg.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", subject)
 }
 
-// partition is FNV-1a, 32 bits, of the session's token, modulo the number of partitions.
+// partition is the CRC-32 of the session's name, modulo the number of partitions.
 func partition(session string, partitions int) int {
-	hash := uint32(2166136261)
-	for _, b := range []byte(token(session)) {
-		hash = (hash ^ uint32(b)) * 16777619
-	}
-	return int(hash % uint32(partitions)) //nolint:gosec // a small positive number
+	return int(crc32.ChecksumIEEE([]byte(session)) % uint32(partitions)) //nolint:gosec // a small positive number
 }
 
 // token is a name as a part of a subject: every byte besides letters, digits, "-" and "_"

@@ -57,7 +57,7 @@ func connect(ctx context.Context, url string) (*publisher, error) {
 	if err == nil {
 		p.partitions, err = strconv.Atoi(meta["rejoin.partitions"])
 	}
-	if err == nil && meta["rejoin.version"] != "2" {
+	if err == nil && meta["rejoin.version"] != "3" {
 		err = fmt.Errorf("the log has version %q", meta["rejoin.version"])
 	}
 	if err != nil {

@@ -47,9 +47,17 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// The server's own mapping must send a publisher's message to the partition that
-// this package computes, or direct publishers and ingest would disagree.
-func TestPartition_AsTheServerMaps(t *testing.T) {
+// The values are those of zlib.crc32 of Python, and of the converter crc32 of HAProxy.
+func TestPartition(t *testing.T) {
+	for name, want := range map[string]int{"demo": 0, "a/b": 12, "s=3 ü": 14} {
+		if got := event.Partition(name, 16); got != want {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+}
+
+// The server's own mapping sends a publisher's message to the partition of a log of version 2.
+func TestPartitionFNV_AsTheServerMaps(t *testing.T) {
 	for _, n := range []int{1, 2, 16, 100} {
 		mapping, err := server.NewSubjectTransform("in.*.*", fmt.Sprintf("mcp.{{partition(%d,1)}}.{{wildcard(1)}}.{{wildcard(2)}}", n))
 		if err != nil {
@@ -61,8 +69,8 @@ func TestPartition_AsTheServerMaps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := "mcp." + strconv.Itoa(event.Partition(session, n)) + "." + event.Token(session) + ".st"; mapped != want {
-				t.Fatalf("the server maps to %q, Partition says %q", mapped, want)
+			if want := "mcp." + strconv.Itoa(event.PartitionFNV(session, n)) + "." + event.Token(session) + ".st"; mapped != want {
+				t.Fatalf("the server maps to %q, PartitionFNV says %q", mapped, want)
 			}
 		})
 	}

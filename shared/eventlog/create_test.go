@@ -10,17 +10,47 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
+
+// A log of version 2 stays what it is: its publishers compute the partition as it was.
+func TestOpen_LogOfVersion2(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	create(t, srv, eventlog.Settings{Partitions: 16, Layout: "2"})
+	for name, l := range map[string]*eventlog.Log{"opened": open(t, srv), "created again": create(t, srv, eventlog.Settings{})} {
+		for _, session := range []string{"demo", "a/b", "s.2"} {
+			if got, want := l.Partition(session), event.PartitionFNV(session, 16); got != want {
+				t.Errorf("%s: %s is in %d, want %d", name, session, got, want)
+			}
+		}
+		longer := l.Settings()
+		longer.MaxAge *= 2
+		if err := l.SetLimits(waittest.Context(t), 0, longer); err != nil {
+			t.Error(err)
+		}
+		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "demo", Stream: "a", Data: []byte("1")})
+		if err != nil || ack.Sequence == 0 {
+			t.Error(err)
+		}
+		if state, err := l.Look(waittest.Context(t), event.PartitionFNV("demo", 16)); err != nil || state.Last == 0 {
+			t.Errorf("%s: the event is in another partition; %v", name, err)
+		}
+	}
+	if got := open(t, srv).Settings().Layout; got != "2" {
+		t.Errorf("the layout has become %s", got)
+	}
+}
 
 func TestCreate_KeepsSettings(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
-		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true,
+		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true, Layout: eventlog.Version,
 	}
 	first := create(t, srv, settings)
 	for name, l := range map[string]*eventlog.Log{

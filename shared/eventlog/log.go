@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
@@ -68,9 +67,7 @@ func (l *Log) Close() {
 func (l *Log) Settings() Settings { return *l.settings.Load() }
 
 // Partition returns the partition of a session.
-func (l *Log) Partition(session string) int {
-	return event.Partition(session, len(l.parts))
-}
+func (l *Log) Partition(session string) int { return l.settings.Load().Partition(session) }
 
 // Conn returns the connection that the log was opened on.
 func (l *Log) Conn() *nats.Conn { return l.nc }

@@ -8,11 +8,22 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
 )
 
-// Version is the version of the log's layout. 2: a life in each subject, and openings,
-// births and ends in the log.
-const Version = "2"
+// Version is the version of the layout of a new log. 2: a life in each subject, and openings,
+// births and ends in the log. 3: a session's partition is the CRC-32 of its name, which proxies can
+// compute, and not the FNV-1a of its token.
+const (
+	Version    = "3"
+	versionFNV = "2"
+	// Versions are those that this program reads, for messages.
+	Versions = `versions "` + versionFNV + `" and "` + Version + `"`
+)
+
+// Reads reports whether this program reads a log of a version.
+func Reads(version string) bool { return version == Version || version == versionFNV }
 
 // The largest values that a setting may have. JetStream's file store takes records
 // of 32 MiB, in which subject and headers count.
@@ -54,6 +65,16 @@ type Settings struct {
 	MaxStreamsPerSession int64
 	// Compression stores blocks compressed with S2.
 	Compression bool
+	// Layout is the version of the log's layout, which never changes. Default: Version.
+	Layout string
+}
+
+// Partition returns the partition of a session.
+func (s Settings) Partition(session string) int {
+	if s.Layout == versionFNV {
+		return event.PartitionFNV(session, s.Partitions)
+	}
+	return event.Partition(session, s.Partitions)
 }
 
 // DefaultSettings returns the settings of a log without configuration.
@@ -73,6 +94,7 @@ func (s Settings) withDefaults() Settings {
 		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 32<<20),
 		MaxStreamsPerSession: orDefault(s.MaxStreamsPerSession, 100),
 		Compression:          s.Compression,
+		Layout:               orDefault(s.Layout, Version),
 	}
 }
 
@@ -102,6 +124,8 @@ func (s Settings) Validate() error {
 		return bad("a limit must be positive, or -1 for none")
 	case s.MaxMessageBytes < 1 || s.MaxMessageBytes > maxMessageBytes:
 		return bad("the largest message must be 1 to %d bytes", maxMessageBytes)
+	case !Reads(s.Layout):
+		return bad("the layout must be one of %s", Versions)
 	}
 	return nil
 }
@@ -148,7 +172,7 @@ func fields() []field {
 }
 
 func (s Settings) metadata() map[string]string {
-	m := map[string]string{metaVersion: Version, "rejoin.compression": strconv.FormatBool(s.Compression)}
+	m := map[string]string{metaVersion: orDefault(s.Layout, Version), "rejoin.compression": strconv.FormatBool(s.Compression)}
 	for _, f := range fields() {
 		m[f.key] = strconv.FormatInt(f.get(&s), 10)
 	}
@@ -156,10 +180,11 @@ func (s Settings) metadata() map[string]string {
 }
 
 func settingsFrom(meta map[string]string) (Settings, error) {
-	if v := meta[metaVersion]; v != Version {
-		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or begin another log", ErrMismatch, v, Version)
+	version := meta[metaVersion]
+	if !Reads(version) {
+		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads %s; use the program that wrote it, or begin another log", ErrMismatch, version, Versions)
 	}
-	s := Settings{Compression: meta["rejoin.compression"] == "true"}
+	s := Settings{Compression: meta["rejoin.compression"] == "true", Layout: version}
 	for _, f := range fields() {
 		if _, ok := meta[f.key]; !ok && f.key == metaMaxStreams {
 			continue
