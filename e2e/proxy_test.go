@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"rejoin/shared/event"
+	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -213,4 +220,101 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 		_, ok := answered()
 		return ok
 	})
+}
+
+// startEdgesProxy runs the proxy of deploy/ before edges that say which they are, and hold event streams
+// open.
+func startEdgesProxy(t *testing.T, edges int) (addr string) {
+	t.Helper()
+	addr = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	t.Setenv("REJOIN_PROXY_BIND", addr)
+	text, err := os.ReadFile("../deploy/proxy/haproxy.cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var servers strings.Builder
+	for i := range edges {
+		edge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprintln(w, i)
+			if r.Header.Get("Accept") == "text/event-stream" {
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}
+		}))
+		t.Cleanup(edge.Close)
+		fmt.Fprintf(&servers, "\tserver edge%d %s no-check\n", i, strings.TrimPrefix(edge.URL, "http://"))
+	}
+	startProxy(t, addr, strings.NewReplacer(
+		"127.0.0.1:8404", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)),
+		"\tdefault-server hash-key addr\n", "", // which version 2.6 does not know
+		"\tserver-template edge 1-16 \"sse-edge${REJOIN_PROXY_DOMAIN}:8080\" port 9080\n", servers.String(),
+	).Replace(string(text)), []string{"haproxy", "-db", "-f"})
+	return addr
+}
+
+// The proxy of deploy/ sends requests about a partition's sessions to the same edge.
+func TestProxy_PartitionsStayTogether(t *testing.T) {
+	addr := startEdgesProxy(t, 4)
+	of := map[int]string{} // the edge of a partition
+	for n := range 100 {
+		session := uuid.NewString()
+		escaped := n%10 == 0
+		if escaped {
+			session = fmt.Sprintf("a/b?%d", n)
+		}
+		requests := map[string][]string{
+			"GET /v1/sessions/" + url.PathEscape(session) + "/events":               nil,
+			"GET /v1/sessions/" + url.PathEscape(session) + "/streams/a/events":     nil,
+			"GET /v1/events?session=" + url.QueryEscape(session) + "&session=other": nil,
+			"POST /messages?session=" + url.QueryEscape(session):                    nil,
+			"DELETE /mcp": {"Mcp-Session-Id", session},
+		}
+		if !escaped { // the names of the edge's own sessions are not
+			requests["GET /mcp"] = []string{"Last-Event-ID", session + ":x_0000000_1.2"}
+			requests["POST /mcp"] = []string{"Mcp-Method", "tasks/get", "Mcp-Name", mcprev.TaskID(session)}
+		}
+		for request, headers := range requests {
+			method, path, _ := strings.Cut(request, " ")
+			a := do(t, method, "http://"+addr+path, "", headers...)
+			partition := event.Partition(session, 16)
+			if of[partition] == "" {
+				of[partition] = a.body
+			}
+			if a.status != http.StatusOK || a.body != of[partition] {
+				t.Errorf("%s of %s: %d %q, want edge %s", request, session, a.status, a.body, of[partition])
+			}
+		}
+	}
+	if len(of) < 8 {
+		t.Errorf("the sessions lie in %d partitions", len(of))
+	}
+}
+
+// Event streams are spread evenly enough, also where some sessions have most of them.
+func TestProxy_EventStreamsAreSpread(t *testing.T) {
+	const edges, streams = 4, 200
+	addr := startEdgesProxy(t, edges)
+	at := map[string]int{}
+	for n := range streams {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/sessions/s%d/events", addr, n%7), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		edge, err := bufio.NewReader(resp.Body).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[edge]++
+	}
+	for edge, n := range at {
+		if n > streams*3/2/edges+1 {
+			t.Errorf("edge %s has %d of %d streams", strings.TrimSpace(edge), n, streams)
+		}
+	}
 }

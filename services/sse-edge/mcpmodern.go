@@ -79,7 +79,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 		return postRefused, asRefused(err, p.only())
 	}
 	if !held && !task {
-		state.Session, state.Life = uuid.NewString(), session.NewLife()
+		state.Session, state.Life = s.parts.Near(uuid.NewString), session.NewLife()
 	}
 	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
 		return postRefused, s.cfg.Access.Insufficient(c)

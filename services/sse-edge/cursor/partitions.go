@@ -168,6 +168,34 @@ func (ps *Partitions) Of(session string) *Partition {
 	return ps.followed[ps.log.Partition(session)]
 }
 
+// fewPartitions is among how many partitions [Partitions.Near] chooses at least, so that what is
+// stored does not all come to one.
+const fewPartitions = 4
+
+// Near returns a name of a new session, made by a function, if possible in a partition that the edge
+// follows already: reading it costs NATS nothing more.
+func (ps *Partitions) Near(newName func() string) string {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	followed := 0
+	for _, p := range ps.followed {
+		if p != nil {
+			followed++
+		}
+	}
+	name := newName()
+	if followed < min(fewPartitions, len(ps.followed)) {
+		return name
+	}
+	for range 16 * len(ps.followed) / followed { // e^-16 do not find one
+		if ps.followed[ps.log.Partition(name)] != nil {
+			break
+		}
+		name = newName()
+	}
+	return name
+}
+
 // readyWithin is how long the window of a partition may take to catch up with the log.
 const readyWithin = 10 * time.Second
 

@@ -116,6 +116,31 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 	reads(t, r, last-1, last)
 }
 
+func TestPartitions_Near(t *testing.T) {
+	ps := lingers(t, edgetest.NewLogOf(t, 16), -1, 0)
+	n := 0
+	next := func() string { n++; return fmt.Sprint("name-", n) }
+	if name := ps.Near(next); n != 1 || name != "name-1" {
+		t.Errorf("with nothing followed it is %s", name)
+	}
+	for number := range fewPartitions {
+		p := ps.acquire(number)
+		defer ps.release(p)
+	}
+	used := map[int]bool{}
+	for range 100 {
+		used[ps.log.Partition(ps.Near(next))] = true
+	}
+	if len(used) != fewPartitions {
+		t.Errorf("100 names lie in %d partitions", len(used))
+	}
+	for number := range used {
+		if ps.followed[number] == nil {
+			t.Errorf("partition %d is not followed", number)
+		}
+	}
+}
+
 // Readers come and go, and with them the partitions, while events are published: each reader gets
 // all events, in order, also when it comes back.
 func TestPartitions_ReadersComeAndGo(t *testing.T) {
