@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -284,6 +285,46 @@ func TestExamples_Publishing(t *testing.T) {
 				t.Errorf("at the end, stored are %d", got)
 			}
 		})
+	}
+}
+
+// Without its arguments an example prints how it is used.
+func TestExamples_Usage(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	for _, e := range publishingExamples {
+		r := p.example(e.program, "demo")
+		if code := r.end(); code == 0 || !strings.Contains(r.errors(), "stream") && !strings.Contains(r.errors(), "STREAM") {
+			t.Errorf("%s: exit code %d\n%s%s", e.name, code, r.text(), r.errors())
+		}
+	}
+	for _, e := range subscribingExamples {
+		r := p.example(e.program, "demo", "main")
+		if code := r.end(); code == 0 || !strings.Contains(r.errors(), "usage: ") {
+			t.Errorf("%s: exit code %d\n%s%s", e.name, code, r.text(), r.errors())
+		}
+	}
+}
+
+// Without the NATS command line the example says so at once: nothing was sent.
+func TestExamples_NATSMissing(t *testing.T) {
+	t.Parallel()
+	tools := t.TempDir()
+	for _, name := range []string{"bash", "od", "tr", "sleep"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(tools, "bash"), "../examples/nats/publish.sh", "demo", "main")
+	cmd.Env = []string{"PATH=" + tools}
+	cmd.Stdin = strings.NewReader("1\n")
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 || !strings.Contains(string(out), "nats is not installed") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

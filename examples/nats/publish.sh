@@ -11,6 +11,11 @@ set -euo pipefail
 
 session=${1:?a session} stream=${2:?a stream} key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
+command -v nats >/dev/null || {
+	echo 'nats is not installed: go install github.com/nats-io/natscli/nats@latest' >&2
+	exit 1
+}
+
 n=0
 while IFS= read -r message || [ -n "$message" ]; do
 	n=$((n + 1))

@@ -92,6 +92,8 @@ class File:
 
 
 def main():
+    if len(sys.argv) != 4:
+        sys.exit("usage: subscribe.py SESSION STREAM FILE")
     session, stream, path = sys.argv[1:]
     quoted = [urllib.parse.quote(name, safe="") for name in (session, stream)]
     url = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080") + "/v1/sessions/{}/streams/{}/events".format(*quoted)

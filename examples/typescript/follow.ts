@@ -6,6 +6,10 @@ import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { subscribe } from '../../services/sse-edge/rejoinjs/rejoin.js' // or 'rejoin-client', the same as a package
 
 const [session, stream, file] = process.argv.slice(2)
+if (!file) {
+  console.error('usage: follow.ts SESSION STREAM FILE')
+  process.exit(2)
+}
 const subscription = subscribe({ session, stream, base: process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080' }, {
   token: process.env['REJOIN_TOKEN'],
   storage: {

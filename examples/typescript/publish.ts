@@ -98,6 +98,10 @@ function codeOf(problem: string): string {
 if (import.meta.filename === realpathSync(process.argv[1])) {
   const { values, positionals } = parseArgs({ allowPositionals: true, options: { key: { type: 'string' }, many: { type: 'boolean' } } })
   const [session, stream] = positionals
+  if (!stream) {
+    console.error('usage: publish.ts [--many] [--key=KEY] SESSION STREAM')
+    process.exit(2)
+  }
   const { key = randomUUID(), many } = values
   const to = { base: process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080', session, stream, token: process.env['REJOIN_TOKEN'] }
   try {

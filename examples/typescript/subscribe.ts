@@ -82,6 +82,10 @@ export class Refused extends Error {}
 
 if (import.meta.filename === realpathSync(process.argv[1])) {
   const [session, stream, file] = process.argv.slice(2)
+  if (!file) {
+    console.error('usage: subscribe.ts SESSION STREAM FILE')
+    process.exit(2)
+  }
   const names = [session, stream].map(encodeURIComponent)
   await follow({
     url: `${process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080'}/v1/sessions/${names[0]}/streams/${names[1]}/events`,
