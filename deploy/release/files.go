@@ -35,6 +35,9 @@ func (r release) files(ctx context.Context, goos, arch string) (files []file, er
 		if name == "README.md" {
 			data = r.filledIn(data)
 		}
+		if name != "LICENSE" {
+			data = r.linked(data)
+		}
 		files = append(files, file{name, data, 0o644})
 	}
 	used := modules{}
@@ -63,6 +66,21 @@ func (r release) files(ctx context.Context, goos, arch string) (files []file, er
 		return nil, err
 	}
 	return append(files, file{"LICENSES-OF-OTHERS", licenses, 0o644}), nil
+}
+
+var (
+	relativeLink  = regexp.MustCompile(`\]\(([A-Za-z][\w./-]*(?:#[\w-]+)?)\)`)
+	relativeImage = regexp.MustCompile(`src="([A-Za-z][\w./-]*)"`)
+)
+
+// linked returns a document with links into the repository at this version in the place of
+// relative ones, if there is an address: the archive has none of the files that they lead to.
+func (r release) linked(text []byte) []byte {
+	if r.url == "" {
+		return text
+	}
+	text = relativeLink.ReplaceAll(text, []byte("]("+r.url+"/blob/"+r.version+"/$1)"))
+	return relativeImage.ReplaceAll(text, []byte(`src="`+r.url+"/raw/"+r.version+`/$1"`))
 }
 
 var placeholders = regexp.MustCompile(`(?m)^There is no central place for downloads\..*\n\n`)

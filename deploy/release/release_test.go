@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -56,6 +57,15 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	}
 	if line := "https://example.org/you/rejoin/releases/download/v1.2.3/rejoin_1.2.3_linux_amd64.tar.gz"; !bytes.Contains(files[name+"/README.md"], []byte(line)) || bytes.Contains(files[name+"/README.md"], []byte("publisher.example")) {
 		t.Errorf("the README has no %s, or a placeholder", line)
+	}
+	for _, file := range []string{"README.md", "CHANGELOG.md"} {
+		text := files[name+"/"+file]
+		if !bytes.Contains(text, []byte("](https://example.org/you/rejoin/blob/v1.2.3/docs/")) {
+			t.Errorf("%s has no link to a document", file)
+		}
+		if m := regexp.MustCompile(`(\]\(|src=")[a-z]+/[^)"]*`).Find(text); m != nil {
+			t.Errorf("%s leads to a file that the archive does not have: %s", file, m)
+		}
 	}
 	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, name, "bridge"), "--version").Output() //nolint:gosec // just built
 	if err != nil || !strings.HasPrefix(string(out), "bridge v1.2.3 ") {
