@@ -144,11 +144,11 @@ export interface SubscribeOptions<Message = unknown> {
   /** Sent as `Authorization: Bearer …`; takes fetch. */
   token?: Token
   /** Takes fetch. */
-  headers?: HeadersInit
+  headers?: RequestInit['headers']
   /** For pages that log in with a cookie: is called after a 401, to log in anew. False, or a rejection, gives up. */
   renew?(): unknown
   /** As of fetch; with EventSource, `include` is `withCredentials`. Default: `same-origin`. */
-  credentials?: RequestCredentials
+  credentials?: RequestInit['credentials']
   /** Closes the subscription when it is aborted. */
   signal?: AbortSignal
 
@@ -187,9 +187,9 @@ export interface PublishOptions {
   /** Event type. Default: `message`. */
   type?: string
   token?: Token
-  headers?: HeadersInit
+  headers?: RequestInit['headers']
   /** As of fetch. Default: `same-origin`. */
-  credentials?: RequestCredentials
+  credentials?: RequestInit['credentials']
   /** How often it is tried, at most. Default: 5. More may take longer than the server knows a key (2 min). */
   attempts?: number
   signal?: AbortSignal
