@@ -19,8 +19,9 @@ import (
 const (
 	// answerWithin is how long an answer may take.
 	answerWithin = 30 * time.Second
-	// silence is how long a server may be silent until that is reported.
-	silence = time.Second
+	// silence is how long a server may be silent until that is reported: longer than the second
+	// that the janitor waits for edges when it does not know how many there are.
+	silence = 2 * time.Second
 	// pageSize is how many sessions are asked for at a time: the most that are given.
 	pageSize = 1000
 	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata.
