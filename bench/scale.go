@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +26,8 @@ const (
 )
 
 // scaleEdges measures what further edges cost: NATS and all edges together for an event that
-// nobody receives, at one edge and at eight, whose subscribers are spread by partition as the
-// proxy of deploy/ spreads them; how long the first reader of a partition waits; and 10,000
-// clients whose edge has gone.
+// nobody receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
+// long the first reader of a partition waits; and 10,000 clients whose edge has gone.
 func scaleEdges(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -48,21 +51,60 @@ func startEdge(ctx context.Context, p *programs, nats string, args ...string) (*
 	}, args...)...)
 }
 
-// idleSubscribers connects one subscriber for each session of an edge's partitions, to a stream that
-// gets nothing.
-func idleSubscribers(ctx context.Context, e *system, here func(partition int) bool) (*load, error) {
-	var sessions []string
-	for stream := 0; stream < scaleStreams; stream += streamsPerSession {
-		if name := sessionOf(stream); here(event.Partition(name, partitions)) {
-			sessions = append(sessions, name)
-		}
-	}
+// idleSubscribers connects one subscriber for each session, to a stream that gets nothing.
+func idleSubscribers(ctx context.Context, addr string) (*load, error) {
 	return newLoad(ctx, crowd{
-		clients: len(sessions), stream: func(i int) int { return i },
-		target: target{addr: strings.TrimPrefix(e.edge, "http://"), path: func(i int) string {
-			return "/v1/sessions/" + sessions[i] + "/streams/quiet/events?from=now"
+		clients: scaleStreams / streamsPerSession, stream: func(i int) int { return i * streamsPerSession },
+		target: target{addr: addr, path: func(stream int) string {
+			return "/v1/sessions/" + sessionOf(stream) + "/streams/quiet/events?from=now"
 		}},
 	})
+}
+
+// startProxy starts the proxy of deploy/ before edges, and returns where it listens.
+func startProxy(ctx context.Context, p *programs, edges []*system) (addr string, _ *exec.Cmd, _ error) {
+	text, err := os.ReadFile(filepath.FromSlash("deploy/proxy/haproxy.cfg"))
+	if err != nil {
+		return "", nil, err
+	}
+	var servers strings.Builder
+	for i, e := range edges {
+		fmt.Fprintf(&servers, "\tserver edge%d %s no-check\n", i, strings.TrimPrefix(e.edge, "http://"))
+	}
+	ports := [2]string{}
+	for i := range ports {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", nil, err
+		}
+		ports[i] = l.Addr().String()
+		_ = l.Close()
+	}
+	file := filepath.Join(p.dir, "haproxy.cfg")
+	config := strings.NewReplacer(
+		"127.0.0.1:8404", ports[1],
+		"\tdefault-server hash-key addr\n", "", // which version 2.6 does not know
+		"\tserver-template edge 1-16 \"sse-edge${REJOIN_PROXY_DOMAIN}:8080\" port 9080\n", servers.String(),
+	).Replace(string(text))
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return "", nil, err
+	}
+	cmd := command(ctx, "haproxy", "-db", "-f", file)
+	cmd.Env = append(os.Environ(), "REJOIN_PROXY_BIND="+ports[0])
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", ports[0])
+		if err == nil {
+			_ = conn.Close()
+			return ports[0], cmd, nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			end(cmd)
+			return "", nil, err
+		}
+	}
 }
 
 // followedBy measures what n edges cost an event.
@@ -75,29 +117,39 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 	pids := [][]int{log.pids()}
 	var all []int
 	var edges []*system
-	var loads []*load
 	defer func() {
-		for _, l := range loads {
-			_ = l.end()
-		}
 		for _, e := range edges {
 			e.stop()
 		}
 	}()
-	for i := range n {
+	for range n {
 		e, err := startEdge(ctx, p, log.url)
 		if err != nil {
 			return err
 		}
 		edges = append(edges, e)
-		l, err := idleSubscribers(ctx, e, func(partition int) bool { return partition%n == i })
-		if err != nil {
-			return err
-		}
-		loads = append(loads, l)
 		pids = append(pids, []int{e.cmd.Process.Pid})
 		all = append(all, e.cmd.Process.Pid)
 	}
+	addr, proxy, err := startProxy(ctx, p, edges)
+	if err != nil {
+		return fmt.Errorf("HAProxy: %w", err)
+	}
+	defer end(proxy)
+	l, err := idleSubscribers(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.end() }()
+	follow := 0.0
+	for _, e := range edges {
+		followed, err := e.metric(ctx, "rejoin_edge_partitions_followed")
+		if err != nil {
+			return err
+		}
+		follow += followed / partitions
+	}
+	f.add(fmt.Sprintf("edges_of_a_partition_%d", n), follow)
 	if err := quiet(ctx, all); err != nil {
 		return err
 	}
