@@ -178,10 +178,10 @@ func (g *Group) settle(m *Member) {
 	}
 }
 
-// sum has the checksum of lives say what a member's life is at its lane's position.
+// sum has the checksum of lives say what a member's life is at its position.
 func (g *Group) sum(m *Member) {
 	now := uint32(0)
-	if m.State == MemberOpen && m.opened <= m.lane.position {
+	if m.State == MemberOpen && m.opened <= m.lane.positionOf(m) {
 		now = m.lifeSum()
 	}
 	g.lives += now - m.summed

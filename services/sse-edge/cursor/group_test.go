@@ -39,6 +39,29 @@ func openGroup(t *testing.T, ps *Partitions, from Start, change func(*GroupConfi
 	return g
 }
 
+// openAdded opens sessions, of which some are added, until the test ends. ids takes the ID behind each
+// event.
+func openAdded(t *testing.T, ps *Partitions, after string, ids *[]string, sessions, added []string) *Group {
+	t.Helper()
+	cfg := GroupConfig{Limit: window.Limits{Events: 100, Bytes: 1 << 20}, Frame: func(id string, of *Member, it *window.Item) []byte {
+		*ids = append(*ids, id)
+		return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
+	}}
+	var places []Follow
+	for _, name := range sessions {
+		places = append(places, Follow{Session: name})
+	}
+	for _, name := range added {
+		places = append(places, Follow{Session: name, Added: true})
+	}
+	g, err := ps.OpenGroup(waittest.Context(t), places, Start{After: after}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
 // readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
 func readAll(t *testing.T, g *Group) string {
 	t.Helper()
@@ -255,6 +278,51 @@ func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	ps.Of("x").window.Through(last+5, 3)
 	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
 		t.Errorf("the position is %+v, %v", id, err)
+	}
+}
+
+// A session that is added while another one catches up takes nothing from that.
+func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.PublishTo("new", "a", 4)
+	last := f.PublishTo("x", "a", 2)
+	ps := followLog(t, f, 0)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, nil, "x")
+	readAll(t, g)
+	var ids, none []string
+	readAll(t, openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"new"}))
+	if len(ids) != 4 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	if got := readAll(t, openAdded(t, ps, ids[1], &none, []string{"x", "new"}, []string{"late"})); !strings.HasPrefix(got, "new:3 new:4") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Sessions that catch up get no gap because one of them began behind the position of another one's
+// event.
+func TestGroup_AddedSessionsBegin(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "one")
+	f.PublishTo("one", "a", 2)
+	create(t, f, "two")
+	f.PublishTo("two", "a", 2)
+	last := f.PublishTo("x", "a", 2)
+	ps := followLog(t, f, 0)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, nil, "x")
+	readAll(t, g)
+	var ids, none []string
+	readAll(t, openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"one", "two"}))
+	if len(ids) != 4 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	for i, id := range ids {
+		got := readAll(t, openAdded(t, ps, id, &none, []string{"x"}, []string{"one", "two"}))
+		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
+			t.Errorf("behind event %d: %s", i, got)
+		}
 	}
 }
 

@@ -118,6 +118,14 @@ func (l *lane) moveTo(sequence uint64) {
 	}
 }
 
+// positionOf returns the position that is a member's.
+func (l *lane) positionOf(m *Member) uint64 {
+	if l.catchingUp && m.added {
+		return l.added
+	}
+	return l.position
+}
+
 // passOver moves the position over all that is ready, which was taken.
 func (l *lane) passOver() {
 	l.moveTo(l.horizon())

@@ -75,7 +75,7 @@ func (o *opening) cover(places []Follow) {
 		}
 	}
 	for _, l := range o.group.lanes {
-		if at := o.id.At[l.part.number]; at.Added < at.Sequence && !slices.ContainsFunc(l.members, func(m *Member) bool { return m.added }) {
+		if at := o.id.At[l.part.number]; at.Added < at.Sequence && (!whole || !slices.ContainsFunc(l.members, func(m *Member) bool { return m.added })) {
 			for i, m := range o.group.members { // it is not known any more which were behind
 				if m.lane == l {
 					o.at[i] = at.Added
