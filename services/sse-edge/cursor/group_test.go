@@ -264,6 +264,79 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	}
 }
 
+// rollBack has the window of a session begin again in a new generation, behind the sequence that it has
+// in common with the one before. sessions have an event each there.
+func rollBack(ps *Partitions, session string, common uint64, sessions ...string) {
+	p := ps.Of(session)
+	state, _ := ps.log.State(p.number)
+	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: common + 1})
+	p.window.Rollback(state, common, 1, common)
+	for i, name := range sessions {
+		p.window.Append(eventlog.Entry{Sequence: common + 1 + uint64(i), Time: time.Now(), Valid: true, Data: []byte(`{}`), Subject: event.Subject{Session: name, Stream: "a", Kind: event.Message}}, 0)
+	}
+	p.window.Through(common+uint64(len(sessions)), 0)
+}
+
+// A generation that begins while sessions catch up takes the others' position back no further than the
+// roll-back.
+func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.PublishTo("new", "a", 2)
+	f.PublishTo("x", "a", 2)
+	last := f.PublishTo("new", "a", 2)
+	ps := followLog(t, f, 0)
+	w := ps.Of("x").window
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, nil, "x")
+	readAll(t, g)
+	var ids []string
+	g = openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"new"})
+	g.cfg.Limit.Events = 1
+	if _, err := g.Next(waittest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	state, _ := ps.log.State(0)
+	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: last + 1})
+	w.GoOn(state)
+	readAll(t, g)
+	for i, want := range []GroupPosition{{Sequence: 6, Added: 1}, {Sequence: 6, Added: 2}, {Sequence: 6, Added: 5}, {Sequence: 6, Added: 6}} {
+		id, err := ParseGroupID(ids[i])
+		if want.Tag = id.At[0].Tag; err != nil || id.At[0] != want {
+			t.Errorf("behind event %d: %+v, %v", i, id.At[0], err)
+		}
+	}
+}
+
+// Where one of two partitions is rolled back, events of the other have the position that it goes back to.
+func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
+	f := edgetest.NewLogOf(t, 2)
+	ps := followLog(t, f, 0)
+	var first, second string // by partition
+	for i := 0; first == "" || second == ""; i++ {
+		if name := fmt.Sprint("s", i); ps.Of(name).number == 0 {
+			first = name
+		} else {
+			second = name
+		}
+	}
+	one, two := f.PublishTo(first, "a", 1), f.PublishTo(second, "a", 4)
+	waittest.Until(t, "the windows have it", func() bool { return ps.Of(first).Stats().End >= one && ps.Of(second).Stats().End >= two })
+	var ids []string
+	g := openAdded(t, ps, "", &ids, []string{first, second}, nil)
+	readAll(t, g)
+	one = f.PublishTo(first, "a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of(first).Stats().End >= one })
+	ids = nil
+	rollBack(ps, second, two-2, second)
+	readAll(t, g)
+	if len(ids) != 2 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	if id, err := ParseGroupID(ids[0]); err != nil || id.At[1].Sequence != two-2 {
+		t.Errorf("behind the first partition's event: %+v, %v", id.At, err)
+	}
+}
+
 // A heartbeat moves no position over what the tail has missed, and nobody has proved to be nothing.
 func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	f := edgetest.NewLog(t)

@@ -45,26 +45,37 @@ type ready struct {
 	of *Member
 }
 
-// read has the members read what follows.
+// read has the members read what follows. When the partition is rolled back meanwhile, they read again:
+// a position is not named in a generation that some of them have not seen.
 func (l *lane) read(ctx context.Context, g *Group) error {
-	before := l.part.window.Holes()
-	rolledBack := before.Rollbacks != l.rollbacks
-	if l.rollbacks = before.Rollbacks; rolledBack {
+	for {
+		before := l.part.window.Holes()
+		if before.Rollbacks != l.rollbacks {
+			l.goBack(l.part.window.RolledBackTo(l.rollbacks), before.Rollbacks)
+		}
+		l.end = before.End
+		var slow []*Member
 		for _, m := range l.members {
-			m.unread()
+			if !m.quick(g, l.end) {
+				slow = append(slow, m)
+			}
 		}
-		l.catchingUp = false // all go back
+		err := inParallel(len(slow), func(i int) error { return slow[i].next(ctx, g, l.end) })
+		if after := l.part.window.Holes(); after.Rollbacks == before.Rollbacks {
+			l.retag(after) // a newer generation names older positions as well, not the other way round
+			return err
+		}
 	}
-	l.end = before.End
-	var slow []*Member
+}
+
+// goBack takes positions back to what a partition that was rolled back has in common with what it was.
+func (l *lane) goBack(common uint64, rollbacks int) {
+	l.rollbacks = rollbacks
+	l.position, l.added = min(l.position, common), min(l.added, common)
+	l.catchingUp = l.catchingUp && l.added < l.position
 	for _, m := range l.members {
-		if !m.quick(g, l.end) {
-			slow = append(slow, m)
-		}
+		m.goBack(common, rollbacks)
 	}
-	err := inParallel(len(slow), func(i int) error { return slow[i].next(ctx, g, l.end) })
-	l.retag(l.part.window.Holes()) // a newer generation names older positions as well, not the other way round
-	return err
 }
 
 // retag names positions in the newest generation.

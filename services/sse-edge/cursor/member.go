@@ -182,11 +182,15 @@ func (m *Member) found(s Step) {
 	}
 }
 
-// unread has the reader read again what was not part of a step: the partition was rolled back.
-func (m *Member) unread() {
+// goBack has the reader read again what was not part of a step: the partition was rolled back. The reader
+// finds out itself how far, unless it was opened since.
+func (m *Member) goBack(common uint64, rollbacks int) {
 	if len(m.items) > 0 {
 		m.through = m.items[0].Sequence - 1
 		m.reader.MoveTo(m.through)
 		m.items = nil
+	}
+	if m.through = min(m.through, common); m.reader.Rollbacks == rollbacks && m.reader.Cursor > common {
+		m.reader.MoveTo(common)
 	}
 }

@@ -1,6 +1,8 @@
 package window
 
 import (
+	"math"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -54,10 +56,7 @@ func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
 		}
 	}
 	if len(w.rollbacks) > r.Rollbacks {
-		v.Common = w.rollbacks[r.Rollbacks]
-		for _, common := range w.rollbacks[r.Rollbacks:] {
-			v.Common = min(v.Common, common)
-		}
+		v.Common = w.commonSince(r.Rollbacks)
 		return v
 	}
 	v.Inside = r.Cursor+1 >= w.floor
@@ -182,6 +181,22 @@ func (w *Window) Holes() View {
 		v.Generation = w.gens[len(w.gens)-1].ID
 	}
 	return v
+}
+
+// RolledBackTo returns the newest sequence that the partition has in common with what it was when a
+// reader had seen so many of the roll-backs.
+func (w *Window) RolledBackTo(seen int) (common uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.commonSince(seen)
+}
+
+func (w *Window) commonSince(seen int) uint64 {
+	common := uint64(math.MaxUint64)
+	for _, c := range w.rollbacks[seen:] {
+		common = min(common, c)
+	}
+	return common
 }
 
 // Generations returns those that the window knows, oldest first, and the partition's birth.
