@@ -116,6 +116,12 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 		}
 		lanes = append(lanes, l)
 	}
+	if failed != nil && g.untold() {
+		for _, l := range lanes {
+			l.dirty.Store(true)
+		}
+		return Step{}, failed
+	}
 	s := Step{Gaps: g.gaps, Changes: g.changes}
 	g.gaps, g.changes = nil, nil
 	g.take(&s, lanes)
@@ -197,6 +203,11 @@ func (g *Group) Quick(memory []window.Item) (Step, []window.Item, bool) {
 // clean reports whether everything that was read was told.
 func (g *Group) clean() bool { return len(g.sent) == 0 && len(g.gaps) == 0 && len(g.changes) == 0 }
 
+// untold reports whether a reader has gaps that it tells with what follows them, and an ID would hide.
+func (g *Group) untold() bool {
+	return slices.ContainsFunc(g.members, func(m *Member) bool { return len(m.reader.Pending) > 0 })
+}
+
 // GoBack keeps what a client was not told of a step; see cut of delivery's outbox.
 func (g *Group) GoBack(s Step, told int) {
 	if told < len(s.Items) {
@@ -220,7 +231,7 @@ func (g *Group) ID() string {
 // Cursor returns the positions as an event ID, moved to the end of the windows where there is nothing
 // in between; empty while something has to be told first.
 func (g *Group) Cursor() string {
-	if !g.clean() {
+	if !g.clean() || g.untold() {
 		return ""
 	}
 	for _, l := range g.lanes {

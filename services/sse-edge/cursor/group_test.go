@@ -307,11 +307,8 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	}
 }
 
-// Where one of two partitions is rolled back, events of the other have the position that it goes back to.
-func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
-	f := edgetest.NewLogOf(t, 2)
-	ps := followLog(t, f, 0)
-	var first, second string // by partition
+// inTwoPartitions returns a name in each of two partitions.
+func inTwoPartitions(ps *Partitions) (first, second string) {
 	for i := 0; first == "" || second == ""; i++ {
 		if name := fmt.Sprint("s", i); ps.Of(name).number == 0 {
 			first = name
@@ -319,6 +316,14 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 			second = name
 		}
 	}
+	return first, second
+}
+
+// Where one of two partitions is rolled back, events of the other have the position that it goes back to.
+func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
+	f := edgetest.NewLogOf(t, 2)
+	ps := followLog(t, f, 0)
+	first, second := inTwoPartitions(ps)
 	one, two := f.PublishTo(first, "a", 1), f.PublishTo(second, "a", 4)
 	waittest.Until(t, "the windows have it", func() bool { return ps.Of(first).Stats().End >= one && ps.Of(second).Stats().End >= two })
 	var ids []string
@@ -334,6 +339,36 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	}
 	if id, err := ParseGroupID(ids[0]); err != nil || id.At[1].Sequence != two-2 {
 		t.Errorf("behind the first partition's event: %+v, %v", id.At, err)
+	}
+}
+
+// No event of another partition has a position behind a gap that is not told yet.
+func TestGroup_GapWaitsForTheLog(t *testing.T) {
+	f := edgetest.NewLogOf(t, 2)
+	ps := followLog(t, f, 0)
+	first, second := inTwoPartitions(ps)
+	create(t, f, second)
+	two := f.PublishTo(second, "a", 4)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of(second).Stats().End >= two })
+	g := openGroup(t, ps, Start{}, nil, first, second)
+	readAll(t, g)
+	one := f.PublishTo(first, "a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of(first).Stats().End >= one })
+	p := ps.Of(second)
+	state, _ := ps.log.State(p.number)
+	p.window.Rollback(state, two, two+1, two-2) // what lies between is read from the log
+	p.window.Through(two, 0)
+	ctx, cancel := context.WithCancel(waittest.Context(t))
+	cancel()
+	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
+		t.Errorf("%d events before the gap, %v", len(s.Items), err)
+	}
+	if id := g.Cursor(); id != "" {
+		t.Errorf("the heartbeat before the gap has the ID %s", id)
+	}
+	want := fmt.Sprintf("gap:%s:rolled_back %s:open %s:%d %s:%d %s:%d", second, first, first, one, second, two-1, second, two)
+	if got := readAll(t, g); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
