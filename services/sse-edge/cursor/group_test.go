@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,6 +204,81 @@ func TestGroup_AdmissionFails(t *testing.T) {
 	}
 	failing = nil
 	if got, want := readAll(t, g), fmt.Sprintf("s:open s:%d x:%d", first, last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A session that the client was let in to while it was away is a gap, and that is no other one's.
+func TestGroup_AdmittedWhileAway(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	create(t, f, "y")
+	f.Publish("a", 2)
+	last := f.PublishTo("x", "a", 1)
+	ps := followLog(t, f, 0)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	open := func(from Start, sessions []string, refused ...string) *Group {
+		return openGroup(t, ps, from, func(c *GroupConfig) {
+			c.StillAdmitted = func(string, string) bool { return true }
+			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+				if slices.Contains(refused, name) {
+					return life, false, nil
+				}
+				if life == "" {
+					life, _ = ps.Of(name).Life(name)
+				}
+				return life, true, nil
+			}
+		}, sessions...)
+	}
+	for _, tt := range []struct {
+		sessions, refused []string
+		want              string
+	}{
+		{[]string{"s", "x", "nothing"}, []string{"s"}, "gap:s:unknown"},
+		{[]string{"s", "x", "y"}, []string{"s", "y"}, "gap:s:unknown gap:x:unknown gap:y:unknown"},
+		{[]string{"s", "x", "y", "nothing"}, nil, ""},
+	} {
+		g := open(Start{}, tt.sessions, tt.refused...)
+		readAll(t, g)
+		if got := readAll(t, open(Start{After: g.ID()}, tt.sessions)); got != tt.want {
+			t.Errorf("%v, refused %v: got %q, want %q", tt.sessions, tt.refused, got, tt.want)
+		}
+		if got := readAll(t, open(Start{After: g.ID()}, tt.sessions, tt.refused...)); got != "" {
+			t.Errorf("%v, refused %v still: got %q", tt.sessions, tt.refused, got)
+		}
+	}
+}
+
+// A gap of a session outlasts the begin of its next life.
+func TestGroup_NextLifeKeepsGap(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	last := f.Publish("a", 1)
+	ps := followLog(t, f, 0)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	admitted := true
+	open := func(from Start) *Group {
+		return openGroup(t, ps, from, func(c *GroupConfig) {
+			c.StillAdmitted = func(string, string) bool { return true }
+			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+				if life == "" && admitted {
+					life, _ = ps.Of(name).Life(name)
+				}
+				return life, admitted, nil
+			}
+		}, "s")
+	}
+	g := open(Start{})
+	readAll(t, g)
+	admitted = false
+	again := open(Start{After: g.ID()})
+	admitted = true
+	reuse(t, f, "s")
+	last = f.Publish("a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	if got, want := readAll(t, again), fmt.Sprintf("gap:s:unknown s:open s:%d", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -84,6 +84,12 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 	if err != nil {
 		return err
 	}
+	if m.reader != nil { // what it has not told is told now
+		for _, gap := range m.reader.Pending {
+			gap.ResumesAt = r.ID(r.Cursor)
+			m.gaps = append(m.gaps, gap)
+		}
+	}
 	m.release()
 	m.reader, m.life, m.refused, m.ended, m.through = r, r.Place.Life, !admitted, r.Finished(), r.Cursor
 	m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)

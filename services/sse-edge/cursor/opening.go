@@ -170,25 +170,38 @@ func (o *opening) stayed(i int) bool {
 // tellOfLives tells of sessions that may have been others at the client's position: names that are
 // used again, or are not any more. The checksum of lives says whether there may be any.
 //
-// A session that has ended is part of the checksum until its client was told so.
+// A session that has ended is part of the checksum until its client was told so. One that the client
+// was let in to since is not part of it.
 func (o *opening) tellOfLives() {
 	if !o.resumes {
 		return
 	}
 	var all, open uint32
+	others := false // there are members that may have been others
 	for i, m := range o.group.members {
 		if o.stayed(i) {
 			all += m.lifeSum()
 			if !m.ended {
 				open += m.lifeSum()
 			}
+		} else if o.covered[i] {
+			others = true
 		}
 	}
-	if o.id.Lives == all || o.id.Lives == open {
+	is := func(sum uint32) bool { return o.id.Lives == all-sum || o.id.Lives == open-sum }
+	if is(0) {
 		return
 	}
+	tell := func(i int) bool { return !o.stayed(i) }
+	if o.group.cfg.Admit != nil {
+		if one := slices.IndexFunc(o.group.members, func(m *Member) bool { return !m.refused && is(m.lifeSum()) }); one >= 0 && o.stayed(one) {
+			tell = func(i int) bool { return i == one }
+		} else if !others {
+			tell = func(int) bool { return true }
+		}
+	}
 	for i, m := range o.group.members {
-		if o.covered[i] && !o.stayed(i) {
+		if o.covered[i] && tell(i) {
 			m.reader.Pending = append(m.reader.Pending, Gap{Reason: ReasonUnknown, Stream: m.Place.Stream, Requested: o.from.After})
 		}
 	}
