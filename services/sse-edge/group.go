@@ -95,11 +95,11 @@ func (s *Service) group(c *fiber.Ctx) error {
 		if s.cfg.Access.On() && !grants.MaySubscribe(p.Session) {
 			return s.cfg.Access.Insufficient(c)
 		}
-		if len(names) == 0 || names[len(names)-1] != p.Session { // its streams come together
+		if (len(names) == 0 || names[len(names)-1] != p.Session) && s.uses(p.Session, grants) { // its streams come together
 			names = append(names, p.Session)
 		}
 	}
-	by, err := s.letIn(c, names[0], names[1:]...)
+	by, err := s.letIn(c, names...)
 	if err != nil {
 		return s.sendLater(c)
 	}
@@ -107,7 +107,7 @@ func (s *Service) group(c *fiber.Ctx) error {
 	if err != nil {
 		s.admitted.Leave(by.Visit)
 		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
-			s.streams.Reconnects(by.Ctx, window.Place{Session: names[0]}, err)
+			s.streams.Reconnects(by.Ctx, window.Place{Session: req.places[0].Session}, err)
 			return s.later(c, "unavailable")
 		}
 		return err
@@ -122,6 +122,17 @@ func (s *Service) group(c *fiber.Ctx) error {
 	st := delivery.NewGroup(s.streams, g, by, came)
 	st.Expires = grants.Expires
 	return handOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
+}
+
+// uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of
+// others are not counted: who names them must not take their connections, nor keep them from being
+// idle.
+func (s *Service) uses(name string, grants auth.Grants) bool {
+	if !s.cfg.Access.On() {
+		return true
+	}
+	rec, ok := s.sessions.Session(name)
+	return ok && usedBy(grants)(rec)
 }
 
 // openGroup opens the places of a request. Errors are problems.

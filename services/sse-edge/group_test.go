@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/presence"
 	"rejoin/shared/waittest"
 )
 
@@ -357,6 +358,37 @@ func TestGroup_Access(t *testing.T) {
 	narrow := bearer(authtest.Of(t, "alice", "mine"))
 	if a := ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...); a.StatusCode != http.StatusForbidden {
 		t.Errorf("a session that the token does not allow: %d", a.StatusCode)
+	}
+}
+
+// Who names a session of another neither takes a connection of it nor keeps it from being idle.
+func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(func(c *Config) {
+		guarded(t)(c)
+		c.MaxSessionConnections = 1
+	})
+	f.create("mine", "alice")
+	f.create("s", "bob")
+	s.knows(t, "mine", "s")
+	waittest.Until(t, "the edge has heard of the sessions", func() bool {
+		_, mine := s.sessions.Session("mine")
+		_, other := s.sessions.Session("s")
+		return mine && other
+	})
+	for _, query := range []string{"?session=mine&session=s", "?session=s", "?session=nothing"} {
+		c := follow(t, s.url()+"/v1/events"+query, bearer(authtest.Of(t, "alice", "*"))...)
+		c.next("connect")
+	}
+	a := s.admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
+	if len(a.Present) != 1 || a.Present[0].Session != 0 {
+		t.Errorf("present are %+v", a.Present)
+	}
+	for _, path := range []string{"/v1/events?session=s", "/v1/events?session=nothing&session=s"} {
+		c := follow(t, s.url()+path, bearer(authtest.Of(t, "bob", "*"))...)
+		c.next("connect")
+		c.close()
+		waittest.Until(t, "the connection has ended", func() bool { _, of := s.admitted.Clients(inspect.Question{Sessions: []string{"s"}}); return of[0] == 0 })
 	}
 }
 

@@ -36,7 +36,7 @@ type Admission struct {
 
 // Visit is one event stream or poll, as admission counts it.
 type Visit struct {
-	Session string
+	Session string   // empty for none
 	Others  []string // more sessions, each once
 	Address netip.Addr
 	Client  string // whose share it is of; empty for none
@@ -44,7 +44,7 @@ type Visit struct {
 
 // sessions yields all of the visit's.
 func (v Visit) sessions(yield func(string) bool) {
-	if !yield(v.Session) {
+	if v.Session != "" && !yield(v.Session) {
 		return
 	}
 	for _, name := range v.Others {
