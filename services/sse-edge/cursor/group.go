@@ -213,6 +213,9 @@ func (g *Group) GoBack(s Step, told int) {
 	if told < len(s.Items) {
 		g.sent = slices.Clone(s.Items[told:])
 	}
+	for _, m := range g.members { // the client may take its time
+		m.letGo()
+	}
 }
 
 // ID returns the positions as an event ID.

@@ -512,6 +512,90 @@ func TestGroup_AddedSessionsBegin(t *testing.T) {
 	}
 }
 
+// publishLarge publishes an event of so many bytes.
+func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint64 {
+	t.Helper()
+	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", size))
+	ack, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: "a", Data: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// A group of many sessions with large events holds few of them, and sends all in their order.
+func TestGroup_HoldsFewLargeEvents(t *testing.T) {
+	const sessions, rounds, size, limit = 20, 3, 64 << 10, 128 << 10
+	f := edgetest.NewLog(t)
+	var names []string
+	var want strings.Builder
+	var last uint64
+	for i := range sessions {
+		names = append(names, fmt.Sprint("s", i))
+	}
+	for i := range sessions * rounds {
+		name := names[i*7%sessions]
+		last = publishLarge(t, f, name, size)
+		fmt.Fprintf(&want, "%s:%d ", name, last)
+	}
+	for name, backfill := range map[string]int{"log": -1, "window": 0} {
+		t.Run(name, func(t *testing.T) {
+			ps := followLog(t, f, backfill)
+			waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+			g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
+			var got strings.Builder
+			for {
+				s, err := g.Next(waittest.Context(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				held := 0
+				for _, m := range g.members {
+					held += m.bytes()
+				}
+				if held > limit+2*size {
+					t.Errorf("%d bytes are held", held)
+				}
+				for _, it := range s.Items {
+					got.Write(it.Frame)
+				}
+				if s.Empty() && !s.More {
+					break
+				}
+			}
+			if got.String() != want.String() {
+				t.Errorf("got %s, want %s", got.String(), want.String())
+			}
+		})
+	}
+}
+
+// What a group holds for a client that reads slowly keeps no segment of the window.
+func TestGroup_SlowClientHoldsNoSegments(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	f.PublishTo("s", "a", 20)
+	last := f.PublishTo("x", "a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Events = 1 }, "s", "x")
+	s, err := g.Next(waittest.Context(t))
+	if err != nil || len(s.Items) != 1 {
+		t.Fatalf("%d events, %v", len(s.Items), err)
+	}
+	g.GoBack(s, 0)
+	held := 0
+	for _, m := range g.members {
+		for _, it := range m.items {
+			if held++; it.Segment != window.OfLog {
+				t.Errorf("event %d keeps its segment", it.Sequence)
+			}
+		}
+	}
+	if held == 0 {
+		t.Error("nothing is held")
+	}
+}
+
 func FuzzParseGroupID(f *testing.F) {
 	f.Add("group_0000001000000z_0.abcdefg.10_f.abcdefg.zz-3")
 	f.Add("group_0000001000000z_0.abcdefg.10.77")

@@ -54,18 +54,60 @@ func (l *lane) read(ctx context.Context, g *Group) error {
 			l.goBack(l.part.window.RolledBackTo(l.rollbacks), before.Rollbacks)
 		}
 		l.end = before.End
-		var slow []*Member
-		for _, m := range l.members {
-			if !m.quick(g, l.end) {
-				slow = append(slow, m)
-			}
-		}
-		err := inParallel(len(slow), func(i int) error { return slow[i].next(ctx, g, l.end) })
+		err := l.readMembers(ctx, g)
 		if after := l.part.window.Holes(); after.Rollbacks == before.Rollbacks {
 			l.retag(after) // a newer generation names older positions as well, not the other way round
 			return err
 		}
 	}
+}
+
+// readMembers has the members read that may have something, up to the group's limit of bytes. Those that
+// come behind it put off what they have read, except the one whose event is next: so a lane holds no
+// more than that limit and one event, however many members it has.
+func (l *lane) readMembers(ctx context.Context, g *Group) error {
+	var held atomic.Int64
+	for _, m := range l.members {
+		held.Add(int64(m.bytes()))
+	}
+	next := l.through(func(*Member) bool { return true })
+	var due []*Member
+	for _, m := range l.members {
+		if !m.putOff || m.through <= next {
+			due = append(due, m)
+		}
+	}
+	bound := func(m *Member, before int) {
+		n := int64(m.bytes() - before)
+		if n > 0 && held.Add(n) > int64(g.cfg.Limit.Bytes) && len(due) > 1 {
+			held.Add(-n)
+			m.unread()
+			m.putOff = true
+		}
+	}
+	var slow []*Member
+	for _, m := range due {
+		m.putOff = false
+		before := m.bytes()
+		if m.quick(g, l.end) {
+			bound(m, before)
+		} else {
+			slow = append(slow, m)
+		}
+	}
+	err := inParallel(len(slow), func(i int) error {
+		err := slow[i].next(ctx, g, l.end)
+		bound(slow[i], 0)
+		return err
+	})
+	first := slices.MinFunc(l.members, func(a, b *Member) int { return cmp.Compare(a.through, b.through) })
+	if err != nil || !first.putOff {
+		return err
+	}
+	if first.putOff = false; first.quick(g, l.end) {
+		return nil
+	}
+	return first.next(ctx, g, l.end)
 }
 
 // goBack takes positions back to what a partition that was rolled back has in common with what it was.

@@ -27,7 +27,10 @@ type Member struct {
 	added   bool
 	items   []window.Item // read, and not part of a step yet
 	through uint64        // up to where there is nothing but items
-	gaps    []Gap         // that were found
+	// putOff says that what follows through was read, and is too much to be held: it is read again when
+	// nothing comes before it.
+	putOff bool
+	gaps   []Gap // that were found
 }
 
 // MemberState is what a client is told of a member.
@@ -188,14 +191,40 @@ func (m *Member) found(s Step) {
 	}
 }
 
-// goBack has the reader read again what was not part of a step: the partition was rolled back. The reader
-// finds out itself how far, unless it was opened since.
-func (m *Member) goBack(common uint64, rollbacks int) {
+// bytes is how much is read and not part of a step yet.
+func (m *Member) bytes() (n int) {
+	for i := range m.items {
+		n += len(m.items[i].Frame)
+	}
+	return n
+}
+
+// unread has the reader read again what was not part of a step.
+func (m *Member) unread() {
 	if len(m.items) > 0 {
 		m.through = m.items[0].Sequence - 1
 		m.reader.MoveTo(m.through)
-		m.items = nil
+		m.items, m.ended = nil, false
 	}
+}
+
+// smallFrame is the size of frames that are copied rather than kept with their segment of the window.
+const smallFrame = 256 << 10
+
+// letGo copies small frames of the window, whose segments are larger.
+func (m *Member) letGo() {
+	for i := range m.items {
+		if it := &m.items[i]; it.Segment != window.OfLog && len(it.Frame) <= smallFrame {
+			it.Frame, it.Segment = slices.Clone(it.Frame), window.OfLog
+		}
+	}
+}
+
+// goBack has the reader read again what was not part of a step: the partition was rolled back. The reader
+// finds out itself how far, unless it was opened since.
+func (m *Member) goBack(common uint64, rollbacks int) {
+	m.unread()
+	m.putOff = false
 	if m.through = min(m.through, common); m.reader.Rollbacks == rollbacks && m.reader.Cursor > common {
 		m.reader.MoveTo(common)
 	}
