@@ -512,6 +512,31 @@ func TestGroup_AddedSessionsBegin(t *testing.T) {
 	}
 }
 
+// Sessions that began below the window get no gap at a position before they did.
+func TestGroup_SessionsBeginBelowTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.PublishTo("x", "a", 1)
+	create(t, f, "s")
+	f.Publish("a", 1)
+	create(t, f, "y")
+	ps := followLog(t, f, -1)
+	f.PublishTo("y", "a", 1)
+	last := f.Publish("a", 1)
+	waittest.Until(t, "the window is at the end", func() bool { return ps.Of("s").Stats().End >= last })
+	var ids, none []string
+	names := []string{"x", "s", "y"}
+	readAll(t, openAdded(t, ps, "", &ids, names, nil))
+	if len(ids) != 4 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	for i, id := range ids {
+		got := readAll(t, openAdded(t, ps, id, &none, names, nil))
+		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
+			t.Errorf("behind event %d: %s", i, got)
+		}
+	}
+}
+
 // publishLarge publishes an event of so many bytes.
 func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint64 {
 	t.Helper()

@@ -17,7 +17,7 @@ type Member struct {
 	lane   *lane
 	reader *Reader
 	life   string // that was admitted, or refused
-	opened uint64 // the sequence of its opening; 0 when that is below the window
+	opened uint64 // the sequence of its opening; 0 when that certainly lies before the position
 	summed uint32 // what the group's checksum of lives has of it
 	// refused says that the session has no life yet, or one that the client may not read: the reader
 	// is there to listen.
@@ -87,6 +87,13 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 	if err != nil {
 		return err
 	}
+	var opened uint64
+	if r.Place.Life != "" {
+		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Cursor); err != nil {
+			r.Close()
+			return err
+		}
+	}
 	if m.reader != nil { // what it has not told is told now
 		for _, gap := range m.reader.Pending {
 			gap.ResumesAt = r.ID(r.Cursor)
@@ -94,8 +101,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 		}
 	}
 	m.release()
-	m.reader, m.life, m.refused, m.ended, m.through = r, r.Place.Life, !admitted, r.Finished(), r.Cursor
-	m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
+	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !admitted, r.Finished(), r.Cursor, opened
 	r.Subscribe(m.lane)
 	m.lane.dirty.Store(true) // it may have changed before
 	return nil
