@@ -62,12 +62,24 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 	case n > s.cfg.MaxConnectionSessions:
 		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request names "+strconv.Itoa(n)+" sessions or streams, and a connection may follow "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" (--max-connection-sessions).")
 	}
+	if !s.hasRoomForID(c, len(req.places)) {
+		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request line and headers leave no room for an event ID, so that the client could not resume: name fewer sessions.")
+	}
 	var err error
 	if req.start, err = parseStart(c); err != nil {
 		return groupRequest{}, err
 	}
 	req.filter, err = parseFilter(c)
 	return req, err
+}
+
+// hasRoomForID reports whether a client may come again with the ID of its connection, where an
+// EventSource would end for good. One that has an ID already is let in as long as there is room.
+func (s *Service) hasRoomForID(c *fiber.Ctx, places int) bool {
+	const header = len("GET  HTTP/1.1\r\nLast-Event-ID: \r\n\r\n")
+	h := &c.Request().Header
+	return len(h.Peek("Last-Event-ID")) > 0 ||
+		len(h.RequestURI())+len(h.RawHeaders())+header+cursor.GroupIDLen(min(places, s.log.Settings().Partitions)) <= web.DefaultMaxHeaderBytes
 }
 
 // group answers a subscriber of several sessions with an event stream.

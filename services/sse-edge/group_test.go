@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -413,6 +414,34 @@ func TestGroup_InvalidRequest(t *testing.T) {
 		if g := c.gap(); g.Session != session || g.Reason != cursor.ReasonUnknown || !g.Certain {
 			t.Errorf("the gap is %+v", g)
 		}
+	}
+}
+
+// A request that is let in is let in again with the ID of its connection.
+func TestGroup_RequestWithoutRoomForTheID(t *testing.T) {
+	f := &fixture{Log: edgetest.NewLogOf(t, 16), t: t}
+	url := f.edge(func(c *Config) { c.MaxConnectionSessions = 500 })
+	statuses := map[int]bool{}
+	for n := 150; n < 190; n += 4 {
+		var query strings.Builder
+		for i := range n {
+			fmt.Fprintf(&query, "&session=%036d", i)
+		}
+		c := subscribe(t, url+"/v1/events?"+query.String())
+		statuses[c.resp.StatusCode] = true
+		if c.resp.StatusCode != http.StatusOK {
+			continue
+		}
+		_, _, id := c.connects()
+		c.close()
+		// Sequences grow, and each partition may have two.
+		id = regexp.MustCompile(`[.]0(_|$)`).ReplaceAllString(id, ".zzzzzz-yyyyyy$1")
+		if again := subscribe(t, url+"/v1/events?"+query.String(), "Last-Event-ID", id); again.resp.StatusCode != http.StatusOK {
+			t.Errorf("%d sessions: %d with an ID of %d bytes", n, again.resp.StatusCode, len(id))
+		}
+	}
+	if !statuses[http.StatusOK] || !statuses[http.StatusBadRequest] {
+		t.Errorf("the statuses are %v", statuses)
 	}
 }
 

@@ -26,6 +26,9 @@ import (
 // DefaultIdleTimeout is how long a connection may have no request.
 const DefaultIdleTimeout = time.Minute
 
+// DefaultMaxHeaderBytes is how large a request's line and headers may be.
+const DefaultMaxHeaderBytes = 8 << 10
+
 // Config configures an application. Zero values mean the defaults.
 type Config struct {
 	// Service is the middle of the metrics' names,
@@ -55,7 +58,7 @@ type Config struct {
 
 	// MaxHeaderBytes bounds the request line and headers; larger ones are
 	// answered 431. Each connection that is being served holds a buffer of
-	// this size. Default: 8 KiB.
+	// this size. Default: DefaultMaxHeaderBytes.
 	MaxHeaderBytes int
 
 	// Clients says how long requests may take, where the fields below do not.
@@ -91,7 +94,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.MaxBodyBytes = func() int { return 4 << 20 }
 	}
 	if cfg.MaxHeaderBytes == 0 {
-		cfg.MaxHeaderBytes = 8 << 10
+		cfg.MaxHeaderBytes = DefaultMaxHeaderBytes
 	}
 	if cfg.Clients == nil {
 		cfg.Clients = &Clients{alike: true}

@@ -37,8 +37,14 @@ const (
 	groupPrefix = "group_"
 	sumLen      = 7 // of a checksum, in base 36
 	// maxGroupIDLen bounds what ParseGroupID looks at.
-	maxGroupIDLen = 4 << 10
+	maxGroupIDLen = 8 << 10
 )
+
+// GroupIDLen returns how long an ID of places in so many partitions becomes, with sequences up to some
+// two billion, of which each partition may have two.
+func GroupIDLen(partitions int) int {
+	return len(groupPrefix) + 2*sumLen + partitions*len("_nn.ttttttt.ssssss-ssssss")
+}
 
 // ParseGroupID reads a GroupID. A ".<n>" at its end is ignored, as in other event IDs. The error
 // wraps [event.ErrInvalidID].
