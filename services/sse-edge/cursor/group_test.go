@@ -537,6 +537,28 @@ func TestGroup_SessionsBeginBelowTheWindow(t *testing.T) {
 	}
 }
 
+// A session that catches up to a position of an edge that is ahead has its next life from there too.
+func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	f.Publish("a", 2)
+	last := f.PublishTo("x", "a", 1)
+	ps := followLog(t, f, 0)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	g := openGroup(t, ps, Start{}, nil, "x")
+	readAll(t, g)
+	var ids []string
+	g = openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"s"})
+	g.lanes[0].position += 3
+	reuse(t, f, "s")
+	next := f.Publish("a", 1)
+	last = f.PublishTo("x", "a", 3)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	if got, want := readAll(t, g), fmt.Sprintf("s:%d", next); !strings.Contains(got, want) {
+		t.Errorf("got %s without %s", got, want)
+	}
+}
+
 // publishLarge publishes an event of so many bytes.
 func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint64 {
 	t.Helper()

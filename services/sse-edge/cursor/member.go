@@ -166,7 +166,7 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := m.follow(ctx, life, ok, Start{At: m.lane.position, Continues: true}, g.each); err != nil {
+	if err := m.follow(ctx, life, ok, Start{At: m.lane.positionOf(m), Continues: true}, g.each); err != nil {
 		return err
 	}
 	if m.refused {
@@ -189,7 +189,7 @@ func (m *Member) found(s Step) {
 	}
 	if _, there := m.newLife(); there {
 		// What follows is the new life's, and where that begins is read next.
-		m.through = m.lane.position
+		m.through = m.lane.positionOf(m)
 		if n := len(m.items); n > 0 {
 			m.through = m.items[n-1].Sequence
 		}
