@@ -570,6 +570,31 @@ func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint6
 	return ack.Sequence
 }
 
+// The next life of a name is followed from its beginning, also when the window has lost that by the time
+// that the life before is read.
+func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "s")
+	g := openGroup(t, ps, Start{}, nil, "s")
+	one := f.Publish("a", 1)
+	reuse(t, f, "s")
+	two := f.Publish("a", 1)
+	var last uint64
+	for range 5 {
+		last = publishLarge(t, f, "x", 300<<10)
+	}
+	three := f.Publish("a", 1)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= three })
+	if floor := ps.Of("s").Stats().Floor; floor <= two || floor > last {
+		t.Fatalf("the window begins at %d", floor)
+	}
+	if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open s:%d s:%d", one, two, three); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // A group of many sessions with large events holds few of them, and sends all in their order.
 func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 	const sessions, rounds, size, limit = 20, 3, 64 << 10, 128 << 10

@@ -187,6 +187,12 @@ func (m *Member) found(s Step) {
 		m.life = r.Place.Life
 		m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
 	}
+	if life, known := m.lane.part.Life(m.Place.Session); known && life != m.life && r.HasEnd() {
+		// A reader below the window does not see that another life has begun.
+		if opened, _ := m.lane.part.window.OpenedAt(m.Place.Session); opened > 0 {
+			m.through = min(m.through, opened-1)
+		}
+	}
 	if _, there := m.newLife(); there {
 		// What follows is the new life's, and where that begins is read next.
 		m.through = m.lane.positionOf(m)
