@@ -47,6 +47,8 @@ func bars() []bar {
 		{[]string{"mcp-sessions"}, "lost", false, 0},
 		{[]string{"mcp-sessions"}, "twice", false, 0},
 		{[]string{"mcp-sessions"}, "run_again", false, 0},
+		{[]string{"scale-log"}, "start_10_vs_1", false, 1.2},
+		{[]string{"scale-log"}, "resume_10_vs_1", false, 1.2},
 		{[]string{"scale-edges"}, "cpu_vs_one", false, 1.3},
 		{[]string{"scale-edges"}, "busiest_vs_mean", false, 1.5},
 		{[]string{"scale-edges"}, "windows_vs_one", false, 2},

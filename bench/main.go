@@ -50,6 +50,7 @@ func cases() []benchCase {
 		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcpModern},
 		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcpTrouble(mcpSessions)},
 		{"cold", "cold", "an edge that follows all partitions starts on 1,000,000 events of 512 B", cold},
+		{"scale", "scale-log", "an edge starts, and 10,000 clients resume two events behind, on 1, 3 and 10 million events of 512 B", scaleLog},
 		{"scale", "scale-edges", "200,000 events of 512 B with 160 idle subscribers at one edge and at eight; the first reader of a partition; 10,000 clients that come back to another edge", scaleEdges},
 	}
 }

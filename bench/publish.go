@@ -62,7 +62,8 @@ func publish(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	f.add("bare_per_s", bare)
-	r, err := startRejoin(ctx, p, "")
+	// What is published in less than the time in which a janitor deletes has to fit into a partition.
+	r, err := startRejoin(ctx, p, "", "--max-bytes=32GiB")
 	if err != nil {
 		return f, err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -105,32 +104,20 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 	}
 	defer log.Close()
 	total := uint64(0)
-	states := make([]eventlog.State, log.Settings().Partitions)
-	for p := range states {
-		if states[p], err = log.Look(ctx, p); err != nil {
+	for p := range log.Settings().Partitions {
+		state, err := log.Look(ctx, p)
+		if err != nil {
 			return err
 		}
-		total += states[p].Events
+		total += state.Events
 	}
 	if total != storedEvents {
 		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
 	}
-	cursors := func(acks []jetstream.PubAckFuture) ([]string, error) {
-		all := make([]string, len(acks))
-		for i, ack := range acks {
-			select {
-			case a := <-ack.Ok():
-				all[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
-			default:
-				return nil, errors.New("an event was not acknowledged")
-			}
-		}
-		return all, nil
-	}
-	if s.cursors, err = cursors(acks); err != nil {
+	if s.cursors, err = cursorsOf(ctx, r, acks); err != nil {
 		return err
 	}
-	s.recent, err = cursors(recent)
+	s.recent, err = cursorsOf(ctx, r, recent)
 	return err
 }
 

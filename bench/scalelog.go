@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/eventlog"
+)
+
+// scaleLog measures what depends on how many events are retained, with 1, 3 and 10 million of them
+// in 10,000 streams: how long an edge takes to start, and 10,000 clients to resume that are two
+// events behind, at an edge that followed nothing and at the same one again.
+func scaleLog(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 25*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp(p.dir, "large-")
+	if err != nil {
+		return f, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	rounds := 0
+	for _, millions := range []int{1, 3, 10} {
+		to := millions * 1_000_000 / storedStreams
+		if err := logOf(ctx, &f, p, dir, rounds, to); err != nil {
+			return f, fmt.Errorf("%d million events: %w", millions, err)
+		}
+		rounds = to
+	}
+	for _, metric := range []string{"start", "first", "resume"} {
+		f.ratio(metric+"_10_vs_1", metric+"_s_10", metric+"_s_1")
+	}
+	return f, nil
+}
+
+// logOf publishes messages from to to-1 to every stream, and measures the log then.
+func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to int) error {
+	unlimited := []string{"--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1", "--max-bytes=30GB", "--max-age=-1", "--min-free-bytes=0"}
+	r, err := startRejoin(ctx, p, dir, unlimited...)
+	if err != nil {
+		return err
+	}
+	acks := make([]jetstream.PubAckFuture, storedStreams)
+	for n := from; n < to; n++ {
+		for i := range storedStreams {
+			ack, err := r.store(ctx, &nats.Msg{Subject: subjectOf(i), Data: varied(n, i)})
+			if err != nil {
+				r.close()
+				return err
+			}
+			if n == to-3 {
+				acks[i] = ack
+			}
+		}
+	}
+	err = r.flush(ctx)
+	r.close()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if r, err = startRejoin(ctx, p, dir, unlimited...); err != nil {
+		return err
+	}
+	defer r.close()
+	name := strconv.Itoa(to * storedStreams / 1_000_000)
+	f.add("program_start_s_"+name, time.Since(start).Seconds())
+	if err := quiet(ctx, r.pids()); err != nil {
+		return err
+	}
+	held, err := resident(r.pids())
+	if err != nil {
+		return err
+	}
+	f.add("program_resident_mb_"+name, float64(held)/1e6)
+	cursors, err := cursorsOf(ctx, r, acks)
+	if err != nil {
+		return err
+	}
+	start = time.Now()
+	e, err := startEdge(ctx, p, r.nats)
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	f.add("start_s_"+name, time.Since(start).Seconds())
+	t := target{addr: strings.TrimPrefix(e.edge, "http://"), sequenced: true, path: func(stream int) string {
+		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
+	}}
+	for _, metric := range []string{"first_s_", "resume_s_"} {
+		if err := quiet(ctx, []int{e.cmd.Process.Pid, r.cmd.Process.Pid}); err != nil {
+			return err
+		}
+		took, err := resumed(ctx, t, to-2, 2, func(i int) string { return cursors[i] })
+		if err != nil {
+			return err
+		}
+		f.add(metric+name, took.Seconds())
+	}
+	return nil
+}
+
+// resumed returns how long the clients of all streams take, that connect at once and miss so many
+// messages from number first on.
+func resumed(ctx context.Context, t target, first, missing int, cursor func(i int) string) (time.Duration, error) {
+	start := time.Now()
+	l, err := newLoad(ctx, crowd{
+		clients: storedStreams, target: t, atOnce: true,
+		stream: func(i int) int { return i },
+		after:  func(i int) (string, int) { return cursor(i), first },
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = l.waitFor(ctx, int64(storedStreams*missing))
+	took := time.Since(start)
+	if err == nil {
+		err = l.settled(ctx)
+	}
+	return took, errors.Join(err, l.end())
+}
+
+// cursorsOf returns the event IDs of what was acknowledged for each stream.
+func cursorsOf(ctx context.Context, r *rejoin, acks []jetstream.PubAckFuture) ([]string, error) {
+	log, err := eventlog.Open(ctx, r.nc, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	states := make([]eventlog.State, log.Settings().Partitions)
+	for p := range states {
+		if states[p], err = log.Look(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]string, len(acks))
+	for i, ack := range acks {
+		select {
+		case a := <-ack.Ok():
+			all[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
+		default:
+			return nil, errors.New("an event was not acknowledged")
+		}
+	}
+	return all, nil
+}
