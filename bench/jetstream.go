@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,44 +23,85 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// bareJetStream is the argument that makes this program serve a log and read it, bareNATS the one
-// that makes it serve a log and nothing else.
+// The arguments that make this program serve a log: bareJetStream reads it as well; bareNATS does
+// nothing else; bareCluster has it on three servers.
 const (
 	bareJetStream = "jetstream"
 	bareNATS      = "nats"
+	bareCluster   = "nats-cluster"
 )
 
-// serveJetStream serves what Rejoin cannot do without: a NATS server with a log in a
-// folder, and, if it reads, one ordered consumer for each partition inside the process, which
-// throws away what it gets. The first line that it prints is the server's URL. It returns
+// natsServers starts NATS servers, each with a store in a folder.
+func natsServers(dir string, n int) ([]*natsserver.Server, error) {
+	var routes []*url.URL
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+		if err != nil {
+			return nil, err
+		}
+		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
+		_ = l.Close()
+	}
+	var all []*natsserver.Server
+	for i, route := range routes {
+		opts := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: filepath.Join(dir, strconv.Itoa(i)), ServerName: "bench-" + strconv.Itoa(i)}
+		if n > 1 {
+			port, err := strconv.Atoi(route.Port())
+			if err != nil {
+				return nil, err
+			}
+			opts.Cluster, opts.Routes = natsserver.ClusterOpts{Name: "bench", Host: "127.0.0.1", Port: port}, routes
+		}
+		s, err := natsserver.NewServer(opts)
+		if err != nil {
+			return nil, err
+		}
+		s.Start()
+		all = append(all, s)
+	}
+	for _, s := range all {
+		if !s.ReadyForConnections(readyWithin) {
+			return nil, errors.New("a server does not get ready")
+		}
+	}
+	return all, nil
+}
+
+// serveJetStream serves what Rejoin cannot do without: NATS servers with a log in a
+// folder, and, as bareJetStream, one ordered consumer for each partition inside the process, which
+// throws away what it gets. The first line that it prints is the servers' URLs. It returns
 // only errors.
-func serveJetStream(dir string, reads bool) error {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: dir})
+func serveJetStream(kind, dir string) error {
+	n := 1
+	if kind == bareCluster {
+		n = 3
+	}
+	servers, err := natsServers(dir, n)
 	if err != nil {
 		return err
 	}
-	s.Start()
-	defer s.Shutdown()
-	if !s.ReadyForConnections(readyWithin) {
-		return errors.New("the server does not get ready")
+	var urls []string
+	for _, s := range servers {
+		urls = append(urls, s.ClientURL())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), readyWithin)
 	defer cancel()
-	nc, err := nats.Connect("", nats.InProcessServer(s))
-	if err != nil {
-		return err
-	}
-	b, err := backend.Create(ctx, backend.Config{NATSURL: s.ClientURL()}, "bench", eventlog.Settings{Partitions: partitions, MaxBytes: 1 << 30}, slog.New(slog.DiscardHandler))
+	all := strings.Join(urls, ",")
+	b, err := backend.Create(ctx, backend.Config{NATSURL: all}, "bench", eventlog.Settings{Partitions: partitions, Replicas: n, MaxBytes: 8 << 30}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
 	b.Close()
+	nc, err := nats.Connect("", nats.InProcessServer(servers[0]))
+	if err != nil {
+		return err
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
 	}
 	for p := range partitions {
-		if !reads {
+		if kind != bareJetStream {
 			break
 		}
 		consumer, err := js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(p), jetstream.OrderedConsumerConfig{})
@@ -68,7 +112,7 @@ func serveJetStream(dir string, reads bool) error {
 			return err
 		}
 	}
-	fmt.Println(s.ClientURL())
+	fmt.Println(all)
 	select {} // until it is ended
 }
 
@@ -86,8 +130,8 @@ func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warm
 	return r.paced(ctx, perSecond, d)
 }
 
-// startBareLog starts JetStream alone in a process of its own, with a log. kind is bareJetStream or
-// bareNATS.
+// startBareLog starts JetStream alone in a process of its own, with a log. kind is
+// bareJetStream, bareNATS or bareCluster.
 func startBareLog(ctx context.Context, p *programs, kind string) (*bareLog, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -50,6 +50,7 @@ func cases() []benchCase {
 		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcpModern},
 		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcpTrouble(mcpSessions)},
 		{"cold", "cold", "an edge that follows all partitions starts on 1,000,000 events of 512 B", cold},
+		{"replicas", "replicas", "publish, fan-out to 1,000 and 10,000 resumes with a log on one NATS server, and on three that share the machine", replicas},
 		{"scale", "scale-log", "an edge starts, and 10,000 clients resume two events behind, on 1, 3 and 10 million events of 512 B", scaleLog},
 		{"scale", "scale-edges", "200,000 events of 512 B with 160 idle subscribers at one edge and at eight; the first reader of a partition; 10,000 clients that come back to another edge", scaleEdges},
 	}
@@ -68,8 +69,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", serveMCP())
 		os.Exit(1)
 	}
-	if len(os.Args) == 3 && slices.Contains([]string{bareJetStream, bareNATS}, os.Args[1]) {
-		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[2], os.Args[1] == bareJetStream))
+	if len(os.Args) == 3 && slices.Contains([]string{bareJetStream, bareNATS, bareCluster}, os.Args[1]) {
+		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[1], os.Args[2]))
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

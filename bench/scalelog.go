@@ -82,7 +82,7 @@ func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to in
 		return err
 	}
 	f.add("program_resident_mb_"+name, float64(held)/1e6)
-	cursors, err := cursorsOf(ctx, r, acks)
+	cursors, err := cursorsOf(ctx, r.nc, acks, 0)
 	if err != nil {
 		return err
 	}
@@ -129,9 +129,9 @@ func resumed(ctx context.Context, t target, first, missing int, cursor func(i in
 	return took, errors.Join(err, l.end())
 }
 
-// cursorsOf returns the event IDs of what was acknowledged for each stream.
-func cursorsOf(ctx context.Context, r *rejoin, acks []jetstream.PubAckFuture) ([]string, error) {
-	log, err := eventlog.Open(ctx, r.nc, slog.New(slog.DiscardHandler))
+// cursorsOf returns the event IDs of what was acknowledged for each stream, from stream number first on.
+func cursorsOf(ctx context.Context, nc *nats.Conn, acks []jetstream.PubAckFuture, first int) ([]string, error) {
+	log, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func cursorsOf(ctx context.Context, r *rejoin, acks []jetstream.PubAckFuture) ([
 	for i, ack := range acks {
 		select {
 		case a := <-ack.Ok():
-			all[i] = cursorOf(states[log.Partition(sessionOf(i))], i, a.Sequence)
+			all[i] = cursorOf(states[log.Partition(sessionOf(first+i))], first+i, a.Sequence)
 		default:
 			return nil, errors.New("an event was not acknowledged")
 		}

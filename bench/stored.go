@@ -114,10 +114,10 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 	if total != storedEvents {
 		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
 	}
-	if s.cursors, err = cursorsOf(ctx, r, acks); err != nil {
+	if s.cursors, err = cursorsOf(ctx, r.nc, acks, 0); err != nil {
 		return err
 	}
-	s.recent, err = cursorsOf(ctx, r, recent)
+	s.recent, err = cursorsOf(ctx, r.nc, recent, 0)
 	return err
 }
 

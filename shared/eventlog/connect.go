@@ -59,7 +59,9 @@ func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) erro
 	}
 	said := false
 	for {
-		_, err := js.AccountInfo(ctx)
+		asked, cancel := context.WithTimeout(ctx, requestTimeout) // a cluster that is being formed may never answer
+		_, err := js.AccountInfo(asked)
+		cancel()
 		if err == nil {
 			return nil
 		}

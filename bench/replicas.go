@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// replicas measures Rejoin's services with a log on one NATS server, and with one that three servers
+// have, on the same machine: what a cluster costs, where it has three times as many cores.
+func replicas(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	for _, of := range []struct{ prefix, kind string }{{"r1_", bareNATS}, {"r3_", bareCluster}} {
+		if err := replicated(ctx, &f, p, of.prefix, of.kind); err != nil {
+			return f, fmt.Errorf("%s: %w", of.kind, err)
+		}
+	}
+	for _, metric := range []string{"per_s", "ndjson_per_s", "free_deliveries_per_s", "paced_p99_ms", "resume_s"} {
+		f.ratio(metric+"_vs_r1", "r3_"+metric, "r1_"+metric)
+	}
+	return f, nil
+}
+
+// services are an edge, and a log that is published to straight.
+type services struct {
+	*logPublisher
+	edge *system
+	all  []int
+}
+
+func (s *services) target() target {
+	return target{addr: strings.TrimPrefix(s.edge.edge, "http://"), sequenced: true, path: func(stream int) string {
+		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
+	}}
+}
+
+func (s *services) pids() []int { return s.all }
+func (s *services) close()      {}
+
+func replicated(ctx context.Context, f *figures, p *programs, prefix, kind string) error {
+	log, err := startBareLog(ctx, p, kind)
+	if err != nil {
+		return err
+	}
+	defer log.end()
+	j, err := startJanitor(ctx, p, log.url)
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	in, err := run(ctx, p.ingest, []string{"ingest listens", "admin port open"},
+		"--nats-url", log.url, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+	if err != nil {
+		return err
+	}
+	defer in.stop()
+	e, err := startEdge(ctx, p, log.url)
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	s := &services{log.logPublisher, e, append(log.pids(), e.cmd.Process.Pid)}
+	// First, since ingest creates the session that is published to straight.
+	if err := fanoutReplicated(ctx, f, prefix, s); err != nil {
+		return err
+	}
+	rate, err := publishRate(ctx, in.ingest)
+	if err != nil {
+		return err
+	}
+	f.add(prefix+"per_s", rate)
+	if rate, err = ndjsonRate(ctx, in.ingest); err != nil {
+		return err
+	}
+	f.add(prefix+"ndjson_per_s", rate)
+	acks := make([]jetstream.PubAckFuture, storedStreams)
+	for n := range 4 {
+		for i := range storedStreams {
+			ack, err := s.store(ctx, &nats.Msg{Subject: subjectOf(i + resumedFrom), Data: varied(n, i)})
+			if err != nil {
+				return err
+			}
+			if n == 1 {
+				acks[i] = ack
+			}
+		}
+	}
+	if err := s.flush(ctx); err != nil {
+		return err
+	}
+	cursors, err := cursorsOf(ctx, s.nc, acks, resumedFrom)
+	if err != nil {
+		return err
+	}
+	t := s.target()
+	t.path = func(i int) string {
+		return "/v1/sessions/" + sessionOf(i+resumedFrom) + "/streams/" + strconv.Itoa(i+resumedFrom) + "/events"
+	}
+	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
+	f.add(prefix+"resume_s", took.Seconds())
+	return err
+}
+
+// resumedFrom is the first of the streams that are resumed, which nothing else was published to.
+const resumedFrom = 10_000
+
+func fanoutReplicated(ctx context.Context, f *figures, prefix string, s *services) error {
+	const clients = 1000
+	l, err := newLoad(ctx, crowd{clients: clients, target: s.target()})
+	if err != nil {
+		return err
+	}
+	r := &runner{server: s, load: l, streams: 1, clients: clients}
+	err = r.fanout(ctx, f, prefix)
+	f.addHistogram(prefix+"paced_", l.close())
+	return err
+}
