@@ -86,9 +86,11 @@ func (s *Service) revoked(g *guest) func() bool {
 // knows better.
 func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, usedBy(grants))
-	life, known := s.parts.Life(name)
-	if err != nil || !known || life == rec.Life {
+	if err != nil {
 		return rec, err
+	}
+	if life, known := s.parts.Life(ctx, name); !known || life == rec.Life {
+		return rec, nil
 	}
 	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
 		return session.Record{}, err

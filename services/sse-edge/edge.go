@@ -28,7 +28,7 @@ import (
 
 // Service is a running edge.
 //
-//	Run ─┬─ for each partition: tail ──▶ window      (and one goroutine of nats.go)
+//	Run ─┬─ for each partition that is read: tail ──▶ window (and one goroutine of nats.go)
 //	     │                      watch, looks         generations; a look after a jump
 //	     ├─ attachments: which of several connections of an MCP client gets the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors

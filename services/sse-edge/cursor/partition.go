@@ -67,12 +67,16 @@ func (p *Partition) follow() {
 	p.looks.work.Wait()
 }
 
-// untilReady waits until the window has caught up for the first time. The error is errNotReady.
+// untilReady waits until the window has caught up for the first time, unless NATS cannot be reached. The
+// error is errNotReady.
 func (p *Partition) untilReady(ctx context.Context) error {
 	select {
 	case <-p.ready:
 		return nil
 	default:
+	}
+	if !p.log.Conn().IsConnected() {
+		return errNotReady
 	}
 	select {
 	case <-p.ready:

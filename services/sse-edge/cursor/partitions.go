@@ -153,12 +153,15 @@ func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, lim
 	return p.open(ctx, at, from, limit)
 }
 
-// Life returns the newest life of a session, if its partition is followed and the window knows.
-func (ps *Partitions) Life(session string) (life string, ok bool) {
-	if p := ps.Of(session); p != nil {
-		return p.Life(session)
+// Life returns the newest life of a session, if the window knows it. Like Open, it waits until the
+// window has caught up with the log, or ctx ends.
+func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok bool) {
+	p := ps.acquire(ps.log.Partition(session))
+	defer ps.release(p)
+	if err := p.untilReady(ctx); err != nil {
+		return "", false
 	}
-	return "", false
+	return p.Life(session)
 }
 
 // Of returns the partition of a session; nil while it is not followed.

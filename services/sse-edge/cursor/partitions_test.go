@@ -103,6 +103,7 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 
 	f.Restart()
 	f.Check(0)
+	waittest.Until(t, "the connection is back", ps.log.Conn().IsConnected)
 	f.Purge(8)
 	last := f.Publish("a", 2)
 	r = opens(t, ps, "s", Start{After: five})
@@ -114,6 +115,46 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 	r = opens(t, ps, "s", Start{After: ten})
 	defer r.Close()
 	reads(t, r, last-1, last)
+}
+
+// Whoever asks for a life before opening a reader hears of it also in a partition that was not followed.
+func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	reuse(t, f, "s")
+	ps := lingers(t, f, 0, 0)
+	if life, ok := ps.Life(waittest.Context(t), "s"); !ok || life != f.Life("s") {
+		t.Errorf("the life is %q, %t, want %q", life, ok, f.Life("s"))
+	}
+	if life, ok := ps.Life(waittest.Context(t), "nothing"); ok {
+		t.Errorf("a session that is not there has the life %q", life)
+	}
+	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+}
+
+// Without NATS a partition that is not followed cannot be read, and nobody waits for it; one that is
+// followed can.
+func TestPartitions_WithoutNATS(t *testing.T) {
+	f := edgetest.NewLogOf(t, 2)
+	ps := lingers(t, f, 0, time.Hour)
+	first, second := "", ""
+	for i := 0; first == "" || second == ""; i++ {
+		if name := fmt.Sprint("s", i); ps.log.Partition(name) == 0 {
+			first = name
+		} else {
+			second = name
+		}
+	}
+	f.PublishTo(first, "a", 2)
+	opens(t, ps, first, Start{}).Close()
+	f.Server.Stop()
+	waittest.Until(t, "the connection is lost", func() bool { return !ps.log.Conn().IsConnected() })
+	r := opens(t, ps, first, Start{})
+	defer r.Close()
+	reads(t, r, 1, 2)
+	if _, err := ps.Open(waittest.Context(t), window.Place{Session: second, Stream: "a"}, Start{}, ten); !Transient(err) {
+		t.Errorf("the other partition: %v", err)
+	}
 }
 
 func TestPartitions_Near(t *testing.T) {
