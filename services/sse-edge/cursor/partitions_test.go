@@ -166,7 +166,7 @@ func TestPartitions_Near(t *testing.T) {
 	}
 	for number := range fewPartitions {
 		p := ps.acquire(number)
-		defer ps.release(p)
+		t.Cleanup(func() { ps.release(p) })
 	}
 	used := map[int]bool{}
 	for range 100 {
