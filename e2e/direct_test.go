@@ -321,7 +321,7 @@ func TestEdge_InvalidLogEntries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, tt.flags...)
+			p := startProc(t, append(tt.flags, "--partition-linger=-1")...) // entries of all partitions are counted
 			at := event.Subject{Partition: event.Partition("odd", 16), Session: "odd", Stream: "s"}
 			if tt.opened {
 				p.create(`{"session":"odd"}`)

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strconv"
 	"sync"
@@ -59,6 +60,12 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held 
 		return nil, err
 	}
 	defer r.Close()
+	read := s.memory.Part(s.cfg.Clients.Client(c)) // of the log, by the last step
+	defer read.Release()
+	r.Hold = func(bytes int) bool {
+		read.Release()
+		return read.Grow(3 * int64(bytes)) // as they came, as frames, and what the collector leaves
+	}
 	if !req.expires.IsZero() {
 		req.wait = min(req.wait, max(time.Until(req.expires), 0))
 	}
@@ -71,6 +78,9 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held 
 		step, err = s.pollFiltered(ctx, r, req)
 	}
 	if err != nil {
+		if errors.Is(err, cursor.ErrNoMemory) {
+			return nil, web.ErrNoMemory
+		}
 		if cursor.Transient(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 		}

@@ -15,6 +15,15 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if err != nil {
 		return err
 	}
+	if r.Hold != nil {
+		size := 0
+		for _, e := range page.Entries {
+			size += len(e.Data)
+		}
+		if !r.Hold(size) {
+			return ErrNoMemory
+		}
+	}
 	if err := r.loseBelow(ctx, v, page, s); err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ type Reader struct {
 	bound bool
 	window.Subscriber
 	limit window.Limits
+	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
+	// they are kept. If it says no, Next returns [ErrNoMemory].
+	Hold func(bytes int) bool
 
 	// Fresh means that the client has no cursor: what is gone before the first
 	// event that is still there is nothing that it missed.
@@ -129,6 +132,9 @@ func catchesUp(ctx context.Context, begun time.Time, err error) bool {
 		return true
 	}
 }
+
+// ErrNoMemory is returned when [Reader.Hold] has said no.
+var ErrNoMemory = errors.New("there is no memory for events of the log")
 
 // errAgain is returned within next when the cursor was moved and the window must be read again.
 var errAgain = errors.New("read again")
