@@ -22,10 +22,10 @@ type Partition struct {
 	of       *Partitions
 	ctx      context.Context //nolint:containedctx // while it is followed
 	end      context.CancelFunc
-	begun    time.Time
-	ready    chan struct{} // closed when the window has caught up for the first time
-	readers  int           // of guards it, and linger
-	linger   *time.Timer   // forgets it; nil before it was without readers
+	begun    atomic.Pointer[time.Time] // when the backfill began; nil before it has
+	ready    chan struct{}             // closed when the window has caught up for the first time
+	readers  int                       // of guards it, and linger
+	linger   *time.Timer               // forgets it; nil before it was without readers
 	number   int
 	log      *eventlog.Log
 	window   *window.Window
@@ -225,6 +225,8 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		}
 		p.window.Begin(state, after, floor)
 		p.tailed.Store(&state)
+		now := time.Now()
+		p.begun.Store(&now)
 		return after, nil
 	}
 	end := p.window.Stats().End

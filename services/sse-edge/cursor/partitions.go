@@ -106,7 +106,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
 	ctx, end := context.WithCancel(ps.ctx)
 	return &Partition{
-		of: ps, ctx: ctx, end: end, begun: time.Now(), ready: make(chan struct{}),
+		of: ps, ctx: ctx, end: end, ready: make(chan struct{}),
 		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
 		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
 		patience: patience{limit: cfg.Patience},
@@ -202,15 +202,17 @@ func (ps *Partitions) Near(newName func() string) string {
 // readyWithin is how long the window of a partition may take to catch up with the log.
 const readyWithin = 10 * time.Second
 
-// Ready returns an error while a partition that is followed for some time has not caught up with
-// the log. With Linger -1 it returns one until all partitions have.
+// Ready returns an error while the backfill of a partition takes too long. A partition that cannot be
+// read at all counts only with Linger -1, when all partitions have to catch up: other edges cannot
+// read it either, and from this one clients have all others.
 func (ps *Partitions) Ready() error {
 	all := ps.each()
 	if ps.cfg.Linger < 0 && len(all) < len(ps.followed) {
 		return errNotReady
 	}
 	for _, p := range all {
-		if !p.window.Stats().Ready && (ps.cfg.Linger < 0 || time.Since(p.begun) > readyWithin) {
+		begun := p.begun.Load()
+		if !p.window.Stats().Ready && (ps.cfg.Linger < 0 || begun != nil && time.Since(*begun) > readyWithin) {
 			return fmt.Errorf("partition %d has not caught up", p.number)
 		}
 	}

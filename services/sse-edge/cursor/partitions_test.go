@@ -1,11 +1,14 @@
 package cursor
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
@@ -154,6 +157,35 @@ func TestPartitions_WithoutNATS(t *testing.T) {
 	reads(t, r, 1, 2)
 	if _, err := ps.Open(waittest.Context(t), window.Place{Session: second, Stream: "a"}, Start{}, ten); !Transient(err) {
 		t.Errorf("the other partition: %v", err)
+	}
+}
+
+// A partition that NATS does not serve is no reason to send clients to another edge, which cannot read
+// it either: of the other partitions this one serves all.
+func TestPartitions_ReadyWithoutOnePartition(t *testing.T) {
+	f := edgetest.NewLogOf(t, 2)
+	ps := lingers(t, f, 0, time.Hour)
+	js, err := jetstream.New(ps.log.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := ps.log.Partition("s")
+	f.Backend.Close() // who creates the log would create the partition again
+	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", lost)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := ps.Open(ctx, window.Place{Session: "s", Stream: "a"}, Start{}, ten); !Transient(err) {
+		t.Fatalf("the partition is read: %v", err)
+	}
+	if err := ps.Ready(); err != nil || ps.Of("s").begun.Load() != nil {
+		t.Errorf("a backfill has begun, or %v", err)
+	}
+	long := time.Now().Add(-time.Hour)
+	ps.Of("s").begun.Store(&long)
+	if ps.Ready() == nil {
+		t.Error("a backfill that takes an hour is not told of")
 	}
 }
 
