@@ -279,3 +279,22 @@ func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
 	t.Cleanup(again.Close)
 	return again
 }
+
+// The other partitions say how the log computes them: another way would hide what they hold.
+func TestCreate_KeepsTheLayoutWithoutPartition0(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 16, Layout: "2"})
+	js := newJetStream(t, l)
+	l.Close()
+	if err := js.DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	again := create(t, srv, eventlog.Settings{Partitions: 16})
+	if got, want := again.Partition("demo"), event.PartitionFNV("demo", 16); got != want {
+		t.Errorf("demo is in %d, want %d", got, want)
+	}
+	if got := open(t, srv).Settings().Layout; got != "2" {
+		t.Errorf("the layout has become %s", got)
+	}
+}
