@@ -89,8 +89,8 @@ func (s *Service) visibleNow(ctx context.Context, name string, grants auth.Grant
 	if err != nil {
 		return rec, err
 	}
-	if life, known := s.parts.Life(ctx, name); !known || life == rec.Life {
-		return rec, nil
+	if life, known, err := s.parts.Life(ctx, name); err != nil || !known || life == rec.Life {
+		return rec, err
 	}
 	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
 		return session.Record{}, err

@@ -154,14 +154,15 @@ func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, lim
 }
 
 // Life returns the newest life of a session, if the window knows it. Like Open, it waits until the
-// window has caught up with the log, or ctx ends.
-func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok bool) {
+// window has caught up with the log. The error is errNotReady.
+func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok bool, err error) {
 	p := ps.acquire(ps.log.Partition(session))
 	defer ps.release(p)
 	if err := p.untilReady(ctx); err != nil {
-		return "", false
+		return "", false, err
 	}
-	return p.Life(session)
+	life, ok = p.Life(session)
+	return life, ok, nil
 }
 
 // Of returns the partition of a session; nil while it is not followed.

@@ -126,11 +126,11 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	create(t, f, "s")
 	reuse(t, f, "s")
 	ps := lingers(t, f, 0, 0)
-	if life, ok := ps.Life(waittest.Context(t), "s"); !ok || life != f.Life("s") {
-		t.Errorf("the life is %q, %t, want %q", life, ok, f.Life("s"))
+	if life, ok, err := ps.Life(waittest.Context(t), "s"); err != nil || !ok || life != f.Life("s") {
+		t.Errorf("the life is %q, %t, want %q; %v", life, ok, f.Life("s"), err)
 	}
-	if life, ok := ps.Life(waittest.Context(t), "nothing"); ok {
-		t.Errorf("a session that is not there has the life %q", life)
+	if life, ok, err := ps.Life(waittest.Context(t), "nothing"); err != nil || ok {
+		t.Errorf("a session that is not there has the life %q; %v", life, err)
 	}
 	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
 }
@@ -157,6 +157,9 @@ func TestPartitions_WithoutNATS(t *testing.T) {
 	reads(t, r, 1, 2)
 	if _, err := ps.Open(waittest.Context(t), window.Place{Session: second, Stream: "a"}, Start{}, ten); !Transient(err) {
 		t.Errorf("the other partition: %v", err)
+	}
+	if life, ok, err := ps.Life(waittest.Context(t), second); !Transient(err) {
+		t.Errorf("the newest life is known without it: %q, %t, %v", life, ok, err)
 	}
 }
 
