@@ -21,7 +21,7 @@ import (
 
 // Config configures the partitions of an edge.
 type Config struct {
-	// Base ends reads of the log that several readers share.
+	// Base ends the tails and all reads of the log, at the latest.
 	Base    context.Context //nolint:containedctx // of the edge
 	Log     *eventlog.Log
 	Logger  *slog.Logger
