@@ -70,10 +70,8 @@ func (p *Partition) follow() {
 // untilReady waits until the window has caught up for the first time, unless NATS cannot be reached. The
 // error is errNotReady.
 func (p *Partition) untilReady(ctx context.Context) error {
-	select {
-	case <-p.ready:
+	if p.hasCaughtUp() {
 		return nil
-	default:
 	}
 	if !p.log.Conn().IsConnected() {
 		return errNotReady
@@ -85,6 +83,19 @@ func (p *Partition) untilReady(ctx context.Context) error {
 	case <-p.ctx.Done():
 	}
 	return errNotReady
+}
+
+// hasCaughtUp reports whether the partition is followed and the window has caught up once.
+func (p *Partition) hasCaughtUp() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 // watch lets frames carry a generation that was begun while the tail went on.

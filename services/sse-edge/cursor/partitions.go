@@ -177,13 +177,13 @@ func (ps *Partitions) Of(session string) *Partition {
 const fewPartitions = 4
 
 // Near returns a name of a new session, made by a function, if possible in a partition that the edge
-// follows already: reading it costs NATS nothing more.
+// follows already, and whose window has caught up: reading it costs NATS nothing more.
 func (ps *Partitions) Near(newName func() string) string {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	followed := 0
 	for _, p := range ps.followed {
-		if p != nil {
+		if p.hasCaughtUp() {
 			followed++
 		}
 	}
@@ -192,7 +192,7 @@ func (ps *Partitions) Near(newName func() string) string {
 		return name
 	}
 	for range 16 * len(ps.followed) / followed { // e^-16 do not find one
-		if ps.followed[ps.log.Partition(name)] != nil {
+		if ps.followed[ps.log.Partition(name)].hasCaughtUp() {
 			break
 		}
 		name = newName()

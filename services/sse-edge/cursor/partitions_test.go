@@ -193,7 +193,8 @@ func TestPartitions_ReadyWithoutOnePartition(t *testing.T) {
 }
 
 func TestPartitions_Near(t *testing.T) {
-	ps := lingers(t, edgetest.NewLogOf(t, 16), -1, 0)
+	f := edgetest.NewLogOf(t, 16)
+	ps := lingers(t, f, -1, 0)
 	n := 0
 	next := func() string { n++; return fmt.Sprint("name-", n) }
 	if name := ps.Near(next); n != 1 || name != "name-1" {
@@ -202,7 +203,20 @@ func TestPartitions_Near(t *testing.T) {
 	for number := range fewPartitions {
 		p := ps.acquire(number)
 		t.Cleanup(func() { ps.release(p) })
+		if err := p.untilReady(waittest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	js, err := jetstream.New(ps.log.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Backend.Close() // who creates the log would create the partition again
+	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)); err != nil {
+		t.Fatal(err)
+	}
+	lost := ps.acquire(fewPartitions) // readers wait for it
+	t.Cleanup(func() { ps.release(lost) })
 	used := map[int]bool{}
 	for range 100 {
 		used[ps.log.Partition(ps.Near(next))] = true
