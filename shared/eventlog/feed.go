@@ -54,7 +54,7 @@ func (f *Feed) withdraw(a *attempt) {
 	}
 }
 
-// join makes a ride on the partition's tail of whole messages if it has caught up and is
+// join makes a ride on the partition's tail of whole messages if both have caught up and that one is
 // not behind it: what that one gets next is all that a has yet to get.
 func (f *Feed) join(a *attempt) bool {
 	if f == nil || !a.cfg.HeadersOnly {
@@ -71,7 +71,7 @@ func (f *Feed) join(a *attempt) bool {
 	}
 	host.mu.Lock()
 	defer host.mu.Unlock()
-	if host.ended || a.ended || !a.reached || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
+	if host.ended || !host.reached || a.ended || !a.reached || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
 		return false
 	}
 	host.riders = append(host.riders, a)

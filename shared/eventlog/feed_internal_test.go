@@ -35,3 +35,19 @@ func (f *Feed) Riders(p int) int {
 	defer host.mu.Unlock()
 	return len(host.riders)
 }
+
+// A tail that has yet to catch up would hold up its rider, and fill its queue with what that one has.
+func TestFeed_NoRideOnABackfill(t *testing.T) {
+	t.Parallel()
+	f := NewFeed()
+	host := &attempt{last: 1, inbox: newInbox()}
+	rider := &attempt{last: 9, reached: true, cfg: TailConfig{HeadersOnly: true}, inbox: newInbox()}
+	f.offer(host)
+	if f.join(rider) {
+		t.Error("it rides on a tail that is eight entries behind")
+	}
+	host.last, host.reached = 9, true
+	if !f.join(rider) {
+		t.Error("it does not ride on a tail that has caught up")
+	}
+}
