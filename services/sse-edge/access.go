@@ -132,11 +132,7 @@ var (
 // letIn admits a request for events of sessions. A visit that is let in has to leave
 // admission. The error is errNoRoom, or errStopping, which wraps it.
 func (s *Service) letIn(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
-	var first string
-	if len(sessions) > 0 {
-		first, sessions = sessions[0], sessions[1:]
-	}
-	by := delivery.Request{Visit: admission.Visit{Session: first, Others: sessions, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.admitted.Enter(by.Visit); refused != "" {
 		s.streams.CountRefused(refused)
 		if refused == admission.Closed {

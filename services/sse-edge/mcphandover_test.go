@@ -92,7 +92,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	calls := b.accepts()
 	c := u.follow(u.post(statelessTool))
 	call := waittest.Receive(t, "the bridge has the request", calls)
-	visit := admission.Visit{Session: "another"} // keeps the edge from its end
+	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
 	if refused := one.admitted.Enter(visit); refused != "" {
 		t.Fatal(refused)
 	}

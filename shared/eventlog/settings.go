@@ -172,7 +172,7 @@ func fields() []field {
 }
 
 func (s Settings) metadata() map[string]string {
-	m := map[string]string{metaVersion: orDefault(s.Layout, Version), "rejoin.compression": strconv.FormatBool(s.Compression)}
+	m := map[string]string{metaVersion: s.Layout, "rejoin.compression": strconv.FormatBool(s.Compression)}
 	for _, f := range fields() {
 		m[f.key] = strconv.FormatInt(f.get(&s), 10)
 	}

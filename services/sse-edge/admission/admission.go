@@ -36,22 +36,9 @@ type Admission struct {
 
 // Visit is one event stream or poll, as admission counts it.
 type Visit struct {
-	Session string   // empty for none
-	Others  []string // more sessions, each once
-	Address netip.Addr
-	Client  string // whose share it is of; empty for none
-}
-
-// sessions yields all of the visit's.
-func (v Visit) sessions(yield func(string) bool) {
-	if v.Session != "" && !yield(v.Session) {
-		return
-	}
-	for _, name := range v.Others {
-		if !yield(name) {
-			return
-		}
-	}
+	Sessions []string // each once
+	Address  netip.Addr
+	Client   string // whose share it is of; empty for none
 }
 
 // network returns the /48 network of an IPv6 address, which may have four times as many as one
@@ -102,7 +89,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	}
 	a.inside.Add(1) // under the lock: never when close was called before
 	a.open++
-	for name := range v.sessions {
+	for _, name := range v.Sessions {
 		a.sessions[name]++
 	}
 	a.addresses[v.Address]++
@@ -111,7 +98,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 
 // crowded reports whether a session of a visit has as many as it may have. The caller holds mu.
 func (a *Admission) crowded(v Visit) bool {
-	for name := range v.sessions {
+	for _, name := range v.Sessions {
 		if a.sessions[name] >= a.perSession {
 			return true
 		}
@@ -122,7 +109,7 @@ func (a *Admission) crowded(v Visit) bool {
 // note notes a visit's sessions.
 func (a *Admission) note(v Visit) {
 	var names []string
-	for name := range v.sessions {
+	for _, name := range v.Sessions {
 		if a.registered(name) {
 			names = append(names, name)
 		}
@@ -146,7 +133,7 @@ func (a *Admission) Leave(v Visit) {
 			delete(a.networks, network)
 		}
 	}
-	for name := range v.sessions {
+	for _, name := range v.Sessions {
 		if a.sessions[name]--; a.sessions[name] == 0 {
 			delete(a.sessions, name)
 		}

@@ -13,26 +13,26 @@ func TestAdmission(t *testing.T) {
 		visit   Visit
 		refused string
 	}{
-		{Visit{Session: "s", Address: one}, ""},
-		{Visit{Session: "s", Address: one}, ""},
-		{Visit{Session: "s", Address: two}, "session_limit"},
-		{Visit{Session: "t", Address: one}, ""},
-		{Visit{Session: "t", Address: one}, "address_limit"},
-		{Visit{Session: "u", Address: two}, ""},
-		{Visit{Session: "v", Address: two}, "limit"},
+		{Visit{Sessions: []string{"s"}, Address: one}, ""},
+		{Visit{Sessions: []string{"s"}, Address: one}, ""},
+		{Visit{Sessions: []string{"s"}, Address: two}, "session_limit"},
+		{Visit{Sessions: []string{"t"}, Address: one}, ""},
+		{Visit{Sessions: []string{"t"}, Address: one}, "address_limit"},
+		{Visit{Sessions: []string{"u"}, Address: two}, ""},
+		{Visit{Sessions: []string{"v"}, Address: two}, "limit"},
 	} {
 		if refused := a.Enter(step.visit); refused != step.refused {
 			t.Errorf("step %d: %q, want %q", i, refused, step.refused)
 		}
 	}
-	for _, v := range []Visit{{Session: "s", Address: one}, {Session: "s", Address: one}, {Session: "t", Address: one}, {Session: "u", Address: two}} {
+	for _, v := range []Visit{{Sessions: []string{"s"}, Address: one}, {Sessions: []string{"s"}, Address: one}, {Sessions: []string{"t"}, Address: one}, {Sessions: []string{"u"}, Address: two}} {
 		a.Leave(v)
 	}
 	if a.open != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
 		t.Errorf("all have left, and %d, %v, %v are counted", a.open, a.sessions, a.addresses)
 	}
 	a.Close()
-	if refused := a.Enter(Visit{Session: "s", Address: one}); refused != "drain" {
+	if refused := a.Enter(Visit{Sessions: []string{"s"}, Address: one}); refused != "drain" {
 		t.Errorf("refused with %q after the close", refused)
 	}
 	a.inside.Wait()
@@ -45,12 +45,12 @@ func TestAdmission_Shares(t *testing.T) {
 	a := New(8, 100, 100, newcomers)
 	address := netip.MustParseAddr("192.0.2.1")
 	for i, want := range []string{"", "", "", "", "", "", "share_limit"} {
-		if refused := a.Enter(Visit{"s", nil, address, "mallory"}); refused != want {
+		if refused := a.Enter(Visit{[]string{"s"}, address, "mallory"}); refused != want {
 			t.Errorf("%d: %q, want %q", i, refused, want)
 		}
 	}
 	for i, want := range []string{"", "", "limit"} {
-		if refused := a.Enter(Visit{"s", nil, address, "alice"}); refused != want {
+		if refused := a.Enter(Visit{[]string{"s"}, address, "alice"}); refused != want {
 			t.Errorf("%d of another: %q, want %q", i, refused, want)
 		}
 	}
@@ -59,7 +59,7 @@ func TestAdmission_Shares(t *testing.T) {
 	var inside []Visit
 	for i := range 5 {
 		for range 2 {
-			v := Visit{Session: "s", Address: netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::", i))}
+			v := Visit{Sessions: []string{"s"}, Address: netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::", i))}
 			refused := a.Enter(v)
 			if want := i >= 4; (refused == "address_limit") != want {
 				t.Errorf("network %d: %q", i, refused)
@@ -69,7 +69,7 @@ func TestAdmission_Shares(t *testing.T) {
 			}
 		}
 	}
-	if refused := a.Enter(Visit{Session: "s", Address: netip.MustParseAddr("2001:db8:2::")}); refused != "" {
+	if refused := a.Enter(Visit{Sessions: []string{"s"}, Address: netip.MustParseAddr("2001:db8:2::")}); refused != "" {
 		t.Errorf("another network: %q", refused)
 	}
 	for _, v := range inside {

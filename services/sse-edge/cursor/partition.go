@@ -33,8 +33,6 @@ type Partition struct {
 	backlog  backlog
 	patience patience
 	logger   *slog.Logger
-	backfill int                            // bytes of the log to begin with
-	turns    chan struct{}                  // one for each backfill in progress, shared by all partitions
 	turn     bool                           // the tail has one
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
@@ -267,7 +265,7 @@ func (p *Partition) takeTurn(ctx context.Context) error {
 	timer := time.NewTimer(turnPatience)
 	defer timer.Stop()
 	select {
-	case p.turns <- struct{}{}:
+	case p.of.turns <- struct{}{}:
 		p.turn = true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -279,7 +277,7 @@ func (p *Partition) takeTurn(ctx context.Context) error {
 func (p *Partition) endTurn() {
 	if p.turn {
 		p.turn = false
-		<-p.turns
+		<-p.of.turns
 	}
 }
 
@@ -321,12 +319,12 @@ func (p *Partition) backfillFrom(state eventlog.State) (after, floor uint64) {
 	if state.Events == 0 {
 		return state.Last, 1
 	}
-	if state.Bytes <= uint64(p.backfill) { //nolint:gosec // a positive number of bytes
+	if state.Bytes <= uint64(p.of.backfill) { //nolint:gosec // a positive number of bytes
 		return state.First - 1, 1
 	}
 	// Sequences are spread evenly enough for a start; what is too much is evicted.
 	span := state.Last - state.First + 1
-	after = state.Last - uint64(float64(span)*float64(p.backfill)/float64(state.Bytes))
+	after = state.Last - uint64(float64(span)*float64(p.of.backfill)/float64(state.Bytes))
 	return max(after, state.First-1), max(after, state.First-1) + 1
 }
 

@@ -114,7 +114,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
 			budget: max(cfg.WindowBytes/64, minScanBudget),
 		},
-		jumped: make(chan struct{}, 1), backfill: ps.backfill, turns: ps.turns,
+		jumped: make(chan struct{}, 1),
 	}
 }
 
@@ -213,7 +213,7 @@ func (ps *Partitions) Ready() error {
 	}
 	for _, p := range all {
 		begun := p.begun.Load()
-		if !p.window.Stats().Ready && (ps.cfg.Linger < 0 || begun != nil && time.Since(*begun) > readyWithin) {
+		if !p.hasCaughtUp() && (ps.cfg.Linger < 0 || begun != nil && time.Since(*begun) > readyWithin) {
 			return fmt.Errorf("partition %d has not caught up", p.number)
 		}
 	}

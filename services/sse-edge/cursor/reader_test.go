@@ -226,9 +226,9 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 }
 
 func TestBackfill_TakesTurns(t *testing.T) {
-	turns := make(chan struct{}, 1)
-	first := &Partition{window: caughtUp(1 << 10), turns: turns}
-	second := &Partition{number: 1, window: caughtUp(1 << 10), turns: turns}
+	of := &Partitions{turns: make(chan struct{}, 1)}
+	first := &Partition{of: of, window: caughtUp(1 << 10)}
+	second := &Partition{of: of, number: 1, window: caughtUp(1 << 10)}
 	begin := func(p *Partition) error {
 		_, err := p.start(t.Context(), eventlog.State{Birth: "b"})
 		return err
@@ -250,8 +250,8 @@ func TestBackfill_TakesTurns(t *testing.T) {
 	}
 	second.endTurn()
 	second.endTurn()
-	if len(turns) != 0 {
-		t.Errorf("%d turns are still taken", len(turns))
+	if len(of.turns) != 0 {
+		t.Errorf("%d turns are still taken", len(of.turns))
 	}
 }
 

@@ -626,14 +626,13 @@ func (w *Window) Detach(c *Chain) {
 type Stats struct {
 	Events, Bytes int
 	Floor, End    uint64
-	Ready         bool
 }
 
 // Stats returns them as they are now.
 func (w *Window) Stats() Stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return Stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end, Ready: w.caughtUp}
+	return Stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end}
 }
 
 // OldestOf returns the sequence of a chain's oldest event, when the window holds
