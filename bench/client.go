@@ -129,7 +129,7 @@ func readWithClient(ctx context.Context, url string, stream int) error {
 }
 
 func readPlainly(ctx context.Context, url string, stream int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/sessions/%s/streams/%d/events", url, sessionOf(stream), stream), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+eventsPath(stream), nil)
 	if err != nil {
 		return err
 	}

@@ -29,8 +29,7 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	start := time.Now()
-	e, err := run(ctx, p.edge, []string{"edge open", "admin port open"},
-		"--nats-url", r.nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", followAll, fillWindow)
+	e, err := startEdge(ctx, p, r.nats, followAll)
 	if err != nil {
 		return f, err
 	}

@@ -92,7 +92,18 @@ func serveJetStream(kind, dir string) error {
 		return err
 	}
 	b.Close()
-	nc, err := nats.Connect("", nats.InProcessServer(servers[0]))
+	if kind == bareJetStream {
+		if err := readAll(ctx, servers[0]); err != nil {
+			return err
+		}
+	}
+	fmt.Println(all)
+	select {} // until it is ended
+}
+
+// readAll reads each partition with an ordered consumer inside the server's process.
+func readAll(ctx context.Context, s *natsserver.Server) error {
+	nc, err := nats.Connect("", nats.InProcessServer(s))
 	if err != nil {
 		return err
 	}
@@ -101,9 +112,6 @@ func serveJetStream(kind, dir string) error {
 		return err
 	}
 	for p := range partitions {
-		if kind != bareJetStream {
-			break
-		}
 		consumer, err := js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(p), jetstream.OrderedConsumerConfig{})
 		if err != nil {
 			return err
@@ -112,8 +120,7 @@ func serveJetStream(kind, dir string) error {
 			return err
 		}
 	}
-	fmt.Println(all)
-	select {} // until it is ended
+	return nil
 }
 
 // jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.

@@ -115,9 +115,3 @@ func watchHot(ctx context.Context, j *system, until time.Time) (h hotTimes, err 
 	}
 	return h, nil
 }
-
-// startJanitor starts a janitor of its own, and waits until its ledger is complete.
-func startJanitor(ctx context.Context, p *programs, url string) (*system, error) {
-	return run(ctx, p.janitor, []string{"janitor listens", "admin port open"},
-		"--nats-url", url, "--janitor-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", "--pprof")
-}

@@ -82,6 +82,25 @@ func start(ctx context.Context, p *programs, dir string, args ...string) (*syste
 	return s, nil
 }
 
+// startEdge starts an edge alone.
+func startEdge(ctx context.Context, p *programs, nats string, args ...string) (*system, error) {
+	return run(ctx, p.edge, []string{"edge open", "admin port open"}, append([]string{
+		"--nats-url", nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json",
+	}, args...)...)
+}
+
+// startIngest starts an ingest alone.
+func startIngest(ctx context.Context, p *programs, nats string) (*system, error) {
+	return run(ctx, p.ingest, []string{"ingest listens", "admin port open"},
+		"--nats-url", nats, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+}
+
+// startJanitor starts a janitor of its own, and waits until its ledger is complete.
+func startJanitor(ctx context.Context, p *programs, url string) (*system, error) {
+	return run(ctx, p.janitor, []string{"janitor listens", "admin port open"},
+		"--nats-url", url, "--janitor-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", "--pprof")
+}
+
 // readyWithin is how long a program may take to get ready: it may have a large log to read.
 const readyWithin = 5 * time.Minute
 

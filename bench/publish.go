@@ -214,8 +214,7 @@ func postLines(ctx context.Context, addr string, stream, messages int) error {
 		_ = w.CloseWithError(out.Flush())
 	}()
 	defer func() { _ = body.Close() }()
-	url := fmt.Sprintf("http://%s/v1/sessions/%s/streams/%d/events", addr, sessionOf(stream), stream)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+eventsPath(stream), body)
 	if err != nil {
 		return err
 	}
@@ -235,8 +234,7 @@ func postLines(ctx context.Context, addr string, stream, messages int) error {
 // ndjsonMemory returns the most resident memory, in MiB, that an ingest of its own had
 // while it took 1 GiB of NDJSON.
 func ndjsonMemory(ctx context.Context, p *programs, r *rejoin) (float64, error) {
-	in, err := run(ctx, p.ingest, []string{"ingest listens", "admin port open"},
-		"--nats-url", r.nats, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+	in, err := startIngest(ctx, p, r.nats)
 	if err != nil {
 		return 0, err
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,14 +33,9 @@ type services struct {
 	all  []int
 }
 
-func (s *services) target() target {
-	return target{addr: strings.TrimPrefix(s.edge.edge, "http://"), sequenced: true, path: func(stream int) string {
-		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
-	}}
-}
-
-func (s *services) pids() []int { return s.all }
-func (s *services) close()      {}
+func (s *services) target() target { return edgeTarget(s.edge) }
+func (s *services) pids() []int    { return s.all }
+func (s *services) close()         {}
 
 func replicated(ctx context.Context, f *figures, p *programs, prefix, kind string) error {
 	log, err := startBareLog(ctx, p, kind)
@@ -55,8 +48,7 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 		return err
 	}
 	defer j.stop()
-	in, err := run(ctx, p.ingest, []string{"ingest listens", "admin port open"},
-		"--nats-url", log.url, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+	in, err := startIngest(ctx, p, log.url)
 	if err != nil {
 		return err
 	}
@@ -100,9 +92,7 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 		return err
 	}
 	t := s.target()
-	t.path = func(i int) string {
-		return "/v1/sessions/" + sessionOf(i+resumedFrom) + "/streams/" + strconv.Itoa(i+resumedFrom) + "/events"
-	}
+	t.path = func(i int) string { return eventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
 	f.add(prefix+"resume_s", took.Seconds())
 	return err

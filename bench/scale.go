@@ -11,10 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"rejoin/deploy/proxy"
 	"rejoin/shared/event"
 )
 
@@ -44,13 +44,6 @@ func scaleEdges(ctx context.Context, p *programs) (figures, error) {
 	return f, err
 }
 
-// startEdge starts an edge alone.
-func startEdge(ctx context.Context, p *programs, nats string, args ...string) (*system, error) {
-	return run(ctx, p.edge, []string{"edge open", "admin port open"}, append([]string{
-		"--nats-url", nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json",
-	}, args...)...)
-}
-
 // idleSubscribers connects one subscriber for each session, to a stream that gets nothing.
 func idleSubscribers(ctx context.Context, addr string) (*load, error) {
 	return newLoad(ctx, crowd{
@@ -63,13 +56,9 @@ func idleSubscribers(ctx context.Context, addr string) (*load, error) {
 
 // startProxy starts the proxy of deploy/ before edges, and returns where it listens.
 func startProxy(ctx context.Context, p *programs, edges []*system) (addr string, _ *exec.Cmd, _ error) {
-	text, err := os.ReadFile(filepath.FromSlash("deploy/proxy/haproxy.cfg"))
-	if err != nil {
-		return "", nil, err
-	}
-	var servers strings.Builder
-	for i, e := range edges {
-		fmt.Fprintf(&servers, "\tserver edge%d %s no-check\n", i, strings.TrimPrefix(e.edge, "http://"))
+	var addrs []string
+	for _, e := range edges {
+		addrs = append(addrs, strings.TrimPrefix(e.edge, "http://"))
 	}
 	ports := [2]string{}
 	for i := range ports {
@@ -81,12 +70,7 @@ func startProxy(ctx context.Context, p *programs, edges []*system) (addr string,
 		_ = l.Close()
 	}
 	file := filepath.Join(p.dir, "haproxy.cfg")
-	config := strings.NewReplacer(
-		"127.0.0.1:8404", ports[1],
-		"\tdefault-server hash-key addr\n", "", // which version 2.6 does not know
-		"\tserver-template edge 1-16 \"sse-edge${REJOIN_PROXY_DOMAIN}:8080\" port 9080\n", servers.String(),
-	).Replace(string(text))
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(proxy.Local(ports[1], addrs...)), 0o600); err != nil {
 		return "", nil, err
 	}
 	cmd := command(ctx, "haproxy", "-db", "-f", file)
@@ -131,11 +115,11 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 		pids = append(pids, []int{e.cmd.Process.Pid})
 		all = append(all, e.cmd.Process.Pid)
 	}
-	addr, proxy, err := startProxy(ctx, p, edges)
+	addr, balancer, err := startProxy(ctx, p, edges)
 	if err != nil {
 		return fmt.Errorf("HAProxy: %w", err)
 	}
-	defer end(proxy)
+	defer end(balancer)
 	l, err := idleSubscribers(ctx, addr)
 	if err != nil {
 		return err
@@ -243,7 +227,7 @@ func coldReaders(ctx context.Context, f *figures, p *programs, nats string) erro
 // firstEvent returns how long a subscriber waits for its first event.
 func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, error) {
 	start := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+"/v1/sessions/"+sessionOf(stream)+"/streams/"+strconv.Itoa(stream)+"/events", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+eventsPath(stream), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -306,9 +290,8 @@ func edgeGone(ctx context.Context, f *figures, p *programs) error {
 		}
 		pids := []int{e.cmd.Process.Pid}
 		if err = quiet(ctx, append(pids, r.pids()...)); err == nil {
-			t := target{addr: strings.TrimPrefix(e.edge, "http://"), sequenced: true, path: func(stream int) string {
-				return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
-			}}
+			t := edgeTarget(e)
+			t.path = eventsPath
 			err = storm(ctx, f, to.prefix, pids, t, storedRecent, func(i int) string { return log.recent[i] })
 		}
 		var reads, scans float64

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -93,9 +92,8 @@ func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to in
 	}
 	defer e.stop()
 	f.add("start_s_"+name, time.Since(start).Seconds())
-	t := target{addr: strings.TrimPrefix(e.edge, "http://"), sequenced: true, path: func(stream int) string {
-		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
-	}}
+	t := edgeTarget(e)
+	t.path = eventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
 		if err := quiet(ctx, []int{e.cmd.Process.Pid, r.cmd.Process.Pid}); err != nil {
 			return err

@@ -89,11 +89,8 @@ const (
 	unacknowledged = 4096
 )
 
-// Flags of an edge that follows all partitions, and fills its windows as it begins to.
-const (
-	followAll  = "--partition-linger=-1"
-	fillWindow = "--window-backfill=0"
-)
+// followAll is the flag of an edge that follows all partitions, from the start.
+const followAll = "--partition-linger=-1"
 
 // startRejoin starts the standalone program on a data folder, or on a new one when
 // that is "".
@@ -120,11 +117,17 @@ func subjectOf(stream int) string {
 	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Stream: strconv.Itoa(stream)}.String()
 }
 
-func (r *rejoin) target() target {
-	return target{addr: strings.TrimPrefix(r.edge, "http://"), sequenced: true, path: func(stream int) string {
-		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events?from=now"
-	}}
+// eventsPath is where an edge serves a stream.
+func eventsPath(stream int) string {
+	return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
 }
+
+// edgeTarget is an edge, or the standalone program, to clients that begin now, or at their event ID.
+func edgeTarget(s *system) target {
+	return target{addr: strings.TrimPrefix(s.edge, "http://"), sequenced: true, path: func(stream int) string { return eventsPath(stream) + "?from=now" }}
+}
+
+func (r *rejoin) target() target { return edgeTarget(r.system) }
 
 func (r *rejoin) pids() []int { return []int{r.cmd.Process.Pid} }
 

@@ -54,7 +54,7 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	if err != nil {
 		return err
 	}
-	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window), followAll, fillWindow)
+	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window), followAll)
 	if err != nil {
 		return err
 	}
@@ -74,9 +74,7 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	}
 	f.add("events_in_window", held)
 	t := r.target()
-	t.path = func(stream int) string {
-		return "/v1/sessions/" + sessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
-	}
+	t.path = eventsPath
 	if err := storm(ctx, f, ofRejoin, r.pids(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
 		return err
 	}

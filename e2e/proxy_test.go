@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/deploy/proxy"
 	"rejoin/shared/event"
 	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/natstest"
@@ -176,13 +177,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	t.Setenv("REJOIN_PROXY_BIND", addr)
 	t.Setenv("REJOIN_PROXY_ADDRESS_CONNECTIONS", fmt.Sprint(most))
-	text, err := os.ReadFile("../deploy/proxy/haproxy.cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := strings.Replace(string(text), "127.0.0.1:8404", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), 1)
-	config = strings.Replace(config, "\tdefault-server hash-key addr\n", "", 1) // which version 2.6 does not know
-	startProxy(t, addr, config, []string{"haproxy", "-db", "-f"})
+	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))), []string{"haproxy", "-db", "-f"})
 	// answered makes a connection, which stays open, and reports whether it is served.
 	answered := func() (net.Conn, bool) {
 		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
@@ -228,11 +223,7 @@ func startEdgesProxy(t *testing.T, edges int) (addr string) {
 	t.Helper()
 	addr = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	t.Setenv("REJOIN_PROXY_BIND", addr)
-	text, err := os.ReadFile("../deploy/proxy/haproxy.cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var servers strings.Builder
+	var addrs []string
 	for i := range edges {
 		edge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintln(w, i)
@@ -242,13 +233,9 @@ func startEdgesProxy(t *testing.T, edges int) (addr string) {
 			}
 		}))
 		t.Cleanup(edge.Close)
-		fmt.Fprintf(&servers, "\tserver edge%d %s no-check\n", i, strings.TrimPrefix(edge.URL, "http://"))
+		addrs = append(addrs, strings.TrimPrefix(edge.URL, "http://"))
 	}
-	startProxy(t, addr, strings.NewReplacer(
-		"127.0.0.1:8404", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)),
-		"\tdefault-server hash-key addr\n", "", // which version 2.6 does not know
-		"\tserver-template edge 1-16 \"sse-edge${REJOIN_PROXY_DOMAIN}:8080\" port 9080\n", servers.String(),
-	).Replace(string(text)), []string{"haproxy", "-db", "-f"})
+	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), addrs...), []string{"haproxy", "-db", "-f"})
 	return addr
 }
 
