@@ -62,7 +62,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := s.start(t, testConfig(up.URL))
+	second := s.launch(t, testConfig(up.URL))
 	for range 2 {
 		if _, err := asked.NextMsgWithContext(patient(t)); err != nil {
 			t.Fatal(err)

@@ -104,7 +104,16 @@ type instance struct {
 	stop func()
 }
 
+// start runs a bridge, and waits until it has taken over the sessions of the one before.
 func (s *system) start(t testing.TB, cfg Config) *instance {
+	t.Helper()
+	in := s.launch(t, cfg)
+	eventually(t, "the bridge is open", in.taken.Load)
+	return in
+}
+
+// launch runs a bridge that may have to wait for another.
+func (s *system) launch(t testing.TB, cfg Config) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
 	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, fast()...)
@@ -128,7 +137,6 @@ func (s *system) start(t testing.TB, cfg Config) *instance {
 		b.Close()
 	})
 	t.Cleanup(in.stop)
-	eventually(t, "the bridge listens", func() bool { return in.b.Conn.NumSubscriptions() > 0 && in.b.Conn.Flush() == nil })
 	return in
 }
 
