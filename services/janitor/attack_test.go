@@ -56,7 +56,7 @@ func (s kept) restore(srv *natstest.Server) {
 func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 	t.Helper()
 	eventually(t, func() error {
-		if now := r.lease.Acting(); now == nil || now == before {
+		if now := r.leases.Acting(0); now == nil || now == before {
 			return errors.New("it does not act again")
 		}
 		return nil
@@ -73,7 +73,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 3)
-	earlier := r.lease.Acting()
+	earlier := r.leases.Acting(0)
 	old := keep(t, srv, "")
 	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
@@ -83,7 +83,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	}
 	r.partitions[0].CaughtUp(t.Context())
 
-	term := r.lease.Acting()
+	term := r.leases.Acting(0)
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js, err := jetstream.New(srv.Connect())
@@ -146,7 +146,7 @@ func TestRegistry_OldRecord(t *testing.T) {
 	})
 
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Hour })
-	term := r.lease.Acting()
+	term := r.leases.Acting(0)
 	network.lose("$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS")
 	srv.Stop()
 	srv.Start()
@@ -252,7 +252,7 @@ func TestFollow_MissingEvents(t *testing.T) {
 	quiet := r.publish(t, "s", "quiet", 2)
 	r.publish(t, "s", "busy", 3)
 
-	term := r.lease.Acting()
+	term := r.leases.Acting(0)
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	srv.Stop()
 	srv.Start()

@@ -43,6 +43,7 @@ func leisurely(took time.Duration, left int) time.Duration {
 // janitor: so no power cut leaves a hole without its explanation.
 type deleter struct {
 	nc         *nats.Conn
+	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
 	log        *eventlog.Log
 	partitions []*follow.Partition
 	settled    time.Duration
@@ -70,8 +71,8 @@ func (d *deleter) run(ctx context.Context) {
 		if !d.nc.IsConnected() {
 			continue
 		}
-		err := d.round(ctx)
-		if err != nil && !complained && ctx.Err() == nil {
+		err := d.round()
+		if err != nil && !complained {
 			d.logger.Warn("cannot delete what was announced; it is tried again", "error", err)
 		}
 		complained = err != nil
@@ -79,14 +80,16 @@ func (d *deleter) run(ctx context.Context) {
 }
 
 // round deletes a batch of each partition in turns, until nothing is due.
-func (d *deleter) round(ctx context.Context) (errs error) {
-	ctx, done := natsconn.While(ctx, d.nc)
-	defer done()
-	for more := true; more && errs == nil && ctx.Err() == nil; {
+func (d *deleter) round() (errs error) {
+	for more := true; more && errs == nil; {
 		more = false
 		for _, p := range d.partitions {
-			left, err := d.batch(ctx, p)
-			if err != nil && !errors.Is(err, follow.ErrMoved) {
+			left := false
+			err := d.do(p.Number, func(term context.Context) (err error) {
+				left, err = d.batch(term, p)
+				return err
+			})
+			if err != nil && !errors.Is(err, follow.ErrMoved) && !errors.Is(err, lease.ErrNotActing) {
 				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 			}
 			more = more || left && err == nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -183,9 +184,12 @@ func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 
 	return all
 }
 
-// followed waits until the ledger has an event.
+// followed waits until the ledger has an event, if this janitor keeps that.
 func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	t.Helper()
+	if kept, _ := r.ledgers[ack.Partition].state(); !kept {
+		return
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if !r.partitions[ack.Partition].Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
@@ -324,6 +328,9 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 		if newest.UpTo != upTo || newest.Reason != reason {
 			return fmt.Errorf("the log says that %+v is missing of %s/%s, want %d, %s", missing, name, stream, upTo, reason)
 		}
+		if !r.leases.Held(p) {
+			return nil
+		}
 		removed := uint64(0)
 		r.partitions[p].With(func(l *ledger.Ledger) {
 			if a := l.Accounts[event.LifeKey(name, r.life(name))]; a != nil && a.Streams[stream] != nil {
@@ -340,7 +347,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 // term returns the context of the term in which a janitor acts, or fails the test.
 func (r *running) term(t *testing.T) context.Context {
 	t.Helper()
-	term := r.lease.Acting()
+	term := r.leases.Acting(0)
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
@@ -351,20 +358,26 @@ func (r *running) term(t *testing.T) context.Context {
 func (r *running) wantCounts(t *testing.T) {
 	t.Helper()
 	for _, p := range r.partitions {
-		eventually(t, func() error {
-			state, err := r.b.Log.Look(t.Context(), p.Number)
-			if err != nil {
-				return err
-			}
-			p.With(func(l *ledger.Ledger) {
-				l.Advance(state.First, state.Last)
-				if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
-					err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
-				}
-			})
-			return err
-		})
+		r.wantCount(t, p)
 	}
+}
+
+// wantCount waits until a ledger has as many entries as its partition.
+func (r *running) wantCount(t *testing.T, p *follow.Partition) {
+	t.Helper()
+	eventually(t, func() error {
+		state, err := r.b.Log.Look(t.Context(), p.Number)
+		if err != nil {
+			return err
+		}
+		p.With(func(l *ledger.Ledger) {
+			l.Advance(state.First, state.Last)
+			if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
+				err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
+			}
+		})
+		return err
+	})
 }
 
 // metric returns the value of a metric with the given label value, or the number

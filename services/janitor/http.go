@@ -188,7 +188,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 		d := s.sweeper.dryRun()
 		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.toDelete()})
 	}
-	if !s.lease.Held() {
+	if len(s.held()) == 0 {
 		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")
 	}
 	done := s.sweeper.sweepNow(askPatience)

@@ -10,13 +10,14 @@
 // The limits of a session or stream may be exceeded for a moment by an eighth, and what is
 // announced still takes room until it is deleted.
 //
-// Any number of janitors may run. One of them acts: it has the lease, begins generations,
-// announces, copies and deletes. The others stand by with the same ledgers. Operators ask over
+// Any number of janitors may run, and share the partitions: the one that has a partition's lease
+// acts for it. It follows the partition, begins its generations, announces, copies and deletes.
+// When it goes, another one reads the partition from its beginning. Operators ask any of them over
 // HTTP what is retained.
 //
 //	ledger    what a partition holds, and what has to go, stay and be done: pure
 //	follow    keeps the ledgers up to date, begins generations, compares new leaders
-//	lease     says who acts
+//	lease     says who acts for which partition
 //	janitor   sweep.go, announce.go, purge.go and delete.go carry it out; registrar.go and
 //	          setter.go keep the index of sessions and the limits; http.go and watch.go answer
 package janitor
@@ -24,6 +25,7 @@ package janitor
 import (
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -34,41 +36,42 @@ import (
 )
 
 // Service is the janitor. It is safe for concurrent use. Any number may run in an
-// installation: one of them acts, the others keep their ledgers and stand by.
+// installation, and share the partitions.
 //
-//	Run ──▶ lease         one goroutine and one for each term: who acts
-//	   ├──▶ tail, follow  two a partition: keep its ledger
+//	Run ──▶ leases        one goroutine a partition, and one for each term: who acts
+//	   ├──▶ tail, follow  two a partition that this janitor acts for: keep its ledger
 //	   ├──▶ roster        one: which servers of a cluster are there
-//	   └──▶ web.Serve     one a connection, if there is a listener
-//
-//	act ──▶ generations   one goroutine: a generation for the server that is connected,
+//	   ├──▶ generations   one: a generation for the server that is connected,
 //	   │                  at once, or for those of a cluster; waits for nothing else
 //	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
 //	   │                  copies control entries, with up to 64 more, and moves the floors
 //	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
-//	   ├──▶ checker       one a partition: says in the log whether it is damaged
 //	   ├──▶ registrar     one: duties in the session registry
-//	   └──▶ setter        one: changes the log's limits
+//	   └──▶ web.Serve     one a connection, if there is a listener
 //
-// What act starts ends with the lease, and the next term waits for it. When Run's
-// context ends, or one of them fails, all are told to stop, and Run returns when they
-// have. The ledgers are locked for moments and never across I/O.
+//	act ──▶ checker       one a partition: says in the log whether it is damaged
+//	   └──▶ setter        one a partition: changes its limits
+//
+// What changes a partition is done in a term of its lease (lease.Do), and the next term waits for
+// it. When Run's context ends, or one of them fails, all are told to stop, and Run returns when
+// they have. The ledgers are locked for moments and never across I/O.
 type Service struct {
 	cfg         Config
 	backend     *backend.Backend
 	logger      *slog.Logger
 	partitions  []*follow.Partition
-	lease       *lease.Lease
+	ledgers     []*keeping // by partition
+	leases      *lease.Leases
 	roster      *follow.Roster
 	generations *follow.Generations
 	sweeper     *sweeper
 	deleter     *deleter
-	checker     *follow.Checker
 	registrar   *registrar
 	setter      *setter
 	edges       *edges
 	app         *fiber.App
 	ln          net.Listener // nil without a listener of its own
+	wasReady    atomic.Bool
 }
 
 // stopGrace is how long requests under way may take at the end.

@@ -83,12 +83,12 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 			}
 			if first != nil { // it does nothing by itself, also about what is half done when it looks settled
 				swept = first.sweeper.sweepNow(time.Second).err
-				if term := first.lease.Acting(); term != nil {
+				if term := first.leases.Acting(0); term != nil {
 					first.registrar.round(term.Ctx)
 				}
 			}
 			if err := settled(second); err != nil {
-				return fmt.Errorf("%w; the first one acts: %t, the second one: %t", errors.Join(err, swept), first != nil && first.lease.Held(), second.lease.Held())
+				return fmt.Errorf("%w; the first one acts: %t, the second one: %t", errors.Join(err, swept), first != nil && first.leases.Held(0), second.leases.Held(0))
 			}
 			return nil
 		})

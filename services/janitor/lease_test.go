@@ -20,7 +20,7 @@ import (
 func (r *running) acts(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {
-		if r.lease.Acting() == nil {
+		if r.leases.Acting(0) == nil {
 			return errors.New("it does not act")
 		}
 		return nil
@@ -48,14 +48,14 @@ func short(cfg Config) Config {
 
 func TestLease_Handover(t *testing.T) {
 	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}
+	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}
 	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
 	for len(all) > 0 {
 		var acting *running
 		eventually(t, func() error {
 			held := 0
 			for _, r := range all {
-				if r.metric(t, "lease_held", "") == 1 {
+				if r.metric(t, "partitions_held", "") == 1 {
 					held, acting = held+1, r
 				}
 			}
@@ -131,7 +131,6 @@ func TestLease_StandbyFinishesTrim(t *testing.T) {
 			second := begin(t, srv, settings, quick())
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
 			all := first.publish(t, "s", "a", n)
-			second.followed(t, eventlog.Ack{Sequence: all[n-1]})
 			do(t, first)
 			begun := time.Now()
 			first.kill()
@@ -164,7 +163,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	first.acts(t)
 	second := begin(t, srv, settings, quick())
 	all := first.publish(t, "s", "a", 5)
-	term := first.lease.Acting()
+	term := first.leases.Acting(0)
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
@@ -177,7 +176,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	begun := time.Now()
 	second.acts(t)
 	t.Logf("taken over after %s, with a lease of %s", time.Since(begun), cfg.Lease)
-	if first.metric(t, "lease_held", "") != 0 {
+	if first.metric(t, "partitions_held", "") != 0 {
 		t.Error("two hold the lease")
 	}
 	if err := first.deleter.delete(term.Ctx, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
@@ -195,7 +194,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	second.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 	second.wantCounts(t)
 	eventually(t, func() error { // it may lose the lease for a moment
-		if second.metric(t, "lease_held", "") != 1 {
+		if second.metric(t, "partitions_held", "") != 1 {
 			return errors.New("the lease was lost")
 		}
 		return nil
@@ -210,7 +209,7 @@ func TestLease_AfterSleep(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	all := r.publish(t, "s", "a", 5)
-	term := r.lease.Acting()
+	term := r.leases.Acting(0)
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}
@@ -219,7 +218,7 @@ func TestLease_AfterSleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.CaughtUp(t.Context())
-	r.lease.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
+	r.leases.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
 	// The lease may notice first, and end the term.
 	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
 		t.Errorf("everything was deleted, %v", err)
@@ -237,6 +236,19 @@ func TestLease_AfterSleep(t *testing.T) {
 	r.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 }
 
+// believing has a janitor keep all ledgers and act for all partitions, whether or not it has the
+// leases.
+func believing(t *testing.T) func(*Service) {
+	return func(s *Service) {
+		s.leases.Elsewhere = func(int) {}
+		for _, k := range s.ledgers {
+			k.want(true)
+		}
+		do := func(_ int, f func(context.Context) error) error { return f(t.Context()) }
+		s.sweeper.do, s.deleter.do = do, do
+	}
+}
+
 func TestLease_TwoActAtOnce(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
@@ -244,7 +256,7 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	first := begin(t, srv, settings, cfg)
 	first.onlySweeps()
 	first.acts(t)
-	second := begin(t, srv, settings, cfg)
+	second := beginAt(t, srv.URL(), settings, cfg, believing(t))
 	second.onlySweeps()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -257,8 +269,8 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	})
 	wg.Go(func() {
 		for range 30 {
-			second.sweeper.sweep(t.Context()) // as one that believes in itself
-			if err := second.deleter.round(t.Context()); err != nil {
+			second.sweeper.sweep()
+			if err := second.deleter.round(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -279,6 +291,7 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	}
 	first.kill()
 	second.acts(t)
+	second.sweeper.do = second.leases.Do
 	eventually(t, func() error { // the ledger may have started again
 		if done := second.sweeper.sweepNow(patience); done.err != nil {
 			return done.err
@@ -342,7 +355,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	r.onlySweeps()
 	r.acts(t)
 	r.publish(t, "s", "a", 5)
-	term, p := r.lease.Acting(), r.partitions[0]
+	term, p := r.leases.Acting(0), r.partitions[0]
 	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type metrics struct {
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
 // when they are asked for.
-func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, acting func() bool) *metrics {
+func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, held func() []*follow.Partition) *metrics {
 	m := &metrics{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_trimmed_events_total",
@@ -99,13 +99,13 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		Name: "rejoin_janitor_floor_removed_events_total",
 		Help: "Events that went with the oldest part of a partition, for their age or because the partition was full, as the ledgers saw it.",
 	}, sum(func(l *ledger.Ledger) float64 { return float64(l.Passed) })))
-	registerLog(registerer, partitions)
+	registerLog(registerer, held)
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
 		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",
 	}, func() float64 {
 		sum := 0.0
-		for _, p := range partitions {
+		for _, p := range held() {
 			state, _ := p.Log.State(p.Number)
 			p.With(func(l *ledger.Ledger) {
 				if state.Last > l.Through {
@@ -116,23 +116,22 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		return sum
 	}))
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rejoin_janitor_lease_held",
-		Help: "1 while this janitor is the acting one, else 0.",
-	}, func() float64 {
-		if acting() {
-			return 1
-		}
-		return 0
-	}))
+		Name: "rejoin_janitor_partitions_held",
+		Help: "Partitions that this janitor acts for.",
+	}, func() float64 { return float64(len(held())) }))
+	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rejoin_janitor_partitions",
+		Help: "Partitions of the log.",
+	}, func() float64 { return float64(len(partitions)) }))
 	return m
 }
 
 // registerLog registers what the log takes of what it may.
-func registerLog(registerer prometheus.Registerer, partitions []*follow.Partition) {
+func registerLog(registerer prometheus.Registerer, held func() []*follow.Partition) {
 	gauge := func(name, help string, add func(total float64, s eventlog.State) float64) {
 		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_log_" + name, Help: help}, func() float64 {
 			total := 0.0
-			for _, p := range partitions {
+			for _, p := range held() {
 				state, _ := p.Log.State(p.Number)
 				total = add(total, state)
 			}

@@ -63,7 +63,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	}
 	settings := s.backend.Log.Settings()
 	list := limitList{
-		Acting: s.lease.Held(), Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
+		Acting: len(s.held()) > 0, Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
 		LogBytes: max(settings.MaxBytes, 0), ClosedGrace: s.cfg.ClosedGrace.Seconds(),
 		IdleAfter: max(time.Duration(s.cfg.IdleAfter).Seconds(), 0), Version: daemon.CurrentVersion(),
 	}

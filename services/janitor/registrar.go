@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -18,6 +19,8 @@ import (
 // registrar keeps the index of sessions, and ends what others have left unfinished.
 type registrar struct {
 	now        func() time.Time
+	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
+	held       func(p int) bool
 	log        *eventlog.Log
 	sessions   *session.Registry
 	partitions []*follow.Partition
@@ -48,22 +51,37 @@ func (r *registrar) run(ctx context.Context) {
 func (r *registrar) round(ctx context.Context) {
 	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
-	records := r.sessions.Sessions() // before the log: what is removed there stays
-	inLog, ok := r.inLog()
-	if !ok {
-		return
-	}
+	records, inLog := r.mine()
 	if r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, r.now(), r.clock())) {
 		r.doAll(ctx, r.idle(ctx, records, inLog))
 	}
 }
 
+// mine returns the records of the sessions whose partitions this janitor acts for, and what their
+// ledgers know of all sessions. Those whose ledger is not complete are left out.
+func (r *registrar) mine() (records []session.Record, inLog map[string]ledger.LoggedSession) {
+	all := r.sessions.Sessions() // before the log: what is removed there stays
+	inLog, complete := r.inLog()
+	records = all[:0:0]
+	for i := range all {
+		if complete[r.log.Partition(all[i].Session)] {
+			records = append(records, all[i])
+		}
+	}
+	return records, inLog
+}
+
 // clock returns the time of the log's server, by which its entries are forgotten: a record must
 // not outlive them because this machine's clock is behind, nor go before.
-func (r *registrar) clock() (now time.Time) {
-	p := r.partitions[0]
-	p.With(func(l *ledger.Ledger) { now = l.Clock(p.Now()) })
-	return now
+func (r *registrar) clock() time.Time {
+	for _, p := range r.partitions {
+		if r.held(p.Number) {
+			now := p.Now()
+			p.With(func(l *ledger.Ledger) { now = l.Clock(now) })
+			return now
+		}
+	}
+	return r.now()
 }
 
 // doAll does duties, and reports whether it makes sense to go on.
@@ -72,12 +90,19 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		err := r.do(ctx, d)
+		acts := false
+		err := r.do(r.log.Partition(d.Record.Session), func(term context.Context) error {
+			acts = true
+			return r.fulfil(term, d)
+		})
 		switch {
+		case !acts: // another janitor does it
 		case err == nil:
 			r.metrics.duties.WithLabelValues(d.Task.String()).Inc()
 		case ctx.Err() != nil:
 			return false
+		case errors.Is(err, lease.ErrNotActing):
+			r.logger.Debug("another janitor has the session now", "task", d.Task.String(), "error", err)
 		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
 			r.logger.Debug("a record was changed by somebody else", "task", d.Task.String(), "error", err)
 		default:
@@ -104,14 +129,11 @@ func (r *registrar) idle(ctx context.Context, records []session.Record, inLog ma
 	if len(alone) == 0 {
 		return nil
 	}
-	inLog, ok := r.inLog()
-	if !ok {
-		return nil
-	}
+	inLog, complete := r.inLog()
 	var todo []ledger.Duty
 	for _, c := range alone {
 		// A record that was changed meanwhile is not written over: see do.
-		if c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
+		if complete[r.log.Partition(c.record.Session)] && c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
 			todo = append(todo, ledger.Duty{Task: ledger.CloseIdle, Record: c.record})
 		}
 	}
@@ -140,7 +162,7 @@ func (r *registrar) holds(rec session.Record) (some bool) {
 	return some
 }
 
-func (r *registrar) do(ctx context.Context, d ledger.Duty) error {
+func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 	rec := d.Record
 	now, _ := r.sessions.Session(rec.Session)
 	switch d.Task {
@@ -184,14 +206,16 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	return err
 }
 
-// inLog returns what the ledgers know of all sessions, if all are complete.
-func (r *registrar) inLog() (map[string]ledger.LoggedSession, bool) {
-	all, ok := map[string]ledger.LoggedSession{}, true
-	for _, p := range r.partitions {
+// inLog returns what the ledgers know of all sessions of the partitions that this janitor acts for,
+// and which of the ledgers are complete: it says nothing of others.
+func (r *registrar) inLog() (all map[string]ledger.LoggedSession, complete []bool) {
+	all, complete = map[string]ledger.LoggedSession{}, make([]bool, len(r.partitions))
+	for i, p := range r.partitions {
 		p.With(func(l *ledger.Ledger) {
-			ok = ok && l.Complete
-			l.Logged(all)
+			if complete[i] = l.Complete && r.held(i); complete[i] {
+				l.Logged(all)
+			}
 		})
 	}
-	return all, ok
+	return all, complete
 }

@@ -42,28 +42,30 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())
 	}
 	var err error
-	if s.lease, err = lease.New(cmp.Or(cfg.Lease, lease.Default), b.Conn, b.Log.Settings().Replicas, b.Now, env.Log); err != nil {
+	settings := b.Log.Settings()
+	if s.leases, err = lease.New(cmp.Or(cfg.Lease, lease.Default), b.Conn, settings.Partitions, settings.Replicas, b.Now, env.Log); err != nil {
 		return nil, err
 	}
+	s.leases.Elsewhere = func(p int) { s.ledgers[p].want(false) }
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
-	s.deleter = &deleter{nc: b.Conn, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
+	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
-	for p := range b.Log.Settings().Partitions {
+	for p := range settings.Partitions {
 		part := follow.New(p, b.Log, settled, env.Log)
 		part.Now = b.Now
-		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, s.lease.Held
-		s.partitions = append(s.partitions, part)
+		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
+		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	b.Register("janitor", env.Metrics)
-	m := newMetrics(env.Metrics, s.partitions, s.lease.Held)
+	m := newMetrics(env.Metrics, s.partitions, s.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
-	s.checker = &follow.Checker{Partitions: s.partitions, Logger: env.Log}
+	s.sweeper.do = s.leases.Do
 	s.sweeper.setAlarms()
 	s.roster = follow.NewRoster(b.Log, env.Log)
-	s.generations = &follow.Generations{Log: b.Log, Roster: s.roster, Begun: m.generations, Logger: env.Log}
-	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
+	s.generations = follow.NewGenerations(b.Log, s.leases, s.roster, m.generations, env.Log)
+	s.registrar = &registrar{now: b.Now, do: s.leases.Do, held: s.leases.Held, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
 	env.Health.Add("ledger", s.complete)
@@ -96,14 +98,32 @@ func (s *Service) Routes() []web.Route {
 	return routes
 }
 
-// complete returns an error until every ledger was complete once. It stays nil
-// through an outage of NATS.
-func (s *Service) complete() error {
+// held returns the partitions that this janitor acts for.
+func (s *Service) held() (all []*follow.Partition) {
 	for _, p := range s.partitions {
+		if s.leases.Held(p.Number) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// complete returns an error until the janitor was ready once: each partition has one that acts,
+// and those that this one acts for have complete ledgers. It stays nil through an outage of NATS,
+// and while ledgers are built that another one had.
+func (s *Service) complete() error {
+	if s.wasReady.Load() {
+		return nil
+	}
+	for _, p := range s.held() {
 		if !p.Complete() {
 			return fmt.Errorf("the ledger of partition %d is not complete", p.Number)
 		}
 	}
+	if _, without := s.leases.Holders(); without > 0 {
+		return fmt.Errorf("%d partitions have no janitor that acts for them", without)
+	}
+	s.wasReady.Store(true)
 	return nil
 }
 
@@ -129,37 +149,37 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.ln != nil {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
-	start(func(ctx context.Context) error { return s.lease.Run(ctx, s.act) })
-	start(s.keepLedger)
-	start(func(ctx context.Context) error {
-		s.roster.Run(ctx)
-		return nil
-	})
+	start(func(ctx context.Context) error { return s.leases.Run(ctx, s.act) })
+	for _, run := range []func(context.Context){s.keepLedgers, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run} {
+		start(func(ctx context.Context) error {
+			run(ctx)
+			return nil
+		})
+	}
 	wg.Wait()
 	return errs
 }
 
-// keepLedger keeps the ledgers until ctx ends, whether or not this janitor acts.
-func (s *Service) keepLedger(ctx context.Context) error {
+// keepLedgers keeps the ledgers of what this janitor acts for until ctx ends.
+func (s *Service) keepLedgers(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, p := range s.partitions {
-		wg.Go(func() { p.Tail(ctx) })
-		wg.Go(func() { p.Follow(ctx) })
+	for _, k := range s.ledgers {
+		wg.Go(func() { k.run(ctx) })
 	}
 	wg.Wait()
-	return nil
 }
 
-// act does what only the acting janitor may do, until its term is over.
-func (s *Service) act(ctx context.Context) error {
+// act does what is done all the time while this janitor acts for a partition, until the term is
+// over.
+func (s *Service) act(ctx context.Context, p int) error {
+	s.ledgers[p].want(true)
+	s.generations.Wake()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, run := range []func(context.Context){s.generations.Run, s.sweeper.run, s.deleter.run, s.checker.Run, s.registrar.run} {
-		wg.Go(func() { run(ctx) })
-	}
-	err := s.setter.run(ctx)
+	wg.Go(func() { s.partitions[p].KeepChecked(ctx) })
+	err := s.setter.run(ctx, p)
 	stop()
 	return err
 }

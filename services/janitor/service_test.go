@@ -320,7 +320,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	var todo []ledger.Duty
 	eventually(t, func() error {
 		inLog, ok := r.registrar.inLog()
-		if todo = ledger.Duties(r.b.Sessions.Sessions(), inLog, r.cfg.nameKept, 0, time.Now(), time.Now()); ok && len(todo) == 2 && todo[0].Task == ledger.Remove {
+		if todo = ledger.Duties(r.b.Sessions.Sessions(), inLog, r.cfg.nameKept, 0, time.Now(), time.Now()); ok[0] && len(todo) == 2 && todo[0].Task == ledger.Remove {
 			return nil
 		}
 		r.sweepNow(t)

@@ -34,12 +34,12 @@ type setter struct {
 // errChanged is what a request is answered that was made for other settings.
 var errChanged = errors.New("the settings have changed meanwhile")
 
-// run takes one request after the other until ctx ends.
-func (s *setter) run(ctx context.Context) error {
+// run takes one request about a partition after the other until ctx, which is of its term, ends.
+func (s *setter) run(ctx context.Context, p int) error {
 	requests := make(chan *nats.Msg, setsBacklog)
-	sub, err := s.nc.ChanQueueSubscribe(logset.Subject, logset.Queue, requests)
+	sub, err := s.nc.ChanQueueSubscribe(logset.Subject(p), logset.Queue, requests)
 	if err != nil {
-		return fmt.Errorf("cannot subscribe to %s: %w", logset.Subject, err)
+		return fmt.Errorf("cannot subscribe to %s: %w", logset.Subject(p), err)
 	}
 	defer func() {
 		_ = sub.Unsubscribe() // the connection may be closed already
@@ -51,7 +51,7 @@ func (s *setter) run(ctx context.Context) error {
 			return nil
 		case msg := <-requests:
 			s.answer(msg, func() (reply logset.Reply) {
-				if err := s.do(ctx, msg.Data); err != nil {
+				if err := s.set(ctx, p, msg.Data); err != nil {
 					reply.Error, reply.SteppedDown = err.Error(), ctx.Err() != nil
 				}
 				return reply
@@ -87,13 +87,13 @@ func (s *setter) answer(msg *nats.Msg, do func() logset.Reply) {
 	}
 }
 
-func (s *setter) do(ctx context.Context, data []byte) error {
+func (s *setter) set(ctx context.Context, p int, data []byte) error {
 	var req logset.Request
 	if err := json.Unmarshal(data, &req); err != nil {
 		return fmt.Errorf("the request cannot be read: %w", err)
 	}
-	if req.Partition < 0 || req.Partition >= s.log.Settings().Partitions {
-		return fmt.Errorf("there is no partition %d", req.Partition)
+	if req.Partition != p {
+		return fmt.Errorf("this is not partition %d", req.Partition)
 	}
 	if _, err := s.log.Look(ctx, 0); err != nil {
 		return err

@@ -109,7 +109,7 @@ func TestLimits_Invalid(t *testing.T) {
 	fixed := now
 	fixed.Partitions = 3
 	eventually(t, func() error { // the setter is there
-		if err := logset.Ask(t.Context(), r.b.Conn, logset.Request{Partition: 2, From: now, To: now}); !errors.Is(err, logset.ErrRefused) {
+		if err := logset.Ask(t.Context(), r.b.Conn, logset.Request{From: other, To: wanted}); !errors.Is(err, logset.ErrRefused) {
 			return fmt.Errorf("no refusal: %w", err)
 		}
 		return nil
@@ -118,7 +118,6 @@ func TestLimits_Invalid(t *testing.T) {
 		req  logset.Request
 		says string
 	}{
-		"no such partition":    {logset.Request{Partition: 2, From: now, To: now}, "there is no partition 2"},
 		"settings of before":   {logset.Request{From: other, To: wanted}, errChanged.Error()},
 		"what does not change": {logset.Request{From: now, To: fixed}, "only the limits and replicas of a log can be changed"},
 	} {
@@ -126,9 +125,14 @@ func TestLimits_Invalid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	msg, err := r.b.Conn.Request(logset.Subject, []byte("{"), patience)
-	if err != nil || !strings.Contains(string(msg.Data), "cannot be read") {
-		t.Errorf("nonsense: %v, %v", msg, err)
+	for request, says := range map[string]string{"{": "cannot be read", `{"Partition":1}`: "not partition 1"} {
+		msg, err := r.b.Conn.Request(logset.Subject(0), []byte(request), patience)
+		if err != nil || !strings.Contains(string(msg.Data), says) {
+			t.Errorf("%s is answered %v, %v", request, msg, err)
+		}
+	}
+	if err := logset.Ask(t.Context(), r.b.Conn, logset.Request{Partition: 2, From: now, To: now}); !errors.Is(err, logset.ErrNobody) {
+		t.Errorf("no such partition: %v", err)
 	}
 	r.stop()
 	if err := logset.Ask(t.Context(), natstest.Start(t).Connect(), logset.Request{}); !errors.Is(err, logset.ErrNobody) {
@@ -155,7 +159,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	to.MaxAge = 2 * time.Hour
 	ask := func() error { return logset.Ask(t.Context(), asker, logset.Request{From: from, To: to}) }
 	eventually(t, func() error { // the setter is there
-		if err := logset.Ask(t.Context(), asker, logset.Request{Partition: 9}); !errors.Is(err, logset.ErrRefused) {
+		if err := logset.Ask(t.Context(), asker, logset.Request{}); !errors.Is(err, logset.ErrRefused) {
 			return fmt.Errorf("no refusal: %w", err)
 		}
 		return nil
@@ -174,7 +178,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 		return nil
 	})
 	term := r.term(t)
-	r.lease.SetClock(func(now lease.Instant) lease.Instant { now.Wall += time.Hour; return now })
+	r.leases.SetClock(func(now lease.Instant) lease.Instant { now.Wall += time.Hour; return now })
 	if err := lease.StillActing(term); !errors.Is(err, lease.ErrNotActing) {
 		t.Fatalf("it still acts: %v", err)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 )
 
@@ -31,6 +31,7 @@ type sweeper struct {
 	partitions []*follow.Partition
 	floors     []*floorKeeper // of each partition
 	deleter    *deleter
+	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
 	sessions   *session.Registry
 	cfg        Config
 	overrides  overrides
@@ -86,7 +87,7 @@ func (w *sweeper) run(ctx context.Context) {
 			continue
 		case <-early:
 			early = nil
-			w.trimEarly(ctx)
+			w.trimEarly()
 			continue
 		case first := <-w.asks:
 			asked = append(w.others(), first)
@@ -96,7 +97,7 @@ func (w *sweeper) run(ctx context.Context) {
 		}
 		done := swept{err: nats.ErrDisconnected}
 		if w.nc.IsConnected() {
-			done = w.sweep(ctx)
+			done = w.sweep()
 		}
 		for _, a := range asked {
 			a <- done // has room for it
@@ -106,37 +107,35 @@ func (w *sweeper) run(ctx context.Context) {
 }
 
 // sweep does what the policy says, and moves the floor. What fails is left for the next sweep.
-func (w *sweeper) sweep(ctx context.Context) swept {
+func (w *sweeper) sweep() swept {
 	begun := time.Now()
-	stopped := ctx
-	ctx, done := natsconn.While(ctx, w.nc)
-	defer done()
 	removed := map[ledger.Reason]int{}
-	err := w.each(ctx, w.partitions, func(p *follow.Partition) error { return w.announce(ctx, p, nil, removed) })
-	err = errors.Join(err, w.each(ctx, w.partitions, func(p *follow.Partition) error {
-		p.CaughtUp(ctx)
-		return w.moveFloor(ctx, p)
-	}), ctx.Err())
+	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, nil, removed) })
+	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
+		p.CaughtUp(term)
+		return w.moveFloor(term, p)
+	}))
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
-	w.report(stopped, took, sumOf(removed, w.early), err)
+	w.report(took, sumOf(removed, w.early), err)
 	clear(w.early)
 	return swept{removed: removed, left: w.toDelete(), took: took, err: err}
 }
 
-// each does something for some partitions, one after the other. One that is full gets room for
-// what the janitor has to store; one that is not what it was is left to its tail.
-func (w *sweeper) each(ctx context.Context, partitions []*follow.Partition, do func(*follow.Partition) error) (errs error) {
-	for _, p := range partitions {
-		if ctx.Err() != nil {
-			return errs
-		}
-		err := do(p)
-		if errors.Is(err, eventlog.ErrFull) {
-			if err = w.makeRoom(ctx, p); err == nil {
-				err = do(p)
+// each does something for the partitions that this janitor acts for, one after the other. One that
+// is full gets room for what the janitor has to store; one that is not what it was is left to its
+// tail.
+func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error) (errs error) {
+	for _, p := range w.partitions {
+		err := w.do(p.Number, func(term context.Context) error {
+			err := do(term, p)
+			if errors.Is(err, eventlog.ErrFull) {
+				if err = w.makeRoom(term, p); err == nil {
+					err = do(term, p)
+				}
 			}
-		}
+			return errors.Join(err, term.Err())
+		})
 		if err != nil && !errors.Is(err, follow.ErrMoved) {
 			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 		}
@@ -166,8 +165,9 @@ func sumOf(a, b map[ledger.Reason]int) map[ledger.Reason]int {
 	return sum
 }
 
-// report writes a line about what was announced, if anything was.
-func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[ledger.Reason]int, err error) {
+// report writes a line about what was announced, if anything was. That a term has ended is no
+// trouble: whoever acts next continues.
+func (w *sweeper) report(took time.Duration, removed map[ledger.Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range ledger.Reasons {
 		if n := removed[r]; n > 0 {
@@ -175,7 +175,7 @@ func (w *sweeper) report(ctx context.Context, took time.Duration, removed map[le
 		}
 	}
 	switch {
-	case err != nil && ctx.Err() == nil:
+	case err != nil && !errors.Is(err, lease.ErrNotActing):
 		w.metrics.failed.Inc()
 		w.logger.Warn("a sweep is left unfinished", append(attrs, "error", err)...)
 	case len(removed) > 0:
@@ -201,16 +201,13 @@ func (w *sweeper) setAlarms() {
 
 // trimEarly trims the sessions that hold too much, and makes room in partitions that are full.
 // What fails is tried again soon.
-func (w *sweeper) trimEarly(ctx context.Context) {
+func (w *sweeper) trimEarly() {
 	if !w.nc.IsConnected() {
 		w.alarmed()
 		return
 	}
 	begun := time.Now()
-	stopped := ctx
-	ctx, done := natsconn.While(ctx, w.nc)
-	defer done()
-	err := w.each(ctx, w.partitions, func(p *follow.Partition) error {
+	err := w.each(func(ctx context.Context, p *follow.Partition) error {
 		var over []string
 		p.With(func(l *ledger.Ledger) {
 			if l.Alarmed() && l.Through >= l.Stored {
@@ -233,9 +230,9 @@ func (w *sweeper) trimEarly(ctx context.Context) {
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
 	w.delay = min(max(took, alarmDelay), alarmDelayMax, w.cfg.Interval/2)
-	if err = errors.Join(err, ctx.Err()); err != nil {
+	if err != nil {
 		w.delay = min(alarmDelayMax, w.cfg.Interval/2)
-		w.report(stopped, took, w.early, err)
+		w.report(took, w.early, err)
 		clear(w.early)
 	}
 }

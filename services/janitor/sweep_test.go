@@ -85,7 +85,7 @@ func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 	r.sweepNow(t)
 	for _, later := range []time.Duration{0, 2*time.Hour - time.Minute} {
 		off.Store(int64(later))
-		if err := r.deleter.round(r.term(t)); err != nil {
+		if err := r.deleter.round(); err != nil {
 			t.Fatal(err)
 		}
 		if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
@@ -103,7 +103,7 @@ func TestMetrics_EachMoves(t *testing.T) {
 	r.publish(t, "s", "a", 3)
 	r.publish(t, "s", "b", 3)
 	for name, want := range map[string]float64{
-		"retained_events": 5, "retained_bytes": 5 * messageBytes, "sessions": 2, "streams": 3, "lag_events": 0, "lease_held": 1,
+		"retained_events": 5, "retained_bytes": 5 * messageBytes, "sessions": 2, "streams": 3, "lag_events": 0, "partitions_held": 1,
 		"trimmed_events_total/" + string(ledger.SessionEvents): 2, "deleted_entries_total": 2, "pending_entries": 0,
 		"copies_total": 0, "floor_moves_total/age": 0, "floor_moves_total/bytes": 0, "floor_removed_events_total": 0, "registry_records_total/repaired": 0,
 	} {

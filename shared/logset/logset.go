@@ -1,5 +1,5 @@
 // Package logset is the request that changes the limits of the log, one partition
-// at a time, and its answer. "rejoin log set" asks, and the acting janitor does it:
+// at a time, and its answer. "rejoin log set" asks, and the janitor that acts for the partition does it:
 // it alone writes the partitions' configuration, where the generations are too.
 package logset
 
@@ -8,17 +8,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
 )
 
-// Subject is where the acting janitor listens, in the queue group [Queue].
-const (
-	Subject = "mcp.log.set"
-	Queue   = "janitor"
-)
+// Queue is the group of the janitors that listen.
+const Queue = "janitor"
+
+// Subject is where the janitor that acts for a partition listens.
+func Subject(partition int) string { return "mcp.log.set." + strconv.Itoa(partition) }
 
 var (
 	// ErrNobody is returned when no janitor listens, or the one that did has lost its lease
@@ -58,7 +59,7 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
 	if err != nil {
 		return err
 	}
-	msg, err := nc.RequestWithContext(ctx, Subject, data)
+	msg, err := nc.RequestWithContext(ctx, Subject(req.Partition), data)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return ErrNobody
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 	"time"
 
 	"rejoin/services/janitor/lease"
@@ -29,26 +27,14 @@ const (
 	maxAbsent = 1 << 20
 )
 
-// Checker has the log say what is missing of each partition without an explanation, as far as
+// KeepChecked has the log say what is missing of each partition without an explanation, as far as
 // its generation and its leader are concerned. Edges need to know it also while no janitor is
 // there.
 //
 // A damaged replica does not repair itself (docs/upstream/0012).
-type Checker struct {
-	Partitions []*Partition
-	Logger     *slog.Logger
-}
-
-// Run works until ctx ends. A partition that has no leader holds up no other one.
-func (c *Checker) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	for _, p := range c.Partitions {
-		wg.Go(func() { c.follow(ctx, p) })
-	}
-	wg.Wait()
-}
-
-func (c *Checker) follow(ctx context.Context, p *Partition) {
+//
+// It works until ctx, which is of a term, ends.
+func (p *Partition) KeepChecked(ctx context.Context) {
 	complained := false
 	for pause := checkEvery; natsconn.Pause(ctx, pause); {
 		err := p.noteChecked(ctx)
@@ -57,7 +43,7 @@ func (c *Checker) follow(ctx context.Context, p *Partition) {
 		}
 		failed := err != nil && !errors.Is(err, ErrMoved)
 		if failed && !complained && ctx.Err() == nil {
-			c.Logger.Warn("cannot find out whether a partition is damaged; it is tried again", "partition", p.Number, "error", err)
+			p.logger.Warn("cannot find out whether a partition is damaged; it is tried again", "partition", p.Number, "error", err)
 		}
 		complained = failed
 	}

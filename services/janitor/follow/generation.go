@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -22,44 +23,61 @@ const generationTimeout = 2 * time.Second
 // Generations begins them.
 type Generations struct {
 	Log    *eventlog.Log
+	Leases *lease.Leases
 	Roster *Roster
 	Begun  prometheus.Counter
 	Logger *slog.Logger
+
+	wake chan struct{}
+	done map[int]context.Context // in which term a partition of a server that is alone got its own
 }
 
-// Run makes sure, from the beginning of a term, that every partition has a
+// NewGenerations returns one that begins none before Run.
+func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, begun prometheus.Counter, logger *slog.Logger) *Generations {
+	return &Generations{
+		Log: log, Leases: leases, Roster: roster, Begun: begun, Logger: logger,
+		wake: make(chan struct{}, 1), done: map[int]context.Context{},
+	}
+}
+
+// Wake says that a term has begun.
+func (g *Generations) Wake() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run makes sure, from the beginning of a term, that the partition has a
 // generation for the servers that hold it. Publishing and tails wait up to 3 s for it after
 // a start of the server that they are connected to, so it waits for nothing itself. A term
 // ends with its connection, and so for a server that is alone it need be done only once.
 func (g *Generations) Run(ctx context.Context) {
 	complained := false
-	for lease.StillActing(ctx) == nil {
+	for {
 		looks, seen := g.Roster.All()
-		err := g.beginAll(ctx, looks)
-		if err != nil && !complained && ctx.Err() == nil {
+		err := g.beginAll(looks)
+		if err != nil && !complained {
 			g.Logger.Warn("cannot begin a generation", "error", err)
 		}
 		complained = err != nil
 		var again <-chan time.Time
-		switch {
-		case err != nil:
+		if err != nil {
 			again = time.After(generationRetry)
-		case !g.Log.Clustered():
-			return
 		}
 		select {
 		case <-ctx.Done():
+			return
+		case <-g.wake:
 		case <-seen:
 		case <-again:
 		}
 	}
 }
 
-// beginAll does it for all partitions at once and returns the first error. looks is what
-// was seen of a cluster.
-func (g *Generations) beginAll(ctx context.Context, looks []eventlog.Servers) error {
-	ctx, cancel := context.WithTimeout(ctx, generationTimeout)
-	defer cancel()
+// beginAll does it for all partitions that this janitor acts for at once, and returns the first
+// error. looks is what was seen of a cluster.
+func (g *Generations) beginAll(looks []eventlog.Servers) error {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
@@ -68,13 +86,29 @@ func (g *Generations) beginAll(ctx context.Context, looks []eventlog.Servers) er
 	)
 	for p := range g.Log.Settings().Partitions {
 		wg.Go(func() {
-			ok, err := g.Log.BeginGeneration(ctx, p, looks...)
+			ok := false
+			err := g.Leases.Do(p, func(term context.Context) (err error) {
+				mu.Lock()
+				done := g.done[p] == term && !g.Log.Clustered()
+				mu.Unlock()
+				if err := lease.StillActing(term); err != nil || done {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(term, generationTimeout)
+				defer cancel()
+				if ok, err = g.Log.BeginGeneration(ctx, p, looks...); err == nil {
+					mu.Lock()
+					g.done[p] = term
+					mu.Unlock()
+				}
+				return err
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
 				begun++
 			}
-			if err != nil && first == nil {
+			if err != nil && !errors.Is(err, lease.ErrNotActing) && first == nil {
 				first = err
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,6 +49,19 @@ func New(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *
 		Number: p, Log: log, logger: logger, settled: settled, Cleared: func() {}, Alarmed: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
+}
+
+// Keep keeps the ledger until ctx ends, and forgets it then.
+func (p *Partition) Keep(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { p.Tail(ctx) })
+	wg.Go(func() { p.Follow(ctx) })
+	wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ledger.Drop()
+	p.ready, p.tailed, p.lacking = false, eventlog.State{}, ""
+	p.progress()
 }
 
 // Tail follows the log until ctx ends.
@@ -152,13 +164,10 @@ const lookEvery = 100 * time.Millisecond
 // until it takes what lies between for missing: the tail would have brought it.
 const stuckAfter = 3 * time.Second
 
-// askEvery is how often a standby asks what the janitor that acts has deleted at most.
-const askEvery = 10 * time.Second
-
 // Follow runs until ctx ends.
 func (p *Partition) Follow(ctx context.Context) {
 	var still eventlog.Standing
-	var looked, asked time.Time
+	var looked time.Time
 	for {
 		state, changed := p.Log.State(p.Number)
 		now := p.Now()
@@ -184,10 +193,6 @@ func (p *Partition) Follow(ctx context.Context) {
 				}
 				due = time.After(lookEvery)
 			}
-		}
-		if now.Sub(asked) >= askEvery && !p.Acts() {
-			asked = now
-			p.AskDeleted(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -217,28 +222,6 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	if p.compared(state) && !l.HeardOf(state.Generation().ID) {
 		l.Generations = state.Generations // begun late: the life is the same
 		p.progress()
-	}
-}
-
-// AskDeleted forgets what the janitor that acts has deleted. It deletes in order, so of each
-// trim the last entry tells.
-func (p *Partition) AskDeleted(ctx context.Context) {
-	var due []uint64
-	epoch := 0
-	p.With(func(l *ledger.Ledger) { due, epoch = l.DueTrims(p.Now(), p.settled), l.Epoch })
-	n := slices.IndexFunc(due, func(last uint64) bool {
-		_, err := p.Log.At(ctx, p.Number, last)
-		return !errors.Is(err, eventlog.ErrNotFound)
-	})
-	if n < 0 {
-		n = len(due)
-	}
-	if n > 0 {
-		p.With(func(l *ledger.Ledger) {
-			if l.Epoch == epoch {
-				l.OthersDeleted(due[n-1])
-			}
-		})
 	}
 }
 

@@ -15,7 +15,21 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// holder is the value of the lease's key.
+// Bucket is the key-value bucket of the leases. It lies in memory: a restarted server has none, so
+// that a janitor that dies with its server does not delay the generations.
+const Bucket = "MCP_LEASE"
+
+// The keys of the bucket are the number of a partition, for its lease, and the ID of a janitor, which
+// says that it is there.
+const (
+	partitionKey = "partition."
+	memberKey    = "janitor."
+)
+
+// unknownHolder stands for one whose record cannot be read.
+const unknownHolder = "unknown"
+
+// holder is the value of a key.
 type holder struct {
 	ID   string `json:"id"`
 	Host string `json:"host,omitempty"`
@@ -24,35 +38,41 @@ type holder struct {
 // holderSubject is where the janitor with an ID answers as long as it is connected.
 func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 
-// open makes the bucket if it is missing. An existing one says how long the lease is.
-func (l *Lease) open(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, l.state.lease/renewShare)
+// open makes the bucket if it is missing. An existing one says how long the leases are.
+func (s *Leases) open(ctx context.Context) bool {
+	s.mu.Lock()
+	length := s.length
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, length/renewShare)
 	defer cancel()
-	kv, err := bucket.Ensure(ctx, l.js, jetstream.KeyValueConfig{
-		Bucket: Bucket, Description: "Rejoin: which janitor acts",
-		TTL: l.state.lease, Storage: jetstream.MemoryStorage, Replicas: l.replicas,
+	kv, err := bucket.Ensure(ctx, s.js, jetstream.KeyValueConfig{
+		Bucket: Bucket, Description: "Rejoin: which janitor acts for which partition",
+		TTL: length, Storage: jetstream.MemoryStorage, Replicas: s.replicas,
 	})
 	if err == nil {
-		err = l.adopt(ctx, kv)
+		err = s.adopt(ctx, kv, length)
 	}
 	if err != nil {
-		l.complain(ctx, "cannot open the bucket of the lease", err)
+		s.complain(ctx, "cannot open the bucket of the leases", err)
 		return false
 	}
-	l.kv = kv
+	s.kv = kv
 	return true
 }
 
 // complain logs the first trouble of a connection.
-func (l *Lease) complain(ctx context.Context, what string, err error) {
-	if ctx.Err() == nil && !l.complained {
-		l.complained = true
-		l.logger.Warn(what, "error", err) //nolint:sloglint // one of two constants
+func (s *Leases) complain(ctx context.Context, what string, err error) {
+	s.mu.Lock()
+	first := !s.complained && ctx.Err() == nil
+	s.complained = s.complained || first
+	s.mu.Unlock()
+	if first {
+		s.logger.Warn(what, "error", err) //nolint:sloglint // one of two constants
 	}
 }
 
-// adopt takes the lease's length from the bucket.
-func (l *Lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
+// adopt takes the leases' length from the bucket.
+func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Duration) error {
 	status, err := kv.Status(ctx)
 	if err != nil {
 		return err
@@ -61,35 +81,72 @@ func (l *Lease) adopt(ctx context.Context, kv jetstream.KeyValue) error {
 	if ttl <= 0 {
 		return fmt.Errorf("the bucket %s keeps leases without limit", Bucket)
 	}
-	if ttl != l.state.lease {
-		l.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", l.state.lease.String(), "lease", ttl.String())
+	if ttl != given {
+		s.logger.Warn("the lease has another length already, and keeps it", "flag", "--lease", "given", given.String(), "lease", ttl.String())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.state.lease = ttl
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.length, s.sharing.lease = ttl, ttl
+	for _, l := range s.all {
+		l.state.lease = ttl
+	}
 	return nil
+}
+
+// pause is how long a candidate waits to look again.
+func (s *Leases) pause() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.length / waitShare
+}
+
+// value is what this janitor writes.
+func (s *Leases) value() ([]byte, error) {
+	host, _ := os.Hostname() // for people only
+	return json.Marshal(holder{s.id, host})
+}
+
+// sayHere writes the key that says that this janitor is there. One that others do not hear of has
+// no share of theirs, and still takes what they leave.
+func (s *Leases) sayHere(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.pause())
+	defer cancel()
+	value, err := s.value()
+	if err == nil {
+		_, err = s.kv.Put(ctx, memberKey+s.id, value)
+	}
+	if err != nil {
+		s.complain(ctx, "cannot say that this janitor is there", err)
+	}
+}
+
+// goAway removes that key.
+func (s *Leases) goAway(ctx context.Context) {
+	ctx, done := s.lastly(ctx)
+	defer done()
+	_ = s.kv.Delete(ctx, memberKey+s.id) // it runs out
 }
 
 // try does a write.
 func (l *Lease) try(ctx context.Context, w write) outcome {
-	ctx, cancel := context.WithTimeout(ctx, l.state.lease/waitShare)
+	s := l.of
+	ctx, cancel := context.WithTimeout(ctx, s.pause())
 	defer cancel()
-	host, _ := os.Hostname() // for people only
-	value, err := json.Marshal(holder{l.state.id, host})
+	value, err := s.value()
 	if err != nil {
 		return outcome{result: unknown}
 	}
 	var revision uint64
 	if w.revision == 0 {
-		revision, err = l.kv.Create(ctx, Key, value)
+		revision, err = s.kv.Create(ctx, l.key, value)
 	} else {
-		revision, err = l.kv.Update(ctx, Key, value, w.revision)
+		revision, err = s.kv.Update(ctx, l.key, value, w.revision)
 	}
 	if err == nil {
 		return outcome{result: written, revision: revision}
 	}
 	if !bucket.Conflict(err) {
-		l.complain(ctx, "cannot write the lease", err)
+		s.complain(ctx, "cannot write a lease", err)
 		return outcome{result: unknown}
 	}
 	return l.read(ctx)
@@ -97,7 +154,7 @@ func (l *Lease) try(ctx context.Context, w write) outcome {
 
 // read says who has the lease.
 func (l *Lease) read(ctx context.Context) outcome {
-	entry, err := l.kv.Get(ctx, Key)
+	entry, err := l.of.kv.Get(ctx, l.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return outcome{result: taken}
 	}
@@ -106,49 +163,62 @@ func (l *Lease) read(ctx context.Context) outcome {
 	}
 	var h holder
 	if err := json.Unmarshal(entry.Value(), &h); err != nil || h.ID == "" {
-		return outcome{result: taken, revision: entry.Revision(), holder: "unknown"}
+		return outcome{result: taken, revision: entry.Revision(), holder: unknownHolder}
 	}
 	o := outcome{result: taken, revision: entry.Revision(), holder: h.ID}
-	if h.ID != l.state.id {
-		o.gone = l.gone(ctx, h.ID)
+	if h.ID != l.of.id {
+		o.gone = l.of.gone(ctx, h.ID)
 	}
 	return o
 }
 
 // gone reports whether a janitor has surely lost its connection to the only server that
 // there is, so that nothing it does has any effect before it connects again, and then
-// it does not hold the lease any more.
-func (l *Lease) gone(ctx context.Context, id string) bool {
-	if l.nc.ConnectedClusterName() != "" {
+// it does not hold a lease any more.
+func (s *Leases) gone(ctx context.Context, id string) bool {
+	if s.nc.ConnectedClusterName() != "" {
 		return false
 	}
-	_, err := l.nc.RequestWithContext(ctx, holderSubject(id), nil)
+	ctx, cancel := context.WithTimeout(ctx, s.pause())
+	defer cancel()
+	_, err := s.nc.RequestWithContext(ctx, holderSubject(id), nil)
 	return errors.Is(err, nats.ErrNoResponders)
 }
 
-// follow notices that the lease is released, until ctx ends. When it ends before, time
-// alone tells.
-func (l *Lease) follow(ctx context.Context) {
-	_ = bucket.Follow(ctx, l.js, Bucket, func(e bucket.Entry) {
-		if e.Removed && e.Key == Key {
-			select {
-			case l.freed <- struct{}{}:
-			default:
+// follow hears who holds what, and who is there, until ctx ends.
+func (s *Leases) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = bucket.Follow(ctx, s.js, Bucket, func(e bucket.Entry) { // it begins again
+			var h holder
+			if !e.Removed && json.Unmarshal(e.Value, &h) != nil {
+				h.ID = unknownHolder
 			}
-		}
-	}, func() {})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.heard(e.Key, h, e.Removed)
+		}, func() {})
+		natsconn.Pause(ctx, s.pause())
+	}
 }
 
-// releaseWithin bounds the release of the lease.
+// releaseWithin bounds the release of a lease.
 const releaseWithin = time.Second
+
+// lastly returns a context for what is done at the end of the program.
+func (s *Leases) lastly(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	ctx, done := natsconn.While(ctx, s.nc)
+	return ctx, func() {
+		done()
+		cancel()
+	}
+}
 
 // release gives the lease back, so that another one need not wait for it to run out.
 func (l *Lease) release(ctx context.Context, revision uint64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
-	defer cancel()
-	ctx, done := natsconn.While(ctx, l.nc)
+	ctx, done := l.of.lastly(ctx)
 	defer done()
-	if err := l.kv.Delete(ctx, Key, jetstream.LastRevision(revision)); err != nil {
-		l.logger.Info("the lease was not released, and will run out", "error", err)
+	if err := l.of.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
+		l.of.logger.Info("a lease was not released, and will run out", "partition", l.partition, "error", err)
 	}
 }

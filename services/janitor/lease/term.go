@@ -5,10 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
-// Term is the time from one acquisition of the lease to its loss.
+// Term is the time from one acquisition of a lease to its loss.
 //
 // A term never outlives its connection: what a janitor does reaches the server over the
 // connection on which it won the lease, or not at all.
@@ -18,8 +19,9 @@ type Term struct {
 	Ctx   context.Context
 	end   context.CancelCauseFunc
 	timer *time.Timer
-	ended chan struct{} // act has returned
-	err   error         // of act
+	ended chan struct{}  // act has returned
+	uses  sync.WaitGroup // calls of Do; none is added after Ctx has ended
+	err   error          // of act
 }
 
 type termKey struct{}
@@ -42,43 +44,32 @@ func StillActing(ctx context.Context) error {
 // check ends the term when it is over.
 func (t *Term) check() {
 	l := t.lease
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
 	if l.term != t {
 		return // it has ended
 	}
-	now := l.now()
-	if l.state.over(now, l.connection()) {
+	now := l.of.now()
+	if l.state.over(now, l.of.connection()) {
 		t.end(ErrNotActing)
 		return
 	}
 	t.timer.Reset(l.state.left(now))
 }
 
-// Acting returns the term, or nil.
-func (l *Lease) Acting() *Term {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.term
-}
-
-// Held reports whether this janitor acts now.
-func (l *Lease) Held() bool {
-	t := l.Acting()
-	return t != nil && t.Ctx.Err() == nil
-}
-
 // begin begins a term.
 func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
+	s := l.of
 	t := &Term{id: rand.Text(), lease: l, ended: make(chan struct{})}
 	ctx, t.end = context.WithCancelCause(ctx)
 	t.Ctx = context.WithValue(ctx, termKey{}, t)
 	t.timer = time.AfterFunc(time.Hour, t.check)
-	l.mu.Lock()
-	l.term = t
-	t.timer.Reset(l.state.left(l.now()))
-	l.mu.Unlock()
-	l.logger.Info("this janitor acts from now on", "lease", l.state.lease.String())
+	s.mu.Lock()
+	l.term, l.yields = t, false
+	t.timer.Reset(l.state.left(s.now()))
+	length := l.state.lease
+	s.mu.Unlock()
+	s.logger.Debug("a term begins", "partition", l.partition, "lease", length.String())
 	go func() { // finish waits for it
 		defer close(t.ended)
 		if err := act(t.Ctx); err != nil && t.Ctx.Err() == nil {
@@ -93,14 +84,18 @@ func (l *Lease) finish(t *Term, why error) error {
 	t.end(why)
 	t.timer.Stop()
 	<-t.ended
-	l.mu.Lock()
-	l.term = nil
+	s := l.of
+	s.mu.Lock()   // behind who has seen that Ctx had not ended
+	s.mu.Unlock() //nolint:staticcheck // see above
+	t.uses.Wait()
+	s.mu.Lock()
+	l.term, l.yields = nil, false
 	l.state.stepDown()
-	l.mu.Unlock()
-	if errors.Is(why, errStopped) {
-		l.logger.Info("this janitor has stopped acting")
+	s.mu.Unlock()
+	if errors.Is(why, errStopped) || errors.Is(why, errShared) {
+		s.logger.Debug("a term ends", "partition", l.partition, "reason", why)
 	} else {
-		l.logger.Warn("this janitor has stepped down", "reason", context.Cause(t.Ctx))
+		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", context.Cause(t.Ctx))
 	}
 	return t.err
 }

@@ -140,17 +140,6 @@ func (m *machine) delete(t *rapid.T, n int, heard bool) {
 	}
 }
 
-// askDeleted has a standby ask what the one that acts has deleted.
-func (m *machine) askDeleted() {
-	due := m.ledger.DueTrims(m.now(), m.rules.Settled())
-	for _, last := range due {
-		if _, there := m.log.find(last); there {
-			break
-		}
-		m.ledger.OthersDeleted(last)
-	}
-}
-
 func (m *machine) keeper() Keeper {
 	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Index: noIndex}
 }
@@ -336,7 +325,6 @@ func TestLedger_IsTheLog(t *testing.T) {
 				log.checkLives(t, ttl)
 			},
 			"forget": func(t *rapid.T) { m[0].forget(rapid.IntRange(1, 4).Draw(t, "trims")) },
-			"ask":    func(*rapid.T) { m[1].askDeleted() },
 			"copy":   func(t *rapid.T) { m[0].copy(rapid.IntRange(1, 9).Draw(t, "entries"), used.Draw(t, "used")) },
 			"floor":  func(t *rapid.T) { m[0].move(t, used.Draw(t, "used")) },
 			"look": func(t *rapid.T) {

@@ -109,26 +109,3 @@ func (l *Ledger) Deleted(sequences []uint64) {
 	}
 	l.Pending = slices.DeleteFunc(l.Pending, func(t trimmed) bool { return len(t.Entries) == 0 })
 }
-
-// DueTrims returns the last entry of each trim that is due.
-func (l *Ledger) DueTrims(now time.Time, ago time.Duration) (last []uint64) {
-	for _, t := range l.Pending {
-		if now.Sub(t.at) < ago {
-			break
-		}
-		last = append(last, t.last())
-	}
-	return last
-}
-
-// OthersDeleted forgets what is to be deleted up to the trim with a last entry: the janitor
-// that acts has done it.
-func (l *Ledger) OthersDeleted(last uint64) {
-	n := slices.IndexFunc(l.Pending, func(t trimmed) bool { return t.last() == last })
-	for _, t := range l.Pending[:n+1] {
-		for _, e := range t.Entries {
-			l.Stretches.remove(e)
-		}
-	}
-	l.Pending = l.Pending[n+1:]
-}

@@ -1,0 +1,347 @@
+// Package lease says which of several janitors acts for a partition: the one that holds its lease
+// in NATS, for as long as it renews it. What it does then has a context that ends with the lease.
+// Janitors that are there together hold about as many partitions each.
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/inbox"
+	"rejoin/shared/natsconn"
+)
+
+// Default is the lease of a configuration that says nothing.
+const Default = 5 * time.Second
+
+var (
+	// ErrNotActing is returned when the lease has been lost, or is in doubt.
+	ErrNotActing = errors.New("this janitor is not the acting one")
+
+	errStopped = errors.New("the janitor stops")
+	errShared  = errors.New("another janitor has a smaller share")
+)
+
+// Leases are those of all partitions, as one janitor competes for them.
+//
+//	Run ──▶ live, one for each partition and connection ──▶ act, one for each term
+//	   ├──▶ follow, one for each connection: hears who holds what
+//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
+//	   └──▶ a subscription that says that this janitor is connected
+//
+// mu guards the state of all, and is never held across I/O.
+type Leases struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	kv       jetstream.KeyValue // of the connection's life
+	replicas int
+	id       string
+	logger   *slog.Logger
+	all      []*Lease // by partition
+	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
+	// call a method of Leases. Set before Run.
+	Elsewhere func(partition int)
+
+	mu         sync.Mutex
+	now        func() Instant
+	length     time.Duration
+	sharing    sharing
+	told       string // the partitions that the log said this janitor acts for
+	complained bool   // in this connection's life
+}
+
+// New returns the leases of some partitions, of a length, for one janitor. clock is the time of day:
+// a lease is over when either that or the monotonic clock says so.
+func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock func() time.Time, logger *slog.Logger) (*Leases, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(length))
+	if err != nil {
+		return nil, err
+	}
+	start, id := time.Now(), rand.Text()
+	s := &Leases{
+		nc: nc, js: js, replicas: replicas, id: id, logger: logger, Elsewhere: func(int) {},
+		now:     func() Instant { return Instant{time.Since(start), time.Duration(clock().UnixNano())} },
+		length:  length,
+		sharing: newSharing(id, partitions, length),
+	}
+	for p := range partitions {
+		s.all = append(s.all, &Lease{
+			of: s, partition: p, key: partitionKey + strconv.Itoa(p),
+			state: candidacy{id: id, lease: length}, wake: make(chan struct{}, 1),
+		})
+	}
+	return s, nil
+}
+
+// SetClock has a clock that is based on the one before say what time it is.
+func (s *Leases) SetClock(change func(now Instant) Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now
+	s.now = func() Instant { return change(now()) }
+}
+
+// Acting returns the term in which this janitor acts for a partition, or nil.
+func (s *Leases) Acting(p int) *Term {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[p].term
+}
+
+// Held reports whether this janitor acts for a partition now.
+func (s *Leases) Held(p int) bool {
+	t := s.Acting(p)
+	return t != nil && t.Ctx.Err() == nil
+}
+
+// Do calls f with the context of the term in which this janitor acts for a partition, and returns
+// its error; without a term it does nothing. The term is over for others when f has returned.
+func (s *Leases) Do(p int, f func(ctx context.Context) error) error {
+	s.mu.Lock()
+	t := s.all[p].term
+	if t == nil || t.Ctx.Err() != nil {
+		s.mu.Unlock()
+		return nil
+	}
+	t.uses.Add(1)
+	s.mu.Unlock()
+	defer t.uses.Done()
+	err := f(t.Ctx)
+	if err != nil && t.Ctx.Err() != nil && !errors.Is(err, ErrNotActing) {
+		err = fmt.Errorf("%w: %w", ErrNotActing, err)
+	}
+	return err
+}
+
+// Holders returns for how many partitions this janitor acts, and how many nobody acts for, as far
+// as it has heard.
+func (s *Leases) Holders() (own, nobodys int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sharing.expire(s.now())
+	for p, l := range s.all {
+		switch {
+		case l.term != nil:
+			own++
+		case s.sharing.holders[p].by == "":
+			nobodys++
+		}
+	}
+	return own, nobodys
+}
+
+// connection returns the number of the connection's life.
+func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
+
+// Run stands for the leases until ctx ends, and calls act for each term with a context that ends
+// with it. It returns act's error, if that does not come with the end.
+func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partition int) error) error {
+	alive, err := s.nc.Subscribe(holderSubject(s.id), func(msg *nats.Msg) {
+		if inbox.Is(msg.Reply) {
+			_ = msg.Respond(nil)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("cannot subscribe to %s: %w", holderSubject(s.id), err)
+	}
+	defer func() { _ = alive.Unsubscribe() }() // the connection may be closed already
+	connected := s.nc.StatusChanged(nats.CONNECTED)
+	defer s.nc.RemoveStatusListener(connected)
+	for ctx.Err() == nil {
+		if s.nc.IsConnected() {
+			life, done := natsconn.While(ctx, s.nc)
+			err := s.live(life, ctx, act)
+			done()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-connected:
+		}
+	}
+	return nil
+}
+
+// live is run for one life of the connection, with which ctx ends. program is what ends with the
+// program alone.
+func (s *Leases) live(ctx, program context.Context, act func(context.Context, int) error) error {
+	s.mu.Lock()
+	s.complained = false
+	s.sharing.forget(s.now())
+	s.mu.Unlock()
+	for !s.open(ctx) {
+		if !natsconn.Pause(ctx, shortRetry) {
+			return nil
+		}
+	}
+	var (
+		others, leases sync.WaitGroup
+		errs           error
+	)
+	ctx, stop := context.WithCancel(ctx)
+	others.Go(func() { s.follow(ctx) })
+	others.Go(func() { s.attend(ctx) })
+	for _, l := range s.all {
+		leases.Go(func() {
+			err := l.live(ctx, program, func(ctx context.Context) error { return act(ctx, l.partition) })
+			if err != nil {
+				s.mu.Lock()
+				errs = errors.Join(errs, err)
+				s.mu.Unlock()
+				stop()
+			}
+		})
+	}
+	leases.Wait()
+	stop()
+	others.Wait()
+	if program.Err() != nil {
+		s.goAway(program)
+	}
+	s.tell()
+	return errs
+}
+
+// attend says that this janitor is there, forgets those that are not, and leaves to others what is
+// more than its share, until ctx ends.
+func (s *Leases) attend(ctx context.Context) {
+	for n := 0; ; n++ {
+		s.mu.Lock()
+		pause := s.length / waitShare
+		s.mu.Unlock()
+		s.sayHere(ctx)
+		s.share()
+		if n > 0 { // what is heard at first is not over yet
+			s.visit(ctx)
+		}
+		s.tell()
+		if !natsconn.Pause(ctx, pause) {
+			return
+		}
+	}
+}
+
+// share has leases given back that are more than this janitor's share.
+func (s *Leases) share() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var mine []*Lease
+	for _, l := range s.all {
+		if l.term != nil && !l.yields {
+			mine = append(mine, l)
+		}
+	}
+	for range s.sharing.surplus(len(mine), s.now()) {
+		l := mine[len(mine)-1]
+		mine = mine[:len(mine)-1]
+		l.yields = true
+		l.ring()
+	}
+}
+
+// visit asks the other janitors whether they are connected: in a server that is alone, one that
+// is not has lost its leases.
+func (s *Leases) visit(ctx context.Context) {
+	s.mu.Lock()
+	var ids []string
+	for id := range s.sharing.peers {
+		ids = append(ids, id)
+	}
+	s.mu.Unlock()
+	for _, id := range ids {
+		if s.gone(ctx, id) {
+			s.mu.Lock()
+			s.sharing.leave(id, s.now())
+			s.mu.Unlock()
+			s.ringAll()
+		}
+	}
+}
+
+// ringAll has all candidates look whether they want their partition.
+func (s *Leases) ringAll() {
+	for _, l := range s.all {
+		l.ring()
+	}
+}
+
+// heard notes an entry of the bucket.
+func (s *Leases) heard(key string, h holder, removed bool) {
+	now := s.now()
+	if id, ok := strings.CutPrefix(key, memberKey); ok {
+		if removed {
+			s.sharing.leave(id, now)
+			s.ringAll()
+			return
+		}
+		s.sharing.hear(id, now)
+		return
+	}
+	p, err := strconv.Atoi(strings.TrimPrefix(key, partitionKey))
+	if err != nil || p < 0 || p >= len(s.all) {
+		return
+	}
+	if removed {
+		h.ID = ""
+	}
+	s.sharing.held(p, h.ID, now)
+	switch {
+	case h.ID == "":
+		s.all[p].ring()
+	case h.ID != s.id && s.all[p].term == nil:
+		s.Elsewhere(p)
+	}
+}
+
+// tell says in the log which partitions this janitor acts for, when they are others than before.
+func (s *Leases) tell() {
+	s.mu.Lock()
+	var mine []int
+	for p, l := range s.all {
+		if l.term != nil {
+			mine = append(mine, p)
+		}
+	}
+	text := Ranges(mine)
+	same := text == s.told
+	s.told = text
+	s.mu.Unlock()
+	switch {
+	case same:
+	case text == "":
+		s.logger.Info("this janitor acts for no partition now")
+	default:
+		s.logger.Info("this janitor acts", "partitions", text)
+	}
+}
+
+// Ranges returns numbers in increasing order as text, such as 0-3 5.
+func Ranges(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		last := i
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		part := strconv.Itoa(numbers[i])
+		if last > i {
+			part += "-" + strconv.Itoa(numbers[last])
+		}
+		parts = append(parts, part)
+		i = last + 1
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,136 @@
+package lease
+
+import (
+	"slices"
+	"time"
+)
+
+// sharing is what a janitor knows of who holds which partition, and how many it should hold
+// itself. It has no clock and no network, and may be wrong: the leases decide.
+type sharing struct {
+	me      string
+	lease   time.Duration
+	peers   map[string]*peer // the others
+	holders []holding        // by partition
+}
+
+// peer is another janitor.
+type peer struct{ first, last Instant }
+
+// holding says who holds a partition.
+type holding struct {
+	by string // empty: nobody, as far as is known
+	at Instant
+}
+
+func newSharing(me string, partitions int, lease time.Duration) sharing {
+	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions)}
+}
+
+// forget begins again with a new connection, from which everything is heard anew.
+func (s *sharing) forget(now Instant) {
+	clear(s.peers)
+	for p := range s.holders {
+		s.holders[p] = holding{at: now}
+	}
+}
+
+// hear notes that a janitor is there.
+func (s *sharing) hear(id string, now Instant) {
+	switch m := s.peers[id]; {
+	case id == s.me:
+	case m == nil:
+		s.peers[id] = &peer{now, now}
+	default:
+		m.last = now
+	}
+}
+
+// held notes that a janitor holds a partition.
+func (s *sharing) held(p int, by string, now Instant) {
+	if by != "" && by != unknownHolder {
+		s.hear(by, now)
+	}
+	s.holders[p] = holding{by, now}
+}
+
+// expire forgets whoever was not heard of for a lease.
+func (s *sharing) expire(now Instant) {
+	for id, m := range s.peers {
+		if m.last.until(now) >= s.lease {
+			delete(s.peers, id)
+		}
+	}
+	for p, h := range s.holders {
+		if h.by != "" && h.at.until(now) >= s.lease {
+			s.holders[p] = holding{at: now}
+		}
+	}
+}
+
+// leave forgets a janitor that has gone.
+func (s *sharing) leave(id string, now Instant) {
+	delete(s.peers, id)
+	for p, h := range s.holders {
+		if h.by == id {
+			s.holders[p] = holding{at: now}
+		}
+	}
+}
+
+// counts returns how many partitions this janitor and each of the others hold, of those that have
+// been there since settled at least.
+func (s *sharing) counts(mine int, now Instant, settled time.Duration) (others []int, free int) {
+	free = len(s.holders) - mine
+	for id, m := range s.peers {
+		if m.first.until(now) < settled {
+			continue
+		}
+		n := 0
+		for _, h := range s.holders {
+			if h.by == id {
+				n++
+			}
+		}
+		others, free = append(others, n), free-n
+	}
+	return others, free
+}
+
+// orphaned is after how many leases a partition that nobody holds is anybody's, whatever share
+// another one has.
+const orphaned = 3
+
+// wants reports whether this janitor, which holds so many partitions, should try to get another. What
+// is left over when all have their least share is anybody's.
+func (s *sharing) wants(p, mine int, now Instant) bool {
+	s.expire(now)
+	others, _ := s.counts(mine, now, 0)
+	least, most := s.shares(len(others) + 1)
+	if mine < least || mine < most && (len(others) == 0 || slices.Min(others) >= least) {
+		return true
+	}
+	h := s.holders[p]
+	return h.by == "" && h.at.until(now) >= orphaned*s.lease
+}
+
+// shares returns how many partitions each of n janitors should hold at least and at most.
+func (s *sharing) shares(n int) (least, most int) {
+	return len(s.holders) / n, (len(s.holders) + n - 1) / n
+}
+
+// surplus returns how many of its partitions this janitor should leave to others. One that has
+// just come gets its share when it has stayed for a lease: each move is a ledger that is built
+// again.
+func (s *sharing) surplus(mine int, now Instant) int {
+	s.expire(now)
+	others, free := s.counts(mine, now, s.lease)
+	least, most := s.shares(len(others) + 1)
+	switch {
+	case mine > most:
+		return mine - most
+	case mine > least && free <= 0 && len(others) > 0 && slices.Min(others) < least:
+		return 1
+	}
+	return 0
+}
