@@ -35,7 +35,7 @@ var mayRollUp = map[string]string{"KV_MCP_LEASE": "j", "KV_MCP_ATTACH": "s", "KV
 // answering are the subjects on which services answer. The value is a queue group: a
 // consumer delivers to one that has subscribed to the very subject.
 var answering = map[string]string{
-	"mcp.ingest.session": "", "mcp.ingest.session.stream": "", "mcp.log.set": "janitor",
+	"mcp.ingest.session": "", "mcp.ingest.session.stream": "", "mcp.log.set.0": "janitor",
 	"mcp.edge.present": "", "mcp.edge.audience": "", "mcp.rpc.open": "bridge", "mcp.rpc.b.test": "",
 }
 
@@ -154,7 +154,7 @@ func (w *walled) settle() {
 	for _, ask := range []struct{ user, subject, data string }{
 		{"publisher", "mcp.ingest.settle.main", numbered(1)},
 		{"direct", "mcp.ingest.settle", ""},
-		{"operator", "mcp.log.set", "{}"},
+		{"operator", "mcp.log.set.0", "{}"},
 		{"janitor", "mcp.edge.present", "{}"},
 		{"sse-edge", "mcp.rpc.open", ""},
 		{"sse-edge", "$JS.API.STREAM.INFO.MCP_0", ""},

@@ -23,10 +23,10 @@ type Config struct {
 	// Interval is the time between two sweeps. Default: 5 s.
 	Interval time.Duration `default:"5s" help:"Time between two sweeps."`
 
-	// Lease is how long the acting janitor may be gone until another one acts, at the
+	// Lease is how long the janitor of a partition may be gone until another one acts, at the
 	// latest after three times as long. It is renewed every third of it. An installation's
 	// first janitor decides. At least 1 s; 0: the default. Default: 5 s.
-	Lease time.Duration `default:"5s" help:"How long the active janitor's lease is valid without renewal; a standby takes over within three times as long."`
+	Lease time.Duration `default:"5s" help:"How long the lease of a partition is valid without renewal; another janitor takes over within three times as long."`
 
 	// SyncInterval is the sync_interval of the NATS servers: what they have stored for longer
 	// than twice that survives a loss of power. What the janitor announces it deletes after so

@@ -95,6 +95,8 @@ type running struct {
 	b    *backend.Backend
 	log  *logBuffer
 	stop func() // idempotent
+	// index is a copy of the registry with all records, whatever the janitor keeps.
+	index *session.Registry
 }
 
 // quick is a configuration for tests. The interval is long enough for what must
@@ -125,18 +127,23 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	if err != nil {
 		t.Fatal(err)
 	}
+	index, err := session.OpenRegistry(t.Context(), b.Log, env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range prepare {
 		f(s)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	r := &running{Service: s, env: env, b: b, log: out}
+	r := &running{Service: s, env: env, b: b, log: out, index: index}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
+		index.Close()
 		b.Close()
 	})
 	t.Cleanup(r.stop)
@@ -164,7 +171,10 @@ const messageBytes = 52
 
 // life returns the life of a session that is in the index, or the empty one.
 func (r *running) life(session string) string {
-	rec, _ := r.b.Sessions.Session(session)
+	rec, ok := r.b.Sessions.Session(session)
+	if !ok && !r.b.Sessions.Has(r.b.Log.Partition(session)) {
+		rec, _ = r.b.Sessions.Get(context.Background(), session) // of none, it is the empty one
+	}
 	return rec.Life
 }
 

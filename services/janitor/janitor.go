@@ -60,7 +60,8 @@ type Service struct {
 	backend     *backend.Backend
 	logger      *slog.Logger
 	partitions  []*follow.Partition
-	ledgers     []*keeping // by partition
+	ledgers     []*keeping    // by partition
+	others      chan struct{} // other ledgers are kept than before
 	leases      *lease.Leases
 	roster      *follow.Roster
 	generations *follow.Generations

@@ -119,7 +119,7 @@ func (r *running) explain(t *testing.T) {
 		return
 	}
 	inLog, complete := r.registrar.inLog()
-	records := r.b.Sessions.Sessions()
+	records := r.index.Sessions()
 	t.Logf("complete %t, in the log %+v\nrecords %+v\nduties %+v", complete, inLog, records,
 		ledger.Duties(records, inLog, r.cfg.nameKept, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -173,7 +173,7 @@ func (all everything) trimmed(t *testing.T) func(*running) error {
 			err = errors.Join(err, wantSequences(r.stored(t, name, ""), want))
 		}
 		for _, name := range []string{"done", "dying"} {
-			rec, there := r.b.Sessions.Session(name)
+			rec, there := r.index.Session(name)
 			page, readErr := r.b.Log.Read(t.Context(), eventlog.Query{Session: name, Life: all.lives[name], UpTo: 1000, MaxEvents: 9, MaxBytes: 1000})
 			_, ended := r.b.Log.Last(t.Context(), event.Subject{Session: name, Life: all.lives[name], Kind: event.End})
 			if !there && errors.Is(ended, eventlog.ErrNotFound) { // it is forgotten already
@@ -219,7 +219,7 @@ func (all everything) expired(t *testing.T) func(*running) error {
 			err = fmt.Errorf("the log has %v, want %v", got, want)
 		}
 		for name, life := range all.lives {
-			rec, there := r.b.Sessions.Session(name)
+			rec, there := r.index.Session(name)
 			if open := name != "done" && name != "dying"; there != open || open && (rec.State != session.Open || rec.Life != life) {
 				err = errors.Join(err, fmt.Errorf("%s is in the index: %t, %+v", name, there, rec))
 			}

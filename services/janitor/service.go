@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -16,6 +17,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -26,7 +28,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, backend: b, logger: env.Log}
+	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1)}
 	if cfg.JanitorAddr != "" {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
@@ -46,7 +48,10 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if s.leases, err = lease.New(cmp.Or(cfg.Lease, lease.Default), b.Conn, settings.Partitions, settings.Replicas, b.Now, env.Log); err != nil {
 		return nil, err
 	}
-	s.leases.Elsewhere = func(p int) { s.ledgers[p].want(false) }
+	s.leases.Elsewhere = func(p int) {
+		s.ledgers[p].want(false)
+		ring(s.others)
+	}
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
@@ -61,11 +66,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, s.partitions, s.held)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
-	s.sweeper.do = s.leases.Do
+	s.sweeper.do = s.do
 	s.sweeper.setAlarms()
 	s.roster = follow.NewRoster(b.Log, env.Log)
 	s.generations = follow.NewGenerations(b.Log, s.leases, s.roster, m.generations, env.Log)
-	s.registrar = &registrar{now: b.Now, do: s.leases.Do, held: s.leases.Held, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
+	s.registrar = &registrar{now: b.Now, do: s.do, held: s.knows, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
 	env.Health.Add("ledger", s.complete)
@@ -116,6 +121,9 @@ func (s *Service) complete() error {
 		return nil
 	}
 	for _, p := range s.held() {
+		if !s.backend.Sessions.Has(p.Number) {
+			return fmt.Errorf("the records of partition %d are not copied", p.Number)
+		}
 		if !p.Complete() {
 			return fmt.Errorf("the ledger of partition %d is not complete", p.Number)
 		}
@@ -150,7 +158,7 @@ func (s *Service) Run(ctx context.Context) error {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
 	start(func(ctx context.Context) error { return s.leases.Run(ctx, s.act) })
-	for _, run := range []func(context.Context){s.keepLedgers, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run} {
+	for _, run := range []func(context.Context){s.keepLedgers, s.keepRecords, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run} {
 		start(func(ctx context.Context) error {
 			run(ctx)
 			return nil
@@ -158,6 +166,37 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// knows reports whether this janitor acts for a partition, and has the records of its sessions:
+// without them it would not know what limits they ask for.
+func (s *Service) knows(p int) bool { return s.leases.Held(p) && s.backend.Sessions.Has(p) }
+
+// do is [lease.Leases.Do] for what needs the records of the sessions.
+func (s *Service) do(p int, f func(term context.Context) error) error {
+	if !s.backend.Sessions.Has(p) {
+		return nil
+	}
+	return s.leases.Do(p, f)
+}
+
+// gather is how long it is waited for more partitions until the records are copied again.
+const gather = 50 * time.Millisecond
+
+// keepRecords has the registry copy the records of the sessions whose ledgers are kept, until ctx
+// ends.
+func (s *Service) keepRecords(ctx context.Context) {
+	for natsconn.Pause(ctx, gather) {
+		kept := make([]bool, len(s.ledgers))
+		for p, k := range s.ledgers {
+			kept[p], _ = k.state()
+		}
+		s.backend.Sessions.Keep(kept)
+		select {
+		case <-s.others:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // keepLedgers keeps the ledgers of what this janitor acts for until ctx ends.
@@ -173,6 +212,7 @@ func (s *Service) keepLedgers(ctx context.Context) {
 // over.
 func (s *Service) act(ctx context.Context, p int) error {
 	s.ledgers[p].want(true)
+	ring(s.others)
 	s.generations.Wake()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

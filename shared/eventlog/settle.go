@@ -173,8 +173,8 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 }
 
 // BeginGeneration makes sure that partition p has a generation for the servers
-// that hold it now, and reports whether it had to start one. Only the acting
-// janitor may call it.
+// that hold it now, and reports whether it had to start one. Only the janitor
+// that acts for the partition may call it.
 //
 // A server that was restarted may have lost what it stored last (a power cut,
 // an older copy of its files), so IDs made before may name events that are gone.
@@ -321,7 +321,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 // partition then: nothing behind damaged; 0 for nothing at all. Nothing is noted when another
 // server leads by now, or in another generation. What was damaged once stays so, also when the
 // floor has passed it: a birth that was written again since may say of its stream less than there
-// was. Only the acting janitor may call it. Errors are those of [Log.BeginGeneration].
+// was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
 func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
 	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
 		gens, err := parseGenerations(meta[metaGenerations])

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -18,10 +19,48 @@ type bucketCopy struct {
 	holders map[Holder]*holding
 	through uint64 // the newest revision that the watch has shown
 	bare    bool   // without metadata; see [WithoutMetadata]
+	// kept says of which partitions it has records; empty: of all. partition is that of a name.
+	kept      []bool
+	partition func(name string) int
 }
 
 func newBucketCopy(bare bool) *bucketCopy {
 	return &bucketCopy{records: map[string]Record{}, holders: map[Holder]*holding{}, bare: bare}
+}
+
+// newCopy returns an empty copy of what is kept. The caller holds mu, or is alone.
+func (r *Registry) newCopy() *bucketCopy {
+	c := newBucketCopy(r.bare)
+	c.kept, c.partition = r.kept, r.events.Partition
+	return c
+}
+
+// has reports whether it has the records of a partition.
+func (c *bucketCopy) has(partition int) bool { return len(c.kept) == 0 || c.kept[partition] }
+
+// errKept ends a watch when other records are to be kept.
+var errKept = errors.New("other records are kept from now on")
+
+// Keep has the copy hold the records of some partitions only, for a service that serves those
+// alone. It begins a new copy, and the one of before serves until that is complete: see
+// [Registry.Has]. Without a call the copy holds all.
+func (r *Registry) Keep(partitions []bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.Equal(r.kept, partitions) {
+		return
+	}
+	r.kept = slices.Clone(partitions)
+	if r.again != nil {
+		r.again()
+	}
+}
+
+// Has reports whether the copy has the records of a partition, and goes on to.
+func (r *Registry) Has(partition int) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.copy.has(partition) && (len(r.kept) == 0 || r.kept[partition])
 }
 
 // put takes a record that was just written, unless the watch is past it already:
@@ -69,7 +108,7 @@ func (r *Registry) put(k string, rec Record) {
 func (r *Registry) follow(ctx context.Context, copied func()) {
 	for ctx.Err() == nil {
 		err := r.followOnce(ctx, copied)
-		if ctx.Err() != nil || errors.Is(err, natsconn.ErrChanged) {
+		if ctx.Err() != nil || errors.Is(err, natsconn.ErrChanged) || errors.Is(err, errKept) {
 			continue
 		}
 		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -93,10 +132,12 @@ func (r *Registry) pause(ctx context.Context) {
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
 	// bucket is an older copy of itself. The old copy serves until then.
 	r.mu.Lock()
-	r.next = newBucketCopy(r.bare)
+	r.next, r.again = r.newCopy(), func() { end(errKept) }
 	r.mu.Unlock()
 	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
 		r.swap()

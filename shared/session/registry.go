@@ -49,9 +49,11 @@ type Registry struct {
 	creator  bool // it makes the bucket again when that has gone
 	bare     bool // see [WithoutMetadata]
 
-	mu   sync.RWMutex
-	copy *bucketCopy
-	next *bucketCopy // what a new watch has shown so far; nil once it is the copy
+	mu    sync.RWMutex
+	copy  *bucketCopy
+	next  *bucketCopy // what a new watch has shown so far; nil once it is the copy
+	kept  []bool      // see [Registry.Keep]; empty: all
+	again func()      // ends the watch, so that another one begins
 
 	stop     context.CancelFunc
 	followed sync.WaitGroup
@@ -130,7 +132,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	for _, opt := range opts {
 		opt(r)
 	}
-	r.copy = newBucketCopy(r.bare)
+	r.copy = r.newCopy()
 	for {
 		kv, err := js.KeyValue(ctx, Bucket)
 		if err == nil {

@@ -51,6 +51,9 @@ type holding struct {
 
 // set enters a record, instead of the one that the copy has of its key.
 func (c *bucketCopy) set(k string, rec Record) {
+	if len(c.kept) > 0 && !c.kept[c.partition(rec.Session)] {
+		return
+	}
 	old, had := c.records[k]
 	if rec.Client == "" && had && old.Life == rec.Life {
 		rec.Client = old.Client // neither log nor bucket has it

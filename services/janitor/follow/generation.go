@@ -29,14 +29,14 @@ type Generations struct {
 	Logger *slog.Logger
 
 	wake chan struct{}
-	done map[int]context.Context // in which term a partition of a server that is alone got its own
+	done map[int]<-chan struct{} // the end of the term in which a partition of a server that is alone got its own
 }
 
 // NewGenerations returns one that begins none before Run.
 func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, begun prometheus.Counter, logger *slog.Logger) *Generations {
 	return &Generations{
 		Log: log, Leases: leases, Roster: roster, Begun: begun, Logger: logger,
-		wake: make(chan struct{}, 1), done: map[int]context.Context{},
+		wake: make(chan struct{}, 1), done: map[int]<-chan struct{}{},
 	}
 }
 
@@ -89,7 +89,7 @@ func (g *Generations) beginAll(looks []eventlog.Servers) error {
 			ok := false
 			err := g.Leases.Do(p, func(term context.Context) (err error) {
 				mu.Lock()
-				done := g.done[p] == term && !g.Log.Clustered()
+				done := g.done[p] == term.Done() && !g.Log.Clustered()
 				mu.Unlock()
 				if err := lease.StillActing(term); err != nil || done {
 					return err
@@ -98,7 +98,7 @@ func (g *Generations) beginAll(looks []eventlog.Servers) error {
 				defer cancel()
 				if ok, err = g.Log.BeginGeneration(ctx, p, looks...); err == nil {
 					mu.Lock()
-					g.done[p] = term
+					g.done[p] = term.Done()
 					mu.Unlock()
 				}
 				return err

@@ -85,11 +85,12 @@ func (l *Lease) finish(t *Term, why error) error {
 	t.timer.Stop()
 	<-t.ended
 	s := l.of
-	s.mu.Lock()   // behind who has seen that Ctx had not ended
-	s.mu.Unlock() //nolint:staticcheck // see above
+	s.mu.Lock() // behind each Do that has seen that Ctx had not ended
+	l.yields = false
+	s.mu.Unlock()
 	t.uses.Wait()
 	s.mu.Lock()
-	l.term, l.yields = nil, false
+	l.term = nil
 	l.state.stepDown()
 	s.mu.Unlock()
 	if errors.Is(why, errStopped) || errors.Is(why, errShared) {
