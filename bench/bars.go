@@ -54,6 +54,8 @@ func bars() []bar {
 		{[]string{"scale-edges"}, "windows_vs_one", false, 2},
 		{[]string{"scale-edges"}, "cold_p99_ms", false, 50},
 		{[]string{"scale-edges"}, "moved_vs_stayed", false, 2},
+		{[]string{"scale-janitors"}, "resident_vs_alone", false, 0.6},
+		{[]string{"scale-janitors"}, "takeover_vs_bound", false, 1},
 		{[]string{"slow"}, "p99_vs_without", false, 1.5},
 		{[]string{"slow"}, "kb_each_stalled", false, 16},
 	}

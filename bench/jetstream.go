@@ -125,7 +125,7 @@ func readAll(ctx context.Context, s *natsserver.Server) error {
 
 // jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
 func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
-	log, err := startBareLog(ctx, p, bareJetStream)
+	log, err := startBareLog(ctx, p, bareJetStream, "")
 	if err != nil {
 		return 0, err
 	}
@@ -138,8 +138,9 @@ func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warm
 }
 
 // startBareLog starts JetStream alone in a process of its own, with a log. kind is
-// bareJetStream, bareNATS or bareCluster.
-func startBareLog(ctx context.Context, p *programs, kind string) (*bareLog, error) {
+// bareJetStream, bareNATS or bareCluster. data is the data folder of a standalone program that has
+// ended, whose log it is; empty: a new one.
+func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -147,6 +148,11 @@ func startBareLog(ctx context.Context, p *programs, kind string) (*bareLog, erro
 	dir, err := os.MkdirTemp(p.dir, "jetstream-")
 	if err != nil {
 		return nil, err
+	}
+	if data != "" {
+		if err := os.Symlink(data, filepath.Join(dir, "0")); err != nil {
+			return nil, err
+		}
 	}
 	cmd := command(ctx, self, kind, dir)
 	cmd.Stderr = os.Stderr

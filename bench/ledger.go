@@ -50,23 +50,19 @@ type ledgerTaken struct {
 	heap     float64 // bytes in use after a collection
 }
 
-// janitorOn measures a janitor of its own beside the standalone program on a data
-// folder, and, when there are figures, the drains of its log.
+// janitorOn measures a janitor on the log in a data folder, or on an empty one, and, when there are
+// figures, the drains of the log.
 func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledgerTaken, err error) {
-	// The standalone program is the server here: its own edge reads nothing.
-	r, err := startRejoin(ctx, p, dir)
+	log, err := startBareLog(ctx, p, bareNATS, dir)
 	if err != nil {
 		return t, err
 	}
-	defer r.close()
-	if err := quiet(ctx, r.pids()); err != nil {
-		return t, err
-	}
-	if err := pause(ctx, forgotten); err != nil { // its own janitor has read the log
+	defer log.end()
+	if err := quiet(ctx, log.pids()); err != nil {
 		return t, err
 	}
 	start := time.Now()
-	j, err := startJanitor(ctx, p, r.nats)
+	j, err := startJanitor(ctx, p, log.url)
 	if err != nil {
 		return t, err
 	}
@@ -76,7 +72,7 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledg
 	if err != nil || f == nil {
 		return t, err
 	}
-	return t, addDrains(ctx, f, r.nc, drained{headersOnly: true})
+	return t, addDrains(ctx, f, log.nc, drained{headersOnly: true})
 }
 
 // measure measures the memory of a janitor that has read its log.

@@ -32,7 +32,7 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	log, err := startBareLog(ctx, p, bareJetStream)
+	log, err := startBareLog(ctx, p, bareJetStream, "")
 	if err != nil {
 		return f, err
 	}

@@ -85,7 +85,7 @@ func (w *mcpWorld) start(ctx context.Context) (err error) {
 	if w.server, err = startMCPServer(ctx); err != nil {
 		return err
 	}
-	if w.log, err = startBareLog(ctx, w.p, bareJetStream); err != nil {
+	if w.log, err = startBareLog(ctx, w.p, bareJetStream, ""); err != nil {
 		return err
 	}
 	if w.way, err = newWire(w.log.url); err != nil {

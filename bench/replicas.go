@@ -38,7 +38,7 @@ func (s *services) pids() []int    { return s.all }
 func (s *services) close()         {}
 
 func replicated(ctx context.Context, f *figures, p *programs, prefix, kind string) error {
-	log, err := startBareLog(ctx, p, kind)
+	log, err := startBareLog(ctx, p, kind, "")
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func startProxy(ctx context.Context, p *programs, edges []*system) (addr string,
 
 // followedBy measures what n edges cost an event.
 func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
-	log, err := startBareLog(ctx, p, bareNATS)
+	log, err := startBareLog(ctx, p, bareNATS, "")
 	if err != nil {
 		return err
 	}

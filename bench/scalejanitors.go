@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/janitor/lease"
+	"rejoin/shared/backend"
+	"rejoin/shared/event"
+	"rejoin/shared/session"
+)
+
+const (
+	sharedSessions = 100_000
+	// sharedRounds is how many events each session has.
+	sharedRounds = 40
+	// takeOver is how often a reader of the log reads it in the time that a take-over may take
+	// besides the lease.
+	takeOver = 1.5
+)
+
+// scaleJanitors measures what each of two janitors takes, of what one that is alone takes, with
+// 100,000 sessions and 4,000,000 events; and how long the one takes to have what the other one had
+// when that is killed, beside a plain reader of the same headers.
+func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	log, err := startBareLog(ctx, p, bareNATS, "")
+	if err != nil {
+		return f, err
+	}
+	defer log.end()
+	if err := fillSessions(ctx, p, log); err != nil {
+		return f, err
+	}
+	var taken [2]ledgerTaken
+	janitors := make([]*system, len(taken))
+	measureAll := func(started int) error {
+		for i := range started {
+			if err := janitors[i].holds(ctx, partitions/started); err != nil {
+				return err
+			}
+		}
+		for i := range started {
+			if err := taken[i].measure(ctx, janitors[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i := range janitors {
+		if janitors[i], err = startJanitor(ctx, p, log.url); err != nil {
+			return f, err
+		}
+		defer janitors[i].stop()
+		if err := measureAll(i + 1); err != nil {
+			return f, err
+		}
+		if i == 0 {
+			f.add("alone_resident_mb", float64(taken[0].resident)/1e6)
+			f.add("alone_heap_mb", taken[0].heap/1e6)
+		}
+	}
+	f.add("each_resident_mb", float64(max(taken[0].resident, taken[1].resident))/1e6)
+	f.add("each_heap_mb", max(taken[0].heap, taken[1].heap)/1e6)
+	f.ratio("resident_vs_alone", "each_resident_mb", "alone_resident_mb")
+	f.ratio("heap_vs_alone", "each_heap_mb", "alone_heap_mb")
+	if err := pause(ctx, forgotten); err != nil {
+		return f, err
+	}
+	start := time.Now()
+	if err := janitors[0].cmd.Process.Kill(); err != nil {
+		return f, err
+	}
+	if err := janitors[1].holds(ctx, partitions); err != nil {
+		return f, err
+	}
+	f.add("takeover_s", time.Since(start).Seconds())
+	if err := addDrains(ctx, &f, log.nc, drained{headersOnly: true}); err != nil {
+		return f, err
+	}
+	f.add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.values["drain16_seconds"]/2)
+	f.ratio("takeover_vs_bound", "takeover_s", "takeover_bound_s")
+	return f, nil
+}
+
+// fillSessions opens the sessions, and stores their events.
+func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
+	j, err := startJanitor(ctx, p, log.url) // it begins the generations
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	b, err := backend.Open(ctx, backend.Config{NATSURL: log.url}, "bench", slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	var (
+		wg       sync.WaitGroup
+		next     atomic.Int64
+		subjects = make([]string, sharedSessions)
+		errs     = make([]error, 64)
+	)
+	for w := range errs {
+		wg.Go(func() {
+			for errs[w] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= sharedSessions {
+					return
+				}
+				name := "shared-" + strconv.Itoa(i)
+				var rec session.Record
+				if rec, errs[w] = b.Sessions.Create(ctx, session.New(name, "", nil, time.Now())); errs[w] == nil {
+					subjects[i] = event.Subject{Partition: b.Log.Partition(name), Session: name, Life: rec.Life, Stream: "main"}.String()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for n := range sharedRounds {
+		for i, subject := range subjects {
+			if _, err := log.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)}); err != nil {
+				return err
+			}
+		}
+	}
+	return log.flush(ctx)
+}
+
+// holds waits until a janitor acts for so many partitions, and its ledgers have all of them.
+func (s *system) holds(ctx context.Context, n int) error {
+	for {
+		held, err := s.metric(ctx, "rejoin_janitor_partitions_held")
+		if err != nil {
+			return err
+		}
+		lag, err := s.metric(ctx, "rejoin_janitor_lag_events")
+		if err != nil {
+			return err
+		}
+		if int(held) == n && lag == 0 {
+			return nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("a janitor holds %v partitions, of which it has %v entries to read: %w", held, lag, err)
+		}
+	}
+}
