@@ -25,7 +25,7 @@ func TestBatch_OrderInACluster(t *testing.T) {
 	cfg := testConfig()
 	cfg.AckTimeout = 500 * time.Millisecond
 	in := s.start(t, cfg)
-	lines, want := pings(3000)
+	lines, want := pings(2000)
 	s.storeAll(t, in, lines, func(round int) { s.upset(t, c, round == 6) })
 	c.WaitCurrent()
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
@@ -69,6 +69,7 @@ func (s *system) waitStored(t *testing.T, n uint64) {
 		if state, err := s.b.Log.Look(t.Context(), 0); err == nil && state.Last >= n {
 			return
 		}
+		time.Sleep(5 * time.Millisecond) // a look is a request to the server under test
 	}
 }
 
