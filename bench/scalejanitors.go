@@ -44,6 +44,13 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	}
 	var taken [2]ledgerTaken
 	janitors := make([]*system, len(taken))
+	defer func() {
+		for _, j := range janitors {
+			if j != nil {
+				j.stop()
+			}
+		}
+	}()
 	measureAll := func(started int) error {
 		for i := range started {
 			if err := janitors[i].holds(ctx, partitions/started); err != nil {
@@ -61,7 +68,6 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 		if janitors[i], err = startJanitor(ctx, p, log.url); err != nil {
 			return f, err
 		}
-		defer janitors[i].stop()
 		if err := measureAll(i + 1); err != nil {
 			return f, err
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,16 +186,21 @@ func (s *Service) do(p int, f func(term context.Context) error) error {
 const gather = 50 * time.Millisecond
 
 // keepRecords has the registry copy the records of the sessions whose ledgers are kept, until ctx
-// ends.
+// ends. What is given up with other partitions goes back to the operating system.
 func (s *Service) keepRecords(ctx context.Context) {
+	copied := make(chan struct{}, 1)
 	for natsconn.Pause(ctx, gather) {
 		kept := make([]bool, len(s.ledgers))
 		for p, k := range s.ledgers {
 			kept[p], _ = k.state()
 		}
-		s.backend.Sessions.Keep(kept)
+		s.backend.Sessions.Keep(kept, func() { ring(copied) })
 		select {
 		case <-s.others:
+		case <-copied:
+			if slices.Contains(kept, false) {
+				debug.FreeOSMemory()
+			}
 		case <-ctx.Done():
 		}
 	}

@@ -43,14 +43,15 @@ var errKept = errors.New("other records are kept from now on")
 
 // Keep has the copy hold the records of some partitions only, for a service that serves those
 // alone. It begins a new copy, and the one of before serves until that is complete: see
-// [Registry.Has]. Without a call the copy holds all.
-func (r *Registry) Keep(partitions []bool) {
+// [Registry.Has]. Then copied is called, which must not wait, unless Keep was called again.
+// Without a call the copy holds all.
+func (r *Registry) Keep(partitions []bool, copied func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Equal(r.kept, partitions) {
 		return
 	}
-	r.kept = slices.Clone(partitions)
+	r.kept, r.copied = slices.Clone(partitions), copied
 	if r.again != nil {
 		r.again()
 	}
@@ -150,6 +151,10 @@ func (r *Registry) swap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.copy, r.next = r.next, nil
+	if r.copied != nil && slices.Equal(r.copy.kept, r.kept) {
+		r.copied()
+		r.copied = nil
+	}
 }
 
 func (r *Registry) show(entry bucket.Entry) {

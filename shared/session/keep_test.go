@@ -32,13 +32,15 @@ func TestKeep_RecordsOfPartitions(t *testing.T) {
 	}
 	write()
 	for _, kept := range [][]bool{{true, false, true}, {false, true, false}, {false, false, false}, {true, true, true}} {
-		r.Keep(kept)
+		copied := make(chan struct{})
+		r.Keep(kept, func() { close(copied) })
 		for p, k := range kept {
 			if !k && r.Has(p) {
 				t.Errorf("it says that it keeps partition %d", p)
 			}
 		}
 		write()
+		waittest.Receive(t, "the copy is complete", copied)
 		waittest.Until(t, "the copy has what is kept", func() bool {
 			for p, k := range kept {
 				if k != r.Has(p) {

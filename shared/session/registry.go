@@ -49,11 +49,13 @@ type Registry struct {
 	creator  bool // it makes the bucket again when that has gone
 	bare     bool // see [WithoutMetadata]
 
-	mu    sync.RWMutex
-	copy  *bucketCopy
-	next  *bucketCopy // what a new watch has shown so far; nil once it is the copy
-	kept  []bool      // see [Registry.Keep]; empty: all
-	again func()      // ends the watch, so that another one begins
+	mu   sync.RWMutex
+	copy *bucketCopy
+	next *bucketCopy // what a new watch has shown so far; nil once it is the copy
+	// kept and copied are those of [Registry.Keep]; empty: all.
+	kept   []bool
+	copied func()
+	again  func() // ends the watch, so that another one begins
 
 	stop     context.CancelFunc
 	followed sync.WaitGroup
