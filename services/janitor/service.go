@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +29,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1)}
+	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1), read: make(chan struct{}, 1)}
 	if cfg.JanitorAddr != "" {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
@@ -60,6 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	for p := range settings.Partitions {
 		part := follow.New(p, b.Log, settled, env.Log)
 		part.Now = b.Now
+		part.Read = func() { ring(s.read) }
 		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
@@ -122,6 +122,18 @@ func (s *Service) complete() error {
 	if s.wasReady.Load() {
 		return nil
 	}
+	if err := s.incomplete(); err != nil {
+		return err
+	}
+	if _, without := s.leases.Holders(); without > 0 {
+		return fmt.Errorf("%d partitions have no janitor that acts for them", without)
+	}
+	s.wasReady.Store(true)
+	return nil
+}
+
+// incomplete returns what this janitor does not know yet of the partitions that it acts for.
+func (s *Service) incomplete() error {
 	for _, p := range s.held() {
 		if !s.backend.Sessions.Has(p.Number) {
 			return fmt.Errorf("the records of partition %d are not copied", p.Number)
@@ -130,10 +142,6 @@ func (s *Service) complete() error {
 			return fmt.Errorf("the ledger of partition %d is not complete", p.Number)
 		}
 	}
-	if _, without := s.leases.Holders(); without > 0 {
-		return fmt.Errorf("%d partitions have no janitor that acts for them", without)
-	}
-	s.wasReady.Store(true)
 	return nil
 }
 
@@ -186,7 +194,8 @@ func (s *Service) do(p int, f func(term context.Context) error) error {
 const gather = 50 * time.Millisecond
 
 // keepRecords has the registry copy the records of the sessions whose ledgers are kept, until ctx
-// ends. What is given up with other partitions goes back to the operating system.
+// ends. What reading the log took, and what is given up with other partitions, goes back to the
+// operating system.
 func (s *Service) keepRecords(ctx context.Context) {
 	copied := make(chan struct{}, 1)
 	for natsconn.Pause(ctx, gather) {
@@ -198,7 +207,9 @@ func (s *Service) keepRecords(ctx context.Context) {
 		select {
 		case <-s.others:
 		case <-copied:
-			if slices.Contains(kept, false) {
+			debug.FreeOSMemory()
+		case <-s.read:
+			if s.incomplete() == nil {
 				debug.FreeOSMemory()
 			}
 		case <-ctx.Done():
@@ -263,6 +274,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Janitor.Access = access
 	return backend.Serve(ctx, cfg.Config, env, "janitor",
 		func(ctx context.Context) (*backend.Backend, error) {
+			cfg.Backend.ByPartition = true
 			return backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
 		},
 		func(b *backend.Backend) (*Service, error) {

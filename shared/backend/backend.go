@@ -30,6 +30,8 @@ type Config struct {
 
 	// Now is the clock for what is compared with other machines. Nil: time.Now.
 	Now func() time.Time `kong:"-"`
+	// ByPartition has [Create] open the registry with [session.ByPartition].
+	ByPartition bool `kong:"-"`
 }
 
 // Backend is what a service works on. It is safe for concurrent use.
@@ -79,7 +81,11 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 		if err := rpc.CreateBuckets(ctx, nc, l.Settings().Replicas); err != nil {
 			return l, nil, fmt.Errorf("%w: %w", session.ErrUnavailable, err)
 		}
-		r, err := session.Create(ctx, l, log, session.WithClock(cfg.Now))
+		options := []session.Option{session.WithClock(cfg.Now)}
+		if cfg.ByPartition {
+			options = append(options, session.ByPartition())
+		}
+		r, err := session.Create(ctx, l, log, options...)
 		return l, r, err
 	})
 }

@@ -109,6 +109,12 @@ type Option func(*Registry)
 // [Registry.Get] returns it all the same, and [Registry.Create].
 func WithoutMetadata() Option { return func(r *Registry) { r.bare = true } }
 
+// ByPartition has the copy in memory hold no records until [Registry.Keep] says of which
+// partitions.
+func ByPartition() Option {
+	return func(r *Registry) { r.kept = make([]bool, r.events.Settings().Partitions) }
+}
+
 // WithClock sets the clock that ends of sessions get their time from. Nil: time.Now.
 func WithClock(now func() time.Time) Option {
 	return func(r *Registry) {

@@ -29,6 +29,7 @@ type Partition struct {
 	settled time.Duration // after which what was announced may be deleted
 	Cleared func()        // called for every =clear marker of a complete ledger
 	Alarmed func()        // called while a session of a complete ledger, or the partition, holds too much
+	Read    func()        // called when the ledger is complete for the first time since it is kept
 	Acts    func() bool   // reports whether this janitor acts
 	Now     func() time.Time
 
@@ -46,7 +47,7 @@ type Partition struct {
 // on disk.
 func New(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, logger: logger, settled: settled, Cleared: func() {}, Alarmed: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, Log: log, logger: logger, settled: settled, Cleared: func() {}, Alarmed: func() {}, Read: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -135,6 +136,7 @@ func (p *Partition) through(sequence, _ uint64) {
 	if !p.ready {
 		p.ready = true
 		p.logger.Debug("the ledger is complete", "partition", p.Number)
+		p.Read()
 	}
 	p.progress()
 }
