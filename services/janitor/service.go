@@ -3,6 +3,7 @@ package janitor
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/adminpage"
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
@@ -66,6 +68,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.registrar = &registrar{now: b.Now, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
+	s.heldFor = s.held
+	s.asker = ask.New(b.Conn, rand.Text(), s.holding, s.answer)
 	env.Health.Add("ledger", s.complete)
 	return s, nil
 }
@@ -94,6 +98,14 @@ func (s *Service) Routes() []web.Route {
 		routes = append(routes, adminpage.Routes()...)
 	}
 	return routes
+}
+
+// held returns the partitions that this janitor acts for.
+func (s *Service) held() []*follow.Partition {
+	if !s.lease.Held() {
+		return nil
+	}
+	return s.partitions
 }
 
 // complete returns an error until every ledger was complete once. It stays nil
@@ -131,6 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	start(func(ctx context.Context) error { return s.lease.Run(ctx, s.act) })
 	start(s.keepLedger)
+	start(s.asker.Serve)
 	start(func(ctx context.Context) error {
 		s.roster.Run(ctx)
 		return nil
