@@ -111,6 +111,7 @@ func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 		a.Left = toDelete(own.of)
 	case ask.Sweep:
 		own.sweep(ctx, &a)
+	case ask.Cursors: // below, as those of a timeline
 	}
 	if len(q.Cursors) > 0 {
 		a.Cursors = own.cursors(q.Cursors)

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -256,17 +257,14 @@ func TestSharing_SweepOfAllPartitions(t *testing.T) {
 		return fmt.Errorf("none acts")
 	})
 	ctx, cancel := context.WithCancel(acting.term(t))
+	var sweepers sync.WaitGroup
+	defer sweepers.Wait()
+	defer cancel()
 	for _, r := range s.all {
-		if r != acting {
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				r.sweeper.run(ctx)
-			}()
-			defer func() { <-ended }()
+		if r != acting { // whose sweeper runs
+			sweepers.Go(func() { r.sweeper.run(ctx) })
 		}
 	}
-	defer cancel()
 	s.fill(t)
 	var dry dryAnswer
 	if err := json.Unmarshal([]byte(s.same(t, http.MethodPost, "/v1/sweep?dry_run=true")), &dry); err != nil {

@@ -42,10 +42,10 @@ func partitions(numbers []int) string {
 		for j+1 < len(all) && all[j+1] == all[j]+1 {
 			j++
 		}
-		switch {
-		case j == i:
+		switch j - i {
+		case 0:
 			parts = append(parts, fmt.Sprint(all[i]))
-		case j == i+1:
+		case 1:
 			parts = append(parts, fmt.Sprint(all[i]), fmt.Sprint(all[j]))
 		default:
 			parts = append(parts, fmt.Sprintf("%d to %d", all[i], all[j]))
