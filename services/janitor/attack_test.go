@@ -175,8 +175,8 @@ func TestRegistry_OldRecord(t *testing.T) {
 	if copied, _ := r.b.Sessions.Session("s"); copied.Life != old.Life || copied.State != session.Closed {
 		t.Fatalf("the copy is not old: %+v", copied)
 	}
-	if done := r.sweeper.sweepNow(patience); done.err != nil || len(done.left)+len(done.removed) > 0 {
-		t.Errorf("%v is left and %v removed, %v", done.left, done.removed, done.err)
+	if done := r.sweeper.sweepNow(patience); done.err != nil || len(toDelete(r.partitions))+len(done.removed) > 0 {
+		t.Errorf("%v is left and %v removed, %v", toDelete(r.partitions), done.removed, done.err)
 	}
 	network.lose("")
 	eventually(t, func() error {

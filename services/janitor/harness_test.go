@@ -156,6 +156,13 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	return r
 }
 
+// sweepNow has the sweeper sweep, if a sweep begins in time.
+func (w *sweeper) sweepNow(patience time.Duration) swept {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return w.sweepOnce(ctx)
+}
+
 // impatient has the registrar end a life soon after its seal.
 func impatient(s *Service) { s.registrar.patience = time.Millisecond }
 

@@ -2,12 +2,11 @@ package janitor
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
@@ -17,14 +16,8 @@ import (
 	"rejoin/shared/web"
 )
 
-// Page sizes of the list of sessions.
-const (
-	defaultLimit = 100
-	maxLimit     = 1000
-)
-
-// recordPatience is how long a request waits for the registry.
-const recordPatience = 5 * time.Second
+// defaultLimit is the size of a page of the list of sessions.
+const defaultLimit = 100
 
 // sessionList is the body of GET /v1/sessions.
 type sessionList struct {
@@ -62,32 +55,64 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 }
 
 func (s *Service) listSessions(c *fiber.Ctx) error {
-	q, err := parseListQuery(c)
+	q, clients, err := parseListQuery(c)
 	if err != nil {
 		return err
 	}
-	if err := s.ready(); err != nil {
+	answers, err := s.ask(ask.Question{About: ask.Rows, List: &q}, nil)
+	if err != nil {
 		return err
 	}
-	records, inLog := s.backend.Sessions.Sessions(), map[string]ledger.Held{}
-	for _, p := range s.partitions {
-		p.With(func(l *ledger.Ledger) { l.Held(inLog) })
+	pages := make([]ask.Page, 0, len(answers))
+	for _, a := range answers {
+		pages = append(pages, a.Page)
 	}
-	page, more, total := q.rows(records, inLog)
-	list := sessionList{Sessions: make([]ledger.SessionInfo, 0, len(page)), Total: total}
-	for _, at := range page {
-		rec, _ := s.backend.Sessions.Session(at.name)
-		list.Sessions = append(list.Sessions, s.info(at.name, rec))
+	page := q.Merge(pages)
+	list := sessionList{Total: page.Total}
+	if list.Sessions, err = s.infosOf(page.Rows); err != nil {
+		return err
 	}
-	if more {
-		list.Next = q.next(page[len(page)-1])
+	if page.More {
+		list.Next = q.Next(page.Rows[len(page.Rows)-1])
 	}
-	if q.clients {
+	if clients {
 		if err := s.countClients(&list); err != nil {
 			return err
 		}
 	}
 	return answerJSON(c, list)
+}
+
+// infosOf returns what is known of the sessions of a page.
+func (s *Service) infosOf(rows []ask.Row) ([]ledger.SessionInfo, error) {
+	q := ask.Question{About: ask.Infos}
+	var partitions []int
+	for _, at := range rows {
+		q.Sessions = append(q.Sessions, at.Name)
+		if p := s.backend.Log.Partition(at.Name); !slices.Contains(partitions, p) {
+			partitions = append(partitions, p)
+		}
+	}
+	all := make([]ledger.SessionInfo, 0, len(rows))
+	if len(rows) == 0 {
+		return all, nil
+	}
+	answers, err := s.ask(q, partitions)
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[string]ledger.SessionInfo, len(rows))
+	for _, a := range answers {
+		for _, one := range a.Infos {
+			of[one.Session] = one
+		}
+	}
+	for _, at := range rows {
+		if one, ok := of[at.Name]; ok {
+			all = append(all, one)
+		}
+	}
+	return all, nil
 }
 
 // countClients fills in how many clients the sessions of a page have.
@@ -119,60 +144,16 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	if err := event.CheckSession(name); err != nil {
 		return web.Wrap(err, web.CodeInvalidName, err.Error())
 	}
-	if err := s.ready(); err != nil {
-		return err
-	}
-	rec, err := s.recordOf(name)
-	d := s.detail(name, rec)
+	a, err := s.askAbout(name, ask.Question{About: ask.Detail})
 	switch {
-	case rec.Session != "" || d.Events > 0:
-		return answerJSON(c, d)
 	case err != nil:
-		return web.Wrap(err, web.CodeUnavailable, "The registry of sessions does not answer.")
+		return err
+	case a.Detail != nil:
+		return answerJSON(c, a.Detail)
+	case a.Silent:
+		return web.New(web.CodeUnavailable, "The registry of sessions does not answer.")
 	}
 	return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
-}
-
-// recordOf returns the record of a session, without a name when there is none. Where
-// the copy has none, the log is asked: the copy may be a moment behind what somebody has
-// just created.
-func (s *Service) recordOf(name string) (session.Record, error) {
-	if rec, ok := s.backend.Sessions.Session(name); ok {
-		return rec, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
-	defer cancel()
-	rec, err := s.backend.Sessions.Get(ctx, name)
-	if errors.Is(err, session.ErrNotFound) {
-		err = nil
-	}
-	return rec, err
-}
-
-// info puts together what index and ledger have of a session.
-func (s *Service) info(name string, rec session.Record) (info ledger.SessionInfo) {
-	p := s.partitions[s.backend.Log.Partition(name)]
-	p.With(func(l *ledger.Ledger) {
-		rec := l.Shown(name, rec)
-		info = l.InfoOf(rec, l.StreamsOf(rec, s.retention()), s.sweeper.limitsOf(rec))
-	})
-	return info
-}
-
-// detail is info with the streams, and what goes next.
-func (s *Service) detail(name string, rec session.Record) (d ledger.SessionDetail) {
-	p := s.partitions[s.backend.Log.Partition(name)]
-	p.With(func(l *ledger.Ledger) {
-		rec := l.Shown(name, rec)
-		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.Now())
-		d = l.Detail(rec, l.StreamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
-	})
-	return d
-}
-
-func (s *Service) retention() ledger.Retention {
-	settings := s.backend.Log.Settings()
-	return ledger.Retention{MaxAge: settings.MaxAge, MaxPerStream: settings.MaxEventsPerStream}
 }
 
 // sweep sweeps, or says what a sweep would do.
@@ -181,82 +162,98 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	if err := s.ready(); err != nil {
+	if dry {
+		return s.dryRun(c)
+	}
+	answers, err := s.ask(ask.Question{About: ask.Sweep}, nil)
+	if err != nil {
 		return err
 	}
-	if dry {
-		d := s.sweeper.dryRun()
-		return answerJSON(c, dryAnswer{d.total, d.removals, d.more, s.sweeper.toDelete()})
+	all := sweepAnswer{Removed: map[ledger.Reason]int{}, Left: map[eventlog.Reason]int{}}
+	for _, a := range answers {
+		switch a.Swept {
+		case ask.Done:
+		case ask.NotBegun:
+			return web.New(web.CodeUnavailable, "No sweep can begin at the moment.")
+		default:
+			return web.New(web.CodeUnavailable, "The sweep is left unfinished; the next one continues.")
+		}
+		add(all.Removed, a.Removed)
+		add(all.Left, a.Left)
+		all.Seconds = max(all.Seconds, a.Seconds)
 	}
-	if len(s.held()) == 0 {
-		return web.New(web.CodeUnavailable, "This janitor stands by; another one sweeps.")
-	}
-	done := s.sweeper.sweepNow(askPatience)
-	switch {
-	case errors.Is(done.err, errNoSweep):
-		return web.Wrap(done.err, web.CodeUnavailable, "No sweep can begin at the moment.")
-	case done.err != nil:
-		return web.Wrap(done.err, web.CodeUnavailable, "The sweep is left unfinished; the next one continues.")
-	}
-	return answerJSON(c, sweepAnswer{done.removed, done.left, done.took.Seconds()})
+	return answerJSON(c, all)
 }
 
-// ready returns the problem that answers a request while a ledger is not complete: at
-// the beginning, and while one starts again.
-func (s *Service) ready() error {
-	for _, p := range s.partitions {
-		complete := false
-		if p.With(func(l *ledger.Ledger) { complete = l.Complete }); !complete {
-			return web.New(web.CodeUnavailable, "The janitor has not read the whole log yet.")
+func (s *Service) dryRun(c *fiber.Ctx) error {
+	answers, err := s.ask(ask.Question{About: ask.DryRun}, nil)
+	if err != nil {
+		return err
+	}
+	all := dryAnswer{WouldRemove: map[ledger.Reason]int{}, Left: map[eventlog.Reason]int{}}
+	f := ledger.Firsts[ledger.RemovalInfo]{N: ask.MaxRows, Compare: compareRemovals}
+	for _, a := range answers {
+		add(all.WouldRemove, a.Removed)
+		add(all.Left, a.Left)
+		all.More = all.More || a.More
+		for _, r := range a.Removals {
+			f.Add(r)
 		}
 	}
-	return nil
+	removals, more := f.All()
+	all.Removals, all.More = append([]ledger.RemovalInfo{}, removals...), all.More || more
+	return answerJSON(c, all)
 }
 
-func parseListQuery(c *fiber.Ctx) (listQuery, error) {
-	q := listQuery{limit: defaultLimit}
-	bad := func(detail string) (listQuery, error) {
-		return listQuery{}, web.New(web.CodeInvalidParameter, detail)
+// add adds numbers to those of the same reason.
+func add[R comparable](to, more map[R]int) {
+	for reason, n := range more {
+		to[reason] += n
 	}
-	var err error
-	if q.limit, err = web.Number(c, "limit", q.limit, 1, maxLimit); err != nil {
-		return listQuery{}, err
+}
+
+func parseListQuery(c *fiber.Ctx) (q ask.List, clients bool, err error) {
+	bad := func(detail string) (ask.List, bool, error) {
+		return ask.List{}, false, web.New(web.CodeInvalidParameter, detail)
+	}
+	if q.Limit, err = web.Number(c, "limit", defaultLimit, 1, ask.MaxRows); err != nil {
+		return ask.List{}, false, err
 	}
 	by, given, err := web.Query(c, "sort")
 	if err != nil {
-		return listQuery{}, err
+		return ask.List{}, false, err
 	}
-	if q.order = order(by); given && !slices.Contains([]order{byBytes, byEvents, byActivity}, q.order) {
+	if q.Order = ask.Order(by); given && (by == "" || !slices.Contains(ask.Orders, q.Order)) {
 		return bad(`The parameter "sort" is "bytes", "events" or "activity".`)
 	}
 	after, _, err := web.Query(c, "after")
 	if err != nil {
-		return listQuery{}, err
+		return ask.List{}, false, err
 	}
 	if after != "" {
-		at, ok := q.place(after)
-		if !ok || event.CheckSession(at.name) != nil {
+		at, ok := q.Place(after)
+		if !ok || event.CheckSession(at.Name) != nil {
 			return bad(`The parameter "after" is the "next" of a page in the same order; without "sort", it may be the name of any session.`)
 		}
-		q.after = &at
+		q.After = &at
 	}
-	if q.contains, given, err = web.Query(c, "contains"); err != nil {
-		return listQuery{}, err
+	if q.Contains, given, err = web.Query(c, "contains"); err != nil {
+		return ask.List{}, false, err
 	}
-	if given && (q.contains == "" || len(q.contains) > event.MaxNameLen) {
+	if given && (q.Contains == "" || len(q.Contains) > event.MaxNameLen) {
 		return bad(`The parameter "contains" is a part of a name.`)
 	}
-	if q.clients, err = web.Choice(c, "clients", "true", "false", false); err != nil {
-		return listQuery{}, err
+	if clients, err = web.Choice(c, "clients", "true", "false", false); err != nil {
+		return ask.List{}, false, err
 	}
 	state, given, err := web.Query(c, "state")
 	if err != nil {
-		return listQuery{}, err
+		return ask.List{}, false, err
 	}
-	if q.state = session.State(state); given && !slices.Contains([]session.State{session.Open, session.Closed}, q.state) {
+	if q.State = session.State(state); given && !slices.Contains([]session.State{session.Open, session.Closed}, q.State) {
 		return bad(`The parameter "state" is "open" or "closed".`)
 	}
-	return q, nil
+	return q, clients, nil
 }
 
 func answerJSON(c *fiber.Ctx, body any) error {

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rejoin/services/janitor/ask"
+	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -119,14 +121,14 @@ func TestHTTP(t *testing.T) {
 		{"/v1/sessions?state=dead", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?sort=bytes", 200, "", "log/1 log2 empty", ""},
 		{"/v1/sessions?sort=events&state=open", 200, "", "log/1 empty", ""},
-		{"/v1/sessions?sort=activity&limit=2", 200, "", "log2 log/1", listQuery{order: byActivity}.next(row{activity(t, r, "log/1"), "log/1"})},
-		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byBytes}.next(row{3 * messageBytes, "log/1"}), 200, "", "log2 empty", ""},
+		{"/v1/sessions?sort=activity&limit=2", 200, "", "log2 log/1", ask.List{Order: ask.ByActivity}.Next(ask.Row{Key: activity(t, r, "log/1"), Name: "log/1"})},
+		{"/v1/sessions?sort=bytes&after=" + ask.List{Order: ask.ByBytes}.Next(ask.Row{Key: 3 * messageBytes, Name: "log/1"}), 200, "", "log2 empty", ""},
 		{"/v1/sessions?sort=name", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?sort=", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?sort=bytes&sort=events", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?sort=bytes&after=log2", 400, "invalid_parameter", "", ""},
-		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byEvents}.next(row{1, "log2"}), 400, "invalid_parameter", "", ""},
-		{"/v1/sessions?sort=bytes&after=" + listQuery{order: byBytes}.next(row{1, "*"}), 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=" + ask.List{Order: ask.ByEvents}.Next(ask.Row{Key: 1, Name: "log2"}), 400, "invalid_parameter", "", ""},
+		{"/v1/sessions?sort=bytes&after=" + ask.List{Order: ask.ByBytes}.Next(ask.Row{Key: 1, Name: "*"}), 400, "invalid_parameter", "", ""},
 		{"/v1/sessions?sort=bytes&after=Ynl0ZXM", 400, "invalid_parameter", "", ""},
 		{"/v1/sessions/empty", 200, `"streams":[]`, "", ""},
 		{"/v1/sessions/empty", 200, `"metadata":{"k":1}`, "", ""},
@@ -306,9 +308,9 @@ func TestSweep_SharedByRequests(t *testing.T) {
 }
 
 func TestDryRun_LargestRemovals(t *testing.T) {
-	f := ledger.Firsts[dryRunItem]{N: 3, Compare: comparePlanned}
+	f := ledger.Firsts[ledger.RemovalInfo]{N: 3, Compare: compareRemovals}
 	for i := range 100 {
-		f.Add(dryRunItem{RemovalInfo: ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101}})
+		f.Add(ledger.RemovalInfo{Session: fmt.Sprint(i), Entries: i * 37 % 101})
 	}
 	all, more := f.All()
 	if len(all) != 3 || !more || all[0].Entries != 100 || all[1].Entries != 99 || all[2].Entries != 98 {
@@ -329,21 +331,28 @@ func TestReady_WaitsForLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.ln.Close() }()
-	for _, request := range []string{"GET /v1/sessions", "GET /v1/sessions/s", "POST /v1/sweep", "POST /v1/sweep?dry_run=true"} {
-		method, path, _ := strings.Cut(request, " ")
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := s.app.Test(req, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-			t.Errorf("%s answers %d", request, resp.StatusCode)
+	refused := func(want string) {
+		t.Helper()
+		for _, request := range []string{"GET /v1/sessions", "GET /v1/sessions/s", "GET /v1/limits", "POST /v1/sweep", "POST /v1/sweep?dry_run=true"} {
+			method, path, _ := strings.Cut(request, " ")
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := s.app.Test(req, -1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), want) {
+				t.Errorf("%s answers %d %s, %v", request, resp.StatusCode, body, err)
+			}
 		}
 	}
+	refused("No janitor answers for partition 0.")
+	s.heldFor = func() []*follow.Partition { return s.partitions }
+	refused("The janitor has not read the whole log yet: partition 0.")
 	if r := env.Health.Readiness(); r.Ready || r.Failing[0].Check != "ledger" {
 		t.Errorf("the readiness is %+v", r)
 	}

@@ -18,8 +18,10 @@
 //	ledger    what a partition holds, and what has to go, stay and be done: pure
 //	follow    keeps the ledgers up to date, begins generations, compares new leaders
 //	lease     says who acts for which partition
+//	ask       asks other janitors for what they hold
 //	janitor   sweep.go, announce.go, purge.go and delete.go carry it out; registrar.go and
-//	          setter.go keep the index of sessions and the limits; http.go and watch.go answer
+//	          setter.go keep the index of sessions and the limits; http.go and watch.go answer,
+//	          by answer.go and the other janitors
 package janitor
 
 import (
@@ -30,6 +32,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/backend"
@@ -41,6 +44,7 @@ import (
 //	Run ──▶ leases        one goroutine a partition, and one for each term: who acts
 //	   ├──▶ tail, follow  two a partition that this janitor acts for: keep its ledger
 //	   ├──▶ roster        one: which servers of a cluster are there
+//	   ├──▶ asker         one, with 4 more and one for each of 4 sweeps: answers other janitors
 //	   ├──▶ generations   one: a generation for the server that is connected,
 //	   │                  at once, or for those of a cluster; waits for nothing else
 //	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
@@ -71,6 +75,8 @@ type Service struct {
 	registrar   *registrar
 	setter      *setter
 	edges       *edges
+	asker       *ask.Asker
+	heldFor     func() []*follow.Partition // held, or that of a test
 	app         *fiber.App
 	ln          net.Listener // nil without a listener of its own
 	wasReady    atomic.Bool

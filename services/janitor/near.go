@@ -7,16 +7,17 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/daemon"
-	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
 
 // limitList is the body of GET /v1/limits.
 type limitList struct {
-	// Acting says whether this janitor is the one that acts.
-	Acting bool `json:"acting"`
+	// Acting says whether this janitor acts, and Partitions for how many partitions.
+	Acting     bool `json:"acting"`
+	Partitions int  `json:"partitions"`
 	// Limits are those of all sessions, StreamEvents that of a stream, and MaxAge that of
 	// an event, in seconds.
 	Limits       ledger.LimitsInfo `json:"limits"`
@@ -50,7 +51,7 @@ type retainedInfo struct {
 const defaultShare = 80
 
 func (s *Service) getLimits(c *fiber.Ctx) error {
-	n, err := web.Number(c, "limit", defaultLimit, 1, maxLimit)
+	n, err := web.Number(c, "limit", defaultLimit, 1, ask.MaxRows)
 	if err != nil {
 		return err
 	}
@@ -58,37 +59,38 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	if err := s.ready(); err != nil {
+	answers, err := s.ask(ask.Question{About: ask.Limits, Limit: n, Share: percent}, nil)
+	if err != nil {
 		return err
 	}
-	settings := s.backend.Log.Settings()
+	settings, held := s.backend.Log.Settings(), len(s.heldFor())
 	list := limitList{
-		Acting: len(s.held()) > 0, Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
+		Acting: held > 0, Partitions: held, Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
 		LogBytes: max(settings.MaxBytes, 0), ClosedGrace: s.cfg.ClosedGrace.Seconds(),
 		IdleAfter: max(time.Duration(s.cfg.IdleAfter).Seconds(), 0), Version: daemon.CurrentVersion(),
 	}
 	if settings.MaxEventsPerStream > 0 {
 		list.StreamEvents = &settings.MaxEventsPerStream
 	}
-	f := ledger.Firsts[ledger.NearInfo]{N: n, Compare: func(a, b ledger.NearInfo) int {
-		return cmp.Or(cmp.Compare(b.Share, a.Share), strings.Compare(a.Session, b.Session))
-	}}
-	limitsOf := func(name, life string) (ledger.Limits, bool) {
-		rec, indexed := s.backend.Sessions.Session(name)
-		return s.sweeper.limitsOf(rec), !indexed || rec.Life == life && rec.State == session.Open
-	}
-	for _, p := range s.partitions {
-		p.With(func(l *ledger.Ledger) {
-			list.Total += l.Near(&f, float64(percent)/100, limitsOf)
-			list.Retained.add(l.Totals)
-			list.Stored += l.Through
-		})
+	f := ledger.Firsts[ledger.NearInfo]{N: n, Compare: compareNear}
+	for _, a := range answers {
+		for _, one := range a.Near {
+			f.Add(one)
+		}
+		list.Total += a.Total
+		list.Retained.add(a.Retained)
+		list.Stored += a.Stored
 	}
 	list.Sessions, _ = f.All()
 	if list.Sessions == nil {
 		list.Sessions = []ledger.NearInfo{}
 	}
 	return answerJSON(c, list)
+}
+
+// compareNear puts the closest first.
+func compareNear(a, b ledger.NearInfo) int {
+	return cmp.Or(cmp.Compare(b.Share, a.Share), strings.Compare(a.Session, b.Session))
 }
 
 func (r *retainedInfo) add(t ledger.Totals) {

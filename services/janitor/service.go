@@ -3,6 +3,7 @@ package janitor
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/janitor/adminpage"
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
@@ -75,6 +77,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.registrar = &registrar{now: b.Now, do: s.do, held: s.knows, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
+	s.heldFor = s.held
+	s.asker = ask.New(b.Conn, rand.Text(), s.holding, s.answer)
 	env.Health.Add("ledger", s.complete)
 	return s, nil
 }
@@ -174,6 +178,7 @@ func (s *Service) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	start(s.asker.Serve)
 	wg.Wait()
 	return errs
 }

@@ -88,6 +88,7 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 			for _, p := range r.held() {
 				r.wantCount(t, p)
 			}
+			seen(t, r, "/v1/sessions", func(l sessionList) bool { return l.Total == len(names) })
 		}
 	}
 	check()

@@ -119,7 +119,7 @@ func (w *sweeper) sweep() swept {
 	w.metrics.sweep.Observe(took.Seconds())
 	w.report(took, sumOf(removed, w.early), err)
 	clear(w.early)
-	return swept{removed: removed, left: w.toDelete(), took: took, err: err}
+	return swept{removed: removed, took: took, err: err}
 }
 
 // each does something for the partitions that this janitor acts for, one after the other. One that
@@ -143,11 +143,11 @@ func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error)
 	return errs
 }
 
-// toDelete returns how many entries are announced and not deleted yet, by what readers are
-// told.
-func (w *sweeper) toDelete() map[eventlog.Reason]int {
+// toDelete returns how many entries of some partitions are announced and not deleted yet, by what
+// readers are told.
+func toDelete(partitions []*follow.Partition) map[eventlog.Reason]int {
 	all := map[eventlog.Reason]int{}
-	for _, p := range w.partitions {
+	for _, p := range partitions {
 		p.With(func(l *ledger.Ledger) {
 			for _, t := range l.Pending {
 				all[t.Reason] += len(t.Entries)
@@ -242,7 +242,7 @@ func (w *sweeper) trimEarly() {
 const askPatience = 10 * time.Second
 
 // errNoSweep is returned when no sweep begins within askPatience: another one runs,
-// or this janitor does not sweep.
+// or this janitor does not sweep, or stops.
 var errNoSweep = errors.New("no sweep begins")
 
 // sweepRequest asks the sweeper for a sweep: it is where the answer comes.
@@ -250,8 +250,7 @@ type sweepRequest chan swept
 
 // swept is what came of a sweep.
 type swept struct {
-	removed map[ledger.Reason]int   // announced by the sweep
-	left    map[eventlog.Reason]int // announced, and not deleted yet
+	removed map[ledger.Reason]int // announced by the sweep
 	took    time.Duration
 	err     error // the sweep is left unfinished
 }
@@ -269,32 +268,24 @@ func (w *sweeper) others() (all []sweepRequest) {
 	}
 }
 
-// sweepNow has the sweeper sweep, and returns what came of it.
-func (w *sweeper) sweepNow(patience time.Duration) swept {
+// sweepOnce has the sweeper sweep, and returns what came of it. A sweep that has not begun when ctx
+// ends does not begin.
+func (w *sweeper) sweepOnce(ctx context.Context) swept {
 	a := make(sweepRequest, 1)
 	select {
 	case w.asks <- a:
 		return <-a
-	case <-time.After(patience):
+	case <-ctx.Done():
 		return swept{err: errNoSweep}
 	}
 }
 
-// maxRemovals is how many removals a dry run lists.
-const maxRemovals = 1000
-
-// dryRun is what a sweep would remove now.
-type dryRun struct {
-	total    map[ledger.Reason]int
-	removals []ledger.RemovalInfo // the largest
-	more     bool                 // there are more than these
-}
-
-// dryRun asks the policy what a sweep would remove, and removes nothing.
-func (w *sweeper) dryRun() dryRun {
-	total := map[ledger.Reason]int{}
-	f := ledger.Firsts[dryRunItem]{N: maxRemovals, Compare: comparePlanned}
-	for _, p := range w.partitions {
+// dryRun asks the policy what a sweep would remove of some partitions, and removes nothing. It
+// returns how many entries, and the n largest removals.
+func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledger.Reason]int, removals []ledger.RemovalInfo, more bool) {
+	total = map[ledger.Reason]int{}
+	f := ledger.Firsts[dryRunItem]{N: n, Compare: func(a, b dryRunItem) int { return compareRemovals(a.RemovalInfo, b.RemovalInfo) }}
+	for _, p := range partitions {
 		now := p.Now()
 		p.With(func(l *ledger.Ledger) {
 			for r := range w.removals(l, now) {
@@ -304,11 +295,10 @@ func (w *sweeper) dryRun() dryRun {
 		})
 	}
 	all, more := f.All()
-	d := dryRun{total, make([]ledger.RemovalInfo, 0, len(all)), more}
 	for _, one := range all {
-		d.removals = append(d.removals, one.withID())
+		removals = append(removals, one.withID())
 	}
-	return d
+	return total, removals, more
 }
 
 // dryRunItem is a removal of a dry run.
@@ -317,8 +307,8 @@ type dryRunItem struct {
 	partition *follow.Partition
 }
 
-// comparePlanned puts the largest first.
-func comparePlanned(a, b dryRunItem) int {
+// compareRemovals puts the largest first.
+func compareRemovals(a, b ledger.RemovalInfo) int {
 	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
 }
 

@@ -3,16 +3,14 @@ package janitor
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/janitor/follow"
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/web"
 )
@@ -84,7 +82,7 @@ func (s *Service) watched(c *fiber.Ctx) (session string, limit int, err error) {
 	if limit, err = web.Number(c, "limit", defaultItems, 1, inspect.MaxItems); err != nil {
 		return "", 0, err
 	}
-	return session, limit, s.ready()
+	return session, limit, nil
 }
 
 func (s *Service) getConnections(c *fiber.Ctx) error {
@@ -108,24 +106,18 @@ func (s *Service) getConnections(c *fiber.Ctx) error {
 		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Edge, b.Edge), cmp.Compare(b.Number, a.Number))
 	})
 	list.Connections = list.Connections[:min(limit, len(list.Connections))]
-	life, p := s.lifeOf(name)
-	for i := range list.Connections {
-		one := &list.Connections[i]
-		// A session may have many streams, and the ledger has others to answer in between.
-		p.With(func(l *ledger.Ledger) {
-			one.Behind = l.Behind(event.LifeKey(name, life), one.Stream, one.Cursor)
-			one.CursorID = idOf(l, name, life, one.Stream, one.Cursor)
-		})
+	q := ask.Question{About: ask.Cursors}
+	for _, one := range list.Connections {
+		q.Cursors = append(q.Cursors, ask.Cursor{Session: name, Stream: one.Stream, Sequence: one.Cursor, Count: true})
+	}
+	a, err := s.askAbout(name, q)
+	if err != nil {
+		return err
+	}
+	for i, of := range a.Cursors {
+		list.Connections[i].Behind, list.Connections[i].CursorID = of.Behind, of.ID
 	}
 	return answerJSON(c, list)
-}
-
-// lifeOf returns the life of a session that is shown, and the session's partition.
-func (s *Service) lifeOf(name string) (life string, p *follow.Partition) {
-	p = s.partitions[s.backend.Log.Partition(name)]
-	rec, _ := s.backend.Sessions.Session(name)
-	p.With(func(l *ledger.Ledger) { life = l.Shown(name, rec).Life })
-	return life, p
 }
 
 func (s *Service) getTimeline(c *fiber.Ctx) error {
@@ -137,29 +129,28 @@ func (s *Service) getTimeline(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	t := timeline{Edges: info, Published: s.published(name, limit)}
+	t := timeline{Edges: info}
 	t.Happenings, t.Total, t.Since = merge(answers, limit)
-	for i := range t.Happenings {
-		s.identify(&t.Happenings[i], name)
+	q := ask.Question{About: ask.Timeline, Limit: limit}
+	for _, h := range t.Happenings {
+		q.Cursors = append(q.Cursors, h.at(name))
+	}
+	a, err := s.askAbout(name, q)
+	if err != nil {
+		return err
+	}
+	if t.Published = a.Published; t.Published == nil {
+		t.Published = []ledger.PublishedInfo{}
+	}
+	for i, of := range a.Cursors {
+		t.Happenings[i].CursorID = of.ID
 	}
 	return answerJSON(c, t)
 }
 
-// identify fills in the event ID of the cursor of a happening of a session.
-func (s *Service) identify(h *happeningInfo, session string) {
-	if rec, _ := s.backend.Sessions.Session(session); h.Time.Before(rec.Created) {
-		return
-	}
-	life, p := s.lifeOf(session)
-	p.With(func(l *ledger.Ledger) { h.CursorID = idOf(l, session, life, h.Stream, h.Cursor) })
-}
-
-// idOf returns an event ID, or nothing for the beginning of the log.
-func idOf(l *ledger.Ledger, session, life, stream string, sequence uint64) string {
-	if sequence == 0 || !l.Complete {
-		return ""
-	}
-	return l.ID(session, life, stream, sequence)
+// at returns the cursor of a happening of a session.
+func (h happeningInfo) at(session string) ask.Cursor {
+	return ask.Cursor{Session: session, Stream: h.Stream, Sequence: h.Cursor, Time: h.Time}
 }
 
 // merge returns the newest happenings of all edges, how many there are, and from when on
@@ -175,44 +166,6 @@ func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total i
 	}
 	slices.SortStableFunc(newest, func(a, b happeningInfo) int { return b.Time.Compare(a.Time) })
 	return newest[:min(limit, len(newest))], total, since
-}
-
-// published returns the newest events, ends and clears of a session, the newest first. What
-// the log does not say in time, the ledger does, without types and in whole seconds.
-func (s *Service) published(name string, limit int) []ledger.PublishedInfo {
-	life, p := s.lifeOf(name)
-	var newest []ledger.PublishedInfo
-	var through uint64
-	p.With(func(l *ledger.Ledger) {
-		newest, through = l.NewestOf(event.LifeKey(name, life), limit), l.Through
-		for i := range newest {
-			if one := &newest[i]; one.Kind == "event" {
-				one.ID = l.ID(name, life, one.Stream, one.Sequence)
-			}
-		}
-	})
-	if len(newest) == 0 {
-		return []ledger.PublishedInfo{}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
-	defer cancel()
-	page, err := s.backend.Log.Read(ctx, eventlog.Query{
-		Session: name, Life: life, After: newest[len(newest)-1].Sequence - 1, UpTo: through, MaxEvents: limit, MaxBytes: math.MaxInt, HeadersOnly: true,
-	})
-	if err != nil {
-		s.logger.Debug("a timeline shows what the ledger knows", "error", err)
-		return newest
-	}
-	events := make(map[uint64]eventlog.Entry, len(page.Entries))
-	for _, e := range page.Entries {
-		events[e.Sequence] = e
-	}
-	for i := range newest {
-		if e, ok := events[newest[i].Sequence]; ok {
-			newest[i].Time, newest[i].Type, newest[i].Bytes, newest[i].Final = e.Time.UTC(), e.Type, e.Size, e.Final
-		}
-	}
-	return newest
 }
 
 func (s *Service) getGaps(c *fiber.Ctx) error {
@@ -232,11 +185,35 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 		}
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
-	for i := range list.Gaps {
-		s.identify(&list.Gaps[i], list.Gaps[i].Session)
-	}
+	s.identify(list.Gaps)
 	if hourAgo := time.Now().Add(-inspect.Kept).UTC(); len(answers) > 0 {
 		list.Since = ledger.Later(list.Since, hourAgo)
 	}
 	return answerJSON(c, list)
+}
+
+// identify fills in the event IDs of the cursors of happenings, as far as janitors answer.
+func (s *Service) identify(all []happeningInfo) {
+	q := ask.Question{About: ask.Cursors}
+	var of, partitions []int // of each cursor, where it belongs
+	for i, h := range all {
+		if h.Cursor == 0 || event.CheckSession(h.Session) != nil {
+			continue
+		}
+		q.Cursors, of = append(q.Cursors, h.at(h.Session)), append(of, i)
+		if p := s.backend.Log.Partition(h.Session); !slices.Contains(partitions, p) {
+			partitions = append(partitions, p)
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	answers, _ := s.ask(q, partitions) // the gaps are known without them
+	for _, a := range answers {
+		for i, info := range a.Cursors {
+			if info.ID != "" {
+				all[of[i]].CursorID = info.ID
+			}
+		}
+	}
 }

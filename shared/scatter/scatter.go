@@ -1,5 +1,6 @@
 // Package scatter asks everybody who listens on a subject of NATS, in no queue group,
-// and hears each answer. So the janitor asks all edges. Questions and answers are JSON.
+// and hears each answer. So a janitor asks all edges, and all janitors. Questions and answers are
+// JSON.
 package scatter
 
 import (
@@ -63,6 +64,16 @@ const (
 // Errors wrap [ErrUnknown]. Beside one about an answer that makes no sense, or about too
 // many, there are the others.
 func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, known int, within time.Duration) (answers []A, err error) {
+	return gather(ctx, nc, subject, question, from, within, settle, func(answers []A) bool { return len(answers) == known })
+}
+
+// AskUntil is like [Ask], and returns as soon as the answers are enough.
+func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, enough func([]A) bool, within time.Duration) (answers []A, err error) {
+	return gather(ctx, nc, subject, question, from, within, 0, enough)
+}
+
+// gather listens for as long as settle after the answers are enough.
+func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, within, settle time.Duration, enough func([]A) bool) (answers []A, err error) {
 	sub, err := ask(nc, subject, question)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -88,9 +99,13 @@ func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any
 			nonsense = fmt.Errorf("%w: an answer makes no sense", ErrUnknown)
 		case !heard[from(a)]: // who reconnects has two connections for a moment
 			heard[from(a)] = true
-			if answers = append(answers, a); len(answers) == known {
-				time.AfterFunc(settle, cancel)
+			if answers = append(answers, a); !enough(answers) {
+				continue
 			}
+			if settle == 0 {
+				return answers, nonsense
+			}
+			time.AfterFunc(settle, cancel)
 		}
 	}
 	return answers, fmt.Errorf("%w: %d have answered, and perhaps others", ErrUnknown, maxAnswers)

@@ -80,6 +80,14 @@ type Totals struct {
 	Bytes                     int64
 }
 
+// Add adds those of another ledger.
+func (t *Totals) Add(more Totals) {
+	t.Sessions += more.Sessions
+	t.Streams += more.Streams
+	t.Events += more.Events
+	t.Bytes += more.Bytes
+}
+
 // New returns a ledger of nothing, for [Ledger.Begin].
 func New() *Ledger {
 	return &Ledger{Accounts: map[string]*Account{}, openings: map[string]*Opening{}, first: 1}

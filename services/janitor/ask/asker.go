@@ -1,0 +1,286 @@
+package ask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/scatter"
+)
+
+const (
+	// holdWithin is how long janitors have to say what they hold.
+	holdWithin = 2 * time.Second
+	// answerWithin is how long one that holds a partition has for the answer: it may ask the
+	// registry or the log for five seconds. A sweep has sweepWithin.
+	answerWithin = 7 * time.Second
+	sweepWithin  = time.Minute
+	// maxBytes is the most bytes that all answers to a question may have.
+	maxBytes = 32 << 20
+	// maxAsking bounds the questions that wait for other janitors at a time, and so the memory
+	// that they take: maxBytes each.
+	maxAsking = 8
+)
+
+// rounds are how long each of the questions for who holds what waits. A partition whose janitor
+// is being replaced may have another one in the next round.
+var rounds = []time.Duration{holdWithin / 20, holdWithin / 5, holdWithin * 3 / 4}
+
+// Asker answers for all partitions of a log. It is safe for concurrent use.
+type Asker struct {
+	nc      *nats.Conn
+	janitor string // this one's name, a token of a subject
+	hold    func() Holding
+	answer  func(context.Context, Question) Answer
+	asking  chan struct{} // holds a token for each question under way
+	within  time.Duration // answerWithin
+	bytes   int           // maxBytes
+}
+
+// New returns the asker of a janitor, whose name is a token of a subject and no other janitor's.
+// hold says which partitions it can answer for at the moment, answer answers for some of them;
+// both are called concurrently.
+func New(nc *nats.Conn, janitor string, hold func() Holding, answer func(context.Context, Question) Answer) *Asker {
+	return &Asker{
+		nc: nc, janitor: janitor, answer: answer, asking: make(chan struct{}, maxAsking), within: answerWithin, bytes: maxBytes,
+		hold: func() Holding {
+			h := hold()
+			h.Janitor = janitor
+			return h
+		},
+	}
+}
+
+// Ask puts a question about partitions to those who hold them, and returns their answers, of
+// which no two are about the same partition. Nobody else is asked when this janitor holds all of
+// them.
+//
+// An error is [ErrBusy], [ErrTooLarge], or a [*Lacking] for partitions without an answer. Except
+// to a question about [Cursors], there are no answers beside an error.
+func (a *Asker) Ask(ctx context.Context, q Question, partitions []int) ([]Answer, error) {
+	own, _ := split(a.hold(), partitions)
+	if len(own) == len(partitions) {
+		q.Partitions = partitions
+		return a.about(ctx, q)
+	}
+	select {
+	case a.asking <- struct{}{}:
+		defer func() { <-a.asking }()
+	default:
+		return nil, ErrBusy
+	}
+	places, lacking := a.places(ctx, partitions)
+	if lacking != nil && q.About != Cursors {
+		return nil, lacking
+	}
+	return a.askEach(ctx, q, places, lacking)
+}
+
+// about answers a question that needs nobody else.
+func (a *Asker) about(ctx context.Context, q Question) ([]Answer, error) {
+	answer := a.answer(ctx, q)
+	if missing := without(q.Partitions, answer.Partitions); len(missing) > 0 { // they have just been lost
+		return nil, &Lacking{Without: missing}
+	}
+	return []Answer{answer}, nil
+}
+
+// split returns those of some partitions that are complete, and those that are not.
+func split(h Holding, partitions []int) (complete, incomplete []int) {
+	for _, p := range partitions {
+		switch {
+		case slices.Contains(h.Complete, p):
+			complete = append(complete, p)
+		case slices.Contains(h.Incomplete, p):
+			incomplete = append(incomplete, p)
+		}
+	}
+	return complete, incomplete
+}
+
+// without returns all but some.
+func without(all, some []int) []int {
+	return slices.DeleteFunc(slices.Clone(all), func(p int) bool { return slices.Contains(some, p) })
+}
+
+// places returns whom to ask for which of the partitions.
+func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int, *Lacking) {
+	ctx, cancel := context.WithTimeout(ctx, holdWithin)
+	defer cancel()
+	var found placement
+	for _, wait := range rounds {
+		found = placement{all: partitions}
+		found.add(a.hold())
+		if found.settled() {
+			break
+		}
+		if !a.nc.IsConnected() {
+			return found.of, &Lacking{Without: found.without(), Incomplete: found.incomplete(), Away: true}
+		}
+		over := time.NewTimer(wait)
+		// What has answered nonsense holds nothing.
+		_, _ = scatter.AskUntil(ctx, a.nc, Subject, struct{}{}, Holding.sender, func(all []Holding) bool {
+			found.add(all[len(all)-1])
+			return found.settled()
+		}, wait)
+		if found.settled() {
+			over.Stop()
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-over.C: // nobody listens, which NATS says at once
+		}
+	}
+	if len(found.without())+len(found.incomplete()) == 0 {
+		return found.of, nil
+	}
+	return found.of, &Lacking{Without: found.without(), Incomplete: found.incomplete()}
+}
+
+// placement is which janitor is asked for which partition: the first one that can answer.
+type placement struct {
+	all  []int
+	of   map[string][]int // by janitor
+	has  map[int]bool     // has a janitor that can answer
+	will map[int]bool     // has one that cannot yet
+}
+
+func (f *placement) add(h Holding) {
+	if f.of == nil {
+		f.of, f.has, f.will = map[string][]int{}, map[int]bool{}, map[int]bool{}
+	}
+	complete, incomplete := split(h, f.all)
+	for _, p := range complete {
+		if !f.has[p] {
+			f.has[p] = true
+			f.of[h.Janitor] = append(f.of[h.Janitor], p)
+		}
+	}
+	for _, p := range incomplete {
+		f.will[p] = true
+	}
+}
+
+func (f *placement) without() []int {
+	return slices.DeleteFunc(slices.Clone(f.all), func(p int) bool { return f.has[p] || f.will[p] })
+}
+
+func (f *placement) incomplete() []int {
+	return slices.DeleteFunc(slices.Clone(f.all), func(p int) bool { return f.has[p] || !f.will[p] })
+}
+
+// settled reports whether nothing is gained by waiting.
+func (f *placement) settled() bool { return len(f.without()) == 0 }
+
+// askEach asks the janitors at the same time.
+func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int, lacking *Lacking) ([]Answer, error) {
+	within := a.within
+	if q.About == Sweep {
+		within = sweepWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		answers []Answer
+		failed  []int
+		large   bool
+		room    atomic.Int64
+	)
+	room.Store(int64(a.bytes))
+	for _, janitor := range slices.Sorted(maps.Keys(places)) {
+		wg.Go(func() {
+			q := q
+			q.Partitions = places[janitor]
+			var answer Answer
+			var err error
+			if janitor == a.janitor {
+				answer = a.answer(ctx, q)
+			} else {
+				answer, err = a.askOne(ctx, janitor, q, &room)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			missing := without(q.Partitions, answer.Partitions)
+			if err != nil || len(without(answer.Partitions, q.Partitions)) > 0 {
+				missing = q.Partitions
+			}
+			large = large || errors.Is(err, ErrTooLarge)
+			failed = append(failed, missing...)
+			if len(missing) < len(q.Partitions) {
+				answers = append(answers, answer)
+			}
+		})
+	}
+	wg.Wait()
+	if len(failed) > 0 {
+		if lacking == nil {
+			lacking = &Lacking{}
+		}
+		lacking.Without = append(lacking.Without, failed...)
+	}
+	switch {
+	case large:
+		return nil, ErrTooLarge
+	case lacking == nil:
+		return answers, nil
+	case q.About == Cursors:
+		return answers, lacking
+	default:
+		return nil, lacking
+	}
+}
+
+// askOne asks a janitor. Its answer takes from the room for all answers.
+func (a *Asker) askOne(ctx context.Context, janitor string, q Question, room *atomic.Int64) (Answer, error) {
+	data, err := encode(q)
+	if err != nil {
+		return Answer{}, err
+	}
+	sub, err := a.nc.SubscribeSync(a.nc.NewRespInbox())
+	if err != nil {
+		return Answer{}, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
+	if err := a.nc.PublishRequest(subjectOf(janitor), sub.Subject, data); err != nil {
+		return Answer{}, err
+	}
+	var all []byte
+	for left := -1; left != 0; {
+		msg, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return Answer{}, err
+		}
+		if room.Add(-int64(len(msg.Data))) < 0 {
+			return Answer{}, ErrTooLarge
+		}
+		n, err := strconv.Atoi(msg.Header.Get(partsHeader))
+		if err != nil || n < 0 || left >= 0 && n != left-1 {
+			return Answer{}, fmt.Errorf("%w: a part is missing", ErrInvalid)
+		}
+		left = n
+		all = append(all, msg.Data...)
+	}
+	if len(all) == 0 {
+		return Answer{}, ErrTooLarge
+	}
+	var answer Answer
+	if err := json.Unmarshal(all, &answer); err != nil {
+		return Answer{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if len(answer.Partitions) > 0 && len(answer.Cursors) != len(q.Cursors) {
+		return Answer{}, fmt.Errorf("%w: %d cursors of %d", ErrInvalid, len(answer.Cursors), len(q.Cursors))
+	}
+	return answer, nil
+}
