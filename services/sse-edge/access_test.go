@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
@@ -199,7 +200,7 @@ func TestAccess_TokenExpires(t *testing.T) {
 	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
 		t.Errorf("retry is %s", r)
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("expired")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("expired")) == 1 })
 	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("%d %s", resp.StatusCode, resp.body)
 	}
@@ -261,10 +262,10 @@ func TestCookie_NoAccessControl(t *testing.T) {
 
 func TestAccess_PublicAddress(t *testing.T) {
 	f := newFixture(t)
-	cfg := Config{
-		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
+	cfg := Config{EdgeAddr: "[::]:0", Config: subscriber.Config{
+		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
 		MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1,
-	}
+	}}
 	if _, err := New(cfg, f.Backend, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--edge-addr [::]:0") {
 		t.Error(err)
 	}
@@ -352,7 +353,7 @@ func TestAccess_MemberRemoved(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
 	notThere("afterwards")
 	f.Publish("a", 1)
 	hers.messages(1)
@@ -369,7 +370,7 @@ func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 		answers <- ask(t, http.MethodGet, url+streamPath+"?wait=60", append(bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
 	}()
 	waittest.Until(t, "it was let in", func() bool {
-		all, _ := s.admitted.Clients(inspect.Question{})
+		all, _ := s.subs.Admitted.Clients(inspect.Question{})
 		return all == 1
 	})
 	f.setMembers("s")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -14,16 +13,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"rejoin/services/sse-edge/admission"
-	"rejoin/services/sse-edge/cursor"
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/front"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
-	"rejoin/shared/web"
 )
 
 // Service is a running edge.
@@ -50,8 +46,7 @@ type Service struct {
 	app      *fiber.App
 	ln       net.Listener
 	front    *front.Server // nil without TLS
-	parts    *cursor.Partitions
-	streams  *delivery.Streams
+	subs     *subscriber.Service
 	metrics  *metrics
 	traces   *tracing.Traces
 	memory   *quota.Pool // that clients may make the edge hold, in bytes
@@ -64,14 +59,10 @@ type Service struct {
 	checks   chan struct{} // holds a token for each check in progress
 	// checkEvery, unheardFor and requestTimeout are the constants, or a test's.
 	checkEvery, unheardFor, requestTimeout time.Duration
-	admitted                               *admission.Admission
-	connects                               *web.Limiter[netip.Addr] // by client address; nil without a limit
 }
 
 // metrics are those of requests; none is labelled by session, stream or path.
 type metrics struct {
-	pages     prometheus.Counter
-	resumes   *prometheus.CounterVec
 	posts     *prometheus.CounterVec
 	abandoned prometheus.Counter
 	mcp       prometheus.Gauge
@@ -94,13 +85,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return vec
 	}
 	m := &metrics{
-		pages:   counter("pages_total", "Pages answered to polls."),
-		resumes: vec("resumes_total", "Subscribers that came with a cursor, by where it pointed", "from", "window", "log"),
 		posts: vec("mcp_posts_total", "POST requests of MCP clients, by how they were answered", "result",
 			postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable),
 		abandoned: counter("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."),
 		mcp:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "mcp_connections", Help: "Event streams of MCP clients that are open; they count as connections too."}),
 	}
-	reg.MustRegister(m.pages, m.resumes, m.posts, m.abandoned, m.mcp)
+	reg.MustRegister(m.posts, m.abandoned, m.mcp)
 	return m
 }

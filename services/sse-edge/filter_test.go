@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -105,10 +106,11 @@ func TestFilter_PollWaits(t *testing.T) {
 // A page that shows little has read little, too: what is behind comes with the next one.
 func TestFilter_PageIsBounded(t *testing.T) {
 	t.Parallel()
+	const reads = 10 * subscriber.MaxLimit // events, for one page
 	for _, budget := range []int{4 << 10, 16 << 20} {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
-		for range 2*sieveEvents + 10 {
+		for range 2*reads + 10 {
 			w, err := f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
 			if err != nil {
 				t.Fatal(err)
@@ -125,7 +127,7 @@ func TestFilter_PageIsBounded(t *testing.T) {
 		var p page
 		for at := uint64(0); len(p.Events) == 0; at = sequenceOf(t, p.Cursor) {
 			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)
-			if now := sequenceOf(t, p.Cursor); now <= at || now > at+sieveEvents+maxLimit || p.Gap != nil {
+			if now := sequenceOf(t, p.Cursor); now <= at || now > at+reads+subscriber.MaxLimit || p.Gap != nil {
 				t.Fatalf("a window of %d B: a page from %d: %+v", budget, at, p)
 			}
 		}
@@ -138,11 +140,11 @@ func TestFilter_PageIsBounded(t *testing.T) {
 // A page's gap stands before its events, so one that is found behind some is for the
 // next page, which finds it again.
 func TestFilter_GapOnNextPage(t *testing.T) {
-	const read, cleared, last = 10, maxLimit + 200, maxLimit + 500
+	const read, cleared, last = 10, subscriber.MaxLimit + 200, subscriber.MaxLimit + 500
 	f := newFixture(t)
 	for n := 1; n <= last; n++ {
 		switch {
-		case n > maxLimit && n < cleared:
+		case n > subscriber.MaxLimit && n < cleared:
 			f.store("s", "b", hidden)
 		case n == cleared:
 			f.mark(event.Clear, "b")
@@ -152,7 +154,7 @@ func TestFilter_GapOnNextPage(t *testing.T) {
 	}
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	first := poll(t, url+flowPath+"?method=shown")
-	if len(first.Events) != 1 || sequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || sequenceOf(t, first.Cursor) != maxLimit {
+	if len(first.Events) != 1 || sequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || sequenceOf(t, first.Cursor) != subscriber.MaxLimit {
 		t.Errorf("the first page is %s at %s", first, first.Cursor)
 	}
 	second := poll(t, url+flowPath+"?method=shown&after="+first.Cursor)

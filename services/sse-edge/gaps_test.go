@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -316,13 +317,13 @@ func TestClear_WholeSession(t *testing.T) {
 // not of a stream whose events only a later page of the log holds.
 func TestGap_NoneFromStart(t *testing.T) {
 	f := newFixture(t)
-	f.Publish("a", stepEvents+100)
+	f.Publish("a", subscriber.StepEvents+100)
 	gone := f.Publish("b", 5)
 	left := f.Publish("b", 1)
 	f.Trim("b", eventlog.Trimmed, seq(gone-4, gone)...)
 	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
 	c.next("connect")
-	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
+	if last := c.messages(subscriber.StepEvents + 101); sequenceOf(t, last) != left {
 		t.Errorf("the last event is %s, want %d", last, left)
 	}
 }
@@ -399,7 +400,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	if err := f.Backend.Sessions.Remove(waittest.Context(t), rec); err != nil {
 		t.Fatal(err)
 	}
-	waittest.Until(t, "the edge has followed", func() bool { return followed.parts.Of("s").Stats().End >= ack.Sequence })
+	waittest.Until(t, "the edge has followed", func() bool { return followed.subs.Parts.Of("s").Stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims
 	edges := []*Service{followed, started}

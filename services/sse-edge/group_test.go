@@ -86,7 +86,7 @@ func (c *client) changes(session string, state cursor.MemberState) {
 func (s *Service) knows(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.parts.Of(name).Life(name); return ok })
+		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.subs.Parts.Of(name).Life(name); return ok })
 	}
 }
 
@@ -381,7 +381,7 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		c := follow(t, s.url()+"/v1/events"+query, bearer(authtest.Of(t, "alice", "*"))...)
 		c.next("connect")
 	}
-	a := s.admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
+	a := s.subs.Admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
 	if len(a.Present) != 1 || a.Present[0].Session != 0 {
 		t.Errorf("present are %+v", a.Present)
 	}
@@ -389,7 +389,10 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		c := follow(t, s.url()+path, bearer(authtest.Of(t, "bob", "*"))...)
 		c.next("connect")
 		c.close()
-		waittest.Until(t, "the connection has ended", func() bool { _, of := s.admitted.Clients(inspect.Question{Sessions: []string{"s"}}); return of[0] == 0 })
+		waittest.Until(t, "the connection has ended", func() bool {
+			_, of := s.subs.Admitted.Clients(inspect.Question{Sessions: []string{"s"}})
+			return of[0] == 0
+		})
 	}
 }
 
@@ -463,7 +466,7 @@ func TestGroup_SlowClient(t *testing.T) {
 		f.store(name, "a", fmt.Sprintf(`{"n":%d,"text":%q}`, want[name], text))
 		want[name]++
 	}
-	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.streams.Metrics.Blocked) == 1 })
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1 })
 	got := map[string]int{}
 	for range events {
 		e := c.groupEvents(1)[0]

@@ -91,7 +91,7 @@ func TestAddress_Rate(t *testing.T) {
 	if status, _, body := ask("text/event-stream", "203.0.113.2"); status != http.StatusOK || body != "a stream" {
 		t.Errorf("another client: %d %s", status, body)
 	}
-	if n := testutil.ToFloat64(s.streams.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
+	if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
 		t.Errorf("%v refusals are counted", n)
 	}
 	waittest.Until(t, "it is served again", func() bool {

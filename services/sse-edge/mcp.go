@@ -16,6 +16,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -68,7 +69,7 @@ func (s *Service) mcpAdmit(c *fiber.Ctx) (mcpClient, error) {
 	if s.cfg.Access.CrossOrigin(c) {
 		return who, web.New(web.CodeOriginNotAllowed, "")
 	}
-	if s.connects.Take(s.clientAddress(c)) > 0 {
+	if s.subs.TooOften(c) {
 		return who, web.New(web.CodeRateLimited, "This address connects too often.")
 	}
 	var err error
@@ -100,13 +101,13 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 	if event.CheckSession(name) != nil {
 		return rec, errNoSession
 	}
-	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	ctx, cancel := context.WithTimeout(s.base, subscriber.OpenTimeout)
 	defer cancel()
 	if s.cfg.Access.On() {
 		if !grants.MayPublish(name) || !grants.MaySubscribe(name) {
 			return rec, s.cfg.Access.Insufficient(c)
 		}
-		rec, err = s.sessions.Visible(ctx, name, usedBy(grants))
+		rec, err = s.sessions.Visible(ctx, name, subscriber.UsedBy(grants))
 	} else {
 		rec, err = s.sessions.Learn(ctx, name)
 	}
@@ -282,7 +283,7 @@ func (s *Service) mcpRoutes() []web.Route {
 // is wrong as a JSON-RPC error.
 func (s *Service) mcp(h func(*fiber.Ctx, mcpClient) error) fiber.Handler {
 	return func(c *fiber.Ctx) error {
-		uncached(c)
+		subscriber.Uncached(c)
 		who, err := s.mcpAdmit(c)
 		if err == nil {
 			err = h(c, who)

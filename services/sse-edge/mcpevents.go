@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
@@ -71,7 +72,7 @@ type eventsParams struct {
 }
 
 // request returns what a subscriber asks for.
-func (p eventsParams) request(now time.Time) (req request, err error) {
+func (p eventsParams) request(now time.Time) (req subscriber.Request, err error) {
 	switch {
 	case p.Name == nil:
 		return req, eventsInvalid("name is missing.")
@@ -90,18 +91,18 @@ func (p eventsParams) request(now time.Time) (req request, err error) {
 	if err := event.CheckStream(p.Arguments.Stream); err != nil {
 		return req, eventsInvalid("arguments.stream: " + err.Error() + ".")
 	}
-	req.at = window.Place{Session: p.Arguments.Session, Stream: p.Arguments.Stream}
-	if req.limit = defaultLimit; p.MaxEvents != nil {
-		req.limit = min(*p.MaxEvents, maxLimit)
+	req.At = window.Place{Session: p.Arguments.Session, Stream: p.Arguments.Stream}
+	if req.Limit = subscriber.DefaultLimit; p.MaxEvents != nil {
+		req.Limit = min(*p.MaxEvents, subscriber.MaxLimit)
 	}
 	if p.Cursor == nil {
-		req.start.Now = true
+		req.Start.Now = true
 		return req, nil
 	}
-	req.start.After = *p.Cursor
+	req.Start.After = *p.Cursor
 	if at := now.UnixMilli(); p.MaxAgeMS != nil && *p.MaxAgeMS < at {
 		since := (at - *p.MaxAgeMS) * int64(time.Millisecond)
-		req.filter = &delivery.Filter{Since: since, Text: "since " + strconv.FormatInt(since, 10)}
+		req.Filter = &delivery.Filter{Since: since, Text: "since " + strconv.FormatInt(since, 10)}
 	}
 	return req, nil
 }
@@ -132,14 +133,14 @@ func (s *Service) eventsPost(c *fiber.Ctx, who mcpClient, r mcp.Request, body []
 	}
 	req, err := m.Params.request(time.Now())
 	if err == nil {
-		req.at.Life, err = s.admit(c, req.at.Session, who.grants)
+		req.At.Life, err = s.subs.Admit(c, req.At.Session, who.grants)
 	}
 	if err != nil {
 		return "", err
 	}
-	req.expires, req.guest = who.grants.Expires, s.guestOf(who.grants, req.at)
+	req.Expires, req.Guest = who.grants.Expires, s.subs.GuestOf(who.grants, req.At)
 	if r.Method == eventsPoll {
-		return postJSON, s.page(c, req, eventsPage(r.ID))
+		return postJSON, s.subs.Page(c, req, eventsPage(r.ID))
 	}
 	st, err := s.begin(c, req)
 	if err != nil {
@@ -147,9 +148,9 @@ func (s *Service) eventsPost(c *fiber.Ctx, who mcpClient, r mcp.Request, body []
 	}
 	form := &eventsForm{st, s, r.ID}
 	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
-	st.Filter, st.Expires, st.Revoked = req.filter, req.expires, s.revoked(req.guest)
+	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	s.metrics.mcp.Inc()
-	return postStream, handOver(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.start.After != "", Position: st.Reader.Cursor})
+	return postStream, subscriber.HandOver(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.Start.After != "", Position: st.Reader.Cursor})
 }
 
 // eventsRefusal returns an error with the number that the sketch has for it.
@@ -166,14 +167,14 @@ func eventsRefusal(err error, id json.RawMessage) error {
 		r.code, r.message = codeForbidden, "Forbidden"
 	case p.Code == web.CodeNotFound:
 		r.status, r.code, r.message = http.StatusOK, codeNotFound, "NotFound: There is no such session."
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, subscriber.ErrNoRoom):
 		r.code, r.message, r.data = codeExhausted, "ResourceExhausted", map[string]string{"limit": "connections"}
 	}
 	return &r
 }
 
 // eventsPage makes pages as the sketch has them.
-func eventsPage(id json.RawMessage) pageForm {
+func eventsPage(id json.RawMessage) subscriber.PageForm {
 	return func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 		last := len(step.Items) - 1
 		hidden := step.First != 0 && (last < 0 || step.Items[0].Sequence != step.First) // older than maxAgeMs

@@ -298,28 +298,20 @@ func TestEventsPage_HidesTheOld(t *testing.T) {
 	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 	r := cursor.InMemory(w, placeOf("s", "a"), 0)
 	for name, tt := range map[string]struct {
-		since     int64
-		limit     int
-		truncated bool
-		more      bool
-		ended     bool
-		got       []uint64
+		truncated, more, ended bool
+		got                    []uint64
 	}{
-		"some":      {15, 10, true, false, false, seq(2, 3)},
-		"all":       {99, 10, true, false, false, nil},
-		"none":      {10, 10, false, false, false, seq(1, 3)},
-		"and full":  {15, 1, true, true, false, seq(2, 2)},
-		"and ended": {99, 10, true, false, true, nil},
+		"some":      {true, false, false, seq(2, 3)},
+		"all":       {true, false, false, nil},
+		"none":      {false, false, false, seq(1, 3)},
+		"and full":  {true, true, false, seq(2, 2)},
+		"and ended": {true, false, true, nil},
 	} {
-		v := &sieve{filter: &delivery.Filter{Since: tt.since}, limit: tt.limit}
-		found := cursor.Step{Ended: tt.ended}
-		var items []window.Item
-		for n := range uint64(3) {
-			items = append(items, window.Item{Stream: "a", Sequence: n + 1, Time: int64(10 * (n + 1)), Frame: window.AppendFrame(nil, []byte("a_0000000_"), n+1, event.DefaultType, []byte("{}"))}) //nolint:gosec // small
+		step := cursor.Step{First: 1, More: tt.more, Ended: tt.ended}
+		for _, n := range tt.got {
+			step.Items = append(step.Items, window.Item{Stream: "a", Sequence: n, Frame: window.AppendFrame(nil, []byte("a_0000000_"), n, event.DefaultType, []byte("{}"))})
 		}
-		found.Found(items)
-		v.take(r, found)
-		b, err := eventsPage(json.RawMessage("7"))(nil, r, v.page)
+		b, err := eventsPage(json.RawMessage("7"))(nil, r, step)
 		if err == nil {
 			err = rpc.Unmarshal(b, &p)
 		}
@@ -346,8 +338,8 @@ func TestEventsParams_MaxAge(t *testing.T) {
 		switch {
 		case err != nil:
 			t.Error(err)
-		case since == 0 && req.filter != nil, since != 0 && (req.filter == nil || req.filter.Since != since):
-			t.Errorf("%d: the filter is %+v", ms, req.filter)
+		case since == 0 && req.Filter != nil, since != 0 && (req.Filter == nil || req.Filter.Since != since):
+			t.Errorf("%d: the filter is %+v", ms, req.Filter)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -31,13 +32,13 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err := who.unsupported(nil); err != nil {
 		return err
 	}
-	if !accepts(c.Get(fiber.HeaderAccept), mediaStream) {
+	if !subscriber.Accepts(c.Get(fiber.HeaderAccept), subscriber.MediaStream) {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
 	}
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || id.Stream == "") {
-		s.streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
@@ -45,18 +46,18 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 	if err != nil && (!ended || last == "") {
 		return err
 	}
-	req := request{at: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, start: cursor.Start{Now: true}}
+	req := subscriber.Request{At: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, Start: cursor.Start{Now: true}}
 	if last != "" {
-		req.at.Stream, req.start = id.Stream, cursor.Start{After: last}
+		req.At.Stream, req.Start = id.Stream, cursor.Start{After: last}
 	}
-	form := newForm(who, req.at.Stream)
+	form := newForm(who, req.At.Stream)
 	if ended && len(form.call) == 0 {
 		return errNoSession
 	}
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
-	form.WaitTurn(req.start.Now)
+	form.WaitTurn(req.Start.Now)
 	if len(form.call) > 0 {
 		over, err := s.isOver(req)
 		switch {
@@ -70,7 +71,7 @@ func (s *Service) mcpGet(c *fiber.Ctx, who mcpClient) error {
 			return err
 		}
 	}
-	form.claim = s.attached.claim(req.at)
+	form.claim = s.attached.claim(req.At)
 	return form.handOver(c)
 }
 
@@ -81,19 +82,19 @@ func postOnly(c *fiber.Ctx) error {
 }
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
-func (s *Service) isOver(req request) (bool, error) {
-	r, err := s.open(req, window.Limits{Events: 1, Bytes: stepBytes})
+func (s *Service) isOver(req subscriber.Request) (bool, error) {
+	r, err := s.subs.Open(req, window.Limits{Events: 1, Bytes: subscriber.StepBytes})
 	if err != nil {
 		return false, err
 	}
 	defer r.Close()
-	step, err := s.poll(s.base, r, 0)
+	step, err := s.subs.Poll(s.base, r, 0)
 	return err == nil && step.Ended && len(step.Items)+len(step.Gaps) == 0, err
 }
 
 // mcpLater has a client that listens come back if an error is trouble that will pass.
 func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
-	if errors.Is(err, errNoRoom) {
+	if errors.Is(err, subscriber.ErrNoRoom) {
 		return s.comeBack(c, who)
 	}
 	reason := "unavailable"
@@ -105,7 +106,7 @@ func (s *Service) mcpLater(c *fiber.Ctx, who mcpClient, err error) error {
 	default:
 		return err
 	}
-	s.streams.CountRefused(reason)
+	s.subs.Streams.CountRefused(reason)
 	return s.comeBack(c, who)
 }
 
@@ -124,7 +125,7 @@ func (s *Service) comeBack(c *fiber.Ctx, who mcpClient) error {
 	default:
 		b = appendPrime(b, id.String())
 	}
-	return sendBriefly(c, b)
+	return subscriber.SendBriefly(c, b)
 }
 
 // mcpDelete ends a session, here and at its server.

@@ -93,7 +93,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	c := u.follow(u.post(statelessTool))
 	call := waittest.Receive(t, "the bridge has the request", calls)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
-	if refused := one.admitted.Enter(visit); refused != "" {
+	if refused := one.subs.Admitted.Enter(visit); refused != "" {
 		t.Fatal(refused)
 	}
 	stopped := make(chan struct{})
@@ -109,7 +109,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	if a := u.read(u.post(repeated("9", "", state, ""))); a.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("after the last hand-over: %d %s", a.StatusCode, a.body)
 	}
-	one.admitted.Leave(visit)
+	one.subs.Admitted.Leave(visit)
 	<-stopped
 	again := u.at(f.mcpEdge(nil))
 	c = again.follow(again.post(repeated("10", "", state, "")))
@@ -182,13 +182,13 @@ func TestHandOver_SlowClient(t *testing.T) {
 	for i := range n {
 		b.say(call.Session, call.Stream, false, fmt.Sprintf(`{"jsonrpc":"2.0","method":"m","params":{"n":%d,"x":%q}}`, i, strings.Repeat("x", 900<<10)))
 	}
-	waittest.Until(t, "the socket is full", func() bool { return testutil.ToFloat64(one.streams.Metrics.Blocked) == 1 })
+	waittest.Until(t, "the socket is full", func() bool { return testutil.ToFloat64(one.subs.Streams.Metrics.Blocked) == 1 })
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		stop()
 	}()
-	<-one.streams.Draining()
+	<-one.subs.Streams.Draining()
 	got, state := 0, ""
 	for state == "" {
 		e := c.next("message")
@@ -317,18 +317,6 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	v1.over()
 	if v1.dec.Retry() > time.Second {
 		t.Errorf("the subscriber comes back after %s", v1.dec.Retry())
-	}
-}
-
-func TestConfig_ProxyRequestLimit(t *testing.T) {
-	for limit, ok := range map[time.Duration]bool{0: true, time.Second: true, time.Minute: true, -1: false, time.Millisecond: false} {
-		cfg := Config{
-			WindowBytes: 1 << 20, LogReads: 1, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
-			MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1, ProxyRequestLimit: limit,
-		}
-		if err := cfg.Validate(); (err == nil) != ok {
-			t.Errorf("%s: %v", limit, err)
-		}
 	}
 }
 

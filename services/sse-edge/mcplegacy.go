@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
@@ -39,7 +40,7 @@ func parseLegacyID(text string) (name, id string, ok bool) {
 // legacyGet opens the event stream of a new session, or resumes one.
 func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 	form := &mcpForm{legacy: true}
-	req := request{at: window.Place{Session: uuid.NewString()}, start: cursor.Start{Now: true}}
+	req := subscriber.Request{At: window.Place{Session: uuid.NewString()}, Start: cursor.Start{Now: true}}
 	if last := c.Get(headerLastID); last != "" {
 		name, id, ok := parseLegacyID(strings.Clone(last))
 		if !ok {
@@ -49,16 +50,16 @@ func (s *Service) legacyGet(c *fiber.Ctx, who mcpClient) error {
 		if err != nil {
 			return err
 		}
-		req.at.Session, req.at.Life, req.start = name, rec.Life, cursor.Start{After: id}
-	} else if !who.grants.MaySubscribe(req.at.Session) {
+		req.At.Session, req.At.Life, req.Start = name, rec.Life, cursor.Start{After: id}
+	} else if !who.grants.MaySubscribe(req.At.Session) {
 		return s.cfg.Access.Insufficient(c)
 	}
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
 	}
-	if !req.start.Now {
+	if !req.Start.Now {
 		form.WaitTurn(false)
-		form.claim = s.attached.claim(req.at)
+		form.claim = s.attached.claim(req.At)
 	}
 	return form.handOver(c)
 }

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -79,7 +80,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 		return postRefused, asRefused(err, p.only())
 	}
 	if !held && !task {
-		state.Session, state.Life = s.parts.Near(uuid.NewString), session.NewLife()
+		state.Session, state.Life = s.subs.Parts.Near(uuid.NewString), session.NewLife()
 	}
 	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
 		return postRefused, s.cfg.Access.Insufficient(c)
@@ -100,7 +101,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who mcpClient, p posted, body []byte)
 // modernCall hands a request over, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
 func (s *Service) modernCall(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Request) (result string, err error) {
-	req := request{at: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
 	st := newForm(who, call.Stream)
 	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
 	if !st.primed && mcp.CanHandOver(r.Method) {
@@ -163,7 +164,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who mcpClient, r mcp.Request, state 
 	case err != nil && !ended:
 		return postRefused, err
 	}
-	req := request{at: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, start: cursor.Start{After: state.After}}
+	req := subscriber.Request{At: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: state.After}}
 	over, err := s.isOver(req)
 	switch {
 	case err != nil:
@@ -179,7 +180,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who mcpClient, r mcp.Request, state 
 		form.state = &state
 	}
 	switch err := s.mcpBegin(c, who, req, form); {
-	case errors.Is(err, errStopping) && form.state != nil:
+	case errors.Is(err, subscriber.ErrStopping) && form.state != nil:
 		return s.handBack(c, r.ID, state)
 	case err != nil:
 		return postRefused, err
@@ -198,7 +199,7 @@ func (s *Service) handBack(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver)
 	case <-time.After(delivery.Jitter(s.cfg.Retry)):
 	case <-s.base.Done():
 	}
-	return postStream, sendBriefly(c, handOverBlock(id, state, state.After))
+	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
 }
 
 // cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
@@ -221,31 +222,31 @@ func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
 	if !who.resumes || last == "" {
 		return postOnly(c)
 	}
-	if !accepts(c.Get(fiber.HeaderAccept), mediaStream) {
+	if !subscriber.Accepts(c.Get(fiber.HeaderAccept), subscriber.MediaStream) {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
 	}
 	name, text, ok := parseLegacyID(last)
 	id, err := event.ParseID(text)
 	form := newForm(who, id.Stream)
 	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
-		s.streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refuseInvalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.sessionOf(c, name, who.grants)
 	ended := errors.Is(err, errNoSession)
 	if ended && rec.Session == "" {
-		return sendBriefly(c, appendErrors(nil, form.call, noResponse))
+		return subscriber.SendBriefly(c, appendErrors(nil, form.call, noResponse))
 	}
 	if err != nil && !ended {
 		return err
 	}
-	req := request{at: window.Place{Session: name, Life: rec.Life, Stream: id.Stream}, start: cursor.Start{After: text}}
+	req := subscriber.Request{At: window.Place{Session: name, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: text}}
 	over, err := s.isOver(req)
 	switch {
 	case err != nil:
 		return err
 	case over:
-		return s.modernOver(c, req.at, form.call)
+		return s.modernOver(c, req.At, form.call)
 	}
 	if err := s.mcpBegin(c, who, req, form); err != nil {
 		return err
@@ -257,7 +258,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who mcpClient) error {
 // response, else with an error, as who was there at the end has got it. The call was cancelled then:
 // the client has been away for too long, or another one of the same principal has made the same call.
 func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
-	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	ctx, cancel := context.WithTimeout(s.base, subscriber.OpenTimeout)
 	defer cancel()
 	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
 	sequence, err := s.log.Last(ctx, last)
@@ -269,7 +270,7 @@ func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessag
 	case err == nil && isResponse(e.Data):
 		return c.SendStatus(http.StatusNoContent)
 	case err == nil, errors.Is(err, eventlog.ErrNotFound):
-		return sendBriefly(c, appendErrors(nil, ids, noResponse))
+		return subscriber.SendBriefly(c, appendErrors(nil, ids, noResponse))
 	case cursor.Transient(err):
 		return web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
 	default:

@@ -475,7 +475,7 @@ func TestModern_NotCancelledAfterResponse(t *testing.T) {
 	c.says(progress(1), result("7"))
 	c.over()
 	// The worker counts the end after it has begun the cancellation, which has the bridge's answer.
-	waittest.Until(t, "the stream has ended", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("ended")) == 1 })
+	waittest.Until(t, "the stream has ended", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("ended")) == 1 })
 	s.attached.work.Wait()
 	if n := len(b.sent(rpc.Cancel)); n != 0 {
 		t.Errorf("the call was cancelled %d times", n)

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -120,7 +121,7 @@ func (s *Service) mcpBody(c *fiber.Ctx, who mcpClient, answered bool) (p posted,
 	switch {
 	case err != nil:
 		return p, nil, err
-	case answered && (!accepts(accept, fiber.MIMEApplicationJSON) || !accepts(accept, mediaStream)):
+	case answered && (!subscriber.Accepts(accept, fiber.MIMEApplicationJSON) || !subscriber.Accepts(accept, subscriber.MediaStream)):
 		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
 	}
 	if p.modern {
@@ -190,7 +191,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	req := request{at: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, start: cursor.Start{Now: true, Fresh: true}}
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
 	st := newForm(who, call.Stream)
 	if err := s.mcpBegin(c, who, req, st); err != nil {
 		return postRefused, err
@@ -215,7 +216,7 @@ func (s *Service) mcpCall(c *fiber.Ctx, who mcpClient, life string, call rpc.Cal
 
 // wantsPlain reports whether a request is answered with JSON when its response is all that there is.
 func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
-	return !slices.Contains(s.cfg.MCPStreamMethods, method) && !prefersStream(c.Get(fiber.HeaderAccept))
+	return !slices.Contains(s.cfg.MCPStreamMethods, method) && !subscriber.PrefersStream(c.Get(fiber.HeaderAccept))
 }
 
 // reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
@@ -225,16 +226,16 @@ func (s *Service) reply(c *fiber.Ctx, st *mcpForm, plain bool) (result string, h
 	if plain {
 		patience = s.cfg.Heartbeat
 	}
-	if at := s.streams.CutAt(st.Request); !at.IsZero() {
+	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
 	}
-	if st.Step, err = s.poll(s.base, st.Reader, patience); err != nil {
+	if st.Step, err = s.subs.Poll(s.base, st.Reader, patience); err != nil {
 		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
 	}
 	switch {
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
 		response := st.edited(messageOf(st.Step.Items[0]))
-		s.streams.CountTold(st.Reader, st.Step, 1, st.Request)
+		s.subs.Streams.CountTold(st.Reader, st.Step, 1, st.Request)
 		if st.modern {
 			c.Status(mcp.StatusOf(response))
 		}
@@ -308,7 +309,7 @@ func pass(c *fiber.Ctx, answer rpc.Answer) error {
 func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
 	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
 	step := st.Settle(st.Step)
-	s.streams.CountTold(st.Reader, step, len(step.Items), st.Request)
+	s.subs.Streams.CountTold(st.Reader, step, len(step.Items), st.Request)
 	var room []byte
 	for i := range step.Items {
 		if st.Rewrites() {
@@ -318,7 +319,7 @@ func (s *Service) whole(c *fiber.Ctx, st *mcpForm) error {
 		}
 	}
 	body = append(body, st.Closing(step)...)
-	eventStream(&c.Response().Header)
+	subscriber.EventStream(&c.Response().Header)
 	return c.Send(body)
 }
 

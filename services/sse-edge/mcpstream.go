@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
@@ -29,14 +30,14 @@ func newForm(who mcpClient, stream string) *mcpForm {
 
 // mcpBegin lets a client in and opens the stream that it asks for, which has to be handed
 // over or dropped.
-func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpForm) error {
+func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req subscriber.Request, form *mcpForm) error {
 	st, err := s.begin(c, req)
 	if err != nil {
 		return err
 	}
 	form.Stream, form.service = st, s
 	st.Format, st.Companion = form, form
-	st.Expires, st.Revoked = who.grants.Expires, s.revoked(s.guestOf(who.grants, req.at))
+	st.Expires, st.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
@@ -48,17 +49,17 @@ func (s *Service) mcpBegin(c *fiber.Ctx, who mcpClient, req request, form *mcpFo
 }
 
 // begin lets a client in and opens a stream without a format.
-func (s *Service) begin(c *fiber.Ctx, req request) (*delivery.Stream, error) {
-	by, err := s.letIn(c, req.at.Session)
+func (s *Service) begin(c *fiber.Ctx, req subscriber.Request) (*delivery.Stream, error) {
+	by, err := s.subs.LetIn(c, req.At.Session)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
+	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if err != nil {
-		s.admitted.Leave(by.Visit)
+		s.subs.Admitted.Leave(by.Visit)
 		return nil, err
 	}
-	return delivery.NewStream(s.streams, r, by), nil
+	return delivery.NewStream(s.subs.Streams, r, by), nil
 }
 
 // handOver hands a stream over to a worker, after the request.
@@ -68,7 +69,7 @@ func (s *Service) begin(c *fiber.Ctx, req request) (*delivery.Stream, error) {
 func (m *mcpForm) handOver(c *fiber.Ctx) error {
 	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.mcp.Inc()
-	return handOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
+	return subscriber.HandOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
 }
 
 func (m *mcpForm) Kind() string {

@@ -11,6 +11,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -67,8 +68,8 @@ func (s *Service) taskPost(c *fiber.Ctx, who mcpClient, call rpc.Call, r mcp.Req
 
 // direct answers with a response, as JSON unless the client prefers a stream.
 func direct(c *fiber.Ctx, data []byte) (result string, err error) {
-	if prefersStream(c.Get(fiber.HeaderAccept)) {
-		eventStream(&c.Response().Header)
+	if subscriber.PrefersStream(c.Get(fiber.HeaderAccept)) {
+		subscriber.EventStream(&c.Response().Header)
 		return postStream, c.Send(append(sse.AppendData(nil, data), '\n'))
 	}
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
@@ -83,7 +84,7 @@ func response(id, result json.RawMessage) []byte {
 // taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where
 // there is none.
 func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
-	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	ctx, cancel := context.WithTimeout(s.base, subscriber.OpenTimeout)
 	defer cancel()
 	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
 	sequence, err := s.log.Last(ctx, at)

@@ -6,19 +6,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/sse-edge/admission"
-	"rejoin/services/sse-edge/cursor"
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/front"
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
@@ -62,13 +59,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	}
 	s := &Service{
 		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
-		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout,
-		nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
+		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout, nc: b.Conn,
 	}
-	s.admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
-		_, ok := b.Sessions.Session(name)
-		return ok
-	})
 	s.base, s.end = context.WithCancel(context.Background())
 	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
 	if err != nil {
@@ -78,16 +70,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	s.attached = newAttachments(s.base, records, env.Log)
 	b.Register("edge", env.Metrics)
 	s.metrics = newMetrics(env.Metrics)
-	s.streams = delivery.New(delivery.Config{
-		Base: s.base, Admission: s.admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
-		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
-		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
-	})
-	s.parts = cursor.New(cursor.Config{
-		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
-		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), Linger: time.Duration(cfg.PartitionLinger), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
-	})
-	env.Health.Add("windows", s.parts.Ready)
+	s.subs = subscriber.New(s.base, cfg.Config, b, env)
+	env.Health.Add("windows", s.subs.Parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
 		s.end()
 		return nil, err
@@ -129,9 +113,9 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.end()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
-	tails.Go(func() { s.parts.Run(tailCtx) })
+	tails.Go(func() { s.subs.Parts.Run(tailCtx) })
 	tails.Go(func() {
-		if err := presence.Serve(tailCtx, s.nc, s.admitted.Answerer()); err != nil {
+		if err := presence.Serve(tailCtx, s.nc, s.subs.Admitted.Answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
@@ -144,7 +128,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tails.Go(func() { s.attached.run(tailCtx) })
 	stopWorkers := make(chan struct{})
 	var workers sync.WaitGroup
-	workers.Go(func() { s.streams.Run(stopWorkers) })
+	workers.Go(func() { s.subs.Streams.Run(stopWorkers) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 2)
 	listener := s.ln
@@ -189,13 +173,13 @@ func (s *Service) stopFront() {
 
 // drainStreams closes all event streams within a time and waits for them.
 func (s *Service) drainStreams(within time.Duration) {
-	s.admitted.Close()
-	s.streams.BeginDrain()
+	s.subs.Admitted.Close()
+	s.subs.Streams.BeginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off behind it.
 	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
 	defer cut.Stop()
-	s.admitted.Wait()
+	s.subs.Admitted.Wait()
 }
 
 // ProgramConfig holds the flags of the program that runs nothing but the edge.
@@ -242,16 +226,16 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 	host, _ := os.Hostname() // or none is shown
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
-		a.Clients, a.Of = s.admitted.Clients(q)
+		a.Clients, a.Of = s.subs.Admitted.Clients(q)
 		limit := cmp.Or(q.Limit, inspect.MaxItems)
 		switch q.About {
 		case inspect.Clients:
 		case inspect.Connections:
-			a.Connections, a.Total = s.streams.Connections(ctx, q.Session, limit)
+			a.Connections, a.Total = s.subs.Streams.Connections(ctx, q.Session, limit)
 		case inspect.Happenings:
-			a.Happenings, a.Total, a.Since = s.streams.History.OfSession(q.Session, limit)
+			a.Happenings, a.Total, a.Since = s.subs.Streams.History.OfSession(q.Session, limit)
 		case inspect.Gaps:
-			a.Happenings, a.Reasons, a.Total, a.Since = s.streams.History.Lately(limit)
+			a.Happenings, a.Reasons, a.Total, a.Since = s.subs.Streams.History.Lately(limit)
 		}
 		return a
 	}

@@ -17,6 +17,7 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -63,11 +64,11 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	cfg := Config{
-		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
+	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
+		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
 		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
 		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
-	}
+	}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -88,14 +89,14 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 		b.Close()
 	})
 	f.t.Cleanup(stop)
-	waittest.Until(f.t, "the edge is ready", func() bool { return s.parts.Ready() == nil })
+	waittest.Until(f.t, "the edge is ready", func() bool { return s.subs.Parts.Ready() == nil })
 	return s, stop
 }
 
 // has waits until the window of an edge has come to a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
-	waittest.Until(t, "the window has it", func() bool { return s.parts.Of("s").Stats().End >= sequence })
+	waittest.Until(t, "the window has it", func() bool { return s.subs.Parts.Of("s").Stats().End >= sequence })
 }
 
 // placeOf is a stream of a session without an opening.

@@ -167,7 +167,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: 4}.String()
 		got := make(chan page, 1)
 		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
-		waittest.Until(t, "it waits", s.parts.Of("s").AwaitsCheck)
+		waittest.Until(t, "it waits", s.subs.Parts.Of("s").AwaitsCheck)
 		f.Check(damaged)
 		p := <-got
 		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {

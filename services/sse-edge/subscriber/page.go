@@ -1,10 +1,9 @@
-package edge
+package subscriber
 
 import (
 	"context"
 	"errors"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,20 +19,20 @@ import (
 // pageBytes bounds a page: the first event that would exceed it begins the next one.
 const pageBytes = 4 << 20
 
-// page answers a poll, at once when there is something to tell, or else after at
+// Page answers a poll, at once when there is something to tell, or else after at
 // most the wait that was asked for. It counts until its last byte is written.
 //
 // A page that is requested right after a 201 may lack the event: JetStream has it, the tail
 // brings it a moment later.
-func (s *Service) page(c *fiber.Ctx, req request, form pageForm) error {
-	by, err := s.letIn(c, req.at.Session)
+func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
+	by, err := s.LetIn(c, req.At.Session)
 	if err != nil {
 		return err
 	}
 	held := s.memory.Part(s.cfg.Clients.Client(c))
 	over := func() {
 		held.Release()
-		s.admitted.Leave(by.Visit)
+		s.Admitted.Leave(by.Visit)
 	}
 	body, err := s.readPage(c, req, by, held, form)
 	if err != nil {
@@ -45,17 +44,17 @@ func (s *Service) page(c *fiber.Ctx, req request, form pageForm) error {
 	return web.Send(c, body, over)
 }
 
-// pageForm appends the answer to a poll, of what was read.
-type pageForm func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error)
+// PageForm appends the answer to a poll, of what was read.
+type PageForm func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error)
 
 // readPage waits for what a poll is to be told, and returns the answer. held grows by what the
 // answer takes.
-func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held *quota.Part, form pageForm) ([]byte, error) {
-	limit := window.Limits{Events: req.limit, Bytes: pageBytes}
-	if req.filter != nil {
-		limit.Events = maxLimit // most of them may be hidden
+func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held *quota.Part, form PageForm) ([]byte, error) {
+	limit := window.Limits{Events: req.Limit, Bytes: pageBytes}
+	if req.Filter != nil {
+		limit.Events = MaxLimit // most of them may be hidden
 	}
-	r, err := s.open(req, limit)
+	r, err := s.Open(req, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +65,14 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held 
 		read.Release()
 		return read.Grow(3 * int64(bytes)) // as they came, as frames, and what the collector leaves
 	}
-	if !req.expires.IsZero() {
-		req.wait = min(req.wait, max(time.Until(req.expires), 0))
+	if !req.Expires.IsZero() {
+		req.Wait = min(req.Wait, max(time.Until(req.Expires), 0))
 	}
 	ctx, stop := s.listening(c.Context().Conn())
 	defer stop()
 	var step cursor.Step
-	if req.filter == nil {
-		step, err = s.poll(ctx, r, req.wait)
+	if req.Filter == nil {
+		step, err = s.Poll(ctx, r, req.Wait)
 	} else {
 		step, err = s.pollFiltered(ctx, r, req)
 	}
@@ -86,18 +85,18 @@ func (s *Service) readPage(c *fiber.Ctx, req request, by delivery.Request, held 
 		}
 		return nil, err
 	}
-	if s.out(req.guest) { // while it waited
+	if s.Out(req.Guest) { // while it waited
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
-	if len(step.Gaps) > 0 && req.onGapError {
-		s.streams.CountTold(r, step, 0, by) // of its events the client gets none
-		return nil, goneProblem(step.Gaps[0])
+	if len(step.Gaps) > 0 && req.OnGapError {
+		s.Streams.CountTold(r, step, 0, by) // of its events the client gets none
+		return nil, GoneProblem(step.Gaps[0])
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
-	s.streams.CountTold(r, step, len(step.Items), by)
+	s.Streams.CountTold(r, step, len(step.Items), by)
 	return form(make([]byte, 0, size), r, step)
 }
 
@@ -111,40 +110,6 @@ func pageSize(s cursor.Step) int {
 		n += len(s.Items[i].Frame) + pageOverhead
 	}
 	return n
-}
-
-// appendPage appends the answer to a poll: the events; cursor, which is where the next
-// poll continues; gap, which is what should have come before the events and no longer
-// exists; and closed, which says that nothing will ever follow.
-func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
-	var g *delivery.GapData
-	if len(step.Gaps) > 0 {
-		one := merged(step.Gaps)
-		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
-	}
-	b = append(b, `{"events":[`...)
-	for i := range step.Items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = delivery.AppendObject(b, &step.Items[i], r.Tags)
-	}
-	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
-	b = append(append(b, `,"gap":`...), delivery.Marshal(g)...)
-	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
-	return append(b, '}'), nil
-}
-
-// merged returns the one gap that a page tells of: the first one, about the whole
-// session when there are others of other streams.
-func merged(gaps []cursor.Gap) cursor.Gap {
-	g := gaps[0]
-	for _, other := range gaps[1:] {
-		if other.Stream != g.Stream {
-			g.Stream = ""
-		}
-	}
-	return g
 }
 
 // goneEvery is how often a poll that waits looks whether its client is still there.
@@ -176,9 +141,9 @@ func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	}
 }
 
-// poll reads until there is something to tell, wait is over, or ctx ends.
-func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration) (cursor.Step, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait+openTimeout)
+// Poll reads until there is something to tell, wait is over, or ctx ends.
+func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration) (cursor.Step, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+OpenTimeout)
 	defer cancel()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -191,7 +156,7 @@ func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 		case <-r.Wait(step):
 		case <-timer.C:
 			return step, nil
-		case <-s.streams.Draining():
+		case <-s.Streams.Draining():
 			return step, nil
 		case <-ctx.Done():
 			return step, ctx.Err()
@@ -199,8 +164,8 @@ func (s *Service) poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 	}
 }
 
-// goneProblem is the answer to a client that asked for an error instead of a gap.
-func goneProblem(g cursor.Gap) error {
+// GoneProblem is the answer to a client that asked for an error instead of a gap.
+func GoneProblem(g cursor.Gap) error {
 	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
 }
 
@@ -218,18 +183,18 @@ type sieve struct {
 // The work of one page. What follows is for the next one, which continues at the
 // cursor, however little this one shows.
 const (
-	sieveEvents = 10 * maxLimit
+	sieveEvents = 10 * MaxLimit
 	sieveBytes  = 4 * pageBytes
 )
 
-// pollFiltered is poll for a client with a filter: it reads until the page is full, or
+// pollFiltered is Poll for a client with a filter: it reads until the page is full, or
 // there is nothing more, and nothing is to be waited for either.
-func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req request) (cursor.Step, error) {
-	ctx, cancel := context.WithTimeout(ctx, req.wait+openTimeout)
+func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (cursor.Step, error) {
+	ctx, cancel := context.WithTimeout(ctx, req.Wait+OpenTimeout)
 	defer cancel()
-	timer := time.NewTimer(req.wait)
+	timer := time.NewTimer(req.Wait)
 	defer timer.Stop()
-	v := &sieve{filter: req.filter, limit: req.limit}
+	v := &sieve{filter: req.Filter, limit: req.Limit}
 	for {
 		at, tags := r.Cursor, r.Tags
 		found, err := r.Next(ctx)
@@ -259,7 +224,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req reques
 		case <-r.Wait(found):
 		case <-timer.C:
 			return v.page, nil
-		case <-s.streams.Draining():
+		case <-s.Streams.Draining():
 			return v.page, nil
 		case <-ctx.Done():
 			return v.page, nil

@@ -1,4 +1,4 @@
-package edge
+package subscriber
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ func TestMetrics_ReasonsStartAtZero(t *testing.T) {
 		vec  *prometheus.CounterVec
 		want int
 	}{
-		{"closed", streams.Closed, 9}, {"refused", streams.Refused, 7}, {"resumes", m.resumes, 2}, {"gaps", streams.Gaps, 6}, {"posts", m.posts, 6},
+		{"closed", streams.Closed, 9}, {"refused", streams.Refused, 7}, {"resumes", m.resumes, 2}, {"gaps", streams.Gaps, 6},
 	} {
 		if n := testutil.CollectAndCount(c.vec); n != c.want {
 			t.Errorf("%s: %d series, want %d", c.of, n, c.want)
