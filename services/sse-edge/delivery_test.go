@@ -26,17 +26,17 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	f.Publish("a", 3)
 	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
 	c := subscribe(t, url)
-	c.next("connect")
+	c.Next("connect")
 	for range 3 {
-		c.next("message")
+		c.Next("message")
 	}
 	waits()
 	for n := uint64(1); n <= 2; n++ {
 		f.Publish("a", 1)
-		last := c.next("message")
+		last := c.Next("message")
 		waittest.Until(t, "it is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() == n })
 		if n == 2 {
-			c.close()
+			c.Close()
 			waittest.Until(t, "the client is gone", func() bool {
 				_, open := s.subs.Streams.Connections(t.Context(), "s", 1)
 				return open == 0
@@ -44,12 +44,12 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 			f.Publish("a", 2)
 			waittest.Until(t, "the window has these", func() bool { return s.subs.Parts.Of("s").Stats().Events == 7 })
 			again := subscribe(t, url, "Last-Event-ID", last.ID)
-			again.next("connect")
-			again.next("message")
-			again.next("message")
+			again.Next("connect")
+			again.Next("message")
+			again.Next("message")
 			waits()
 			f.Publish("a", 1)
-			again.next("message")
+			again.Next("message")
 		}
 	}
 	waittest.Until(t, "only the live one is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() >= 3 })

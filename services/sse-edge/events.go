@@ -45,7 +45,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
-		if st.Step, err = s.subs.Poll(s.base, r, 0); err != nil {
+		if st.Step, err = s.subs.Poll(s.subs.Base, r, 0); err != nil {
 			s.subs.Streams.Reconnects(by.Ctx, req.At, err)
 			return s.later(c, "unavailable")
 		}

@@ -166,7 +166,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.base, subscriber.OpenTimeout)
+	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	g, err := s.subs.Parts.OpenGroup(ctx, req.places, req.start, cfg)
 	if err != nil && cursor.Transient(err) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/front"
+	"rejoin/services/sse-edge/mcpedge"
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
 	"rejoin/services/sse-edge/subscriber"
@@ -33,8 +34,9 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level"}},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
-	routes = append(routes, s.mcpRoutes()...)
+	routes = append(routes, s.mcp.Routes()...)
 	if s.cfg.Access.On() {
+		routes = append(routes, s.mcp.ResourceRoutes()...)
 		routes = append(
 			routes,
 			web.Route{Method: fiber.MethodPost, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
@@ -57,39 +59,33 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{
-		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
-		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout, nc: b.Conn,
-	}
-	s.base, s.end = context.WithCancel(context.Background())
-	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
-	if err != nil {
-		s.end()
+	s := &Service{cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, memory: env.Memory, nc: b.Conn}
+	b.Register("edge", env.Metrics)
+	s.subs = subscriber.New(cfg.Config, b, env)
+	var err error
+	if s.mcp, err = mcpedge.New(cfg.MCP, s.subs, b, env); err != nil {
+		s.subs.Close()
 		return nil, err
 	}
-	s.attached = newAttachments(s.base, records, env.Log)
-	b.Register("edge", env.Metrics)
-	s.metrics = newMetrics(env.Metrics)
-	s.subs = subscriber.New(s.base, cfg.Config, b, env)
 	env.Health.Add("windows", s.subs.Parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
-		s.end()
+		s.subs.Close()
 		return nil, err
 	}
 	if s.ln, err = web.Listen(env, cfg.EdgeAddr, "--edge-addr"); err != nil {
-		s.end()
+		s.subs.Close()
 		return nil, err
 	}
 	if cfg.TLS.On() {
 		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.DefaultIdleTimeout, env.Log); err != nil {
-			s.end()
+			s.subs.Close()
 			_ = s.ln.Close() // the other error says why
 			return nil, err
 		}
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
-	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.PublicURL)
+	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.MCP.PublicURL)
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil
@@ -110,10 +106,12 @@ func (s *Service) URL() string {
 // Run serves until ctx ends, then drains: no new streams, the open ones closed
 // spread over Config.Drain, each told when to come back.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.end()
+	defer s.subs.Close()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
-	tails.Go(func() { s.subs.Parts.Run(tailCtx) })
+	subsCtx, stopSubs := context.WithCancel(tailCtx)
+	var subs sync.WaitGroup
+	subs.Go(func() { s.subs.Run(subsCtx) })
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.subs.Admitted.Answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
@@ -124,11 +122,8 @@ func (s *Service) Run(ctx context.Context) error {
 			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
 		}
 	})
-	s.attached.open(tailCtx)
-	tails.Go(func() { s.attached.run(tailCtx) })
-	stopWorkers := make(chan struct{})
-	var workers sync.WaitGroup
-	workers.Go(func() { s.subs.Streams.Run(stopWorkers) })
+	s.mcp.Open(tailCtx)
+	tails.Go(func() { s.mcp.Run(tailCtx) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 2)
 	listener := s.ln
@@ -145,9 +140,9 @@ func (s *Service) Run(ctx context.Context) error {
 	var err error
 	select {
 	case err = <-served:
-		s.drainStreams(0)
+		s.subs.Drain(0)
 	case <-ctx.Done():
-		s.drainStreams(s.cfg.Drain)
+		s.subs.Drain(s.cfg.Drain)
 		stopServing()
 		err = <-served
 	}
@@ -155,12 +150,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.front != nil {
 		s.stopFront()
 	}
-	close(stopWorkers)
-	workers.Wait()
+	stopSubs()
+	subs.Wait()
 	stopTails()
 	tails.Wait()
-	s.attached.work.Wait() // nothing begins any more
-	s.end()
 	return err
 }
 
@@ -169,17 +162,6 @@ func (s *Service) stopFront() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.WriteTimeout)
 	defer cancel()
 	s.front.Stop(ctx)
-}
-
-// drainStreams closes all event streams within a time and waits for them.
-func (s *Service) drainStreams(within time.Duration) {
-	s.subs.Admitted.Close()
-	s.subs.Streams.BeginDrain()
-	// Each stream picks its own moment within the time. Those that are stuck in a
-	// write to a client that does not read are cut off behind it.
-	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
-	defer cut.Stop()
-	s.subs.Admitted.Wait()
 }
 
 // ProgramConfig holds the flags of the program that runs nothing but the edge.

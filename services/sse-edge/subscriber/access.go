@@ -23,13 +23,13 @@ import (
 // access control it returns the life of the session that the caller may read: no other one
 // of the name may be read.
 func (s *Service) Admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
-	if !s.cfg.Access.On() {
+	if !s.Config.Access.On() {
 		return "", nil
 	}
 	if !grants.MaySubscribe(name) {
-		return "", s.cfg.Access.Insufficient(c)
+		return "", s.Config.Access.Insufficient(c)
 	}
-	ctx, cancel := context.WithTimeout(s.base, OpenTimeout)
+	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
 	rec, err := s.VisibleNow(ctx, name, grants)
 	switch {
@@ -56,7 +56,7 @@ type Guest struct {
 
 // GuestOf returns the guest that a caller is who was let in.
 func (s *Service) GuestOf(grants auth.Grants, at window.Place) *Guest {
-	if !s.cfg.Access.On() {
+	if !s.Config.Access.On() {
 		return nil
 	}
 	if rec, ok := s.sessions.Session(at.Session); ok && rec.Life == at.Life && grants.ActsFor(rec.Owner) {
@@ -107,7 +107,7 @@ var (
 // LetIn admits a request for events of sessions. A visit that is let in has to leave
 // admission. The error is ErrNoRoom, or ErrStopping, which wraps it.
 func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
-	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.clientAddress(c), Client: s.cfg.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.clientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.Admitted.Enter(by.Visit); refused != "" {
 		s.Streams.CountRefused(refused)
 		if refused == admission.Closed {
@@ -120,7 +120,7 @@ func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, err
 
 // clientAddress is what a request's client counts as.
 func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
-	return web.Counted(s.cfg.Clients.Address(c))
+	return web.Counted(s.Config.Clients.Address(c))
 }
 
 // TooOften reports whether a request's client address connects or polls above its limit.

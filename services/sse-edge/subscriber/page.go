@@ -29,7 +29,7 @@ func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
 	if err != nil {
 		return err
 	}
-	held := s.memory.Part(s.cfg.Clients.Client(c))
+	held := s.memory.Part(s.Config.Clients.Client(c))
 	over := func() {
 		held.Release()
 		s.Admitted.Leave(by.Visit)
@@ -59,7 +59,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 		return nil, err
 	}
 	defer r.Close()
-	read := s.memory.Part(s.cfg.Clients.Client(c)) // of the log, by the last step
+	read := s.memory.Part(s.Config.Clients.Client(c)) // of the log, by the last step
 	defer read.Release()
 	r.Hold = func(bytes int) bool {
 		read.Release()
@@ -117,7 +117,7 @@ const goneEvery = time.Second
 
 // listening returns a context that ends when the client has hung up, or the edge stops.
 func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(s.base)
+	ctx, cancel := context.WithCancel(s.Base)
 	raw, err := delivery.RawOf(conn)
 	if err != nil {
 		return ctx, cancel

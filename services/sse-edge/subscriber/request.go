@@ -45,7 +45,7 @@ const OpenTimeout = 10 * time.Second
 
 // Open returns the reader of a request, or a problem.
 func (s *Service) Open(req Request, limit window.Limits) (*cursor.Reader, error) {
-	ctx, cancel := context.WithTimeout(s.base, OpenTimeout)
+	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
 	r, err := s.Parts.Open(ctx, req.At, req.Start, limit)
 	if err != nil {

@@ -6,6 +6,7 @@ package subscriber
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,8 +27,12 @@ type Service struct {
 	Streams  *delivery.Streams
 	Admitted *admission.Admission
 
-	cfg      Config
-	base     context.Context //nolint:containedctx // of all streams; ends when they must
+	// Config is not to be changed.
+	Config Config
+	// Base is that of all streams: it ends when they must.
+	Base context.Context //nolint:containedctx // see above
+
+	end      context.CancelFunc
 	sessions *session.Registry
 	memory   *quota.Pool
 	connects *web.Limiter[netip.Addr] // by client address; nil without a limit
@@ -56,10 +61,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// New returns a service, whose streams end with base. The caller runs its partitions and streams.
-func New(base context.Context, cfg Config, b *backend.Backend, env daemon.Env) *Service {
+// New returns a service, which has to be closed.
+func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
+	base, end := context.WithCancel(context.Background())
 	s := &Service{
-		cfg: cfg, base: base, sessions: b.Sessions, memory: env.Memory,
+		Config: cfg, Base: base, end: end, sessions: b.Sessions, memory: env.Memory,
 		connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate), metrics: newMetrics(env.Metrics),
 	}
 	s.Admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
@@ -77,3 +83,30 @@ func New(base context.Context, cfg Config, b *backend.Backend, env daemon.Env) *
 	})
 	return s
 }
+
+// Run follows partitions and moves cursors until ctx ends. Streams that are open then stay where
+// they are.
+func (s *Service) Run(ctx context.Context) {
+	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
+	var tails, workers sync.WaitGroup
+	tails.Go(func() { s.Parts.Run(tailCtx) })
+	workers.Go(func() { s.Streams.Run(ctx.Done()) })
+	workers.Wait()
+	stopTails()
+	tails.Wait()
+}
+
+// Drain lets nobody in any more, closes all streams within a time, and waits for them and for
+// polls.
+func (s *Service) Drain(within time.Duration) {
+	s.Admitted.Close()
+	s.Streams.BeginDrain()
+	// Each stream picks its own moment within the time. Those that are stuck in a
+	// write to a client that does not read are cut off behind it.
+	cut := time.AfterFunc(within+s.Config.WriteTimeout, s.end)
+	defer cut.Stop()
+	s.Admitted.Wait()
+}
+
+// Close ends all streams at once.
+func (s *Service) Close() { s.end() }
