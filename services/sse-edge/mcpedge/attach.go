@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 )
@@ -46,11 +47,18 @@ type attachments struct {
 	heard  map[string]time.Time // when other edges were, last
 }
 
+// connection is a stream of a client that may have several.
+type connection struct {
+	*delivery.Stream
+	// claim is that of a GET.
+	claim claim
+}
+
 // attached are the connections to one stream that this edge has.
 type attached struct {
-	streams []*streamForm // oldest first
+	streams []*connection // oldest first
 	// holder gets the messages; nil while no connection here does.
-	holder *streamForm
+	holder *connection
 	// revision is that of the newest record known of, 0 for none; written is when this
 	// edge wrote it, and other is whose it is otherwise.
 	revision uint64
@@ -61,17 +69,16 @@ type attached struct {
 }
 
 // add takes in a connection, behind those that claimed the stream before it.
-func (at *attached) add(st *streamForm) {
+func (at *attached) add(st *connection) {
 	i := len(at.streams)
 	for c := st.claim.revision; c != 0 && i > 0 && at.streams[i-1].claim.revision > c; i-- {
 	}
 	at.streams = slices.Insert(at.streams, i, st)
 }
 
-func (at *attached) newest() *streamForm { return at.streams[len(at.streams)-1] }
+func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] }
 
 const (
-	attachTimeout = 2 * time.Second        // of a request to NATS
 	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
 	handTimeout   = time.Second            // to wait for the place of the connection before
 	attachBeat    = 10 * time.Second       // between two signs of life
@@ -97,7 +104,7 @@ func attachKey(at window.Place) string {
 
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
-func (a *attachments) join(st *streamForm) {
+func (a *attachments) join(st *connection) {
 	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +163,7 @@ func (a *attachments) claim(at window.Place) claim {
 }
 
 // leave lets go of a connection that has ended, at a place in its stream.
-func (a *attachments) leave(st *streamForm, where string) {
+func (a *attachments) leave(st *connection, where string) {
 	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -164,7 +171,7 @@ func (a *attachments) leave(st *streamForm, where string) {
 	if at == nil {
 		return
 	}
-	at.streams = slices.DeleteFunc(at.streams, func(other *streamForm) bool { return other == st })
+	at.streams = slices.DeleteFunc(at.streams, func(other *connection) bool { return other == st })
 	if at.holder == st {
 		at.holder = nil
 		if len(at.streams) > 0 {
@@ -179,7 +186,7 @@ func (a *attachments) leave(st *streamForm, where string) {
 }
 
 // turn has a connection get the messages from now on. The caller holds the lock.
-func (a *attachments) turn(at *attached, st *streamForm, where string) {
+func (a *attachments) turn(at *attached, st *connection, where string) {
 	at.holder = st
 	st.Turn(where)
 }
@@ -228,7 +235,7 @@ func (a *attachments) alive(r attachRecord) bool {
 }
 
 // rest has a connection be quiet, and returns where it stands then.
-func (a *attachments) rest(st *streamForm) string {
+func (a *attachments) rest(st *connection) string {
 	rested := make(chan string, 1)
 	st.Rest(rested)
 	return a.await(rested)
@@ -295,7 +302,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 }
 
 // handOver tells an edge that has claimed a stream where the connection here stands.
-func (a *attachments) handOver(key string, st *streamForm, to string, revision uint64) {
+func (a *attachments) handOver(key string, st *connection, to string, revision uint64) {
 	where := a.rest(st)
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
@@ -402,7 +409,7 @@ func (a *attachments) open(ctx context.Context) {
 func (a *attachments) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { a.records.follow(ctx, a) })
+	all.Go(func() { a.records.follow(ctx, a.edge, a) })
 	ticker := time.NewTicker(attachBeat)
 	defer ticker.Stop()
 	for {

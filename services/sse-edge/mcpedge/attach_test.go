@@ -50,7 +50,7 @@ func (s *edge) rests(t *testing.T, name window.Place) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(name)]
-		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *streamForm) bool { return !st.IsQuiet() })
+		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *connection) bool { return !st.IsQuiet() })
 	})
 }
 

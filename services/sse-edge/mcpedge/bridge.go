@@ -75,19 +75,6 @@ func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 
-// pass passes on what the upstream says, which [rpc.ParseAnswer] has checked.
-func pass(c *fiber.Ctx, answer rpc.Answer) error {
-	for name, values := range answer.Header {
-		for _, value := range values {
-			c.Response().Header.Add(name, value)
-		}
-	}
-	if len(answer.Data) > 0 {
-		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	}
-	return c.Status(answer.Status).Send(answer.Data)
-}
-
 // asks begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
 func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
@@ -116,4 +103,16 @@ func forwarded(c *fiber.Ctx) http.Header {
 		delete(h, http.CanonicalHeaderKey(name))
 	}
 	return h
+}
+
+// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
+// resumable says that somebody may come back.
+func (s *Service) cancel(call rpc.Call, resumable bool) {
+	s.attached.work.Go(func() {
+		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
+		defer cancel()
+		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Resumable: resumable}
+		_, err := call.Do(ctx, s.nc)
+		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
+	})
 }

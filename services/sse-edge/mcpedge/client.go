@@ -109,15 +109,3 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 		return rec, err
 	}
 }
-
-// sessionNamed returns the session that a request names, for the log.
-func sessionNamed(c *fiber.Ctx) string {
-	name := c.Get(headerSession)
-	if name == "" {
-		name = c.Query("session")
-	}
-	if event.CheckSession(name) != nil {
-		return ""
-	}
-	return strings.Clone(name)
-}

@@ -26,6 +26,9 @@ type Config struct {
 	AuthorizationServers []string `name:"authorization-server" help:"URL of the authorization server that issues tokens, announced to MCP clients; with --public-url." placeholder:"URL"`
 }
 
+// maxEventsHeartbeat is the longest time between two heartbeats that the sketch of MCP Events allows.
+const maxEventsHeartbeat = 30 * time.Second
+
 // Validate reports the first setting that makes no sense; heartbeat is that of the streams.
 func (c Config) Validate(heartbeat time.Duration) error {
 	if c.Events && heartbeat > maxEventsHeartbeat {

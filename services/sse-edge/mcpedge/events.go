@@ -48,8 +48,6 @@ const (
 	// nextPollMS is when an idle client is to poll again, in milliseconds. Who wants events sooner
 	// uses events/stream.
 	nextPollMS = 5000
-	// maxEventsHeartbeat is the longest time between two heartbeats that the sketch allows.
-	maxEventsHeartbeat = 30 * time.Second
 )
 
 // eventTypes is the result of events/list.

@@ -25,7 +25,7 @@ import (
 // streamForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
 // around the same frames.
 type streamForm struct {
-	*delivery.Stream
+	connection
 	service *Service
 	// primed says that the client understands events without data, and comes back: it
 	// gets one first, and may be sent away.
@@ -51,8 +51,6 @@ type streamForm struct {
 	kind    string
 	// handedOver says that the client is to make its request again.
 	handedOver bool
-	// claim is that of a GET.
-	claim claim
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.
 	// unheard is since when none has listened.
 	checkAt, unheard time.Time
@@ -166,7 +164,7 @@ func (m *streamForm) Begun() {
 	}
 	switch {
 	case !m.modern:
-		m.service.attached.join(m)
+		m.service.attached.join(&m.connection)
 	case m.Reader.Came != cursor.FromNow:
 		m.checkAt = time.Now() // the bridge hears that somebody waits again
 	}
@@ -183,7 +181,7 @@ func (m *streamForm) Ended(begun bool) {
 	if !begun && m.IsQuiet() {
 		m.service.attached.miss(attachKey(m.Reader.Place), m.claim)
 	}
-	m.service.attached.leave(m, m.At())
+	m.service.attached.leave(&m.connection, m.At())
 }
 
 func (m *streamForm) Moved() { m.answered = true }

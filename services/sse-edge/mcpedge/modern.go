@@ -34,14 +34,6 @@ func (m caller) modern(p posted, body []byte) bool {
 	return !p.batch && (m.asked == mcp.Modern || mcp.Claims(body))
 }
 
-// asRefused returns the refusal of a request that is not as its revision wants it.
-func asRefused(err error, id json.RawMessage) error {
-	if e, ok := errors.AsType[*mcp.Error](err); ok {
-		return &refusal{status: e.Status, code: e.Code, message: e.Message, data: e.Data, id: id}
-	}
-	return err
-}
-
 // modernPost takes a request, or a notification: no notification of the revision is for a server
 // that is reached over HTTP.
 func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
@@ -200,18 +192,6 @@ func (s *Service) handBack(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver)
 	case <-s.subs.Base.Done():
 	}
 	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
-}
-
-// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
-// resumable says that somebody may come back.
-func (s *Service) cancel(call rpc.Call, resumable bool) {
-	s.attached.work.Go(func() {
-		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
-		defer cancel()
-		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Resumable: resumable}
-		_, err := call.Do(ctx, s.nc)
-		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
-	})
 }
 
 // modernGet answers with the rest of a call's stream, which the event ID names with its session:

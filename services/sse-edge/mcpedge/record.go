@@ -19,6 +19,8 @@ import (
 )
 
 const (
+	// attachTimeout bounds a request to NATS.
+	attachTimeout = 2 * time.Second
 	// attachTTL is how long a record is kept.
 	attachTTL = time.Hour
 	// attachEdges begins the keys of edges; no session's token does.
@@ -162,16 +164,24 @@ func (a *attachRecords) beat(ctx context.Context, edge string) {
 	})
 }
 
-// follow shows all records and their changes until ctx ends.
-func (a *attachRecords) follow(ctx context.Context, to *attachments) {
+// recordFollower receives the records. The bucket calls forget first, and again when it may be
+// another one, whose revisions say nothing about those before.
+type recordFollower interface {
+	forget()
+	hear(edge string) // a sign of life of an edge
+	show(key string, r attachRecord, revision uint64)
+}
+
+// follow shows all records and their changes until ctx ends, and gives signs of life of an edge.
+func (a *attachRecords) follow(ctx context.Context, edge string, to recordFollower) {
 	for ctx.Err() == nil {
 		err := a.open(ctx)
 		if err == nil {
 			to.forget()
-			a.beat(ctx, to.edge)
+			a.beat(ctx, edge)
 			err = bucket.Follow(ctx, a.js, rpc.AttachBucket, func(e bucket.Entry) {
-				if edge, ok := strings.CutPrefix(e.Key, attachEdges); ok {
-					to.hear(edge)
+				if other, ok := strings.CutPrefix(e.Key, attachEdges); ok {
+					to.hear(other)
 					return
 				}
 				var r attachRecord

@@ -11,6 +11,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/web"
 )
@@ -77,4 +79,24 @@ func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	c.Status(r.status)
 	return c.Send(rpc.ErrorMessage(r.id, r.code, r.message, r.data))
+}
+
+// asRefused returns the refusal of a request that is not as its revision wants it.
+func asRefused(err error, id json.RawMessage) error {
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return &refusal{status: e.Status, code: e.Code, message: e.Message, data: e.Data, id: id}
+	}
+	return err
+}
+
+// sessionNamed returns the session that a request names, for the log.
+func sessionNamed(c *fiber.Ctx) string {
+	name := c.Get(headerSession)
+	if name == "" {
+		name = c.Query("session")
+	}
+	if event.CheckSession(name) != nil {
+		return ""
+	}
+	return strings.Clone(name)
 }

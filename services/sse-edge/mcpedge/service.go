@@ -1,42 +1,15 @@
-// Package mcpedge is the edge as clients of MCP see it: Streamable HTTP, of revisions with and
-// without sessions, the transport before it, tasks, and MCP Events. Requests go to a bridge, and
-// what belongs to them comes from the log, as event streams of package delivery.
 package mcpedge
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
-	"github.com/nats-io/nats.go"
 
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
-	"rejoin/shared/eventlog"
-	"rejoin/shared/session"
-	"rejoin/shared/tracing"
 	"rejoin/shared/web"
 )
-
-// Service answers clients of MCP. It is safe for concurrent use.
-type Service struct {
-	cfg      Config
-	subs     *subscriber.Service
-	nc       *nats.Conn
-	log      *eventlog.Log
-	sessions *session.Registry
-	logger   *slog.Logger
-	metrics  *metrics
-	traces   *tracing.Traces
-
-	attached *attachments
-	unheard  unheard       // for tasks
-	checks   chan struct{} // holds a token for each check in progress
-	// checkEvery, unheardFor and requestTimeout are the constants, or a test's.
-	checkEvery, unheardFor, requestTimeout time.Duration
-}
 
 // New returns a service whose streams subs has.
 func New(cfg Config, subs *subscriber.Service, b *backend.Backend, env daemon.Env) (*Service, error) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -17,7 +16,6 @@ import (
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
-	"rejoin/shared/sse"
 	"rejoin/shared/web"
 )
 
@@ -66,21 +64,6 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 	return direct(c, answer.Data)
 }
 
-// direct answers with a response, as JSON unless the client prefers a stream.
-func direct(c *fiber.Ctx, data []byte) (result string, err error) {
-	if subscriber.PrefersStream(c.Get(fiber.HeaderAccept)) {
-		subscriber.EventStream(&c.Response().Header)
-		return postStream, c.Send(append(sse.AppendData(nil, data), '\n'))
-	}
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return postJSON, c.Status(http.StatusOK).Send(data)
-}
-
-func response(id, result json.RawMessage) []byte {
-	b, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": result}) // what was read can be written
-	return b
-}
-
 // taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where
 // there is none.
 func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
@@ -123,44 +106,4 @@ func (s *Service) hasLost(name string) bool {
 		})
 	}
 	return lost
-}
-
-// maxUnheard is for how many sessions an edge remembers that no bridge listens.
-const maxUnheard = 10_000
-
-// unheard is since when no bridge listens for the sessions of tasks. It is safe for concurrent use.
-type unheard struct {
-	mu  sync.Mutex
-	all map[string]absence
-}
-
-// absence is what is known of a session that no bridge listens for. Between two looks that are
-// longer apart than the limit a bridge may have been there.
-type absence struct {
-	first, last time.Time
-	lost        bool
-}
-
-// note notes whether nobody listens for a session, and reports whether nobody has for the limit, and
-// whether this is the first that is known of it.
-func (u *unheard) note(name string, nobody bool, now time.Time, limit time.Duration) (lost, begun bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !nobody {
-		delete(u.all, name)
-		return false, false
-	}
-	if u.all == nil {
-		u.all = map[string]absence{}
-	}
-	a, ok := u.all[name]
-	if begun = !ok || !a.lost && now.Sub(a.last) > 2*limit; begun {
-		if len(u.all) >= maxUnheard {
-			clear(u.all) // they are asked about again
-		}
-		a = absence{first: now}
-	}
-	a.last, a.lost = now, a.lost || now.Sub(a.first) >= limit
-	u.all[name] = a
-	return a.lost, begun
 }

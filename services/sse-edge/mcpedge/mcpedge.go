@@ -1,10 +1,39 @@
+// Package mcpedge is the edge as clients of MCP see it: Streamable HTTP, of revisions with and
+// without sessions, the transport before it, tasks, and MCP Events. Requests go to a bridge, and
+// what belongs to them comes from the log, as event streams of package delivery.
 package mcpedge
 
 import (
+	"log/slog"
 	"strings"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
 )
+
+// Service answers clients of MCP. It is safe for concurrent use.
+type Service struct {
+	cfg      Config
+	subs     *subscriber.Service
+	nc       *nats.Conn
+	log      *eventlog.Log
+	sessions *session.Registry
+	logger   *slog.Logger
+	metrics  *metrics
+	traces   *tracing.Traces
+
+	attached *attachments
+	unheard  unheard       // for tasks
+	checks   chan struct{} // holds a token for each check in progress
+	// checkEvery, unheardFor and requestTimeout are the constants, or a test's.
+	checkEvery, unheardFor, requestTimeout time.Duration
+}
 
 // The results of a POST, as the metric's label.
 const (
