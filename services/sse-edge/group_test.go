@@ -336,6 +336,7 @@ func TestGroup_Access(t *testing.T) {
 		t.Errorf("got an event of %s", got.Session)
 	}
 	f.SetMembers("shared")
+	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("shared"); return len(rec.Members) == 0 })
 	f.PublishTo("shared", "a", 1)
 	f.reuseBy("s", "alice")
 	f.Publish("a", 1)
