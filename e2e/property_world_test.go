@@ -159,12 +159,12 @@ func newWorld(t *testing.T, sc schedule) *world {
 			if i == 0 {
 				b.Log.Share(w.feed)
 			}
-			s, err := edge.New(edge.Config{
-				EdgeAddr: "127.0.0.1:0", WindowBytes: flagtype.Bytes(plan.window), WindowBackfill: flagtype.Bytes(plan.backfill),
-				PartitionLinger: flagtype.Duration(plan.linger), LogReads: plan.reads,
-				Heartbeat: plan.heartbeat, Retry: 5 * time.Millisecond, MaxAge: time.Second, WriteTimeout: 2 * time.Second,
-				MaxConnections: 1000, MaxSessionConnections: 1000, MaxAddressConnections: 1000, Drain: 5 * time.Millisecond, LedgerPatience: sc.patience,
-			}, b, w.env(log))
+			cfg := edge.Config{EdgeAddr: "127.0.0.1:0"}
+			cfg.WindowBytes, cfg.WindowBackfill, cfg.PartitionLinger = flagtype.Bytes(plan.window), flagtype.Bytes(plan.backfill), flagtype.Duration(plan.linger)
+			cfg.LogReads, cfg.LedgerPatience = plan.reads, sc.patience
+			cfg.Heartbeat, cfg.Retry, cfg.MaxAge, cfg.WriteTimeout, cfg.Drain = plan.heartbeat, 5*time.Millisecond, time.Second, 2*time.Second, 5*time.Millisecond
+			cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections = 1000, 1000, 1000
+			s, err := edge.New(cfg, b, w.env(log))
 			if err != nil {
 				return err
 			}

@@ -12,97 +12,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
-	"rejoin/shared/session"
-	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
-	"rejoin/shared/web"
 )
-
-const origin = "https://app.example"
 
 // guarded has an edge let in only who has a token, and pages of one origin.
 func guarded(t *testing.T) func(*Config) {
 	t.Helper()
-	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t), CORSOrigins: []string{origin}}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := edgetest.Access(t)
 	return func(c *Config) { c.Access = access }
-}
-
-// create registers a session.
-func (f *fixture) create(name, owner string) {
-	f.t.Helper()
-	if _, err := f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, owner, nil, time.Now())); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// answered is a response with its body read.
-type answered struct {
-	*http.Response
-	body string
-}
-
-// ask makes a request with headers in pairs.
-func ask(t *testing.T, method, url string, headers ...string) answered {
-	t.Helper()
-	resp, err := send(t, method, url, headers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answered{resp, string(data)}
-}
-
-func send(t *testing.T, method, url string, headers ...string) (*http.Response, error) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
-	}
-	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-}
-
-func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
-
-// follow subscribes with headers.
-func follow(t *testing.T, url string, headers ...string) *client {
-	t.Helper()
-	resp, err := send(t, http.MethodGet, url, append(headers, "Accept", "text/event-stream")...) //nolint:bodyclose // closed with the test
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &client{t: t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp}
-	t.Cleanup(c.close)
-	return c
 }
 
 func TestAccess_Owner(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
-	f.create("s", "alice")
-	f.create("other", "carol")
+	f.Create("s", "alice")
+	f.Create("other", "carol")
 	f.Publish("a", 2)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	narrow := authtest.Token(t, "alice", func(token *auth.Token) {
 		token.Subscribe, token.Publish, token.Admin = []auth.Pattern{"t", "s-*"}, []auth.Pattern{auth.All}, true
 	})
 
-	c := follow(t, url+streamPath, bearer(alice)...)
-	c.next("connect")
-	c.messages(2)
+	c := subscribe(t, url+streamPath, edgetest.Bearer(alice)...)
+	c.Next("connect")
+	c.Messages(2)
 	for _, accept := range []string{"text/event-stream", "application/json"} {
 		var absent, code string
 		for _, tt := range []struct {
@@ -124,10 +63,10 @@ func TestAccess_Owner(t *testing.T) {
 		} {
 			headers := []string{"Accept", accept}
 			if tt.token != "" {
-				headers = append(headers, bearer(tt.token)...)
+				headers = append(headers, edgetest.Bearer(tt.token)...)
 			}
-			resp := ask(t, http.MethodGet, url+tt.path, headers...)
-			status, body := resp.StatusCode, resp.body
+			resp := edgetest.Ask(t, http.MethodGet, url+tt.path, headers...)
+			status, body := resp.StatusCode, resp.Text
 			if status != tt.status {
 				t.Errorf("%s as %s: %d %s, want %d", tt.path, accept, status, body, tt.status)
 			}
@@ -155,12 +94,12 @@ func TestAccess_NewSession(t *testing.T) {
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
 	for _, name := range []string{"1", "2", "3"} {
-		f.create(name, "alice")
-		c := follow(t, url+"/v1/sessions/"+name+"/events", bearer(token)...)
-		if data := string(c.next("connect").Data); !strings.Contains(data, `"exists":true`) {
+		f.Create(name, "alice")
+		c := subscribe(t, url+"/v1/sessions/"+name+"/events", edgetest.Bearer(token)...)
+		if data := string(c.Next("connect").Data); !strings.Contains(data, `"exists":true`) {
 			t.Error(data)
 		}
-		c.close()
+		c.Close()
 	}
 }
 
@@ -170,68 +109,68 @@ func TestAccess_TokenExpires(t *testing.T) {
 	change := guarded(t)
 	s, _ := f.startService(change)
 	url := s.url()
-	f.create("s", "alice")
+	f.Create("s", "alice")
 	f.Publish("a", 1)
-	first := follow(t, url+streamPath, bearer(authtest.Of(t, "alice", "s"))...)
-	first.next("connect")
-	first.messages(1) // the edge has it
+	first := subscribe(t, url+streamPath, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
+	first.Next("connect")
+	first.Messages(1) // the edge has it
 	now := time.Now()
 	last := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
 		token.Subscribe = []auth.Pattern{"s"}
 		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(10*time.Second-auth.Leeway)
 	})
-	c := follow(t, url+streamPath, bearer(last)...)
-	c.next("connect")
-	place := c.messages(1)
-	e := c.next("expiring")
+	c := subscribe(t, url+streamPath, edgetest.Bearer(last)...)
+	c.Next("connect")
+	place := c.Messages(1)
+	e := c.Next("expiring")
 	var told delivery.ExpiringData
 	if err := json.Unmarshal(e.Data, &told); err != nil || e.ID != place || told.ExpiresAt.After(now.Add(10*time.Second)) || told.ExpiresAt.Before(now) {
 		t.Errorf("%s with id %s, %v", e.Data, e.ID, err)
 	}
 	// A poll that would wait for longer is answered then, too.
-	resp := ask(t, http.MethodGet, url+streamPath+"?wait=60&after="+place, "Accept", "application/json", "Authorization", "Bearer "+last)
-	if status, body := resp.StatusCode, resp.body; status != http.StatusOK || !strings.Contains(body, `"events":[]`) {
+	resp := edgetest.Ask(t, http.MethodGet, url+streamPath+"?wait=60&after="+place, "Accept", "application/json", "Authorization", "Bearer "+last)
+	if status, body := resp.StatusCode, resp.Text; status != http.StatusOK || !strings.Contains(body, `"events":[]`) {
 		t.Errorf("%d %s", status, body)
 	}
-	if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+	if _, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ended with %v", err)
 	}
-	if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
+	if r := c.Decoder.Retry(); r < 2*time.Second || r > 4*time.Second {
 		t.Errorf("retry is %s", r)
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("expired")) == 1 })
-	if resp := ask(t, http.MethodGet, url+streamPath, bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("%d %s", resp.StatusCode, resp.body)
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("expired")) == 1 })
+	if resp := edgetest.Ask(t, http.MethodGet, url+streamPath, edgetest.Bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("%d %s", resp.StatusCode, resp.Text)
 	}
 
 	f.Publish("a", 1)
-	renewed := follow(t, url+streamPath+"?after="+place, bearer(authtest.Of(t, "alice", "s"))...)
-	if e := renewed.next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) {
+	renewed := subscribe(t, url+streamPath+"?after="+place, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
+	if e := renewed.Next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) {
 		t.Errorf("connect is %s", e.Data)
 	}
-	renewed.messages(1)
+	renewed.Messages(1)
 }
 
 func TestCookie_ExpiresWithToken(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
-	f.create("s", "alice")
+	f.Create("s", "alice")
 	f.Publish("a", 1)
-	resp := ask(t, http.MethodPost, url+"/v1/cookie", append(bearer(authtest.Of(t, "alice", "s")), "Origin", origin)...)
-	if status, body := resp.StatusCode, resp.body; status != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Header.Get("Access-Control-Allow-Credentials") != "true" {
+	resp := edgetest.Ask(t, http.MethodPost, url+"/v1/cookie", append(edgetest.Bearer(authtest.Of(t, "alice", "s")), "Origin", edgetest.Origin)...)
+	if status, body := resp.StatusCode, resp.Text; status != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Header.Get("Access-Control-Allow-Credentials") != "true" {
 		t.Fatalf("%d %s %v", status, body, resp.Header)
 	}
 	cookie := resp.Cookies()[0]
 	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
 		t.Errorf("the cookie is %s", resp.Header.Get("Set-Cookie"))
 	}
-	c := follow(t, url+streamPath, "Cookie", cookie.Name+"="+cookie.Value, "Origin", origin)
-	c.next("connect")
-	c.messages(1)
-	if got := c.resp.Header.Get("Access-Control-Allow-Origin"); got != origin {
+	c := subscribe(t, url+streamPath, "Cookie", cookie.Name+"="+cookie.Value, "Origin", edgetest.Origin)
+	c.Next("connect")
+	c.Messages(1)
+	if got := c.Response.Header.Get("Access-Control-Allow-Origin"); got != edgetest.Origin {
 		t.Errorf("pages of %q may read the stream", got)
 	}
-	if got := c.resp.Header.Get("Vary"); got != "Accept, Origin" {
+	if got := c.Response.Header.Get("Vary"); got != "Accept, Origin" {
 		t.Errorf("Vary is %q", got)
 	}
 }
@@ -242,29 +181,29 @@ func TestAccess_KeysOrRegistryFail(t *testing.T) {
 	url := f.edge(guarded(t))
 	token := authtest.Of(t, "alice", "*")
 	f.Server.Stop()
-	resp := ask(t, http.MethodGet, url+streamPath, append(bearer(token), "Accept", "text/event-stream")...)
-	if status, body := resp.StatusCode, resp.body; status != http.StatusOK || !strings.HasPrefix(body, "retry: ") || resp.Header.Get("Cache-Control") != "no-store, no-transform" {
+	resp := edgetest.Ask(t, http.MethodGet, url+streamPath, append(edgetest.Bearer(token), "Accept", "text/event-stream")...)
+	if status, body := resp.StatusCode, resp.Text; status != http.StatusOK || !strings.HasPrefix(body, "retry: ") || resp.Header.Get("Cache-Control") != "no-store, no-transform" {
 		t.Errorf("%d %s %v", status, body, resp.Header)
 	}
-	resp = ask(t, http.MethodGet, url+streamPath, append(bearer(token), "Accept", "application/json")...)
-	if status, body := resp.StatusCode, resp.body; status != http.StatusServiceUnavailable || !strings.Contains(body, `"unavailable"`) {
+	resp = edgetest.Ask(t, http.MethodGet, url+streamPath, append(edgetest.Bearer(token), "Accept", "application/json")...)
+	if status, body := resp.StatusCode, resp.Text; status != http.StatusServiceUnavailable || !strings.Contains(body, `"unavailable"`) {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
 func TestCookie_NoAccessControl(t *testing.T) {
 	f := newFixture(t)
-	if resp := ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", bearer("x")...); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("%d %s", resp.StatusCode, resp.body)
+	if resp := edgetest.Ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", edgetest.Bearer("x")...); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("%d %s", resp.StatusCode, resp.Text)
 	}
 }
 
 func TestAccess_PublicAddress(t *testing.T) {
 	f := newFixture(t)
-	cfg := Config{
-		EdgeAddr: "[::]:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
+	cfg := Config{EdgeAddr: "[::]:0", Config: subscriber.Config{
+		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: time.Second, Retry: time.Second, MaxAge: time.Minute, WriteTimeout: time.Second,
 		MaxConnections: 1, MaxSessionConnections: 1, MaxAddressConnections: 1,
-	}
+	}}
 	if _, err := New(cfg, f.Backend, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--edge-addr [::]:0") {
 		t.Error(err)
 	}
@@ -275,8 +214,8 @@ func TestAccess_PublicAddress(t *testing.T) {
 func TestAccess_ActsForOwner(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
-	f.create("s", "user-1")
-	f.create("other", "admin")
+	f.Create("s", "user-1")
+	f.Create("other", "admin")
 	f.Publish("a", 2)
 	service := func(subscribe auth.Pattern, owners ...auth.Pattern) string {
 		return authtest.Token(t, "service", func(token *auth.Token) {
@@ -284,10 +223,10 @@ func TestAccess_ActsForOwner(t *testing.T) {
 		})
 	}
 	users := service("*", "user-*")
-	c := follow(t, url+streamPath, bearer(users)...)
-	c.next("connect")
-	c.messages(2)
-	absent := ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", bearer(users)...)
+	c := subscribe(t, url+streamPath, edgetest.Bearer(users)...)
+	c.Next("connect")
+	c.Messages(2)
+	absent := edgetest.Ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", edgetest.Bearer(users)...)
 	for _, tt := range []struct {
 		token, path string
 		status      int
@@ -298,18 +237,10 @@ func TestAccess_ActsForOwner(t *testing.T) {
 		{service("*", "user-2"), streamPath, 404},
 		{service("t", "*"), streamPath, 403},
 	} {
-		got := ask(t, http.MethodGet, url+tt.path, bearer(tt.token)...)
-		if got.StatusCode != tt.status || tt.status == 404 && (got.body != absent.body || len(got.Header) != len(absent.Header)) {
-			t.Errorf("%s: %d %s", tt.path, got.StatusCode, got.body)
+		got := edgetest.Ask(t, http.MethodGet, url+tt.path, edgetest.Bearer(tt.token)...)
+		if got.StatusCode != tt.status || tt.status == 404 && (got.Text != absent.Text || len(got.Header) != len(absent.Header)) {
+			t.Errorf("%s: %d %s", tt.path, got.StatusCode, got.Text)
 		}
-	}
-}
-
-// setMembers replaces the members of a session, as ingest does.
-func (f *fixture) setMembers(name string, members ...string) {
-	f.t.Helper()
-	if _, err := f.Backend.Sessions.SetMembers(waittest.Context(f.t), name, members, func(session.Record) error { return nil }); err != nil {
-		f.t.Fatal(err)
 	}
 }
 
@@ -323,28 +254,28 @@ func TestAccess_MemberRemoved(t *testing.T) {
 		c.Heartbeat = 50 * time.Millisecond
 	})
 	url := s.url()
-	f.create("s", "alice")
+	f.Create("s", "alice")
 	f.Publish("a", 1)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
-	absent := ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", bearer(bob)...)
+	absent := edgetest.Ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", edgetest.Bearer(bob)...)
 	notThere := func(when string) {
 		t.Helper()
 		for _, path := range []string{streamPath, "/v1/sessions/s/events"} {
-			if got := ask(t, http.MethodGet, url+path, bearer(bob)...); got.StatusCode != http.StatusNotFound || got.body != absent.body || len(got.Header) != len(absent.Header) {
-				t.Errorf("%s: %d %s", when, got.StatusCode, got.body)
+			if got := edgetest.Ask(t, http.MethodGet, url+path, edgetest.Bearer(bob)...); got.StatusCode != http.StatusNotFound || got.Text != absent.Text || len(got.Header) != len(absent.Header) {
+				t.Errorf("%s: %d %s", when, got.StatusCode, got.Text)
 			}
 		}
 	}
 	notThere("before")
-	f.setMembers("s", "bob", "carol")
-	his, hers := follow(t, url+streamPath, bearer(bob)...), follow(t, url+streamPath, bearer(alice)...)
+	f.SetMembers("s", "bob", "carol")
+	his, hers := subscribe(t, url+streamPath, edgetest.Bearer(bob)...), subscribe(t, url+streamPath, edgetest.Bearer(alice)...)
 	for _, c := range []*client{his, hers} {
-		c.next("connect")
-		c.messages(1)
+		c.Next("connect")
+		c.Messages(1)
 	}
-	f.setMembers("s", "carol")
+	f.SetMembers("s", "carol")
 	for {
-		e, err := his.dec.Next()
+		e, err := his.Decoder.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -352,30 +283,30 @@ func TestAccess_MemberRemoved(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
 	notThere("afterwards")
 	f.Publish("a", 1)
-	hers.messages(1)
+	hers.Messages(1)
 }
 
 func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(guarded(t))
 	url := s.url()
-	f.create("s", "alice")
-	f.setMembers("s", "bob")
-	answers := make(chan answered, 1)
+	f.Create("s", "alice")
+	f.SetMembers("s", "bob")
+	answers := make(chan edgetest.Answered, 1)
 	go func() {
-		answers <- ask(t, http.MethodGet, url+streamPath+"?wait=60", append(bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
+		answers <- edgetest.Ask(t, http.MethodGet, url+streamPath+"?wait=60", append(edgetest.Bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
 	}()
 	waittest.Until(t, "it was let in", func() bool {
-		all, _ := s.admitted.Clients(inspect.Question{})
+		all, _ := s.subs.Admitted.Clients(inspect.Question{})
 		return all == 1
 	})
-	f.setMembers("s")
+	f.SetMembers("s")
 	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })
 	f.Publish("a", 1)
 	if got := <-answers; got.StatusCode != http.StatusNotFound {
-		t.Errorf("%d %s", got.StatusCode, got.body)
+		t.Errorf("%d %s", got.StatusCode, got.Text)
 	}
 }

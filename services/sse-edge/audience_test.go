@@ -11,7 +11,6 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
-	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
 
@@ -40,8 +39,8 @@ func TestConnections_Sent(t *testing.T) {
 	url := f.edge(nil)
 
 	one := subscribe(t, url+streamPath)
-	one.next("connect")
-	id := one.messages(3)
+	one.Next("connect")
+	id := one.Messages(3)
 	connections := inspect.Question{About: inspect.Connections, Session: "s"}
 	a := f.audience(connections, "a connection has got 3 events", func(a inspect.Answer) bool {
 		return a.Total == 1 && a.Connections[0].Events == 3 && a.Connections[0].State == inspect.Live
@@ -50,19 +49,19 @@ func TestConnections_Sent(t *testing.T) {
 	if a.Clients != 1 || a.Edge == "" || c.Stream != "a" || c.Protocol != inspect.SSE || c.Came != inspect.FromStart || c.Cursor < 5 || c.Address != "127.0.0.1" || c.Since.IsZero() || c.Sent.Before(c.Since.Add(-time.Second)) {
 		t.Errorf("%+v", a)
 	}
-	one.close()
+	one.Close()
 	f.audience(connections, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 && a.Clients == 0 })
 
 	two := subscribe(t, url+streamPath, "Last-Event-ID", id)
-	two.next("connect")
+	two.Next("connect")
 	three := subscribe(t, url+flowPath+"?from=now")
-	three.next("connect")
+	three.Next("connect")
 	trimmed := strings.TrimSuffix(id, "5") + "1"
 	back := subscribe(t, url+streamPath, "Last-Event-ID", trimmed)
 	back.trimmed(t)
-	back.messages(3)
+	back.Messages(3)
 	f.Publish("a", 1)
-	two.messages(1)
+	two.Messages(1)
 	a = f.audience(connections, "all three have got the last event", func(a inspect.Answer) bool {
 		return a.Total == 3 && !slices.ContainsFunc(a.Connections, func(c inspect.Connection) bool { return c.Cursor < 8 })
 	})
@@ -76,7 +75,7 @@ func TestConnections_Sent(t *testing.T) {
 	if a := f.audience(inspect.Question{About: inspect.Connections, Session: "s", Limit: 1}, "there is one", always); a.Total != 3 || len(a.Connections) != 1 || a.Connections[0].Events != 4 {
 		t.Errorf("of one connection: %+v", a)
 	}
-	two.close()
+	two.Close()
 	want := `connect a start from 2
 end a gone at 7, sent 3
 resume a window from 5
@@ -114,7 +113,7 @@ end a gone at 8, sent 1`
 // trimmed reads the connect and the gap of a stream.
 func (c *client) trimmed(t *testing.T) {
 	t.Helper()
-	c.next("connect")
+	c.Next("connect")
 	if g := c.gap(); g.Reason != cursor.ReasonTrimmed {
 		t.Fatalf("%+v", g)
 	}
@@ -135,30 +134,6 @@ func TestConnections_SlowClient(t *testing.T) {
 	a := f.audience(q, "it is slow", func(a inspect.Answer) bool { return a.Total == 1 && a.Connections[0].State == inspect.Slow })
 	if got := a.Connections[0]; got.Events >= 100 || got.Came != inspect.FromNow {
 		t.Errorf("%+v", got)
-	}
-}
-
-// Calls that are answered are no news: an installation may make thousands in a second.
-func TestConnections_AnsweredCalls(t *testing.T) {
-	t.Parallel()
-	b, u := newMCP(t, nil)
-	c := u.follow(u.post(toolCall))
-	c.primed()
-	call := b.sent(rpc.Post)[0]
-	q := inspect.Question{About: inspect.Connections, Session: u.session}
-	a := b.f.audience(q, "the call is there", func(a inspect.Answer) bool { return a.Total == 1 })
-	if got := a.Connections[0]; got.Protocol != inspect.MCPCall || got.Stream != call.Stream {
-		t.Errorf("%+v", got)
-	}
-	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
-	c.says(progress(1), result(`"a"`))
-	c.over()
-	b.f.audience(q, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 })
-	standalone := u.get("")
-	standalone.primed()
-	a = b.f.audience(inspect.Question{About: inspect.Happenings, Session: u.session}, "a GET is noted", func(a inspect.Answer) bool { return a.Total == 1 })
-	if got := recounted(a.Happenings); !strings.HasPrefix(got, "connect standalone now from ") {
-		t.Error(got)
 	}
 }
 

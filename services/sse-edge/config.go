@@ -2,27 +2,12 @@ package edge
 
 import (
 	"errors"
-	"net/url"
-	"strings"
-	"time"
 
 	"rejoin/services/sse-edge/front"
-	"rejoin/shared/flagtype"
+	"rejoin/services/sse-edge/mcpedge"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/web"
 )
-
-// checkURLs returns an error about the first URL that is none.
-func (c Config) checkURLs() error {
-	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || !isWeb(u) || c.PublicURL != u.Scheme+"://"+u.Host) {
-		return errors.New("--public-url takes a scheme and a host, such as https://mcp.example")
-	}
-	for _, server := range c.AuthorizationServers {
-		if u, err := url.Parse(server); err != nil || !isWeb(u) || strings.ContainsAny(server, "?#") {
-			return errors.New("--authorization-server takes URLs such as https://login.example")
-		}
-	}
-	return nil
-}
 
 // Config configures the edge.
 type Config struct {
@@ -33,97 +18,21 @@ type Config struct {
 	EdgeHosts []string `name:"edge-hosts" help:"Host names, in addition to localhost, that subscribers may use for the edge." placeholder:"HOST"`
 	// TLS has the edge speak HTTPS, with HTTP/2. Default: it speaks HTTP/1.1 without TLS.
 	TLS front.Files `embed:""`
-	// WindowBytes bounds the memory of the windows of all partitions together.
-	WindowBytes flagtype.Bytes `name:"window-bytes" help:"Memory for the newest events (the window)." default:"256MiB" placeholder:"BYTES"`
-	// WindowBackfill is how many bytes of the newest events the edge reads when it begins to
-	// follow partitions, of all of them together; 0 means as much as fits, -1 none.
-	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory when the edge begins to follow partitions, for all of them together; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
-	// PartitionLinger is how long a partition is followed that no client reads any more; -1: all
-	// partitions are followed, from the start on.
-	PartitionLinger flagtype.Duration `name:"partition-linger" help:"How long the edge follows a partition that no client reads any more; -1 to follow all partitions, always." default:"5m" placeholder:"DURATION"`
-	// LogReads is how many reads below the window go on at a time.
-	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
-	// Heartbeat is the time between two cursor events on a connection.
-	Heartbeat time.Duration `name:"heartbeat" help:"Time between two cursor events on a connection." default:"15s"`
-	// Retry is the reconnection time that clients are told.
-	Retry time.Duration `name:"retry" help:"Reconnection time sent to clients (retry:)." default:"3s"`
-	// MaxAge is how long a connection lives, give or take a tenth.
-	MaxAge time.Duration `name:"max-connection-age" help:"Maximum age of a connection, varied by up to a tenth." default:"10m"`
-	// ProxyRequestLimit is how long a proxy before the edge lets a response last in all. Event
-	// streams end some seconds earlier, where their clients continue. 0: no limit. Default: 0.
-	ProxyRequestLimit time.Duration `name:"proxy-request-limit" help:"How long a proxy in front of the edge lets a response last in all, if it cuts those that are longer; event streams end some seconds earlier, and their clients continue on a new connection. 0 for no such limit." default:"0" placeholder:"DURATION"`
-	// WriteTimeout is how long a write may make no progress.
-	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may stall before the connection is closed." default:"10s"`
-	// MaxConnections bounds the event streams that are open at a time.
-	MaxConnections int `name:"max-connections" help:"Maximum number of open event streams." default:"100000" placeholder:"N"`
-	// MaxSessionConnections bounds those of one session.
-	MaxSessionConnections int `name:"max-session-connections" help:"Maximum number of open event streams per session." default:"10000" placeholder:"N"`
-	// MaxConnectionSessions bounds what one connection follows: its sessions, or, where it names
-	// streams, the streams of its sessions. 0: a connection follows one session.
-	MaxConnectionSessions int `name:"max-connection-sessions" help:"Maximum number of sessions, or of streams of sessions, that one connection may follow; 0 for none." default:"500" placeholder:"N"`
-	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
-	// network are one.
-	MaxAddressConnections int `name:"max-address-connections" help:"Maximum number of open event streams per client address (IPv6: one /64 network)." default:"10000" placeholder:"N"`
-	// MaxAddressConnectRate bounds how often a client address may connect or poll, in
-	// requests a second; what ten seconds give may come at once. 0 and -1: no limit.
-	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls per second from one client address (IPv6: one /64 network); bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." default:"0" placeholder:"N"`
-	// Drain is over how much time connections are closed when the edge stops.
-	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections." default:"20s"`
-	// LedgerPatience is how long a janitor is waited for that has not read a partition since
-	// its server started, before a gap is sent that is not certain.
-	LedgerPatience time.Duration `name:"ledger-patience" help:"How long to wait until a janitor has checked a partition for damage, after its server started or its leader changed, before clients receive a gap that is not certain." default:"5s"`
+	// Config is about event streams and polls, of /v1 and of MCP.
+	subscriber.Config `embed:""`
 	// CookieSameSite is the SameSite attribute of the cookies that tokens are exchanged
 	// for; empty means lax.
 	CookieSameSite web.SameSite `name:"cookie-same-site" help:"SameSite of the cookie at POST /v1/cookie: strict, lax, or none for pages of other sites, which implies Secure and Partitioned." enum:"strict,lax,none" default:"lax"`
-	// MCPStreamMethods are the MCP requests that are answered with an event stream from
-	// the start, so that their clients can come back. Others are answered with JSON when
-	// their response is all there is.
-	MCPStreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests always receive an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
-	// MCPResumeStateless gives the events of calls of revision 2026-07-28 IDs, and serves a GET with
-	// Last-Event-ID there: the revision has no resuming, but SDKs resume what has IDs. Default: true.
-	MCPResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has gone." default:"true" negatable:""`
-	// MCPEvents serves the methods events/list, events/poll and events/stream. Default: they are the MCP
-	// server's.
-	MCPEvents bool `name:"mcp-events" help:"Serve streams of sessions to clients of MCP 2026-07-28 as MCP Events (events/list, events/poll, events/stream). Experimental." negatable:""`
-	// PublicURL is where clients reach the edge: scheme and host. With access control,
-	// MCP clients are told there where to get a token. Default: they are not.
-	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`
-	// AuthorizationServers are the issuers of the tokens, as MCP clients are told.
-	AuthorizationServers []string `name:"authorization-server" help:"URL of the authorization server that issues tokens, announced to MCP clients; with --public-url." placeholder:"URL"`
-	// Access lets requests in. Default: no access control.
-	Access *web.Access `kong:"-"`
-	// Clients tells clients apart. Default: by the peer's address.
-	Clients *web.Clients `kong:"-"`
+	// MCP is about clients of MCP.
+	MCP mcpedge.Config `embed:""`
 	// Playground serves the playground at /.
 	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
 }
 
 // Validate reports the first setting that makes no sense.
 func (c Config) Validate() error {
-	switch {
-	case c.WindowBytes < 1<<10:
-		return errors.New("--window-bytes must be at least 1024")
-	case c.WindowBackfill < -1:
-		return errors.New("--window-backfill must be -1 or more")
-	case c.PartitionLinger < -1:
-		return errors.New("--partition-linger must be -1 or more")
-	case c.LogReads < 1:
-		return errors.New("--log-reads must be at least 1")
-	case c.MaxConnections < 1 || c.MaxSessionConnections < 1 || c.MaxAddressConnections < 1:
-		return errors.New("--max-connections, --max-session-connections and --max-address-connections must be at least 1")
-	case c.MaxConnectionSessions < 0:
-		return errors.New("--max-connection-sessions must not be negative")
-	case c.Heartbeat < 10*time.Millisecond || c.MaxAge < time.Second || c.WriteTimeout < 10*time.Millisecond:
-		return errors.New("--heartbeat and --write-timeout must be at least 10ms, --max-connection-age at least 1s")
-	case c.ProxyRequestLimit < 0 || c.ProxyRequestLimit > 0 && c.ProxyRequestLimit < time.Second:
-		return errors.New("--proxy-request-limit must be at least 1s, or 0 for none")
-	case c.Retry < time.Millisecond || c.Drain < 0 || c.LedgerPatience < 0:
-		return errors.New("--retry must be at least 1ms, and --drain and --ledger-patience must not be negative")
-	case c.MCPEvents && c.Heartbeat > maxEventsHeartbeat:
-		return errors.New("--heartbeat must be at most 30s with --mcp-events")
-	}
-	if err := errors.Join(c.checkURLs(), c.TLS.Validate()); err != nil {
+	if err := c.Config.Validate(); err != nil {
 		return err
 	}
-	return web.CheckLimit(c.MaxAddressConnectRate, "--max-address-connect-rate")
+	return errors.Join(c.MCP.Validate(c.Heartbeat), c.TLS.Validate())
 }

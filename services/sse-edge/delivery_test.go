@@ -18,42 +18,42 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	waits := func() { // for the worker that has the stream; its second answer comes in a round of its own
 		t.Helper()
 		waittest.Until(t, "the stream waits", func() bool {
-			_, open := s.streams.Connections(t.Context(), "s", 1)
+			_, open := s.subs.Streams.Connections(t.Context(), "s", 1)
 			return open == 1
 		})
-		s.streams.Connections(t.Context(), "s", 1)
+		s.subs.Streams.Connections(t.Context(), "s", 1)
 	}
 	f.Publish("a", 3)
-	waittest.Until(t, "the window has them", func() bool { return s.parts.Of("s").Stats().Events == 3 })
+	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
 	c := subscribe(t, url)
-	c.next("connect")
+	c.Next("connect")
 	for range 3 {
-		c.next("message")
+		c.Next("message")
 	}
 	waits()
 	for n := uint64(1); n <= 2; n++ {
 		f.Publish("a", 1)
-		last := c.next("message")
-		waittest.Until(t, "it is counted", func() bool { return s.streams.Metrics.Delivery.Count() == n })
+		last := c.Next("message")
+		waittest.Until(t, "it is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() == n })
 		if n == 2 {
-			c.close()
+			c.Close()
 			waittest.Until(t, "the client is gone", func() bool {
-				_, open := s.streams.Connections(t.Context(), "s", 1)
+				_, open := s.subs.Streams.Connections(t.Context(), "s", 1)
 				return open == 0
 			})
 			f.Publish("a", 2)
-			waittest.Until(t, "the window has these", func() bool { return s.parts.Of("s").Stats().Events == 7 })
+			waittest.Until(t, "the window has these", func() bool { return s.subs.Parts.Of("s").Stats().Events == 7 })
 			again := subscribe(t, url, "Last-Event-ID", last.ID)
-			again.next("connect")
-			again.next("message")
-			again.next("message")
+			again.Next("connect")
+			again.Next("message")
+			again.Next("message")
 			waits()
 			f.Publish("a", 1)
-			again.next("message")
+			again.Next("message")
 		}
 	}
-	waittest.Until(t, "only the live one is counted", func() bool { return s.streams.Metrics.Delivery.Count() >= 3 })
-	if n := s.streams.Metrics.Delivery.Count(); n != 3 {
+	waittest.Until(t, "only the live one is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() >= 3 })
+	if n := s.subs.Streams.Metrics.Delivery.Count(); n != 3 {
 		t.Errorf("%d deliveries are counted, want 3", n)
 	}
 }
@@ -74,8 +74,8 @@ func TestMetrics_BlockedClient(t *testing.T) {
 	}
 	const events = 1500
 	f.publishPadded("a", events, 8<<10)
-	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.streams.Metrics.Blocked) == 1 })
-	if sent := testutil.ToFloat64(s.streams.Metrics.Sent); sent == 0 || sent >= events {
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1 })
+	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent == 0 || sent >= events {
 		t.Errorf("%v of %d events are sent to a client that does not read", sent, events)
 	}
 	// With its small buffer the kernel would send the rest in steps of 16 KB, five a second.
@@ -85,12 +85,12 @@ func TestMetrics_BlockedClient(t *testing.T) {
 	if err := c.watch(events, 1); err != nil {
 		t.Fatal(err)
 	}
-	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.streams.Metrics.Blocked) == 0 })
-	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.streams.Metrics.Sent) >= events })
-	if sent := testutil.ToFloat64(s.streams.Metrics.Sent); sent != events {
+	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 0 })
+	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Sent) >= events })
+	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent != events {
 		t.Errorf("%v events are sent, want %d", sent, events)
 	}
-	if testutil.ToFloat64(s.streams.Metrics.BlockedWrites) == 0 {
+	if testutil.ToFloat64(s.subs.Streams.Metrics.BlockedWrites) == 0 {
 		t.Error("no blocked write is counted")
 	}
 }
@@ -100,7 +100,7 @@ func TestProblems_NoEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	f.Publish("a", 3)
-	waittest.Until(t, "the window has them", func() bool { return s.parts.Of("s").Stats().Events == 3 })
+	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)
@@ -113,11 +113,11 @@ func TestProblems_NoEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = resp.Body.Close()
-		if sent := testutil.ToFloat64(s.streams.Metrics.Sent); resp.StatusCode != http.StatusGone || sent != 0 {
+		if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); resp.StatusCode != http.StatusGone || sent != 0 {
 			t.Errorf("%s: %d, and %v events are counted as sent", accept, resp.StatusCode, sent)
 		}
 	}
-	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.streams.Metrics.Sent) != 3 {
-		t.Errorf("%v of %d events are counted as sent", testutil.ToFloat64(s.streams.Metrics.Sent), n)
+	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.subs.Streams.Metrics.Sent) != 3 {
+		t.Errorf("%v of %d events are counted as sent", testutil.ToFloat64(s.subs.Streams.Metrics.Sent), n)
 	}
 }

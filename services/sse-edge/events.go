@@ -1,37 +1,33 @@
 package edge
 
 import (
-	"net"
+	"strconv"
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/web"
 )
 
-// One step of the cursor loop: as many frames as one write may carry.
-const (
-	stepEvents = 1024
-	stepBytes  = 256 << 10
-)
-
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
-func (s *Service) stream(c *fiber.Ctx, req request) error {
-	by, err := s.letIn(c, req.at.Session)
+func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
+	by, err := s.subs.LetIn(c, req.At.Session)
 	if err != nil {
 		return s.sendLater(c)
 	}
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			s.admitted.Leave(by.Visit)
+			s.subs.Admitted.Leave(by.Visit)
 		}
 	}()
-	r, err := s.open(req, window.Limits{Events: stepEvents, Bytes: stepBytes})
+	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.streams.Reconnects(by.Ctx, req.at, err)
+		s.subs.Streams.Reconnects(by.Ctx, req.At, err)
 		return s.later(c, "unavailable")
 	}
 	if err != nil {
@@ -45,30 +41,21 @@ func (s *Service) stream(c *fiber.Ctx, req request) error {
 	if r.Finished() {
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := delivery.NewSSE(s.streams, r, by, req.envelope)
-	st.Filter, st.Expires, st.Revoked = req.filter, req.expires, s.revoked(req.guest)
-	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.start.After != "", Position: r.Cursor, Read: req.onGapError}
-	if req.onGapError {
-		if st.Step, err = s.poll(s.base, r, 0); err != nil {
-			s.streams.Reconnects(by.Ctx, req.at, err)
+	st := delivery.NewSSE(s.subs.Streams, r, by, req.Envelope)
+	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
+	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
+	if req.OnGapError {
+		if st.Step, err = s.subs.Poll(s.subs.Base, r, 0); err != nil {
+			s.subs.Streams.Reconnects(by.Ctx, req.At, err)
 			return s.later(c, "unavailable")
 		}
 		if len(st.Step.Gaps) > 0 {
-			s.streams.CountTold(r, st.Step, 0, by)
-			return goneProblem(st.Step.Gaps[0])
+			s.subs.Streams.CountTold(r, st.Step, 0, by)
+			return subscriber.GoneProblem(st.Step.Gaps[0])
 		}
 	}
 	handedOver = true
-	return handOver(c, st, from)
-}
-
-// handOver hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
-// chunks gets them.
-func handOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
-	st.Head = responseHead(c, st.Chunked)
-	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) { st.Hand(web.Unwrap(conn), from) }) // writev needs it
-	return nil
+	return subscriber.HandOver(c, st, from)
 }
 
 // events answers a subscriber with an event stream or with a page.
@@ -77,7 +64,7 @@ func handOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error 
 // member is checked again with each heartbeat against the copy of the registry; an owner never
 // loses a session.
 func (s *Service) events(c *fiber.Ctx) error {
-	if s.connects.Take(s.clientAddress(c)) > 0 {
+	if s.subs.TooOften(c) {
 		return s.slowDown(c)
 	}
 	grants, err := s.cfg.Access.Authenticate(c)
@@ -88,17 +75,51 @@ func (s *Service) events(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	uncached(c)
-	if req.at.Life, err = s.admit(c, req.at.Session, grants); err != nil {
+	subscriber.Uncached(c)
+	if req.At.Life, err = s.subs.Admit(c, req.At.Session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
-	req.expires, req.guest = grants.Expires, s.guestOf(grants, req.at)
-	switch form(c.Get(fiber.HeaderAccept)) {
-	case formStream:
+	req.Expires, req.Guest = grants.Expires, s.subs.GuestOf(grants, req.At)
+	switch subscriber.FormOf(c.Get(fiber.HeaderAccept)) {
+	case subscriber.FormStream:
 		return s.stream(c, req)
-	case formPage:
-		return s.page(c, req, appendPage)
+	case subscriber.FormPage:
+		return s.subs.Page(c, req, appendPage)
 	default:
 		return web.New(web.CodeNotAcceptable, "Ask for text/event-stream or application/json.")
 	}
+}
+
+// appendPage appends the answer to a poll: the events; cursor, which is where the next
+// poll continues; gap, which is what should have come before the events and no longer
+// exists; and closed, which says that nothing will ever follow.
+func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
+	var g *delivery.GapData
+	if len(step.Gaps) > 0 {
+		one := merged(step.Gaps)
+		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
+	}
+	b = append(b, `{"events":[`...)
+	for i := range step.Items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = delivery.AppendObject(b, &step.Items[i], r.Tags)
+	}
+	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
+	b = append(append(b, `,"gap":`...), delivery.Marshal(g)...)
+	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
+	return append(b, '}'), nil
+}
+
+// merged returns the one gap that a page tells of: the first one, about the whole
+// session when there are others of other streams.
+func merged(gaps []cursor.Gap) cursor.Gap {
+	g := gaps[0]
+	for _, other := range gaps[1:] {
+		if other.Stream != g.Stream {
+			g.Stream = ""
+		}
+	}
+	return g
 }

@@ -16,6 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -37,15 +39,15 @@ func TestFilter_Invalid(t *testing.T) {
 			for _, accept := range []string{"application/json", "text/event-stream"} {
 				c := subscribe(t, edge+path+"?"+query, "Accept", accept)
 				var problem struct{ Code string }
-				if c.resp.StatusCode == http.StatusBadRequest {
-					if err := json.NewDecoder(c.body).Decode(&problem); err != nil || problem.Code != "invalid_parameter" {
+				if c.Response.StatusCode == http.StatusBadRequest {
+					if err := json.NewDecoder(c.Response.Body).Decode(&problem); err != nil || problem.Code != "invalid_parameter" {
 						t.Errorf("%s: the code is %q, %v", query, problem.Code, err)
 					}
 				}
-				if c.resp.StatusCode != want {
-					t.Errorf("%s: %d, want %d", query, c.resp.StatusCode, want)
+				if c.Response.StatusCode != want {
+					t.Errorf("%s: %d, want %d", query, c.Response.StatusCode, want)
 				}
-				c.close()
+				c.Close()
 			}
 		}
 	}
@@ -77,12 +79,12 @@ func TestFilter_CursorMoves(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	c := subscribe(t, url+streamPath+"?method=shown")
-	c.next("connect")
+	c.Next("connect")
 	f.store("s", "a", hidden)
 	last := f.store("s", "a", hidden)
-	waittest.Until(t, "the cursor is behind them", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+	waittest.Until(t, "the cursor is behind them", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
 	f.store("s", "a", shown)
-	if id := c.next("message").ID; sequenceOf(t, id) != last+1 {
+	if id := c.Next("message").ID; edgetest.SequenceOf(t, id) != last+1 {
 		t.Errorf("shown as %s", id)
 	}
 }
@@ -105,10 +107,11 @@ func TestFilter_PollWaits(t *testing.T) {
 // A page that shows little has read little, too: what is behind comes with the next one.
 func TestFilter_PageIsBounded(t *testing.T) {
 	t.Parallel()
+	const reads = 10 * subscriber.MaxLimit // events, for one page
 	for _, budget := range []int{4 << 10, 16 << 20} {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
-		for range 2*sieveEvents + 10 {
+		for range 2*reads + 10 {
 			w, err := f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
 			if err != nil {
 				t.Fatal(err)
@@ -123,9 +126,9 @@ func TestFilter_PageIsBounded(t *testing.T) {
 		f.store("s", "a", shown)
 		url := f.edge(func(c *Config) { c.WindowBytes = flagtype.Bytes(budget) })
 		var p page
-		for at := uint64(0); len(p.Events) == 0; at = sequenceOf(t, p.Cursor) {
+		for at := uint64(0); len(p.Events) == 0; at = edgetest.SequenceOf(t, p.Cursor) {
 			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)
-			if now := sequenceOf(t, p.Cursor); now <= at || now > at+sieveEvents+maxLimit || p.Gap != nil {
+			if now := edgetest.SequenceOf(t, p.Cursor); now <= at || now > at+reads+subscriber.MaxLimit || p.Gap != nil {
 				t.Fatalf("a window of %d B: a page from %d: %+v", budget, at, p)
 			}
 		}
@@ -138,11 +141,11 @@ func TestFilter_PageIsBounded(t *testing.T) {
 // A page's gap stands before its events, so one that is found behind some is for the
 // next page, which finds it again.
 func TestFilter_GapOnNextPage(t *testing.T) {
-	const read, cleared, last = 10, maxLimit + 200, maxLimit + 500
+	const read, cleared, last = 10, subscriber.MaxLimit + 200, subscriber.MaxLimit + 500
 	f := newFixture(t)
 	for n := 1; n <= last; n++ {
 		switch {
-		case n > maxLimit && n < cleared:
+		case n > subscriber.MaxLimit && n < cleared:
 			f.store("s", "b", hidden)
 		case n == cleared:
 			f.mark(event.Clear, "b")
@@ -152,12 +155,12 @@ func TestFilter_GapOnNextPage(t *testing.T) {
 	}
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	first := poll(t, url+flowPath+"?method=shown")
-	if len(first.Events) != 1 || sequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || sequenceOf(t, first.Cursor) != maxLimit {
+	if len(first.Events) != 1 || edgetest.SequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || edgetest.SequenceOf(t, first.Cursor) != subscriber.MaxLimit {
 		t.Errorf("the first page is %s at %s", first, first.Cursor)
 	}
 	second := poll(t, url+flowPath+"?method=shown&after="+first.Cursor)
-	if g := second.Gap; g == nil || g.Reason != cursor.ReasonCleared || g.Requested != first.Cursor || sequenceOf(t, g.ResumesAt) != cleared ||
-		len(second.Events) != 1 || sequenceOf(t, second.Events[0].ID) != last-100 {
+	if g := second.Gap; g == nil || g.Reason != cursor.ReasonCleared || g.Requested != first.Cursor || edgetest.SequenceOf(t, g.ResumesAt) != cleared ||
+		len(second.Events) != 1 || edgetest.SequenceOf(t, second.Events[0].ID) != last-100 {
 		t.Errorf("the second page is %s", second)
 	}
 }
@@ -169,7 +172,7 @@ func TestFilter_MixedClients(t *testing.T) {
 	var clients []*client
 	for n := range 28 {
 		c := subscribe(t, url+streamPath+queries[n%len(queries)])
-		c.next("connect")
+		c.Next("connect")
 		clients = append(clients, c)
 	}
 	for n := range 300 {
@@ -178,15 +181,15 @@ func TestFilter_MixedClients(t *testing.T) {
 	f.mark(event.End, "a")
 	for n, c := range clients {
 		want := map[string]int{"": 300, "?method=shown": 150, "?method=hidden": 150, "?level=error": 300, "?method=none": 0}[queries[n%len(queries)]]
-		c.messages(want)
-		c.next("close")
+		c.Messages(want)
+		c.Next("close")
 	}
 }
 
 // told is what an event stream said, but for its cursors.
 func told(t *rapid.T, c *client) (all []string) {
 	for {
-		e, err := c.dec.Next()
+		e, err := c.Decoder.Next()
 		if errors.Is(err, io.EOF) {
 			return all
 		}
@@ -277,8 +280,8 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 
 		whole := subscribe(t, plain)
 		filtered := subscribe(t, path+"?"+query.Encode())
-		if whole.resp.StatusCode != filtered.resp.StatusCode {
-			rt.Fatalf("%d and %d", whole.resp.StatusCode, filtered.resp.StatusCode)
+		if whole.Response.StatusCode != filtered.Response.StatusCode {
+			rt.Fatalf("%d and %d", whole.Response.StatusCode, filtered.Response.StatusCode)
 		}
 		var want []string
 		for _, line := range told(rt, whole) {

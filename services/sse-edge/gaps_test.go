@@ -10,6 +10,8 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -52,15 +54,15 @@ func TestGap_BeyondPage(t *testing.T) {
 	f.Publish("a", 5)
 	after := cursorAt(t, url, streamPath, 5)
 	s.has(t, f.Publish("a", 395)) // or it would show what is removed then
-	f.Trim("a", eventlog.Trimmed, seq(1, removed)...)
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, removed)...)
 	c := subscribe(t, url+streamPath+"?after="+after)
-	c.next("connect")
-	if g := c.gap(); sequenceOf(t, g.ResumesAt) != removed || !g.Certain {
+	c.Next("connect")
+	if g := c.gap(); edgetest.SequenceOf(t, g.ResumesAt) != removed || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
-	c.messages(5)
+	c.Messages(5)
 	f.Publish("a", 1)
-	c.messages(1) // and no second gap
+	c.Messages(1) // and no second gap
 }
 
 func TestGap_CertainAndPossible(t *testing.T) {
@@ -68,19 +70,19 @@ func TestGap_CertainAndPossible(t *testing.T) {
 	f.Publish("a", 5)
 	f.Publish("b", 5)
 	f.Publish("c", 1)
-	f.Trim("a", eventlog.Trimmed, seq(1, 5)...)
-	f.Trim("", eventlog.Cleared, seq(6, 10)...)
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, 5)...)
+	f.Trim("", eventlog.Cleared, edgetest.Sequences(6, 10)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	after := cursorAt(t, url, flowPath, 1)
 	c := subscribe(t, url+flowPath+"?after="+after)
-	c.next("connect")
+	c.Next("connect")
 	if g := c.gap(); !g.Certain || *g.Stream != "a" {
 		t.Errorf("the first gap is %+v", g)
 	}
 	if g := c.gap(); g.Certain || g.Stream != nil {
 		t.Errorf("the second gap is %+v", g)
 	}
-	c.messages(1)
+	c.Messages(1)
 	// A page has room for one gap, which then is about all streams.
 	if g := poll(t, url+flowPath+"?after="+after).Gap; g == nil || g.Stream != nil {
 		t.Errorf("the page's gap is %+v", g)
@@ -106,7 +108,7 @@ func TestClear_TwoStreams(t *testing.T) {
 		return len(p.Events) == 1 && p.Events[0].Stream == "c"
 	})
 	c := subscribe(t, url+flowPath+"?after="+after)
-	c.next("connect")
+	c.Next("connect")
 	told := map[string]bool{}
 	for range 2 {
 		g := c.gap()
@@ -118,7 +120,7 @@ func TestClear_TwoStreams(t *testing.T) {
 	if !told["a"] || !told["b"] {
 		t.Errorf("told of %v", told)
 	}
-	c.messages(1)
+	c.Messages(1)
 }
 
 // Only damage, or a publisher without a fence, puts events behind an end. The log decides:
@@ -157,11 +159,11 @@ func TestFinal_BelowFloor(t *testing.T) {
 	f.Publish("b", 300)
 	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10; c.MaxAge = 20 * time.Second })
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
-	final := c.messages(3)
-	c.next("close")
-	if again := subscribe(t, url+streamPath+"?after="+final); again.resp.StatusCode != http.StatusNoContent {
-		t.Errorf("a resume behind the final event answers %d", again.resp.StatusCode)
+	c.Next("connect")
+	final := c.Messages(3)
+	c.Next("close")
+	if again := subscribe(t, url+streamPath+"?after="+final); again.Response.StatusCode != http.StatusNoContent {
+		t.Errorf("a resume behind the final event answers %d", again.Response.StatusCode)
 	}
 	if p := poll(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, 303)); !p.Closed {
 		t.Errorf("a poll of what is over answers %+v", p)
@@ -194,8 +196,8 @@ func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
 			if !p.Closed {
 				t.Errorf("%s, cleared: %t: a page answers %+v", path, cleared, p)
 			}
-			if again := subscribe(t, url+path+"?after="+p.Cursor); again.resp.StatusCode != http.StatusNoContent {
-				t.Errorf("%s, cleared: %t: a resume behind the end answers %d", path, cleared, again.resp.StatusCode)
+			if again := subscribe(t, url+path+"?after="+p.Cursor); again.Response.StatusCode != http.StatusNoContent {
+				t.Errorf("%s, cleared: %t: a resume behind the end answers %d", path, cleared, again.Response.StatusCode)
 			}
 		}
 	}
@@ -230,7 +232,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	}
 	var data delivery.ConnectData
 	c := subscribe(t, url+flowPath)
-	if err := json.Unmarshal(c.next("connect").Data, &data); err != nil || data.Exists {
+	if err := json.Unmarshal(c.Next("connect").Data, &data); err != nil || data.Exists {
 		t.Errorf("an unknown session: %+v, %v", data, err)
 	}
 }
@@ -242,25 +244,25 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	url, quietPath := s.url(), "/v1/sessions/s/streams/b/events"
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+quietPath)
-	c.next("connect")
-	quiet.next("connect")
+	c.Next("connect")
+	quiet.Next("connect")
 	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
 		t.Fatal(err)
 	}
 	last := f.Publish("a", 1)
-	old := c.messages(1)
-	waittest.Until(t, "the cursor is behind the event", func() bool { return sequenceOf(t, quiet.next("cursor").ID) >= last })
-	oldQuiet := quiet.next("cursor").ID
+	old := c.Messages(1)
+	waittest.Until(t, "the cursor is behind the event", func() bool { return edgetest.SequenceOf(t, quiet.Next("cursor").ID) >= last })
+	oldQuiet := quiet.Next("cursor").ID
 	f.reuse("s")
 	s.has(t, f.Publish("a", 1))
-	c.next("close")
-	quiet.next("close")
+	c.Next("close")
+	quiet.Next("close")
 	for path, after := range map[string]string{flowPath: old, quietPath: oldQuiet} {
 		if g := poll(t, url+path+"?after="+after).Gap; g == nil || g.Reason != cursor.ReasonUnknown {
 			t.Errorf("%s: the gap of an ID of the life before is %+v", path, g)
 		}
 	}
-	if p := poll(t, url+flowPath); len(p.Events) != 1 || sequenceOf(t, p.Events[0].ID) <= last {
+	if p := poll(t, url+flowPath); len(p.Events) != 1 || edgetest.SequenceOf(t, p.Events[0].ID) <= last {
 		t.Errorf("the new life has %+v", p.Events)
 	}
 }
@@ -305,24 +307,24 @@ func TestClear_WholeSession(t *testing.T) {
 	f.Trim("", eventlog.Cleared, 1, 2, 4, 5, 6, 7)
 	waittest.Until(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
 	c := subscribe(t, url+flowPath+"?after="+after)
-	c.next("connect")
+	c.Next("connect")
 	if g := c.gap(); g.Reason != cursor.ReasonCleared || g.Stream != nil {
 		t.Errorf("gap is %+v", g)
 	}
-	c.messages(1)
+	c.Messages(1)
 }
 
 // A client without a cursor has missed nothing of what is gone when it comes, also
 // not of a stream whose events only a later page of the log holds.
 func TestGap_NoneFromStart(t *testing.T) {
 	f := newFixture(t)
-	f.Publish("a", stepEvents+100)
+	f.Publish("a", subscriber.StepEvents+100)
 	gone := f.Publish("b", 5)
 	left := f.Publish("b", 1)
-	f.Trim("b", eventlog.Trimmed, seq(gone-4, gone)...)
+	f.Trim("b", eventlog.Trimmed, edgetest.Sequences(gone-4, gone)...)
 	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
-	c.next("connect")
-	if last := c.messages(stepEvents + 101); sequenceOf(t, last) != left {
+	c.Next("connect")
+	if last := c.Messages(subscriber.StepEvents + 101); edgetest.SequenceOf(t, last) != left {
 		t.Errorf("the last event is %s, want %d", last, left)
 	}
 }
@@ -332,14 +334,14 @@ func TestConnect_CursorBeforeGap(t *testing.T) {
 	url := f.edge(nil)
 	f.Publish("a", 2)
 	c := subscribe(t, url+streamPath+"?after=rubbish")
-	if e := c.next("connect"); e.HasID {
+	if e := c.Next("connect"); e.HasID {
 		t.Errorf("connect has the ID %s: a client that is cut now never hears of the gap", e.ID)
 	}
 	c.gap()
-	if c.resp.StatusCode != http.StatusOK {
-		t.Error(c.resp.Status)
+	if c.Response.StatusCode != http.StatusOK {
+		t.Error(c.Response.Status)
 	}
-	c.messages(2)
+	c.Messages(2)
 }
 
 // What follows the cursor is known only after it was read: so connect comes behind
@@ -347,11 +349,11 @@ func TestConnect_CursorBeforeGap(t *testing.T) {
 func TestConnect_NotResumedBeforeGap(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 10)
-	f.Trim("a", eventlog.Trimmed, seq(1, 5)...)
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, 5)...)
 	url := f.edge(nil)
 	for after, resumed := range map[uint64]bool{2: false, 5: true} {
 		c := subscribe(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, after))
-		e := c.next("connect")
+		e := c.Next("connect")
 		var data delivery.ConnectData
 		if err := json.Unmarshal(e.Data, &data); err != nil || data.Resumed != resumed || e.HasID != resumed {
 			t.Errorf("after %d: connect is %s with id %q, %v", after, e.Data, e.ID, err)
@@ -359,7 +361,7 @@ func TestConnect_NotResumedBeforeGap(t *testing.T) {
 		if !resumed {
 			c.gap()
 		}
-		c.messages(5)
+		c.Messages(5)
 	}
 }
 
@@ -385,7 +387,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	for sequence := last + 1; sequence <= state.Last; sequence++ {
 		controls = append(controls, sequence)
 	}
-	f.Trim("", eventlog.Trimmed, seq(last-2, last)...)
+	f.Trim("", eventlog.Trimmed, edgetest.Sequences(last-2, last)...)
 	rec, err := f.Backend.Sessions.Get(waittest.Context(t), "s")
 	if err != nil {
 		t.Fatal(err)
@@ -399,14 +401,14 @@ func TestReader_ForgottenSession(t *testing.T) {
 	if err := f.Backend.Sessions.Remove(waittest.Context(t), rec); err != nil {
 		t.Fatal(err)
 	}
-	waittest.Until(t, "the edge has followed", func() bool { return followed.parts.Of("s").Stats().End >= ack.Sequence })
+	waittest.Until(t, "the edge has followed", func() bool { return followed.subs.Parts.Of("s").Stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims
 	edges := []*Service{followed, started}
 	waiting := make([]*client, len(edges))
 	for i, s := range edges {
 		waiting[i] = subscribe(t, s.url()+streamPath)
-		waiting[i].next("connect")
+		waiting[i].Next("connect")
 	}
 	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())); err != nil {
 		t.Fatal(err)
@@ -414,12 +416,12 @@ func TestReader_ForgottenSession(t *testing.T) {
 	waittest.Until(t, "there is another life", func() bool { return f.Life("s") != first })
 	f.Publish("a", 2)
 	for i, s := range edges {
-		waiting[i].messages(2)
+		waiting[i].Messages(2)
 		again := subscribe(t, s.url()+streamPath+"?after="+old)
-		again.next("connect")
+		again.Next("connect")
 		if g := again.gap(); g.Reason != cursor.ReasonUnknown {
 			t.Errorf("a cursor of the forgotten session: %+v", g)
 		}
-		again.messages(2)
+		again.Messages(2)
 	}
 }

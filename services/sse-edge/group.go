@@ -11,6 +11,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
@@ -87,7 +88,7 @@ func (s *Service) hasRoomForID(c *fiber.Ctx, places int) bool {
 // A session that the caller may not read is like one that is not there, and does not keep the
 // others from it.
 func (s *Service) group(c *fiber.Ctx) error {
-	if s.connects.Take(s.clientAddress(c)) > 0 {
+	if s.subs.TooOften(c) {
 		return s.slowDown(c)
 	}
 	grants, err := s.cfg.Access.Authenticate(c)
@@ -98,8 +99,8 @@ func (s *Service) group(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	uncached(c)
-	if form(c.Get(fiber.HeaderAccept)) != formStream {
+	subscriber.Uncached(c)
+	if subscriber.FormOf(c.Get(fiber.HeaderAccept)) != subscriber.FormStream {
 		return web.New(web.CodeNotAcceptable, "Several sessions come as an event stream: ask for text/event-stream.")
 	}
 	var names []string
@@ -111,15 +112,15 @@ func (s *Service) group(c *fiber.Ctx) error {
 			names = append(names, p.Session)
 		}
 	}
-	by, err := s.letIn(c, names...)
+	by, err := s.subs.LetIn(c, names...)
 	if err != nil {
 		return s.sendLater(c)
 	}
 	g, err := s.openGroup(c, req, grants)
 	if err != nil {
-		s.admitted.Leave(by.Visit)
+		s.subs.Admitted.Leave(by.Visit)
 		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
-			s.streams.Reconnects(by.Ctx, window.Place{Session: req.places[0].Session}, err)
+			s.subs.Streams.Reconnects(by.Ctx, window.Place{Session: req.places[0].Session}, err)
 			return s.later(c, "unavailable")
 		}
 		return err
@@ -131,9 +132,9 @@ func (s *Service) group(c *fiber.Ctx) error {
 	case req.start.Now:
 		came = cursor.FromNow
 	}
-	st := delivery.NewGroup(s.streams, g, by, came)
+	st := delivery.NewGroup(s.subs.Streams, g, by, came)
 	st.Expires = grants.Expires
-	return handOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
+	return subscriber.HandOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
 }
 
 // uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of
@@ -144,16 +145,16 @@ func (s *Service) uses(name string, grants auth.Grants) bool {
 		return true
 	}
 	rec, ok := s.sessions.Session(name)
-	return ok && usedBy(grants)(rec)
+	return ok && subscriber.UsedBy(grants)(rec)
 }
 
 // openGroup opens the places of a request. Errors are problems.
 func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) (*cursor.Group, error) {
 	held := s.memory.Part(s.cfg.Clients.Client(c))
-	if !held.Grow(int64(stepBytes + len(req.places)*memberBytes)) {
+	if !held.Grow(int64(subscriber.StepBytes + len(req.places)*memberBytes)) {
 		return nil, web.ErrNoMemory
 	}
-	cfg := cursor.GroupConfig{Limit: window.Limits{Events: stepEvents, Bytes: stepBytes}, Frame: delivery.GroupFrame, Closed: held.Release}
+	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame, Closed: held.Release}
 	if req.filter != nil {
 		cfg.Show = req.filter.Shows
 	}
@@ -161,11 +162,13 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		cfg.Admit = func(ctx context.Context, name, life string) (string, bool, error) {
 			return s.admitLife(ctx, name, life, grants)
 		}
-		cfg.StillAdmitted = func(name, life string) bool { return !s.out(&guest{grants, name, life}) }
+		cfg.StillAdmitted = func(name, life string) bool {
+			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
+		}
 	}
-	ctx, cancel := context.WithTimeout(s.base, openTimeout)
+	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
-	g, err := s.parts.OpenGroup(ctx, req.places, req.start, cfg)
+	g, err := s.subs.Parts.OpenGroup(ctx, req.places, req.start, cfg)
 	if err != nil && cursor.Transient(err) {
 		return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 	}
@@ -175,9 +178,9 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 // admitLife reports whether a caller may read a life of a session, or, when life is empty, the newest
 // one, which it returns.
 func (s *Service) admitLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	ctx, cancel := context.WithTimeout(ctx, subscriber.OpenTimeout)
 	defer cancel()
-	rec, err := s.visibleNow(ctx, name, grants)
+	rec, err := s.subs.VisibleNow(ctx, name, grants)
 	switch {
 	case errors.Is(err, session.ErrNotFound):
 		return life, false, nil

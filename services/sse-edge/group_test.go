@@ -30,12 +30,12 @@ type groupEvent struct {
 }
 
 func (c *client) groupEvents(n int) (all []groupEvent) {
-	c.t.Helper()
+	c.T.Helper()
 	for range n {
-		e := c.next("message")
+		e := c.Next("message")
 		got := groupEvent{at: e.ID}
 		if err := json.Unmarshal(e.Data, &got); err != nil {
-			c.t.Fatal(err)
+			c.T.Fatal(err)
 		}
 		all = append(all, got)
 	}
@@ -47,15 +47,15 @@ func places(t *testing.T, events []groupEvent) string {
 	t.Helper()
 	var all []string
 	for _, e := range events {
-		all = append(all, fmt.Sprintf("%s/%s:%d", e.Session, e.Stream, sequenceOf(t, e.ID)))
+		all = append(all, fmt.Sprintf("%s/%s:%d", e.Session, e.Stream, edgetest.SequenceOf(t, e.ID)))
 	}
 	return strings.Join(all, " ")
 }
 
 // connects reads the connect event, and returns the states of the sessions.
 func (c *client) connects() (states string, resumed bool, id string) {
-	c.t.Helper()
-	e := c.next("connect")
+	c.T.Helper()
+	e := c.Next("connect")
 	var data struct {
 		Sessions []struct {
 			Session string
@@ -64,7 +64,7 @@ func (c *client) connects() (states string, resumed bool, id string) {
 		Resumed bool
 	}
 	if err := json.Unmarshal(e.Data, &data); err != nil {
-		c.t.Fatal(err)
+		c.T.Fatal(err)
 	}
 	var all []string
 	for _, s := range data.Sessions {
@@ -75,10 +75,10 @@ func (c *client) connects() (states string, resumed bool, id string) {
 
 // changes reads the news that a session is in another state.
 func (c *client) changes(session string, state cursor.MemberState) {
-	c.t.Helper()
+	c.T.Helper()
 	want := fmt.Sprintf(`{"session":%q,"stream":null,"state":%q}`, session, state)
-	if e := c.next("state"); string(e.Data) != want {
-		c.t.Fatalf("got %s, want %s", e.Data, want)
+	if e := c.Next("state"); string(e.Data) != want {
+		c.T.Fatalf("got %s, want %s", e.Data, want)
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *client) changes(session string, state cursor.MemberState) {
 func (s *Service) knows(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.parts.Of(name).Life(name); return ok })
+		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.subs.Parts.Of(name).Life(name); return ok })
 	}
 }
 
@@ -135,7 +135,7 @@ func TestGroup_Streams(t *testing.T) {
 		s.has(t, f.PublishTo("y", stream, 1))
 	}
 	c := subscribe(t, url+"/v1/events?session=x&session=y&stream=a&stream=c")
-	c.next("connect")
+	c.Next("connect")
 	if got := places(t, c.groupEvents(4)); got != "x/a:1 y/a:2 x/c:5 y/c:6" {
 		t.Errorf("got %s", got)
 	}
@@ -149,7 +149,7 @@ func TestGroup_Filter(t *testing.T) {
 	f.store("x", "a", `{"method":"two"}`)
 	s.has(t, f.store("y", "a", `{"method":"one"}`))
 	c := subscribe(t, url+"/v1/events?session=x&session=y&method=one")
-	c.next("connect")
+	c.Next("connect")
 	if got := places(t, c.groupEvents(2)); got != "x/a:1 y/a:3" {
 		t.Errorf("got %s", got)
 	}
@@ -160,11 +160,11 @@ func TestGroup_HeartbeatMovesCursor(t *testing.T) {
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	s.has(t, f.PublishTo("x", "a", 1))
 	c := subscribe(t, s.url()+"/v1/events?session=x&session=y")
-	c.next("connect")
+	c.Next("connect")
 	c.groupEvents(1)
 	last := f.PublishTo("other", "a", 5)
 	waittest.Until(t, "the cursor is at the end", func() bool {
-		id, err := cursor.ParseGroupID(c.next("cursor").ID)
+		id, err := cursor.ParseGroupID(c.Next("cursor").ID)
 		return err == nil && id.At[0].Sequence == last
 	})
 }
@@ -179,7 +179,7 @@ func TestGroup_SessionBeginsLater(t *testing.T) {
 		t.Errorf("connect: %s", states)
 	}
 	c.groupEvents(1)
-	f.create("late", "")
+	f.Create("late", "")
 	f.PublishTo("late", "a", 1)
 	c.changes("late", cursor.MemberOpen)
 	at := c.groupEvents(1)[0].at
@@ -195,12 +195,12 @@ func TestGroup_NameUsedAgain(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
 	url := s.url()
-	f.create("s", "")
-	f.create("x", "")
+	f.Create("s", "")
+	f.Create("x", "")
 	s.has(t, f.Publish("a", 1))
 	path := url + "/v1/events?session=s&session=x"
 	c := subscribe(t, path)
-	c.next("connect")
+	c.Next("connect")
 	before := c.groupEvents(1)[0].at
 	f.reuse("s")
 	c.changes("s", cursor.MemberClosed)
@@ -209,7 +209,7 @@ func TestGroup_NameUsedAgain(t *testing.T) {
 	behind := c.groupEvents(1)[0].at
 
 	c = subscribe(t, path, "Last-Event-ID", before)
-	c.next("connect")
+	c.Next("connect")
 	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonUnknown || g.Certain {
 		t.Errorf("the gap is %+v", g)
 	}
@@ -229,15 +229,15 @@ func TestGroup_Trim(t *testing.T) {
 	f.PublishTo("x", "a", 1)
 	s.has(t, f.Publish("a", 5))
 	c := subscribe(t, url+"/v1/events?session=x&session=s")
-	c.next("connect")
+	c.Next("connect")
 	at := c.groupEvents(2)[1].at
-	c.close()
-	f.Trim("a", eventlog.Trimmed, seq(2, 4)...)
+	c.Close()
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(2, 4)...)
 	c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+"/v1/events?session=x&session=s&after="+at)
 	if _, resumed, id := c.connects(); resumed || id != "" {
 		t.Errorf("connect with %q, resumed %t", id, resumed)
 	}
-	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonTrimmed || sequenceOf(t, g.ResumesAt) != 4 || sequenceOf(t, g.Requested) != 2 {
+	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonTrimmed || edgetest.SequenceOf(t, g.ResumesAt) != 4 || edgetest.SequenceOf(t, g.Requested) != 2 {
 		t.Errorf("the gap is %+v", g)
 	}
 	if got := places(t, c.groupEvents(2)); got != "s/a:5 s/a:6" {
@@ -255,7 +255,7 @@ func TestGroup_Added(t *testing.T) {
 	f.PublishTo("new", "a", 1)
 	s.has(t, f.PublishTo("x", "a", 1))
 	c := subscribe(t, url+"/v1/events?session=x")
-	c.next("connect")
+	c.Next("connect")
 	at := c.groupEvents(2)[1].at // behind x/a:4
 	path := url + "/v1/events?session=x&added=new"
 	c = subscribe(t, path, "Last-Event-ID", at)
@@ -268,13 +268,13 @@ func TestGroup_Added(t *testing.T) {
 	}
 	for i, e := range all {
 		c = subscribe(t, path, "Last-Event-ID", e.at)
-		c.next("connect")
+		c.Next("connect")
 		if got, want := places(t, c.groupEvents(3-i)), places(t, all[i+1:]); got != want {
 			t.Errorf("behind %d: got %s, want %s", i, got, want)
 		}
 	}
 	c = subscribe(t, path+"&from=now", "Last-Event-ID", at)
-	c.next("connect")
+	c.Next("connect")
 	if got := places(t, c.groupEvents(1)); got != "x/a:6" {
 		t.Errorf("from now: got %s", got)
 	}
@@ -295,18 +295,18 @@ func TestGroup_AddedAlone(t *testing.T) {
 	f.PublishTo("new", "a", 1)
 	s.has(t, f.PublishTo("x", "a", 1))
 	c := subscribe(t, s.url()+"/v1/events?session=x")
-	c.next("connect")
+	c.Next("connect")
 	path := s.url() + "/v1/events?added=new"
 	c = subscribe(t, path, "Last-Event-ID", c.groupEvents(1)[0].at)
-	c.next("connect")
+	c.Next("connect")
 	first := c.groupEvents(1)
 	if id, err := cursor.ParseGroupID(first[0].at); places(t, first) != "new/a:1" || err != nil || id.At[0].Sequence != 1 {
 		t.Errorf("got %s, behind it %s", places(t, first), first[0].at)
 	}
 	last := f.PublishTo("new", "a", 1)
 	c = subscribe(t, path, "Last-Event-ID", first[0].at)
-	c.next("connect")
-	if got := c.groupEvents(1)[0]; sequenceOf(t, got.ID) != last {
+	c.Next("connect")
+	if got := c.groupEvents(1)[0]; edgetest.SequenceOf(t, got.ID) != last {
 		t.Errorf("got %s", got.ID)
 	}
 }
@@ -315,33 +315,34 @@ func TestGroup_Access(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(guarded(t))
 	url := s.url()
-	f.create("mine", "alice")
-	f.create("shared", "bob")
-	f.setMembers("shared", "alice")
-	f.create("s", "bob")
+	f.Create("mine", "alice")
+	f.Create("shared", "bob")
+	f.SetMembers("shared", "alice")
+	f.Create("s", "bob")
 	f.Publish("a", 1)
 	s.has(t, f.PublishTo("shared", "a", 1))
-	alice := bearer(authtest.Of(t, "alice", "*"))
+	alice := edgetest.Bearer(authtest.Of(t, "alice", "*"))
 	path := url + "/v1/events?session=mine&session=shared&session=s&session=nothing"
-	c := follow(t, path, alice...)
+	c := subscribe(t, path, alice...)
 	if states, _, _ := c.connects(); states != "mine open, shared open, s unknown, nothing unknown" {
 		t.Errorf("connect: %s", states)
 	}
 	c.groupEvents(1)
 	f.Publish("a", 1)
-	f.create("nothing", "bob")
+	f.Create("nothing", "bob")
 	f.PublishTo("nothing", "a", 1)
 	f.PublishTo("mine", "a", 1)
 	if got := c.groupEvents(1)[0]; got.Session != "mine" {
 		t.Errorf("got an event of %s", got.Session)
 	}
-	f.setMembers("shared")
+	f.SetMembers("shared")
+	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("shared"); return len(rec.Members) == 0 })
 	f.PublishTo("shared", "a", 1)
 	f.reuseBy("s", "alice")
 	f.Publish("a", 1)
 	seen := map[string]bool{}
 	for !seen["s"] {
-		e, err := c.dec.Next()
+		e, err := c.Decoder.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,8 +357,8 @@ func TestGroup_Access(t *testing.T) {
 	if seen["shared"] {
 		t.Error("one who was taken out of a session receives its events")
 	}
-	narrow := bearer(authtest.Of(t, "alice", "mine"))
-	if a := ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...); a.StatusCode != http.StatusForbidden {
+	narrow := edgetest.Bearer(authtest.Of(t, "alice", "mine"))
+	if a := edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...); a.StatusCode != http.StatusForbidden {
 		t.Errorf("a session that the token does not allow: %d", a.StatusCode)
 	}
 }
@@ -369,8 +370,8 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		guarded(t)(c)
 		c.MaxSessionConnections = 1
 	})
-	f.create("mine", "alice")
-	f.create("s", "bob")
+	f.Create("mine", "alice")
+	f.Create("s", "bob")
 	s.knows(t, "mine", "s")
 	waittest.Until(t, "the edge has heard of the sessions", func() bool {
 		_, mine := s.sessions.Session("mine")
@@ -378,18 +379,21 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		return mine && other
 	})
 	for _, query := range []string{"?session=mine&session=s", "?session=s", "?session=nothing"} {
-		c := follow(t, s.url()+"/v1/events"+query, bearer(authtest.Of(t, "alice", "*"))...)
-		c.next("connect")
+		c := subscribe(t, s.url()+"/v1/events"+query, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
+		c.Next("connect")
 	}
-	a := s.admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
+	a := s.subs.Admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
 	if len(a.Present) != 1 || a.Present[0].Session != 0 {
 		t.Errorf("present are %+v", a.Present)
 	}
 	for _, path := range []string{"/v1/events?session=s", "/v1/events?session=nothing&session=s"} {
-		c := follow(t, s.url()+path, bearer(authtest.Of(t, "bob", "*"))...)
-		c.next("connect")
-		c.close()
-		waittest.Until(t, "the connection has ended", func() bool { _, of := s.admitted.Clients(inspect.Question{Sessions: []string{"s"}}); return of[0] == 0 })
+		c := subscribe(t, s.url()+path, edgetest.Bearer(authtest.Of(t, "bob", "*"))...)
+		c.Next("connect")
+		c.Close()
+		waittest.Until(t, "the connection has ended", func() bool {
+			_, of := s.subs.Admitted.Clients(inspect.Question{Sessions: []string{"s"}})
+			return of[0] == 0
+		})
 	}
 }
 
@@ -400,16 +404,16 @@ func TestGroup_InvalidRequest(t *testing.T) {
 		"": 400, "?session=": 400, "?session=a&stream=": 400, "?session=a&session=b&session=c": 400, "?session=a&stream=x&stream=y&stream=z": 400,
 		"?session=a&session=a&session=a&from=now": 200, "?session=a&from=x": 400, "?session=a&on_gap=error": 400, "?session=a&limit=3": 400,
 	} {
-		c := follow(t, url+"/v1/events"+query)
-		if c.resp.StatusCode != status {
-			t.Errorf("%s: %d", query, c.resp.StatusCode)
+		c := subscribe(t, url+"/v1/events"+query)
+		if c.Response.StatusCode != status {
+			t.Errorf("%s: %d", query, c.Response.StatusCode)
 		}
 	}
-	if a := ask(t, http.MethodGet, url+"/v1/events?session=a", "Accept", "application/json"); a.StatusCode != http.StatusNotAcceptable {
+	if a := edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=a", "Accept", "application/json"); a.StatusCode != http.StatusNotAcceptable {
 		t.Errorf("a page: %d", a.StatusCode)
 	}
-	c := follow(t, url+"/v1/events?session=a&session=b&after=main_abcdefg_5")
-	c.next("connect")
+	c := subscribe(t, url+"/v1/events?session=a&session=b&after=main_abcdefg_5")
+	c.Next("connect")
 	for _, session := range []string{"a", "b"} {
 		if g := c.gap(); g.Session != session || g.Reason != cursor.ReasonUnknown || !g.Certain {
 			t.Errorf("the gap is %+v", g)
@@ -428,16 +432,16 @@ func TestGroup_RequestWithoutRoomForTheID(t *testing.T) {
 			fmt.Fprintf(&query, "&session=%036d", i)
 		}
 		c := subscribe(t, url+"/v1/events?"+query.String())
-		statuses[c.resp.StatusCode] = true
-		if c.resp.StatusCode != http.StatusOK {
+		statuses[c.Response.StatusCode] = true
+		if c.Response.StatusCode != http.StatusOK {
 			continue
 		}
 		_, _, id := c.connects()
-		c.close()
+		c.Close()
 		// Sequences grow, and each partition may have two.
 		id = regexp.MustCompile(`[.]0(_|$)`).ReplaceAllString(id, ".zzzzzz-yyyyyy$1")
-		if again := subscribe(t, url+"/v1/events?"+query.String(), "Last-Event-ID", id); again.resp.StatusCode != http.StatusOK {
-			t.Errorf("%d sessions: %d with an ID of %d bytes", n, again.resp.StatusCode, len(id))
+		if again := subscribe(t, url+"/v1/events?"+query.String(), "Last-Event-ID", id); again.Response.StatusCode != http.StatusOK {
+			t.Errorf("%d sessions: %d with an ID of %d bytes", n, again.Response.StatusCode, len(id))
 		}
 	}
 	if !statuses[http.StatusOK] || !statuses[http.StatusBadRequest] {
@@ -450,11 +454,11 @@ func TestGroup_SlowClient(t *testing.T) {
 	f := &fixture{Log: edgetest.NewLogOf(t, 4), t: t}
 	s, _ := f.startService(func(c *Config) { c.WindowBytes = 64 << 20 })
 	for _, name := range []string{"x", "y", "z"} {
-		f.create(name, "")
+		f.Create(name, "")
 	}
 	s.knows(t, "x", "y", "z")
 	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&session=z")
-	c.next("connect")
+	c.Next("connect")
 	const events = 600
 	text := strings.Repeat("x", 20<<10)
 	want := map[string]int{}
@@ -463,7 +467,7 @@ func TestGroup_SlowClient(t *testing.T) {
 		f.store(name, "a", fmt.Sprintf(`{"n":%d,"text":%q}`, want[name], text))
 		want[name]++
 	}
-	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.streams.Metrics.Blocked) == 1 })
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1 })
 	got := map[string]int{}
 	for range events {
 		e := c.groupEvents(1)[0]
@@ -479,11 +483,11 @@ func TestGroup_SlowClient(t *testing.T) {
 func TestGroup_Inspected(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
-	f.create("x", "")
-	f.create("y", "")
+	f.Create("x", "")
+	f.Create("y", "")
 	s.has(t, f.PublishTo("y", "a", 1))
 	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&from=now")
-	c.next("connect")
+	c.Next("connect")
 	last := f.PublishTo("y", "a", 1)
 	c.groupEvents(1)
 	for _, name := range []string{"x", "y"} {

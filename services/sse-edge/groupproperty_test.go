@@ -43,7 +43,7 @@ func TestGroup_Property(t *testing.T) {
 	names := make([]string, sessions)
 	for i := range names {
 		names[i] = fmt.Sprint("s", i)
-		f.create(names[i], "")
+		f.Create(names[i], "")
 	}
 	var edges []string
 	for _, window := range []flagtype.Bytes{8 << 20, 400 << 10} { // the smaller one has to read the log
@@ -98,7 +98,7 @@ func TestGroup_Property(t *testing.T) {
 			for _, e := range all[name] {
 				n := c.got[fmt.Sprint(name, "/", e.sequence)]
 				told := slices.ContainsFunc(c.gaps[name], func(g delivery.GapData) bool {
-					return e.life < lives[name] || sequenceOf(t, g.ResumesAt) >= e.sequence
+					return e.life < lives[name] || edgetest.SequenceOf(t, g.ResumesAt) >= e.sequence
 				})
 				if n > 1 || n == 0 && !told {
 					t.Errorf("client %d received %d of %s %d times, and the gaps %+v (life %d of %d)", i, e.sequence, name, n, c.gaps[name], e.life, lives[name])
@@ -117,7 +117,7 @@ func (g *groupClient) run(t *testing.T, edges []string, random *rand.Rand) {
 	for len(g.finished) < len(g.names) && !t.Failed() {
 		c := subscribe(t, edges[random.IntN(len(edges))]+"/v1/events?"+query, "Last-Event-ID", g.last)
 		for left := 1 + random.IntN(200); left > 0 && len(g.finished) < len(g.names); left-- {
-			e, err := c.dec.Next()
+			e, err := c.Decoder.Next()
 			if err != nil {
 				break
 			}
@@ -136,13 +136,13 @@ func (g *groupClient) run(t *testing.T, edges []string, random *rand.Rand) {
 				if err := json.Unmarshal(e.Data, &m); err != nil {
 					t.Error(err)
 				}
-				g.got[fmt.Sprint(m.Session, "/", sequenceOf(t, m.ID))]++
+				g.got[fmt.Sprint(m.Session, "/", edgetest.SequenceOf(t, m.ID))]++
 				if strings.Contains(string(m.Message), "true") {
 					g.finished[m.Session] = true
 				}
 			}
 		}
-		c.close()
+		c.Close()
 	}
 }
 
@@ -159,7 +159,7 @@ func (f *fixture) reuseIn(name string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.create(name, "")
+	f.Create(name, "")
 }
 
 // trimOldest announces that the oldest events of a life are deleted, and deletes them.

@@ -35,9 +35,9 @@ func TestAddress_TrustedProxies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := f.edge(func(c *Config) { c.MaxAddressConnections, c.Clients = 1, tt.clients })
 			first := subscribe(t, url+streamPath, "X-Forwarded-For", "2001:db8:0:1::1")
-			first.next("connect")
+			first.Next("connect")
 			second := subscribe(t, url+streamPath, "X-Forwarded-For", tt.second)
-			if _, err := second.dec.Next(); (err == nil) != tt.let {
+			if _, err := second.Decoder.Next(); (err == nil) != tt.let {
 				t.Errorf("the second client: %v", err)
 			}
 		})
@@ -58,15 +58,15 @@ func TestAddress_Rate(t *testing.T) {
 	ask := func(accept, from string) (status int, header http.Header, body string) {
 		t.Helper()
 		c := subscribe(t, url, "Accept", accept, "X-Forwarded-For", from)
-		defer c.close()
-		if accept != "application/json" && c.resp.Header.Get("Content-Length") == "" {
-			return c.resp.StatusCode, c.resp.Header, "a stream"
+		defer c.Close()
+		if accept != "application/json" && c.Response.Header.Get("Content-Length") == "" {
+			return c.Response.StatusCode, c.Response.Header, "a stream"
 		}
-		text, err := io.ReadAll(c.body)
+		text, err := io.ReadAll(c.Response.Body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.resp.StatusCode, c.resp.Header, string(text)
+		return c.Response.StatusCode, c.Response.Header, string(text)
 	}
 	for i := 0; ; i++ {
 		status, _, _ := ask("application/json", "203.0.113.1")
@@ -91,7 +91,7 @@ func TestAddress_Rate(t *testing.T) {
 	if status, _, body := ask("text/event-stream", "203.0.113.2"); status != http.StatusOK || body != "a stream" {
 		t.Errorf("another client: %d %s", status, body)
 	}
-	if n := testutil.ToFloat64(s.streams.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
+	if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
 		t.Errorf("%v refusals are counted", n)
 	}
 	waittest.Until(t, "it is served again", func() bool {

@@ -6,19 +6,17 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/sse-edge/admission"
-	"rejoin/services/sse-edge/cursor"
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/front"
+	"rejoin/services/sse-edge/mcpedge"
 	"rejoin/services/sse-edge/playground"
 	"rejoin/services/sse-edge/rejoinjs"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
@@ -36,8 +34,9 @@ func (s *Service) Routes() []web.Route {
 		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level"}},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
-	routes = append(routes, s.mcpRoutes()...)
+	routes = append(routes, s.mcp.Routes()...)
 	if s.cfg.Access.On() {
+		routes = append(routes, s.mcp.ResourceRoutes()...)
 		routes = append(
 			routes,
 			web.Route{Method: fiber.MethodPost, Path: "/v1/cookie", Handler: func(c *fiber.Ctx) error {
@@ -60,52 +59,33 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{
-		cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, traces: env.Traces, health: env.Health, memory: env.Memory,
-		checks: make(chan struct{}, maxChecks), checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout,
-		nc: b.Conn, connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate),
-	}
-	s.admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
-		_, ok := b.Sessions.Session(name)
-		return ok
-	})
-	s.base, s.end = context.WithCancel(context.Background())
-	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
-	if err != nil {
-		s.end()
+	s := &Service{cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, memory: env.Memory, nc: b.Conn}
+	b.Register("edge", env.Metrics)
+	s.subs = subscriber.New(cfg.Config, b, env)
+	var err error
+	if s.mcp, err = mcpedge.New(cfg.MCP, s.subs, b, env); err != nil {
+		s.subs.Close()
 		return nil, err
 	}
-	s.attached = newAttachments(s.base, records, env.Log)
-	b.Register("edge", env.Metrics)
-	s.metrics = newMetrics(env.Metrics)
-	s.streams = delivery.New(delivery.Config{
-		Base: s.base, Admission: s.admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
-		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
-		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
-	})
-	s.parts = cursor.New(cursor.Config{
-		Base: s.base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
-		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), Linger: time.Duration(cfg.PartitionLinger), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
-	})
-	env.Health.Add("windows", s.parts.Ready)
+	env.Health.Add("windows", s.subs.Parts.Ready)
 	if err = cfg.Access.CheckListen(cfg.EdgeAddr, "--edge-addr"); err != nil {
-		s.end()
+		s.subs.Close()
 		return nil, err
 	}
 	if s.ln, err = web.Listen(env, cfg.EdgeAddr, "--edge-addr"); err != nil {
-		s.end()
+		s.subs.Close()
 		return nil, err
 	}
 	if cfg.TLS.On() {
 		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.DefaultIdleTimeout, env.Log); err != nil {
-			s.end()
+			s.subs.Close()
 			_ = s.ln.Close() // the other error says why
 			return nil, err
 		}
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
-	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.PublicURL)
+	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.MCP.PublicURL)
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil
@@ -126,12 +106,14 @@ func (s *Service) URL() string {
 // Run serves until ctx ends, then drains: no new streams, the open ones closed
 // spread over Config.Drain, each told when to come back.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.end()
+	defer s.subs.Close()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
-	tails.Go(func() { s.parts.Run(tailCtx) })
+	subsCtx, stopSubs := context.WithCancel(tailCtx)
+	var subs sync.WaitGroup
+	subs.Go(func() { s.subs.Run(subsCtx) })
 	tails.Go(func() {
-		if err := presence.Serve(tailCtx, s.nc, s.admitted.Answerer()); err != nil {
+		if err := presence.Serve(tailCtx, s.nc, s.subs.Admitted.Answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
@@ -140,11 +122,8 @@ func (s *Service) Run(ctx context.Context) error {
 			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
 		}
 	})
-	s.attached.open(tailCtx)
-	tails.Go(func() { s.attached.run(tailCtx) })
-	stopWorkers := make(chan struct{})
-	var workers sync.WaitGroup
-	workers.Go(func() { s.streams.Run(stopWorkers) })
+	s.mcp.Open(tailCtx)
+	tails.Go(func() { s.mcp.Run(tailCtx) })
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 2)
 	listener := s.ln
@@ -161,9 +140,9 @@ func (s *Service) Run(ctx context.Context) error {
 	var err error
 	select {
 	case err = <-served:
-		s.drainStreams(0)
+		s.subs.Drain(0)
 	case <-ctx.Done():
-		s.drainStreams(s.cfg.Drain)
+		s.subs.Drain(s.cfg.Drain)
 		stopServing()
 		err = <-served
 	}
@@ -171,12 +150,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.front != nil {
 		s.stopFront()
 	}
-	close(stopWorkers)
-	workers.Wait()
+	stopSubs()
+	subs.Wait()
 	stopTails()
 	tails.Wait()
-	s.attached.work.Wait() // nothing begins any more
-	s.end()
 	return err
 }
 
@@ -185,17 +162,6 @@ func (s *Service) stopFront() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.WriteTimeout)
 	defer cancel()
 	s.front.Stop(ctx)
-}
-
-// drainStreams closes all event streams within a time and waits for them.
-func (s *Service) drainStreams(within time.Duration) {
-	s.admitted.Close()
-	s.streams.BeginDrain()
-	// Each stream picks its own moment within the time. Those that are stuck in a
-	// write to a client that does not read are cut off behind it.
-	cut := time.AfterFunc(within+s.cfg.WriteTimeout, s.end)
-	defer cut.Stop()
-	s.admitted.Wait()
 }
 
 // ProgramConfig holds the flags of the program that runs nothing but the edge.
@@ -242,16 +208,16 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 	host, _ := os.Hostname() // or none is shown
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
-		a.Clients, a.Of = s.admitted.Clients(q)
+		a.Clients, a.Of = s.subs.Admitted.Clients(q)
 		limit := cmp.Or(q.Limit, inspect.MaxItems)
 		switch q.About {
 		case inspect.Clients:
 		case inspect.Connections:
-			a.Connections, a.Total = s.streams.Connections(ctx, q.Session, limit)
+			a.Connections, a.Total = s.subs.Streams.Connections(ctx, q.Session, limit)
 		case inspect.Happenings:
-			a.Happenings, a.Total, a.Since = s.streams.History.OfSession(q.Session, limit)
+			a.Happenings, a.Total, a.Since = s.subs.Streams.History.OfSession(q.Session, limit)
 		case inspect.Gaps:
-			a.Happenings, a.Reasons, a.Total, a.Since = s.streams.History.Lately(limit)
+			a.Happenings, a.Reasons, a.Total, a.Since = s.subs.Streams.History.Lately(limit)
 		}
 		return a
 	}

@@ -17,14 +17,13 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
-	"rejoin/services/sse-edge/window"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/presence"
-	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
 
@@ -63,11 +62,11 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	cfg := Config{
-		EdgeAddr: "127.0.0.1:0", WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
+	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
+		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
 		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
 		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
-	}
+	}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -88,93 +87,32 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 		b.Close()
 	})
 	f.t.Cleanup(stop)
-	waittest.Until(f.t, "the edge is ready", func() bool { return s.parts.Ready() == nil })
+	waittest.Until(f.t, "the edge is ready", func() bool { return s.subs.Parts.Ready() == nil })
 	return s, stop
 }
 
 // has waits until the window of an edge has come to a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
-	waittest.Until(t, "the window has it", func() bool { return s.parts.Of("s").Stats().End >= sequence })
-}
-
-// placeOf is a stream of a session without an opening.
-func placeOf(session, stream string) window.Place {
-	return window.Place{Session: session, Stream: stream}
+	waittest.Until(t, "the window has it", func() bool { return s.subs.Parts.Of("s").Stats().End >= sequence })
 }
 
 // client is one connection to an event stream.
-type client struct {
-	t    *testing.T
-	body io.ReadCloser
-	dec  *sse.Decoder
-	resp *http.Response
-}
+type client struct{ *edgetest.Client }
 
 // subscribe opens an event stream; headers are pairs of names and values.
 func subscribe(t *testing.T, url string, headers ...string) *client {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req) //nolint:bodyclose // closed with the test
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &client{t: t, body: resp.Body, dec: sse.NewDecoder(resp.Body, 1<<22), resp: resp}
-	t.Cleanup(c.close)
-	return c
-}
-
-func (c *client) close() { _ = c.body.Close() }
-
-// next returns the next event of a type, and fails on any other but cursors.
-func (c *client) next(typ string) sse.Event {
-	c.t.Helper()
-	for {
-		e, err := c.dec.Next()
-		if err != nil {
-			c.t.Fatalf("waiting for %s: %v", typ, err)
-		}
-		if e.Type == "cursor" && typ != "cursor" {
-			continue
-		}
-		if e.Type != typ {
-			c.t.Fatalf("got %s %s, want %s", e.Type, e.Data, typ)
-		}
-		return e
-	}
-}
-
-func (c *client) messages(n int) (lastID string) {
-	c.t.Helper()
-	for range n {
-		lastID = c.next("message").ID
-	}
-	return lastID
+	return &client{edgetest.Subscribe(t, url, headers...)}
 }
 
 func (c *client) gap() delivery.GapData {
-	c.t.Helper()
+	c.T.Helper()
 	var g delivery.GapData
-	if err := json.Unmarshal(c.next("gap").Data, &g); err != nil {
-		c.t.Fatal(err)
+	if err := json.Unmarshal(c.Next("gap").Data, &g); err != nil {
+		c.T.Fatal(err)
 	}
 	return g
-}
-
-func sequenceOf(t *testing.T, id string) uint64 {
-	t.Helper()
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed.Sequence
 }
 
 // page is the answer to a poll, and object an event in it.
@@ -220,17 +158,17 @@ func TestResume_ReplayAndTail(t *testing.T) {
 	url := f.edge(nil)
 	f.Publish("a", 3)
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
-	third := c.messages(3)
+	c.Next("connect")
+	third := c.Messages(3)
 	f.Publish("b", 2)
 	f.Publish("a", 2)
-	c.messages(2)
-	c.close()
+	c.Messages(2)
+	c.Close()
 	again := subscribe(t, url+streamPath+"?after="+third)
-	if e := again.next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) || e.ID != third {
+	if e := again.Next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) || e.ID != third {
 		t.Errorf("connect is %s with id %s", e.Data, e.ID)
 	}
-	if last := again.messages(2); sequenceOf(t, last) != 7 {
+	if last := again.Messages(2); edgetest.SequenceOf(t, last) != 7 {
 		t.Errorf("the last id is %s", last)
 	}
 }
@@ -249,12 +187,12 @@ func TestFrom_Time(t *testing.T) {
 		for i, e := range all {
 			from := "?from=" + e.Time.Format(time.RFC3339Nano)
 			c := subscribe(t, s.url()+streamPath+from)
-			c.next("connect")
-			if got := c.next("message"); got.ID != e.ID {
+			c.Next("connect")
+			if got := c.Next("message"); got.ID != e.ID {
 				t.Errorf("%s: from the time of %s the first one is %s", name, e.ID, got.ID)
 			}
 			c = subscribe(t, s.url()+"/v1/events?session=s&from="+e.Time.Format(time.RFC3339Nano))
-			c.next("connect")
+			c.Next("connect")
 			if got := c.groupEvents(1)[0]; got.ID != e.ID {
 				t.Errorf("%s: of several sessions, from the time of %s the first one is %s", name, e.ID, got.ID)
 			}
@@ -268,7 +206,7 @@ func TestFrom_Time(t *testing.T) {
 			}
 		}
 		for _, from := range []string{"", "x", "5m", "--5m", "-", "-5", "2026-01-31"} {
-			if a := ask(t, http.MethodGet, s.url()+streamPath+"?from="+from); a.StatusCode != http.StatusBadRequest {
+			if a := edgetest.Ask(t, http.MethodGet, s.url()+streamPath+"?from="+from); a.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: from %q: %d", name, from, a.StatusCode)
 			}
 		}
@@ -281,10 +219,10 @@ func TestHeartbeat_MovesCursor(t *testing.T) {
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.Publish("a", 1)
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
-	c.messages(1)
+	c.Next("connect")
+	c.Messages(1)
 	last := f.Publish("b", 5)
-	waittest.Until(t, "the cursor is at the end", func() bool { return sequenceOf(t, c.next("cursor").ID) == last })
+	waittest.Until(t, "the cursor is at the end", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
 }
 
 func TestResume_BelowWindow(t *testing.T) {
@@ -298,15 +236,15 @@ func TestResume_BelowWindow(t *testing.T) {
 				path = "/v1/sessions/s/events"
 			}
 			c := subscribe(t, url+path)
-			c.next("connect")
+			c.Next("connect")
 			f.Publish("a", 10)
-			tenth := c.messages(10)
-			c.close()
+			tenth := c.Messages(10)
+			c.Close()
 			last := f.Publish("a", 2500)
 			c = subscribe(t, url+path+"?after="+tenth)
-			c.next("connect")
+			c.Next("connect")
 			for n := uint64(11); n <= last; n++ {
-				if e := c.next("message"); sequenceOf(t, e.ID) != n {
+				if e := c.Next("message"); edgetest.SequenceOf(t, e.ID) != n {
 					t.Fatalf("got %s, want sequence %d", e.ID, n)
 				}
 			}
@@ -326,43 +264,43 @@ func TestEvidence(t *testing.T) {
 		want   []uint64
 		gap    *delivery.GapData
 	}{
-		{name: "nothing", remove: func(*fixture) {}, after: 10, want: seq(11, 20)},
+		{name: "nothing", remove: func(*fixture) {}, after: 10, want: edgetest.Sequences(11, 20)},
 		{
-			name: "trim", after: 10, want: seq(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
-			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 15)...) },
+			name: "trim", after: 10, want: edgetest.Sequences(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
+			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, 15)...) },
 		},
 		{
-			name: "two trims", after: 10, want: seq(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
+			name: "two trims", after: 10, want: edgetest.Sequences(16, 20), gap: &delivery.GapData{Reason: cursor.ReasonTrimmed, Certain: true},
 			remove: func(f *fixture) {
-				f.Trim("a", eventlog.Expired, seq(1, 12)...)
-				f.Trim("a", eventlog.Trimmed, seq(13, 15)...)
+				f.Trim("a", eventlog.Expired, edgetest.Sequences(1, 12)...)
+				f.Trim("a", eventlog.Trimmed, edgetest.Sequences(13, 15)...)
 			},
 		},
 		{
-			name: "trim before the cursor", after: 10, want: seq(11, 20),
-			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, seq(1, 10)...) },
+			name: "trim before the cursor", after: 10, want: edgetest.Sequences(11, 20),
+			remove: func(f *fixture) { f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, 10)...) },
 		},
 		{
-			name: "trim of the life", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonCleared},
-			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 12)...) },
+			name: "trim of the life", after: 10, want: edgetest.Sequences(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonCleared},
+			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, edgetest.Sequences(1, 12)...) },
 		},
 		{
-			name: "trim of the life before the cursor", after: 10, want: seq(11, 20),
-			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, seq(1, 10)...) },
+			name: "trim of the life before the cursor", after: 10, want: edgetest.Sequences(11, 20),
+			remove: func(f *fixture) { f.Trim("", eventlog.Cleared, edgetest.Sequences(1, 10)...) },
 		},
 		{
-			name: "floor without a copy of the birth", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired},
+			name: "floor without a copy of the birth", after: 10, want: edgetest.Sequences(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired},
 			remove: func(f *fixture) { f.Purge(13) },
 		},
 		{
-			name: "floor with a copy of the birth", after: 10, want: seq(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired, Certain: true},
+			name: "floor with a copy of the birth", after: 10, want: edgetest.Sequences(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired, Certain: true},
 			remove: func(f *fixture) {
 				f.Rewrite("a", eventlog.Copy{Last: 20, Removed: 12, Through: 20})
 				f.Purge(13)
 			},
 		},
 		{
-			name: "floor at the cursor", after: 10, want: seq(11, 20),
+			name: "floor at the cursor", after: 10, want: edgetest.Sequences(11, 20),
 			remove: func(f *fixture) { f.Purge(11) },
 		},
 	}
@@ -375,40 +313,33 @@ func TestEvidence(t *testing.T) {
 				first, stop := f.startEdge(nil)
 				f.Publish("a", 20)
 				c := subscribe(t, first+streamPath)
-				c.next("connect")
-				id := c.messages(int(tt.after)) //nolint:gosec // small
-				c.close()
+				c.Next("connect")
+				id := c.Messages(int(tt.after)) //nolint:gosec // small
+				c.Close()
 				stop()
 				tt.remove(f)
 				f.Publish("b", 1)
 				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })+streamPath+"?after="+id)
-				c.next("connect")
+				c.Next("connect")
 				if tt.gap != nil {
 					g := c.gap()
 					if g.Reason != tt.gap.Reason || g.Certain != tt.gap.Certain || g.Requested != id || *g.Stream != "a" {
 						t.Errorf("gap is %+v", g)
 					}
-					if at := sequenceOf(t, g.ResumesAt); at != tt.want[0]-1 {
+					if at := edgetest.SequenceOf(t, g.ResumesAt); at != tt.want[0]-1 {
 						t.Errorf("the gap resumes at %d, want %d", at, tt.want[0]-1)
 					}
 				}
 				for _, n := range tt.want {
-					if e := c.next("message"); sequenceOf(t, e.ID) != n {
+					if e := c.Next("message"); edgetest.SequenceOf(t, e.ID) != n {
 						t.Fatalf("got %s, want sequence %d", e.ID, n)
 					}
 				}
 				f.Publish("a", 1)
-				c.messages(1)
+				c.Messages(1)
 			})
 		}
 	}
-}
-
-func seq(from, to uint64) (all []uint64) {
-	for n := from; n <= to; n++ {
-		all = append(all, n)
-	}
-	return all
 }
 
 func TestResume_UnknownID(t *testing.T) {
@@ -416,14 +347,14 @@ func TestResume_UnknownID(t *testing.T) {
 	url := f.edge(nil)
 	f.Publish("a", 2)
 	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
-	foreign := c.next("connect").ID
+	foreign := c.Next("connect").ID
 	for _, id := range []string{"rubbish", foreign, "a_0000000_1"} {
 		c := subscribe(t, url+streamPath+"?after="+id)
-		c.next("connect")
+		c.Next("connect")
 		if g := c.gap(); g.Reason != cursor.ReasonUnknown || !g.Certain || g.Requested != id {
 			t.Errorf("%s: gap is %+v", id, g)
 		}
-		c.messages(2)
+		c.Messages(2)
 	}
 }
 
@@ -436,13 +367,13 @@ func TestResume_IDBeyondLog(t *testing.T) {
 	for _, sequence := range []uint64{3, math.MaxInt64, math.MaxUint64 - 1, math.MaxUint64} {
 		id := cursorAt(t, url, streamPath, sequence)
 		c = subscribe(t, url+streamPath+"?after="+id)
-		c.next("connect")
-		if g := c.gap(); g.Reason != cursor.ReasonRolledBack || g.Requested != id || sequenceOf(t, g.ResumesAt) != 2 {
+		c.Next("connect")
+		if g := c.gap(); g.Reason != cursor.ReasonRolledBack || g.Requested != id || edgetest.SequenceOf(t, g.ResumesAt) != 2 {
 			t.Errorf("%d: gap is %+v", sequence, g)
 		}
 	}
 	f.Publish("a", 1)
-	c.messages(1)
+	c.Messages(1)
 }
 
 func TestClose_StreamThen204(t *testing.T) {
@@ -453,27 +384,27 @@ func TestClose_StreamThen204(t *testing.T) {
 	}
 	f.Publish("a", 2)
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
-	id := c.messages(2)
+	c.Next("connect")
+	id := c.Messages(2)
 	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "a", false); err != nil {
 		t.Fatal(err)
 	}
-	closed := c.next("close")
+	closed := c.Next("close")
 	if string(closed.Data) != `{"status":"closed","session":"s","stream":"a"}` {
 		t.Errorf("close is %s", closed.Data)
 	}
-	if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+	if _, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream continues: %v", err)
 	}
 	for _, after := range []string{id, closed.ID} {
-		if again := subscribe(t, url+streamPath+"?after="+after); again.resp.StatusCode != http.StatusNoContent {
-			t.Errorf("a resume of a stream that is over answers %d", again.resp.StatusCode)
+		if again := subscribe(t, url+streamPath+"?after="+after); again.Response.StatusCode != http.StatusNoContent {
+			t.Errorf("a resume of a stream that is over answers %d", again.Response.StatusCode)
 		}
 	}
 	c = subscribe(t, url+streamPath)
-	c.next("connect")
-	c.messages(2)
-	c.next("close")
+	c.Next("connect")
+	c.Messages(2)
+	c.Next("close")
 }
 
 func TestClear_ConnectedAndNewClients(t *testing.T) {
@@ -481,26 +412,26 @@ func TestClear_ConnectedAndNewClients(t *testing.T) {
 	url := f.edge(nil)
 	f.Publish("a", 3)
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
-	first := c.messages(1)
-	c.close()
+	c.Next("connect")
+	first := c.Messages(1)
+	c.Close()
 	f.mark(event.Clear, "a")
 	f.Publish("a", 1)
 	waittest.Until(t, "the edge has seen the clear", func() bool {
 		events := poll(t, url+streamPath).Events
-		return len(events) == 1 && sequenceOf(t, events[0].ID) == 5
+		return len(events) == 1 && edgetest.SequenceOf(t, events[0].ID) == 5
 	})
 	c = subscribe(t, url+streamPath+"?after="+first)
-	c.next("connect")
+	c.Next("connect")
 	if g := c.gap(); g.Reason != cursor.ReasonCleared || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
-	if id := c.messages(1); sequenceOf(t, id) != 5 {
+	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {
 		t.Errorf("got %s, want the event behind the clear", id)
 	}
 	c = subscribe(t, url+streamPath)
-	c.next("connect")
-	if id := c.messages(1); sequenceOf(t, id) != 5 {
+	c.Next("connect")
+	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {
 		t.Errorf("a new client got %s", id)
 	}
 }
@@ -516,17 +447,17 @@ func TestFull_Connections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := f.edge(limit)
 			c := subscribe(t, url+streamPath)
-			c.next("connect")
+			c.Next("connect")
 			refused := subscribe(t, url+streamPath)
-			body, err := io.ReadAll(refused.body)
-			if err != nil || refused.resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
-				t.Errorf("status %d, body %q, %v", refused.resp.StatusCode, body, err)
+			body, err := io.ReadAll(refused.Response.Body)
+			if err != nil || refused.Response.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
+				t.Errorf("status %d, body %q, %v", refused.Response.StatusCode, body, err)
 			}
-			c.close()
+			c.Close()
 			waittest.Until(t, "there is room again", func() bool {
 				c := subscribe(t, url+streamPath)
-				defer c.close()
-				_, err := c.dec.Next()
+				defer c.Close()
+				_, err := c.Decoder.Next()
 				return err == nil
 			})
 		})
@@ -538,7 +469,7 @@ func TestFull_Polls(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
 	c := subscribe(t, url+streamPath)
-	c.next("connect")
+	c.Next("connect")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+streamPath, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -560,15 +491,15 @@ func TestDrain_Retry(t *testing.T) {
 	var clients []*client
 	for range 20 {
 		c := subscribe(t, url+streamPath)
-		c.next("connect")
+		c.Next("connect")
 		clients = append(clients, c)
 	}
 	stop()
 	for _, c := range clients {
-		if _, err := c.dec.Next(); !errors.Is(err, io.EOF) {
+		if _, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
 			t.Errorf("a drained stream ended with %v", err)
 		}
-		if r := c.dec.Retry(); r < 2*time.Second || r > 4*time.Second {
+		if r := c.Decoder.Retry(); r < 2*time.Second || r > 4*time.Second {
 			t.Errorf("retry is %s", r)
 		}
 	}
@@ -611,10 +542,10 @@ func TestMessages_ByteForByte(t *testing.T) {
 	if len(got) != 1 || string(got[0].Message) != message || got[0].Stream != "a\"\\" || got[0].Type != "ti\"ck" || got[0].Time.IsZero() {
 		t.Errorf("the page has %+v", got)
 	}
-	c := follow(t, url+"/v1/sessions/s/events")
-	c.next("connect")
+	c := subscribe(t, url+"/v1/sessions/s/events")
+	c.Next("connect")
 	var o object
-	if data := c.next("message").Data; json.Unmarshal(data, &o) != nil || string(o.Message) != message || o.ID != got[0].ID || !o.Time.Equal(got[0].Time) {
+	if data := c.Next("message").Data; json.Unmarshal(data, &o) != nil || string(o.Message) != message || o.ID != got[0].ID || !o.Time.Equal(got[0].Time) {
 		t.Errorf("the flow has %s", data)
 	}
 }
@@ -649,8 +580,19 @@ func TestConnections_Present(t *testing.T) {
 		})
 	}
 	want(0, 1)
-	c.close()
+	c.Close()
 	want(1)
 	q.Sessions[0].Within = 60
 	want(0, 1)
+}
+
+// A stream ends before a proxy cuts it, and its client is back at once.
+func TestProxyRequestLimit(t *testing.T) {
+	t.Parallel()
+	c := subscribe(t, newFixture(t).edge(func(c *Config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute })+"/v1/sessions/quiet/events")
+	c.Next("connect")
+	c.Over()
+	if c.Decoder.Retry() > time.Second {
+		t.Errorf("the subscriber comes back after %s", c.Decoder.Retry())
+	}
 }

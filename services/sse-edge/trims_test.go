@@ -6,6 +6,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -17,7 +18,7 @@ func missed(t *testing.T, url, path string, after uint64) (sequences []uint64, g
 	t.Helper()
 	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
 	for _, e := range p.Events {
-		sequences = append(sequences, sequenceOf(t, e.ID))
+		sequences = append(sequences, edgetest.SequenceOf(t, e.ID))
 	}
 	return sequences, p.Gap
 }
@@ -48,7 +49,7 @@ func TestReader_TrimInsideTheWindow(t *testing.T) {
 	f.Publish("b", 1)
 	before, _ := f.startService(nil)
 	before.has(t, 12)
-	f.Trim("a", eventlog.Trimmed, seq(2, 6)...)
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(2, 6)...)
 	after := f.edge(nil)
 	receives(t, after, streamPath, 3, "trimmed", 7)
 	receives(t, after, streamPath, 6, "", 7)
@@ -64,7 +65,7 @@ func TestReader_TrimOfTheLifeInsideTheWindow(t *testing.T) {
 	f.Publish("b", 1)
 	f.Publish("a", 5) // 2 to 6
 	f.Publish("b", 5)
-	f.Trim("", eventlog.Cleared, seq(2, 6)...)
+	f.Trim("", eventlog.Cleared, edgetest.Sequences(2, 6)...)
 	url := f.edge(nil)
 	for _, path := range []string{otherPath, flowPath} {
 		receives(t, url, path, 3, "cleared?", 7)
@@ -77,13 +78,13 @@ func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 10)
 	f.Publish("b", 5)
-	f.Announce("a", eventlog.Cleared, seq(1, 6)...)
+	f.Announce("a", eventlog.Cleared, edgetest.Sequences(1, 6)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	receives(t, url, streamPath, 3, "cleared", 7)
 	receives(t, url, flowPath, 3, "cleared", 7)
 	receives(t, url, otherPath, 3, "", 11)
 	for _, path := range []string{streamPath, flowPath} { // without a cursor nothing was missed
-		if p := poll(t, url+path); p.Gap != nil || len(p.Events) == 0 || sequenceOf(t, p.Events[0].ID) != 7 {
+		if p := poll(t, url+path); p.Gap != nil || len(p.Events) == 0 || edgetest.SequenceOf(t, p.Events[0].ID) != 7 {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
@@ -140,17 +141,17 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = flagtype.Bytes(backfill), 50*time.Millisecond })
 		id := cursorAt(t, impatient, streamPath, 4)
 		c := subscribe(t, impatient+streamPath+"?after="+id)
-		c.next("connect")
+		c.Next("connect")
 		if backfill == 0 {
-			c.messages(7) // the tail saw all of it
+			c.Messages(7) // the tail saw all of it
 			continue
 		}
 		if g := c.gap(); g.Reason != cursor.ReasonDamaged || g.Certain || g.Requested != id {
 			t.Errorf("gap is %+v", g)
 		}
-		c.messages(7)
+		c.Messages(7)
 		f.Publish("a", 1)
-		c.messages(1) // and no second gap
+		c.Messages(1) // and no second gap
 	}
 }
 
@@ -167,7 +168,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: 4}.String()
 		got := make(chan page, 1)
 		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
-		waittest.Until(t, "it waits", s.parts.Of("s").AwaitsCheck)
+		waittest.Until(t, "it waits", s.subs.Parts.Of("s").AwaitsCheck)
 		f.Check(damaged)
 		p := <-got
 		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {
@@ -189,10 +190,10 @@ func TestReader_CopiesChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, flow := subscribe(t, s.url()+streamPath), subscribe(t, s.url()+flowPath)
-	c.next("connect")
-	flow.next("connect")
-	c.messages(1)
-	flow.messages(2)
+	c.Next("connect")
+	flow.Next("connect")
+	c.Messages(1)
+	flow.Messages(2)
 	opening, err := f.Backend.Log.Opening(waittest.Context(t), "s")
 	if err != nil {
 		t.Fatal(err)
@@ -208,10 +209,10 @@ func TestReader_CopiesChangeNothing(t *testing.T) {
 		}
 		last = ack.Sequence
 	}
-	waittest.Until(t, "the cursor is behind the copies", func() bool { return sequenceOf(t, c.next("cursor").ID) >= last })
+	waittest.Until(t, "the cursor is behind the copies", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) >= last })
 	f.Publish("a", 1)
-	c.messages(1)
-	flow.messages(1)
+	c.Messages(1)
+	flow.Messages(1)
 	if p := poll(t, s.url()+otherPath+"?after="+cursorAt(t, s.url(), otherPath, last)); !p.Closed || len(p.Events) > 0 {
 		t.Errorf("the stream that has ended: %+v", p)
 	}

@@ -1,4 +1,5 @@
-// Package edgetest has a log for tests of the edge's packages, in which the test is the janitor.
+// Package edgetest has a log for tests of the edge's packages, in which the test is the janitor,
+// and clients.
 package edgetest
 
 import (

@@ -1,0 +1,44 @@
+package edgetest
+
+import (
+	"testing"
+	"time"
+
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+	"rejoin/shared/web"
+)
+
+// Origin is of pages that [Access] lets in.
+const Origin = "https://app.example"
+
+// Access lets in only who has a token, and pages of one origin.
+func Access(t *testing.T) *web.Access {
+	t.Helper()
+	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t), CORSOrigins: []string{Origin}}, daemon.NewEnv(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access
+}
+
+// Bearer returns the header with a token.
+func Bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
+
+// Create registers a session.
+func (l *Log) Create(name, owner string) {
+	l.t.Helper()
+	if _, err := l.Backend.Sessions.Create(waittest.Context(l.t), session.New(name, owner, nil, time.Now())); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// SetMembers replaces the members of a session, as ingest does.
+func (l *Log) SetMembers(name string, members ...string) {
+	l.t.Helper()
+	if _, err := l.Backend.Sessions.SetMembers(waittest.Context(l.t), name, members, func(session.Record) error { return nil }); err != nil {
+		l.t.Fatal(err)
+	}
+}

@@ -1,0 +1,132 @@
+package edgetest
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/sse"
+)
+
+// Client is one connection to an event stream. Its methods fail the test.
+type Client struct {
+	T        *testing.T
+	Response *http.Response
+	Decoder  *sse.Decoder
+}
+
+// Subscribe opens an event stream; headers are pairs of names and values.
+func Subscribe(t *testing.T, url string, headers ...string) *Client {
+	t.Helper()
+	resp, err := Send(t, http.MethodGet, url, append([]string{"Accept", "text/event-stream"}, headers...)...) //nolint:bodyclose // closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Follow(t, resp)
+}
+
+// Follow reads a response that is an event stream, and closes it with the test.
+func Follow(t *testing.T, resp *http.Response) *Client {
+	t.Helper()
+	c := &Client{T: t, Response: resp, Decoder: sse.NewDecoder(resp.Body, 1<<22)}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Close closes the connection.
+func (c *Client) Close() { _ = c.Response.Body.Close() }
+
+// Next returns the next event of a type, and fails on any other but cursors.
+func (c *Client) Next(typ string) sse.Event {
+	c.T.Helper()
+	for {
+		e, err := c.Decoder.Next()
+		if err != nil {
+			c.T.Fatalf("waiting for %s: %v", typ, err)
+		}
+		if e.Type == "cursor" && typ != "cursor" {
+			continue
+		}
+		if e.Type != typ {
+			c.T.Fatalf("got %s %s, want %s", e.Type, e.Data, typ)
+		}
+		return e
+	}
+}
+
+// Messages reads n messages.
+func (c *Client) Messages(n int) (lastID string) {
+	c.T.Helper()
+	for range n {
+		lastID = c.Next("message").ID
+	}
+	return lastID
+}
+
+// Over expects the end of the body.
+func (c *Client) Over() {
+	c.T.Helper()
+	if e, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
+		c.T.Errorf("the stream continues with %s, %v", e.Data, err)
+	}
+}
+
+// Answered is a response with its body read.
+type Answered struct {
+	*http.Response
+	Text string
+}
+
+// Ask makes a request with headers in pairs.
+func Ask(t *testing.T, method, url string, headers ...string) Answered {
+	t.Helper()
+	resp, err := Send(t, method, url, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return Read(t, resp)
+}
+
+// Read reads the body of a response.
+func Read(t *testing.T, resp *http.Response) Answered {
+	t.Helper()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Answered{resp, string(data)}
+}
+
+// Send is [Ask] for a caller that takes the response, or the error.
+func Send(t *testing.T, method, url string, headers ...string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+}
+
+// SequenceOf returns the sequence in an event ID.
+func SequenceOf(t *testing.T, id string) uint64 {
+	t.Helper()
+	parsed, err := event.ParseID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Sequence
+}
+
+// Sequences returns all from one to another.
+func Sequences(from, to uint64) (all []uint64) {
+	for n := from; n <= to; n++ {
+		all = append(all, n)
+	}
+	return all
+}

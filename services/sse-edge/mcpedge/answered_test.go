@@ -1,0 +1,112 @@
+package mcpedge
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/inspect"
+	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
+)
+
+// A client that reads slowly gets the response in parts, and no error behind it.
+func TestMCP_SlowClient(t *testing.T) {
+	t.Parallel()
+	b, u := newMCP(t, func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	var messages []string
+	for range 12 { // more than sockets hold
+		messages = append(messages, `{"jsonrpc":"2.0","method":"notifications/message","params":"`+strings.Repeat("x", 900<<10)+`"}`)
+	}
+	messages = append(messages, `{"jsonrpc":"2.0","id":"a","result":"`+strings.Repeat("x", 900<<10)+`"}`)
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, messages...)
+	c.says(messages...)
+	c.Over()
+}
+
+// The response may lie below the window, which has nothing of the call.
+func TestMCP_BelowWindow(t *testing.T) {
+	t.Parallel()
+	b, u := newMCP(t, nil)
+	c := u.follow(u.post(toolCall))
+	first := c.primed()
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	last := c.says(progress(1), result(`"a"`))
+	c.Over()
+	b.f.Publish("b", 300)
+	small := u.at(b.f.mcpEdge(func(c *config) { c.WindowBytes = 4 << 10 }))
+	again := small.get(first)
+	again.primed()
+	again.says(progress(1), result(`"a"`))
+	again.Over()
+	if a := small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")); a.StatusCode != http.StatusNoContent {
+		t.Errorf("behind the response: %d %s", a.StatusCode, a.Text)
+	}
+}
+
+// What may be lost, and may not, is no end of a call whose client can ask again.
+func TestMCP_WaitsForCheck(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	b := f.bridge()
+	one, stop := f.mcpService(nil)
+	u := join(t, one.url(), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	first := c.primed()
+	other := f.Publish("b", 3)
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.Over()
+	stop()
+	f.Trim("b", eventlog.Trimmed, other-2)
+	f.Restart()
+	u.url = f.mcpEdge(func(c *config) { c.LedgerPatience = 100 * time.Millisecond })
+	c = u.get(first)
+	c.primed()
+	place := c.primed()
+	c.Over()
+	old := *u
+	old.version = "2025-06-18"
+	c = old.get(first)
+	c.fails(`"a"`)
+	c.Over()
+	f.Check(0)
+	c = u.get(place)
+	c.primed()
+	c.says(progress(1), result(`"a"`))
+	c.Over()
+}
+
+// Calls that are answered are no news: an installation may make thousands in a second.
+func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	call := b.sent(rpc.Post)[0]
+	open := func() (of []inspect.Connection) {
+		of, _ = s.subs.Streams.Connections(t.Context(), u.session, 10)
+		return of
+	}
+	waittest.Until(t, "the call is there", func() bool {
+		got := open()
+		return len(got) == 1 && got[0].Protocol == inspect.MCPCall && got[0].Stream == call.Stream
+	})
+	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.Over()
+	waittest.Until(t, "it has gone", func() bool { return len(open()) == 0 })
+	standalone := u.get("")
+	standalone.primed()
+	waittest.Until(t, "a GET is noted", func() bool {
+		all, _, _ := s.subs.Streams.History.OfSession(u.session, 10)
+		return len(all) == 1 && all[0].What == inspect.Connected && all[0].Stream == rpc.Standalone && all[0].Came == inspect.FromNow
+	})
+}

@@ -1,0 +1,424 @@
+package mcpedge
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+)
+
+// attachments see to it that of all connections to one stream the newest gets the
+// messages (MCP 2025-11-25, Transports, Multiple Connections), whichever edges they are
+// at. The older ones are quiet, and one takes over from the same cursor when it ends.
+//
+//	GET ──▶ claim: the record is this edge's ──▶ join ──▶ begin: the newest one's turn
+//	          another edge's record ──▶ rest, hand over the cursor
+//	          the newest ends ──▶ the next one here, or the record is released
+//
+// The record of a stream says which edge the newest connection is at. A POST's own
+// stream needs none: no other connection can exist before. An edge that has gone is known
+// by its silence. Without NATS every edge is by itself.
+//
+// Workers call join and leave, and never wait for it: what takes a request to NATS goes
+// on in a goroutine of its own.
+//
+// A GET claims its record before its first byte, so of two connections the one made later is
+// the newer one. A quiet connection never reads. Between its claim and its turn a connection is
+// in coming: one that ends meanwhile must not release the record.
+type attachments struct {
+	edge    string // its ID
+	records *attachRecords
+	logger  *slog.Logger
+	base    context.Context //nolint:containedctx // of the edge
+	work    sync.WaitGroup  // of claims and the like, which end by themselves
+	// claimWithin is how long a client waits for its claim, askWithin how long others wait
+	// for NATS, and handWithin for the place of the connection before.
+	claimWithin, askWithin, handWithin time.Duration
+
+	mu     sync.Mutex
+	places map[string]*attached // by the record's key
+	coming map[string]int       // claims whose connections have not joined yet, by the same
+	heard  map[string]time.Time // when other edges were, last
+}
+
+// connection is a stream of a client that may have several.
+type connection struct {
+	*delivery.Stream
+	// claim is that of a GET.
+	claim claim
+}
+
+// attached are the connections to one stream that this edge has.
+type attached struct {
+	streams []*connection // oldest first
+	// holder gets the messages; nil while no connection here does.
+	holder *connection
+	// revision is that of the newest record known of, 0 for none; written is when this
+	// edge wrote it, and other is whose it is otherwise.
+	revision uint64
+	written  time.Time
+	other    string
+	// handed takes the place that another edge hands over; nil without a waiter.
+	handed chan string
+}
+
+// add takes in a connection, behind those that claimed the stream before it.
+func (at *attached) add(st *connection) {
+	i := len(at.streams)
+	for c := st.claim.revision; c != 0 && i > 0 && at.streams[i-1].claim.revision > c; i-- {
+	}
+	at.streams = slices.Insert(at.streams, i, st)
+}
+
+func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] }
+
+const (
+	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
+	handTimeout   = time.Second            // to wait for the place of the connection before
+	attachBeat    = 10 * time.Second       // between two signs of life
+	attachSilence = 35 * time.Second       // after which an edge has gone
+	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
+)
+
+func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
+	return &attachments{
+		edge: rand.Text(), records: records, logger: logger, base: base,
+		claimWithin: claimTimeout, askWithin: attachTimeout, handWithin: handTimeout,
+		places: map[string]*attached{}, coming: map[string]int{}, heard: map[string]time.Time{},
+	}
+}
+
+// attachKey is the key of a stream's record. No name has the token of a session's flow.
+func attachKey(at window.Place) string {
+	if at.Stream == "" {
+		return event.Token(at.Session) + ".=flow"
+	}
+	return event.Token(at.Session) + "." + event.Token(at.Stream)
+}
+
+// join takes in a connection that has begun. One that is quiet gets its turn; the
+// other kind has it, since it is the first of its stream.
+func (a *attachments) join(st *connection) {
+	key := attachKey(st.Reader.Place)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		at = &attached{}
+		a.places[key] = at
+	}
+	at.add(st)
+	if !st.IsQuiet() {
+		at.holder = st
+		return
+	}
+	a.came(key)
+	a.work.Go(func() { a.begin(key, st.claim) })
+}
+
+// came notes that the connection of a claim has joined, or never will. The caller
+// holds the lock.
+func (a *attachments) came(key string) {
+	if a.coming[key]--; a.coming[key] == 0 {
+		delete(a.coming, key)
+	}
+}
+
+// miss ends the claim of a connection that does not join.
+func (a *attachments) miss(key string, c claim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.came(key)
+	a.work.Go(func() { a.begin(key, c) })
+}
+
+// claim is what came of claiming a stream's record, which is done before the client
+// hears anything: so of two connections the one that it made later is the newer one.
+type claim struct {
+	tried    bool // it may be the edge's even if that did not hear of it
+	before   attachRecord
+	revision uint64 // 0 when it could not be claimed
+}
+
+// claim makes a stream's record this edge's. The connection must join, or be missed.
+func (a *attachments) claim(at window.Place) claim {
+	key := attachKey(at)
+	a.mu.Lock()
+	a.coming[key]++ // or who ends meanwhile would release the record
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
+	defer cancel()
+	before, revision, err := a.records.claim(ctx, key, a.edge)
+	if err != nil {
+		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
+		return claim{tried: true}
+	}
+	return claim{true, before, revision}
+}
+
+// leave lets go of a connection that has ended, at a place in its stream.
+func (a *attachments) leave(st *connection, where string) {
+	key := attachKey(st.Reader.Place)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		return
+	}
+	at.streams = slices.DeleteFunc(at.streams, func(other *connection) bool { return other == st })
+	if at.holder == st {
+		at.holder = nil
+		if len(at.streams) > 0 {
+			a.turn(at, at.newest(), where)
+		} else if at.revision > 0 || st.claim.tried {
+			a.work.Go(func() { a.release(key, where) })
+		}
+	}
+	if len(at.streams) == 0 {
+		delete(a.places, key)
+	}
+}
+
+// turn has a connection get the messages from now on. The caller holds the lock.
+func (a *attachments) turn(at *attached, st *connection, where string) {
+	at.holder = st
+	st.Turn(where)
+}
+
+// begin has the newest connection get the messages, after a claim.
+func (a *attachments) begin(key string, c claim) {
+	a.mu.Lock()
+	at := a.places[key]
+	if at == nil { // it closed before its turn: release the record, so that the connection that it silenced resumes at once
+		a.mu.Unlock()
+		a.release(key, "")
+		return
+	}
+	if at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
+		a.mu.Unlock() // another claim was later, here or elsewhere
+		return
+	}
+	old, st := at.holder, at.newest()
+	at.holder = st
+	var handed chan string
+	if c.revision > at.revision {
+		at.revision, at.written, at.other = c.revision, time.Now(), ""
+		if old == nil && st.Turns.Behind && a.alive(c.before) {
+			handed = make(chan string, 1)
+			at.handed = handed
+		}
+	}
+	a.mu.Unlock()
+	where := ""
+	switch {
+	case old != nil:
+		where = a.rest(old)
+	case handed != nil:
+		where = a.handedOver(key, c.revision, handed)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.places[key] == at && at.holder == st {
+		a.turn(at, st, where)
+	}
+}
+
+// alive reports whether a record is of an edge that hands over. The caller holds the lock.
+func (a *attachments) alive(r attachRecord) bool {
+	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
+}
+
+// rest has a connection be quiet, and returns where it stands then.
+func (a *attachments) rest(st *connection) string {
+	rested := make(chan string, 1)
+	st.Rest(rested)
+	return a.await(rested)
+}
+
+func (a *attachments) await(place <-chan string) string {
+	timer := time.NewTimer(a.handWithin)
+	defer timer.Stop()
+	select {
+	case where := <-place:
+		return where
+	case <-timer.C:
+	case <-a.base.Done():
+	}
+	return ""
+}
+
+// handedOver returns where the connection of another edge stood, once that has said so
+// in the record that this one has claimed.
+func (a *attachments) handedOver(key string, claimed uint64, handed <-chan string) string {
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
+		return r.From // before anybody waited for it
+	}
+	return a.await(handed)
+}
+
+// release lets another edge's connection take over, unless there is one here again, or one
+// is coming. A record that was handed over to this edge meanwhile has another revision.
+func (a *attachments) release(key, where string) {
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	_ = a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) { // else its time will be over
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		stays := a.places[key] != nil || a.coming[key] > 0
+		return attachRecord{Edge: a.edge, From: where, Released: true}, !stays && now.Edge == a.edge && !now.Released
+	})
+}
+
+// takeOver makes a record that another edge has released, or left behind, this edge's.
+func (a *attachments) takeOver(key string, revision uint64, where string) {
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	if err != nil {
+		return // another one was faster
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		a.work.Go(func() { a.release(key, where) })
+		return
+	}
+	if now < at.revision {
+		return // another edge has claimed it since
+	}
+	at.revision, at.written, at.other = now, time.Now(), ""
+	if at.holder == nil {
+		a.turn(at, at.newest(), where)
+	}
+}
+
+// handOver tells an edge that has claimed a stream where the connection here stands.
+func (a *attachments) handOver(key string, st *connection, to string, revision uint64) {
+	where := a.rest(st)
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	_, _ = a.records.update(ctx, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
+}
+
+// show takes what a record says now.
+func (a *attachments) show(key string, r attachRecord, revision uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.places[key]
+	if at == nil {
+		return
+	}
+	if revision <= at.revision {
+		return
+	}
+	if r.Edge == a.edge && !r.Released {
+		if at.holder != nil {
+			at.revision = revision
+		}
+		if r.From != "" && at.handed != nil {
+			at.handed <- r.From // there is room for one, and only one comes
+			at.handed = nil
+		}
+		return
+	}
+	at.revision, at.other = revision, r.Edge
+	switch old := at.holder; {
+	case r.Released && old == nil:
+		a.work.Go(func() { a.takeOver(key, revision, r.From) })
+	case !r.Released && old != nil:
+		at.holder = nil
+		a.work.Go(func() { a.handOver(key, old, r.Edge, revision) })
+	}
+}
+
+// forget forgets all revisions: the records may be others when they are followed again.
+func (a *attachments) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.places {
+		at.revision = 0
+	}
+}
+
+// hear notes a sign of life of another edge.
+func (a *attachments) hear(edge string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heard[edge] = time.Now()
+}
+
+// tend takes over from edges that have gone, and renews records, or writes them again
+// that NATS has lost: no revision means that there must be none.
+func (a *attachments) tend(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, at := range a.places {
+		revision := at.revision
+		switch {
+		case at.holder == nil && at.other != "" && now.Sub(a.heard[at.other]) > attachSilence:
+			a.work.Go(func() { a.takeOver(key, revision, "") })
+		case at.written.IsZero() || at.holder == nil || at.other != "":
+		case revision == 0 || now.Sub(at.written) > attachRenewal:
+			at.written = now
+			a.work.Go(func() { a.renew(key, revision) })
+		}
+	}
+	for edge, at := range a.heard {
+		if now.Sub(at) > 2*attachSilence {
+			delete(a.heard, edge)
+		}
+	}
+}
+
+func (a *attachments) renew(key string, revision uint64) {
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch at := a.places[key]; {
+	case at == nil: // it has gone meanwhile, and did not know of the record
+		a.work.Go(func() { a.release(key, "") })
+	case at.revision == revision:
+		at.revision = now
+	}
+}
+
+// open has the records ready before the first client comes, if NATS is there.
+func (a *attachments) open(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	if err := a.records.open(ctx); err != nil {
+		a.logger.Warn("the attach records are not there yet", "error", err)
+	}
+}
+
+// run follows the records and gives signs of life, until ctx ends.
+func (a *attachments) run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { a.records.follow(ctx, a.edge, a) })
+	ticker := time.NewTicker(attachBeat)
+	defer ticker.Stop()
+	for {
+		a.records.beat(ctx, a.edge)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			a.tend(time.Now())
+		}
+	}
+}

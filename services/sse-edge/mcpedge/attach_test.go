@@ -1,0 +1,323 @@
+package mcpedge
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
+)
+
+// at returns the same client at another edge.
+func (u *mcpUser) at(url string) *mcpUser {
+	other := *u
+	other.url = url
+	return &other
+}
+
+// standalone is the stream of the client's GETs.
+func (u *mcpUser) standalone() window.Place { return placeOf(u.session, rpc.Standalone) }
+
+// attach opens the standalone stream at an edge, and waits until it has its turn as the
+// newest of so many connections there.
+func (u *mcpUser) attach(s *edge, connections int) *client {
+	u.t.Helper()
+	c := u.at(s.url()).get("")
+	c.primed()
+	s.holds(u.t, u.standalone(), connections)
+	return c
+}
+
+// holds waits until a connection of an edge gets the messages of a stream, and others
+// do not.
+func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
+	t.Helper()
+	waittest.Until(t, "the newest connection has its turn", func() bool {
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		at := s.attached.places[attachKey(stream)]
+		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest() && !at.holder.IsQuiet()
+	})
+}
+
+// rests waits until no connection of an edge gets the messages.
+func (s *edge) rests(t *testing.T, name window.Place) {
+	t.Helper()
+	waittest.Until(t, "another edge has the newest connection", func() bool {
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		at := s.attached.places[attachKey(name)]
+		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *connection) bool { return !st.IsQuiet() })
+	})
+}
+
+// left waits until an edge has no connection of a stream any more.
+func (s *edge) left(t *testing.T, name window.Place) {
+	t.Helper()
+	waittest.Until(t, "its connections have ended", func() bool {
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return s.attached.places[attachKey(name)] == nil
+	})
+}
+
+// claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
+// does: a claim that is given up leaves the messages to a connection at another edge, and
+// what is not released or handed over stays where it is.
+func claimsForLong(s *edge) {
+	a := s.attached
+	a.claimWithin, a.askWithin, a.handWithin = 20*time.Second, 20*time.Second, 20*time.Second
+}
+
+// newMCPs is newMCP with so many edges; the session is begun at the first.
+func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
+	t.Helper()
+	f := newFixture(t)
+	f.tune = claimsForLong
+	b = f.bridge()
+	for range n {
+		s, _ := f.mcpService(nil)
+		edges = append(edges, s)
+	}
+	for _, s := range edges {
+		waittest.Until(t, "the edge has heard the others", func() bool { // or nothing is handed over to it
+			s.attached.mu.Lock()
+			defer s.attached.mu.Unlock()
+			heard := 0
+			for edge := range s.attached.heard {
+				if edge != s.attached.edge {
+					heard++
+				}
+			}
+			return heard >= n-1
+		})
+	}
+	return b, join(t, edges[0].url(), "2025-11-25"), edges
+}
+
+// newMovedMCP is newMCPs with two edges, of which the client has come to one first and has
+// its newest connection at two.
+func newMovedMCP(t *testing.T) (u *mcpUser, one, two *edge, newest *client) {
+	t.Helper()
+	_, u, edges := newMCPs(t, 2)
+	one, two = edges[0], edges[1]
+	u.attach(one, 1)
+	newest = u.attach(two, 1)
+	one.rests(t, u.standalone())
+	return u, one, two, newest
+}
+
+func TestAttach_NewestConnection(t *testing.T) {
+	b, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	old := u.attach(s, 1)
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	old.says(progress(1))
+	young := u.attach(s, 2)
+	b.say(u.session, rpc.Standalone, false, progress(2))
+	young.says(progress(2))
+	young.Close()
+	s.holds(t, u.standalone(), 1)
+	b.say(u.session, rpc.Standalone, false, progress(3))
+	old.says(progress(3)) // and not the second one
+}
+
+func TestAttach_AnotherEdge(t *testing.T) {
+	b, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	old := u.attach(one, 1)
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	old.says(progress(1))
+	young := u.attach(two, 1)
+	one.rests(t, u.standalone())
+	b.say(u.session, rpc.Standalone, false, progress(2))
+	young.says(progress(2))
+	young.Close()
+	one.holds(t, u.standalone(), 1)
+	b.say(u.session, rpc.Standalone, false, progress(3))
+	old.says(progress(3))
+}
+
+func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
+	f := newFixture(t)
+	f.tune = claimsForLong
+	b := f.bridge()
+	one, stop := f.mcpService(nil)
+	two := f.mcpEdge(nil)
+	u := join(t, one.url(), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	id := c.primed()
+	stream := b.sent(rpc.Post)[0].Stream
+	resumed := u.at(two).get(id)
+	resumed.primed()
+	one.rests(t, placeOf(u.session, stream))
+	b.say(u.session, stream, false, progress(1))
+	id = resumed.says(progress(1))
+	resumed.Close() // the first connection takes over
+	one.holds(t, placeOf(u.session, stream), 1)
+	b.say(u.session, stream, false, progress(2))
+	c.says(progress(2))
+	stop()
+	b.say(u.session, stream, true, result(`"a"`))
+	resumed = u.at(two).get(id)
+	resumed.primed()
+	resumed.says(progress(2), result(`"a"`))
+	resumed.Over()
+}
+
+// An edge that is killed releases nothing.
+func TestAttach_EdgeIsGone(t *testing.T) {
+	b, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	c := u.attach(s, 1)
+	key := attachKey(u.standalone())
+	waittest.Until(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
+	s.attached.records.beat(t.Context(), "other")
+	if _, _, err := s.attached.records.claim(waittest.Context(t), key, "other"); err != nil {
+		t.Fatal(err)
+	}
+	s.rests(t, u.standalone())
+	waittest.Until(t, "the other edge was heard", func() bool {
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return !s.attached.heard["other"].IsZero()
+	})
+	s.attached.tend(time.Now())
+	s.rests(t, u.standalone())
+	waittest.Until(t, "the connection takes over", func() bool {
+		s.attached.tend(time.Now().Add(time.Minute)) // again, if the place was handed over meanwhile
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return s.attached.places[key].holder != nil
+	})
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	c.says(progress(1))
+}
+
+// Without NATS there are no records, and nothing new either.
+func TestAttach_NoRecords(t *testing.T) {
+	t.Parallel()
+	b, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	waittest.Until(t, "the edge's copy has the session", func() bool {
+		_, ok := s.sessions.Session(u.session)
+		return ok
+	})
+	b.f.Server.Stop()
+	c := u.attach(s, 1)
+	b.f.Server.Start()
+	waittest.Until(t, "NATS is back", s.nc.IsConnected)
+	waittest.Until(t, "events come", func() bool {
+		_, err := b.f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: u.session, Life: b.f.Life(u.session), Stream: rpc.Standalone, Data: []byte(progress(1))})
+		return err == nil
+	})
+	c.says(progress(1))
+	u.attach(s, 2)
+}
+
+// A connection that has gone before it had its turn leaves the stream to the older one.
+func TestAttach_ReleaseUnused(t *testing.T) {
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	at := u.standalone()
+	waittest.Until(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
+	claimed := two.attached.claim(at)
+	one.rests(t, at)
+	two.attached.miss(attachKey(at), claimed)
+	one.holds(t, at, 1)
+}
+
+// A connection that ends does not give back what the next one at its edge has claimed: an
+// older one elsewhere would get the messages, and the newest nothing.
+func TestAttach_OutlivesPrevious(t *testing.T) {
+	u, one, two, before := newMovedMCP(t)
+	key := attachKey(u.standalone())
+	claimed := two.attached.claim(u.standalone()) // its connection has not joined yet
+	before.Close()
+	two.left(t, u.standalone())
+	two.attached.release(key, "")
+	r, _, err := one.attached.records.read(waittest.Context(t), key)
+	if err != nil || r.Edge != two.attached.edge || r.Released {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	two.attached.miss(key, claimed)
+	one.holds(t, u.standalone(), 1)
+}
+
+// claimedMeanwhile has an edge take over the record of a revision, and another claim it before the
+// first one knows; false when the record has another revision by then.
+func claimedMeanwhile(t *testing.T, one, two *attachments, key string, revision uint64) bool {
+	t.Helper()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	over := make(chan struct{})
+	go func() { defer close(over); one.takeOver(key, revision, "") }()
+	for {
+		r, now, err := two.records.read(t.Context(), key)
+		if err == nil && r.Edge == one.edge {
+			one.places[key].revision = now + 1
+			one.mu.Unlock()
+			<-over
+			one.mu.Lock()
+			return true
+		}
+		select {
+		case <-over:
+			return false
+		default:
+		}
+	}
+}
+
+// An edge that takes over a record may find that it was claimed meanwhile.
+func TestAttach_LateTakeOver(t *testing.T) {
+	u, old, young, _ := newMovedMCP(t)
+	one, two := old.attached, young.attached
+	key := attachKey(u.standalone())
+	// The record may change once more: the edge that it was taken from says where it stood.
+	waittest.Until(t, "the record is taken over", func() bool {
+		_, revision, err := two.records.read(t.Context(), key)
+		return err == nil && claimedMeanwhile(t, one, two, key, revision)
+	})
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.places[key].holder != nil {
+		t.Error("a connection gets the messages that another edge has claimed")
+	}
+}
+
+// NATS may lose the records with its disk.
+func TestAttach_LostRecords(t *testing.T) {
+	t.Parallel()
+	u, one, two, young := newMovedMCP(t)
+	if err := one.attached.records.js.DeleteKeyValue(waittest.Context(t), rpc.AttachBucket); err != nil {
+		t.Fatal(err)
+	}
+	key := attachKey(u.standalone())
+	waittest.Until(t, "the record is there again", func() bool {
+		two.attached.tend(time.Now())
+		r, _, err := one.attached.records.read(t.Context(), key)
+		return err == nil && r.Edge == two.attached.edge
+	})
+	young.Close()
+	one.holds(t, u.standalone(), 1)
+}
+
+// The connection that a record is written for again may end before it is written.
+func TestAttach_LateRecord(t *testing.T) {
+	u, one, two, young := newMovedMCP(t)
+	key := attachKey(u.standalone())
+	two.attached.forget()
+	young.Close()
+	two.left(t, u.standalone())
+	_, revision, err := two.attached.records.read(waittest.Context(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.attached.renew(key, revision)
+	one.holds(t, u.standalone(), 1)
+}

@@ -1,0 +1,118 @@
+package mcpedge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"go.opentelemetry.io/otel/trace"
+
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
+	"rejoin/shared/web"
+)
+
+const (
+	// bridgeTimeout bounds the wait for what a bridge says at once: to initialize, and
+	// to what has no response, it passes on what the upstream says.
+	bridgeTimeout = 35 * time.Second
+	// requestTimeout bounds the wait for a bridge to take a request without a session, or to answer
+	// it without the log, for which it has 25 s. A bridge that dies before it is known to no log, so
+	// this is when the client has its error: within 30 s, as of any lost call.
+	requestTimeout = 28 * time.Second
+	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
+	// say by then, it may still have taken.
+	takenTimeout = 5 * time.Second
+	// bridgeRetry is when a client may try again that no bridge listened to.
+	bridgeRetry = 3 * time.Second
+)
+
+// ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
+func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
+	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
+	defer cancel()
+	span := s.asks(by, &call)
+	answer, err := call.Do(ctx, s.nc)
+	if err != nil {
+		tracing.Fail(span)
+	}
+	span.End()
+	s.logger.DebugContext(by, "a bridge was asked", "session", call.Session, "stream", call.Stream,
+		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)
+	switch {
+	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open && call.Action != rpc.Request:
+		return answer, errNoSession
+	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
+		return answer, errNoSession
+	case errors.Is(err, rpc.ErrTooLarge):
+		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
+	case errors.Is(err, rpc.ErrNobody) && (call.Action == rpc.Open || call.Action == rpc.Request && !call.Held):
+		return answer, &refusal{
+			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, retryAfter: bridgeRetry, cause: err,
+			message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
+		}
+	case errors.Is(err, rpc.ErrNobody), errors.Is(err, rpc.ErrAway):
+		return answer, &refusal{
+			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
+		}
+	case errors.Is(err, rpc.ErrInvalid):
+		return answer, &refusal{status: http.StatusBadGateway, code: rpc.CodeInternal, message: "The bridge's answer makes no sense.", cause: err}
+	case errors.Is(err, rpc.ErrUnknown):
+		return answer, &refusal{status: http.StatusGatewayTimeout, code: rpc.CodeInternal, message: "The MCP server did not answer in time.", cause: err}
+	}
+	return answer, err
+}
+
+// hasEnded asks the log whether a call's session has ended.
+func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
+	if call.Action == rpc.Open || call.Action == rpc.Request {
+		return false
+	}
+	rec, err := s.sessions.Get(ctx, call.Session)
+	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
+}
+
+// asks begins the span of what a bridge is asked, which continues it. When it is not
+// sampled, the bridge gets the client's own trace context.
+func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
+	_, span := s.traces.Start(by, tracing.NameAsk, trace.SpanKindClient)
+	if span.IsRecording() {
+		span.SetAttributes(tracing.Ask(rpc.Subject(call.Session), call.Session, call.Stream)...)
+		call.Trace = tracing.Of(span.SpanContext())
+	} else {
+		call.Trace = tracing.Read(call.Header.Values)
+	}
+	return span
+}
+
+// kept are the headers that belong to the connection, to the transport, or to Rejoin: a
+// bridge does not get them. Above all not the client's token, which is for the edge.
+var kept = []string{
+	"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
+	headerLastID, headerSession, "Origin", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// forwarded returns the client's headers for the bridge.
+func forwarded(c *fiber.Ctx) http.Header {
+	h := http.Header{}
+	c.Request().Header.VisitAll(func(name, value []byte) { h.Add(string(name), string(value)) })
+	for _, name := range kept {
+		delete(h, http.CanonicalHeaderKey(name))
+	}
+	return h
+}
+
+// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
+// resumable says that somebody may come back.
+func (s *Service) cancel(call rpc.Call, resumable bool) {
+	s.attached.work.Go(func() {
+		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
+		defer cancel()
+		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Resumable: resumable}
+		_, err := call.Do(ctx, s.nc)
+		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
+	})
+}

@@ -1,0 +1,272 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// bridge plays a bridge: what it does with a call is the test's.
+type bridge struct {
+	f *fixture
+	// post, check, request and open answer; nil means 202, 202, 202, and a session.
+	post, check, request, open func(rpc.Call) rpc.Answer
+
+	mu    sync.Mutex
+	calls []rpc.Call
+	subs  []*nats.Subscription
+}
+
+const initialized = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"test","version":"1"}}}`
+
+func (f *fixture) bridge() *bridge {
+	f.t.Helper()
+	b := &bridge{f: f}
+	b.listen(rpc.OpenSubject)
+	f.t.Cleanup(b.leave)
+	return b
+}
+
+func (b *bridge) listen(subject string) {
+	sub, err := b.f.Backend.Conn.QueueSubscribe(subject, rpc.Queue, b.take)
+	if err == nil {
+		err = b.f.Backend.Conn.Flush()
+	}
+	if err != nil {
+		b.f.t.Error(err)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs = append(b.subs, sub)
+}
+
+// leave ends the subscription.
+func (b *bridge) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, sub := range b.subs {
+		_ = sub.Unsubscribe()
+	}
+	_ = b.f.Backend.Conn.Flush() // fails on a connection that is closed; a request on another one must find no bridge
+	b.subs = nil
+}
+
+func (b *bridge) take(msg *nats.Msg) {
+	call, err := rpc.ParseCall(msg)
+	if err != nil {
+		b.f.t.Error(err)
+		return
+	}
+	b.mu.Lock()
+	b.calls = append(b.calls, call)
+	b.mu.Unlock()
+	if err := b.answer(call).Respond(msg); err != nil {
+		b.f.t.Error(err)
+	}
+}
+
+func (b *bridge) answer(call rpc.Call) rpc.Answer {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // without a deadline NATS has a few seconds
+	defer cancel()
+	switch call.Action {
+	case rpc.Open:
+		if b.open != nil {
+			return b.open(call)
+		}
+		return b.make(ctx, call)
+	case rpc.Post:
+		if b.post != nil {
+			return b.post(call)
+		}
+	case rpc.Check:
+		if b.check != nil {
+			return b.check(call)
+		}
+	case rpc.End:
+		if err := b.f.Backend.Sessions.End(ctx, call.Session, "", false); err != nil {
+			b.f.t.Error(err)
+		}
+		return rpc.Answer{Status: http.StatusNoContent}
+	case rpc.Request:
+		if b.request != nil {
+			return b.request(call)
+		}
+	case rpc.Cancel:
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// make makes a session.
+func (b *bridge) make(ctx context.Context, call rpc.Call) rpc.Answer {
+	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
+		b.f.t.Error(err)
+	}
+	b.listen(rpc.Subject(call.Session))
+	if call.Stream != "" {
+		b.say(call.Session, call.Stream, true, initialized)
+	}
+	return rpc.Answer{Status: http.StatusOK, Data: []byte(initialized)}
+}
+
+// sent returns the calls of an action so far.
+func (b *bridge) sent(action rpc.Action) (calls []rpc.Call) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.calls {
+		if c.Action == action {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// say publishes messages on a stream; the last one may be its last.
+func (b *bridge) say(sessionName, stream string, final bool, messages ...string) {
+	for i, m := range messages {
+		_, err := b.f.Backend.Log.Publish(context.Background(), eventlog.Event{
+			Life: b.f.Life(sessionName), Sole: true,
+			Session: sessionName, Stream: stream, Data: []byte(m), Final: final && i == len(messages)-1,
+		})
+		if err != nil {
+			b.f.t.Error(err)
+		}
+	}
+}
+
+func progress(n int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`, n)
+}
+
+func result(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"result":{}}` }
+
+// mcpUser is a client of /mcp that a test drives.
+type mcpUser struct {
+	t       *testing.T
+	url     string
+	version string
+	session string
+	headers []string // in pairs
+}
+
+// join begins a session.
+func join(t *testing.T, url, version string, headers ...string) *mcpUser {
+	t.Helper()
+	u := &mcpUser{t: t, url: url, version: version, headers: headers}
+	resp := u.read(u.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`))
+	if u.session = resp.Header.Get("Mcp-Session-Id"); resp.StatusCode != http.StatusOK || u.session == "" || resp.Text != initialized {
+		t.Fatalf("initialize: %d %s %s", resp.StatusCode, u.session, resp.Text)
+	}
+	return u
+}
+
+// announcedBytes is how long a body may be that is sent. A longer one is only announced: the edge
+// refuses it by its length, and what is written meanwhile may meet the end of the connection.
+const announcedBytes = 8 << 20
+
+// do makes a request. Headers are in pairs; an empty value takes one away.
+func (u *mcpUser) do(method, body string, headers ...string) reply {
+	u.t.Helper()
+	req, err := http.NewRequestWithContext(u.t.Context(), method, u.url+"/mcp", strings.NewReader(body))
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if len(body) > announcedBytes {
+		var w *io.PipeWriter
+		req.Body, w = io.Pipe()
+		u.t.Cleanup(func() { _ = w.Close() })
+	}
+	all := append([]string{
+		"Mcp-Session-Id", u.session, "Mcp-Protocol-Version", u.version, "Content-Type", "application/json",
+		"Accept", "application/json, text/event-stream",
+	}, append(u.headers, headers...)...)
+	for i := 0; i+1 < len(all); i += 2 {
+		if req.Header.Set(all[i], all[i+1]); all[i+1] == "" {
+			req.Header.Del(all[i])
+		}
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Cleanup(func() { _ = resp.Body.Close() })
+	return reply{resp}
+}
+
+// reply is a response whose body is closed with the test.
+type reply struct{ *http.Response }
+
+func (u *mcpUser) post(body string, headers ...string) reply {
+	u.t.Helper()
+	return u.do(http.MethodPost, body, headers...)
+}
+
+func (u *mcpUser) read(resp reply) edgetest.Answered {
+	u.t.Helper()
+	return edgetest.Read(u.t, resp.Response)
+}
+
+// follow reads a response that is an event stream.
+func (u *mcpUser) follow(resp reply) *client {
+	u.t.Helper()
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+		a := u.read(resp)
+		u.t.Fatalf("no event stream: %d %s", a.StatusCode, a.Text)
+	}
+	return &client{edgetest.Follow(u.t, resp.Response)}
+}
+
+// get opens the standalone stream, or resumes the one of an event ID.
+func (u *mcpUser) get(lastID string) *client {
+	u.t.Helper()
+	return u.follow(u.do(http.MethodGet, "", "Last-Event-ID", lastID, "Content-Type", ""))
+}
+
+// primed reads an event without data and returns its ID.
+func (c *client) primed() string {
+	c.T.Helper()
+	e := c.Next("message")
+	if len(e.Data) != 0 || e.ID == "" {
+		c.T.Fatalf("got %s with id %s, want an empty event", e.Data, e.ID)
+	}
+	return e.ID
+}
+
+// says reads the next messages, and returns the ID of the last one.
+func (c *client) says(messages ...string) (id string) {
+	c.T.Helper()
+	for _, want := range messages {
+		e := c.Next("message")
+		if string(e.Data) != want {
+			c.T.Fatalf("got %s, want %s", e.Data, want)
+		}
+		id = e.ID
+	}
+	return id
+}
+
+// fails reads an error for a request, and the end.
+func (c *client) fails(id string) {
+	c.T.Helper()
+	var m struct {
+		ID    json.RawMessage
+		Error struct{ Code int }
+	}
+	e := c.Next("message")
+	if err := json.Unmarshal(e.Data, &m); err != nil || string(m.ID) != id || m.Error.Code == 0 {
+		c.T.Errorf("got %s, want an error for %s", e.Data, id)
+	}
+}

@@ -1,0 +1,96 @@
+package mcpedge
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+func TestMCP_AsksBridgeAboutCall(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
+		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	f.tune = func(s *edge) { s.checkEvery = 20 * time.Millisecond }
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	c.fails(`"a"`)
+	c.Over()
+	if asked := b.sent(rpc.Check)[0]; asked.Stream != b.sent(rpc.Post)[0].Stream {
+		t.Errorf("asked for %s", asked.Stream)
+	}
+}
+
+func TestMCP_NoBridgeForLong(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	id := c.primed()
+	other := u.get("")
+	other.primed()
+	b.leave()
+	c.fails(`"a"`)
+	c.Over()
+	if n := testutil.ToFloat64(s.metrics.abandoned); n != 1 {
+		t.Errorf("%v calls were given up", n)
+	}
+	b.listen(rpc.Subject(u.session)) // the bridge is back, and the client asks once more
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
+	c = u.get(id)
+	c.primed()
+	c.says(result(`"a"`))
+	c.Over()
+}
+
+// Clients give up a call after a minute; an edge tells them before.
+func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	m := &streamForm{service: &Service{checkEvery: checkEvery, unheardFor: unheardFor, checks: make(chan struct{})}} // nobody may be asked
+	gone := now
+	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and has gone since
+	for m.unheard.IsZero() || m.checkAt.Sub(m.unheard) < unheardFor {
+		at := m.checkAt
+		m.Tick(at)
+		if m.unheard.IsZero() {
+			m.unheard = at
+		}
+	}
+	if last := m.checkAt.Sub(gone); last > 30*time.Second {
+		t.Errorf("the call is given up after %s", last)
+	}
+}
+
+// A bridge that dies before it has taken a request without a session leaves no trace: the client has
+// its error in time all the same.
+func TestModern_BridgeDoesNotAnswer(t *testing.T) {
+	if requestTimeout > 30*time.Second {
+		t.Errorf("the client waits for %s", requestTimeout)
+	}
+	f := newFixture(t)
+	b, asked, over := f.bridge(), make(chan rpc.Call, 1), make(chan struct{})
+	b.request = func(c rpc.Call) rpc.Answer {
+		asked <- c
+		<-over
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	f.tune = func(s *edge) { s.requestTimeout = 50 * time.Millisecond }
+	u := &mcpUser{t: t, url: f.mcpEdge(nil), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	a := u.read(u.post(statelessTool))
+	close(over)
+	if a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(a.Text, `"id":7`) || !strings.Contains(a.Text, `"code":-32603`) {
+		t.Errorf("%d %s", a.StatusCode, a.Text)
+	}
+	<-asked
+}

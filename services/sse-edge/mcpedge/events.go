@@ -1,0 +1,314 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/inspect"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+	"rejoin/shared/web"
+)
+
+// MCP Events, after a sketch that may still change (modelcontextprotocol/experimental-ext-triggers-events,
+// docs/design-sketch-proposal.md, commit 082166f). A client of revision 2026-07-28 follows a stream of
+// a session by the cursor loop of /v1: the sketch's cursor is an event ID, truncated is a gap.
+
+// The methods of the sketch that the edge serves. Webhooks are left out.
+const (
+	eventsPrefix = "events/"
+	eventsList   = eventsPrefix + "list"
+	eventsPoll   = eventsPrefix + "poll"
+	eventsStream = eventsPrefix + "stream"
+)
+
+// The codes of the sketch, besides those of JSON-RPC.
+const (
+	codeNotFound  = -32011
+	codeForbidden = -32012
+	codeExhausted = -32013
+)
+
+const (
+	// eventsName is the one event type. Its arguments name a stream.
+	eventsName = "rejoin.stream"
+	// nextPollMS is when an idle client is to poll again, in milliseconds. Who wants events sooner
+	// uses events/stream.
+	nextPollMS = 5000
+)
+
+// eventTypes is the result of events/list.
+var eventTypes = json.RawMessage(`{"resultType":"complete","events":[{"name":"` + eventsName + `",` +
+	`"description":"The messages of one stream of a session.","delivery":["push","poll"],` +
+	`"inputSchema":{"type":"object","properties":{"session":{"type":"string","description":"Name of the session."},` +
+	`"stream":{"type":"string","description":"Name of the stream."}},"required":["session","stream"]},` +
+	`"payloadSchema":{"type":"object","description":"The JSON-RPC message, as it was published."}}]}`)
+
+// eventsParams are the parameters of events/poll and events/stream.
+type eventsParams struct {
+	Name      *string `json:"name"`
+	Arguments struct {
+		Session string `json:"session"`
+		Stream  string `json:"stream"`
+	} `json:"arguments"`
+	Cursor    *string `json:"cursor"`
+	MaxAgeMS  *int64  `json:"maxAgeMs"`
+	MaxEvents *int    `json:"maxEvents"`
+}
+
+// request returns what a subscriber asks for.
+func (p eventsParams) request(now time.Time) (req subscriber.Request, err error) {
+	switch {
+	case p.Name == nil:
+		return req, eventsInvalid("name is missing.")
+	case *p.Name != eventsName:
+		return req, &refusal{status: http.StatusOK, code: codeNotFound, message: "NotFound: There is no such event type.", data: map[string]string{"kind": "event"}}
+	case p.MaxAgeMS != nil && *p.MaxAgeMS < 0:
+		return req, eventsInvalid("maxAgeMs is negative.")
+	case p.MaxEvents != nil && *p.MaxEvents < 1:
+		return req, eventsInvalid("maxEvents is less than 1.")
+	case p.Cursor != nil && *p.Cursor == "":
+		return req, eventsInvalid("cursor is empty.")
+	}
+	if err := event.CheckSession(p.Arguments.Session); err != nil {
+		return req, eventsInvalid("arguments.session: " + err.Error() + ".")
+	}
+	if err := event.CheckStream(p.Arguments.Stream); err != nil {
+		return req, eventsInvalid("arguments.stream: " + err.Error() + ".")
+	}
+	req.At = window.Place{Session: p.Arguments.Session, Stream: p.Arguments.Stream}
+	if req.Limit = subscriber.DefaultLimit; p.MaxEvents != nil {
+		req.Limit = min(*p.MaxEvents, subscriber.MaxLimit)
+	}
+	if p.Cursor == nil {
+		req.Start.Now = true
+		return req, nil
+	}
+	req.Start.After = *p.Cursor
+	if at := now.UnixMilli(); p.MaxAgeMS != nil && *p.MaxAgeMS < at {
+		since := (at - *p.MaxAgeMS) * int64(time.Millisecond)
+		req.Filter = &delivery.Filter{Since: since, Text: "since " + strconv.FormatInt(since, 10)}
+	}
+	return req, nil
+}
+
+func eventsInvalid(message string) error {
+	return &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalidParams, message: "Invalid params: " + message}
+}
+
+// eventsPost answers a request about events. Its client may read what it may read at /v1.
+func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byte) (result string, err error) {
+	defer func() {
+		if err != nil {
+			result, err = postRefused, eventsRefusal(err, r.ID)
+		}
+	}()
+	switch r.Method {
+	case eventsList:
+		return direct(c, response(r.ID, eventTypes))
+	case eventsPoll, eventsStream:
+	default:
+		return "", &refusal{status: http.StatusNotFound, code: rpc.CodeMethodNotFound, message: "Method not found: " + r.Method}
+	}
+	var m struct {
+		Params eventsParams `json:"params"`
+	}
+	if rpc.Unmarshal(body, &m) != nil {
+		return "", eventsInvalid("a parameter has a wrong type.")
+	}
+	req, err := m.Params.request(time.Now())
+	if err == nil {
+		req.At.Life, err = s.subs.Admit(c, req.At.Session, who.grants)
+	}
+	if err != nil {
+		return "", err
+	}
+	req.Expires, req.Guest = who.grants.Expires, s.subs.GuestOf(who.grants, req.At)
+	if r.Method == eventsPoll {
+		return postJSON, s.subs.Page(c, req, eventsPage(r.ID))
+	}
+	st, err := s.openStream(c, req)
+	if err != nil {
+		return "", err
+	}
+	form := &eventsForm{st, s, r.ID}
+	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
+	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
+	s.metrics.connections.Inc()
+	return postStream, subscriber.HandOver(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.Start.After != "", Position: st.Reader.Cursor})
+}
+
+// eventsRefusal returns an error with the number that the sketch has for it.
+func eventsRefusal(err error, id json.RawMessage) error {
+	r := *asRefusal(err)
+	r.id = id
+	if _, ok := errors.AsType[*refusal](err); ok {
+		return &r
+	}
+	p := web.AsProblem(err)
+	r.cause = p.Unwrap()
+	switch {
+	case p.Code == web.CodeInsufficientScope:
+		r.code, r.message = codeForbidden, "Forbidden"
+	case p.Code == web.CodeNotFound:
+		r.status, r.code, r.message = http.StatusOK, codeNotFound, "NotFound: There is no such session."
+	case errors.Is(err, subscriber.ErrNoRoom):
+		r.code, r.message, r.data = codeExhausted, "ResourceExhausted", map[string]string{"limit": "connections"}
+	}
+	return &r
+}
+
+// eventsPage makes pages as the sketch has them.
+func eventsPage(id json.RawMessage) subscriber.PageForm {
+	return func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
+		last := len(step.Items) - 1
+		hidden := step.First != 0 && (last < 0 || step.Items[0].Sequence != step.First) // older than maxAgeMs
+		if step.Ended && last < 0 && len(step.Gaps) == 0 && !hidden {
+			return nil, &refusal{status: http.StatusOK, code: codeNotFound, message: messageClosed}
+		}
+		b = append(append(append(b, `{"jsonrpc":"2.0","id":`...), id...), `,"result":{"resultType":"complete","events":[`...)
+		for i := range step.Items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendOccurrence(b, r, &step.Items[i]), '}')
+		}
+		b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
+		b = strconv.AppendBool(append(b, `,"truncated":`...), hidden || len(step.Gaps) > 0)
+		// What a read of the log has not returned is in the window.
+		more := step.More || last >= 0 && step.Items[last].Segment == window.OfLog
+		b = strconv.AppendBool(append(b, `,"hasMore":`...), more)
+		return append(strconv.AppendInt(append(b, `,"nextPollMs":`...), nextPollMS, 10), "}}"...), nil
+	}
+}
+
+// appendOccurrence appends an event without the brace that ends it.
+func appendOccurrence(b []byte, r *cursor.Reader, it *window.Item) []byte {
+	_, message := window.FrameParts(it.Frame)
+	b = delivery.AppendString(append(b, `{"eventId":`...), r.ID(it.Sequence))
+	b = time.Unix(0, it.Time).UTC().AppendFormat(append(b, `,"name":"`+eventsName+`","timestamp":"`...), time.RFC3339Nano)
+	return append(append(b, `","data":`...), message...)
+}
+
+// eventsForm is the format of events/stream: notifications about one subscription, which the ID of
+// the request names, and the response at the end.
+type eventsForm struct {
+	*delivery.Stream
+	service *Service
+	id      json.RawMessage
+}
+
+func (f *eventsForm) Kind() string { return eventsStream + " " + string(f.id) }
+
+func (f *eventsForm) Protocol() inspect.Protocol { return inspect.MCPCall }
+
+// Opening confirms the subscription, unless Gaps does: it is truncated then.
+func (f *eventsForm) Opening(_ context.Context, from delivery.Beginning) []byte {
+	if len(f.Reader.Pending)+len(f.Step.Gaps) > 0 {
+		return nil
+	}
+	return f.active(from.Position, len(f.Step.Items) > 0 && f.Filter.IsOld(&f.Step.Items[0]))
+}
+
+func (f *eventsForm) Gaps(s cursor.Step) []byte { return f.active(f.Reader.ResumesAt(s), true) }
+
+func (f *eventsForm) active(position uint64, truncated bool) []byte {
+	return f.notify("active", map[string]any{"cursor": f.Reader.ID(position), "truncated": truncated})
+}
+
+func (f *eventsForm) Rewrites() bool { return true }
+
+func (f *eventsForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
+	room = append(room[:0], `{"jsonrpc":"2.0","method":"notifications/events/event","params":`...)
+	room = appendOccurrence(room, f.Reader, it)
+	room = delivery.AppendString(append(room, `,"cursor":`...), f.Reader.ID(it.Sequence))
+	room = append(append(append(room, `,"_meta":{"`+mcp.MetaSubscription+`":`...), f.id...), "}}}"...)
+	return append(sse.AppendData(b, room), '\n'), room
+}
+
+// Heartbeat moves the client's cursor, but never over a gap that it has not been told of yet.
+func (f *eventsForm) Heartbeat() []byte {
+	if len(f.Reader.Pending) > 0 {
+		return []byte(":\n\n")
+	}
+	return f.notify("heartbeat", map[string]any{"cursor": f.Reader.ID(f.Reader.Cursor)})
+}
+
+// messageClosed is the error about a stream from which nothing more will come.
+const messageClosed = "NotFound: The stream is closed."
+
+func (f *eventsForm) Closing(cursor.Step) []byte {
+	return append(f.terminated(codeNotFound, messageClosed), f.response()...)
+}
+
+// Farewell has the client subscribe again at its cursor, unless it is not let in any more.
+func (f *eventsForm) Farewell() []byte {
+	if f.Revoked != nil && f.Revoked() {
+		return append(f.terminated(codeForbidden, "Forbidden: The access was revoked."), f.response()...)
+	}
+	return append(sse.AppendRetry(nil, delivery.Jitter(f.Retry())), f.response()...)
+}
+
+func (f *eventsForm) terminated(code int, message string) []byte {
+	return f.notify("terminated", map[string]any{"error": map[string]any{"code": code, "message": message}})
+}
+
+// notify returns the block of a notification.
+func (f *eventsForm) notify(method string, params map[string]any) []byte {
+	params["_meta"] = map[string]json.RawMessage{mcp.MetaSubscription: f.id}
+	data := delivery.Marshal(map[string]any{"jsonrpc": "2.0", "method": "notifications/events/" + method, "params": params})
+	return append(sse.AppendData(nil, data), '\n')
+}
+
+// response returns the block of the response, which says nothing.
+func (f *eventsForm) response() []byte {
+	return append(sse.AppendData(nil, response(f.id, json.RawMessage(`{"resultType":"complete","_meta":{}}`))), '\n')
+}
+
+func (f *eventsForm) Ended(bool) { f.service.metrics.connections.Dec() }
+
+// The other methods of a companion do nothing.
+
+func (*eventsForm) Begun()                 {}
+func (*eventsForm) Told(cursor.Step, int)  {}
+func (*eventsForm) Moved()                 {}
+func (*eventsForm) Due() (never time.Time) { return never }
+func (*eventsForm) Tick(time.Time)         {}
+
+// servesEvents reports whether the edge itself answers a request.
+func (s *Service) servesEvents(method string) bool {
+	return s.cfg.Events && strings.HasPrefix(method, eventsPrefix)
+}
+
+// withEvents adds the capability to the response to server/discover.
+func withEvents(data []byte) []byte {
+	var m, result, capabilities map[string]json.RawMessage
+	if rpc.Unmarshal(data, &m) != nil || rpc.Unmarshal(m["result"], &result) != nil || rpc.Unmarshal(result["capabilities"], &capabilities) != nil || capabilities == nil {
+		return data
+	}
+	capabilities["events"] = json.RawMessage(`{}`)
+	result["capabilities"] = delivery.Marshal(capabilities)
+	m["result"] = delivery.Marshal(result)
+	return delivery.Marshal(m)
+}
+
+// edited returns the response to the request of a call as its client gets it.
+func (m *streamForm) edited(response []byte) []byte {
+	if m.discovers && m.service.cfg.Events {
+		return withEvents(response)
+	}
+	return response
+}

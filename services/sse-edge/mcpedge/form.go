@@ -1,0 +1,363 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/inspect"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+)
+
+// streamForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
+// around the same frames.
+type streamForm struct {
+	connection
+	service *Service
+	// primed says that the client understands events without data, and comes back: it
+	// gets one first, and may be sent away.
+	primed bool
+	// call are the IDs of the requests that the stream answers; on others there are none.
+	call []json.RawMessage
+	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
+	// session in one.
+	legacy bool
+	// modern says that it is of a revision without sessions: its events have IDs only where the
+	// client may come back, and the call is cancelled when it goes.
+	modern bool
+	// discovers says that the response is that to server/discover.
+	discovers bool
+	// answered says that the last message that the client got is a response, or that
+	// another connection has gone on from here.
+	answered bool
+	// state is what the call is handed over with; nil for one that is not.
+	state *mcp.HandOver
+	// renamed is the client's newest request, of which it has the ID and the progress token; nil for a
+	// call that was not handed over. kind is no other stream's.
+	renamed *mcp.Request
+	kind    string
+	// handedOver says that the client is to make its request again.
+	handedOver bool
+	// checkAt is when the bridge is asked about the call next; zero for what is no call.
+	// unheard is since when none has listened.
+	checkAt, unheard time.Time
+	lost             bool // it was given up
+}
+
+// newForm returns the form of a stream.
+func newForm(who caller, stream string) *streamForm {
+	ids, _ := rpc.RequestIDs(stream)
+	return &streamForm{primed: who.primed(), call: ids}
+}
+
+// begin lets a client in and opens the stream that it asks for, which has to be handed
+// over or dropped.
+func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *streamForm) error {
+	st, err := s.openStream(c, req)
+	if err != nil {
+		return err
+	}
+	form.Stream, form.service = st, s
+	st.Format, st.Companion = form, form
+	st.Expires, st.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
+	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
+	// client of MCP cannot be told.
+	call := len(form.call) > 0
+	st.HandsOver = form.state != nil
+	st.Continues = form.primed || st.HandsOver
+	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !st.Continues
+	st.Routine = call && st.Reader.Came == cursor.FromNow
+	return nil
+}
+
+// openStream lets a client in and opens a stream without a format.
+func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request) (*delivery.Stream, error) {
+	by, err := s.subs.LetIn(c, req.At.Session)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
+	if err != nil {
+		s.subs.Admitted.Leave(by.Visit)
+		return nil, err
+	}
+	return delivery.NewStream(s.subs.Streams, r, by), nil
+}
+
+// handOver hands a stream over to a worker, after the request.
+//
+// go-sdk 1.8 delivers a partial event before a clean end of the body (docs/upstream/0027), so
+// MCP's streams are chunked, one block in a chunk.
+func (m *streamForm) handOver(c *fiber.Ctx) error {
+	m.Chunked = c.Request().Header.IsHTTP11()
+	m.service.metrics.connections.Inc()
+	return subscriber.HandOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
+}
+
+func (m *streamForm) Kind() string {
+	switch {
+	case m.renamed != nil:
+		return m.kind
+	case m.modern && m.primed:
+		return string(inspect.MCPCall) + " " + mcp.Modern + " with IDs"
+	case m.modern:
+		return string(inspect.MCPCall) + " " + mcp.Modern
+	}
+	return string(m.Protocol())
+}
+
+func (m *streamForm) Protocol() inspect.Protocol {
+	switch {
+	case m.legacy:
+		return inspect.MCPLegacy
+	case len(m.call) > 0:
+		return inspect.MCPCall
+	default:
+		return inspect.MCP
+	}
+}
+
+// Opening is the first block: a cursor to come back to, before there is any event.
+func (m *streamForm) Opening(_ context.Context, from delivery.Beginning) []byte {
+	switch {
+	case m.legacy:
+		return m.endpoint(from.Position)
+	case !m.primed:
+		return nil
+	}
+	return m.prime(sse.AppendRetry(nil, m.service.subs.Config.Retry), from.Position)
+}
+
+func (m *streamForm) Rewrites() bool { return m.legacy || m.modern }
+
+func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
+	typ, data := window.FrameParts(it.Frame)
+	if m.renamed != nil {
+		if data = m.renamed.Renamed(data); data == nil {
+			return b, room
+		}
+	}
+	if m.modern && !m.primed {
+		return append(sse.AppendData(b, data), '\n'), room
+	}
+	return sse.AppendEvent(b, m.named(m.Reader.ID(it.Sequence)), typ, data), room
+}
+
+func (m *streamForm) Heartbeat() []byte { return []byte(":\n\n") }
+
+func (m *streamForm) Begun() {
+	if len(m.call) > 0 {
+		m.checkAt = time.Now().Add(m.service.checkEvery)
+	}
+	switch {
+	case !m.modern:
+		m.service.attached.join(&m.connection)
+	case m.Reader.Came != cursor.FromNow:
+		m.checkAt = time.Now() // the bridge hears that somebody waits again
+	}
+}
+
+func (m *streamForm) Ended(begun bool) {
+	m.service.metrics.connections.Dec()
+	if m.modern {
+		if !m.answered && !m.handedOver { // one that is handed over ends when no edge asks about it
+			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}, m.primed)
+		}
+		return
+	}
+	if !begun && m.IsQuiet() {
+		m.service.attached.miss(attachKey(m.Reader.Place), m.claim)
+	}
+	m.service.attached.leave(&m.connection, m.At())
+}
+
+func (m *streamForm) Moved() { m.answered = true }
+
+// prime appends a place and an empty event. The ID is another one each time: a client
+// that comes back with the one that it came with before takes that for no progress.
+func (m *streamForm) prime(b []byte, position uint64) []byte {
+	return appendPrime(b, m.named(m.Reader.ID(position)))
+}
+
+// named returns an event ID that says all that the client comes back with.
+func (m *streamForm) named(id string) string {
+	if m.modern || m.legacy {
+		return legacyID(m.Reader.Place.Session, id)
+	}
+	return id
+}
+
+func appendPrime(b []byte, id string) []byte {
+	b = sse.AppendField(b, "id", id+"."+strconv.FormatUint(uint64(rand.Uint32()), 10)) //nolint:gosec // no secret
+	return append(b, "data:\n\n"...)
+}
+
+// Farewell is the last block of a stream that continues elsewhere, if its client can come back.
+func (m *streamForm) Farewell() []byte {
+	if m.modern && !m.primed {
+		return m.handCallOver()
+	}
+	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
+		return delivery.Farewell(m.Retry())
+	}
+	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.Retry())), m.Reader.Cursor)
+}
+
+// handCallOver returns the block that hands the call over; nil for a call that ends with its
+// connection.
+func (m *streamForm) handCallOver() []byte {
+	if m.state == nil || m.IsAway() || len(m.Reader.Pending) > 0 {
+		return nil
+	}
+	m.handedOver = true
+	return handOverBlock(m.call[0], *m.state, m.Reader.ID(m.Reader.Cursor))
+}
+
+// handOverBlock returns the result by which a client makes its request again at once, with a state
+// that says after which event the answer continues.
+//
+// The Go SDK takes only a result with inputRequests for one.
+func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte {
+	state.Times++
+	state.After = after
+	result := delivery.Marshal(map[string]any{"resultType": "input_required", "inputRequests": struct{}{}, "requestState": state.String()})
+	return append(sse.AppendData(nil, response(id, result)), '\n')
+}
+
+const noResponse = "The request has ended without a response."
+
+// Closing returns an error for each request of a call that ends without a response. A
+// gap that is not certain is none: the log may say more to a client that comes again.
+//
+// A certain gap is answered with the error.
+func (m *streamForm) Closing(s cursor.Step) []byte {
+	last := len(s.Items) - 1
+	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {
+		return nil
+	}
+	why := noResponse
+	switch {
+	case m.lost:
+		why = "The MCP server cannot be reached."
+	case len(s.Gaps) > 0 && m.primed && !s.Gaps[0].Certain:
+		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
+			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.subs.Config.Retry)), m.named(id.String()))
+		}
+		why = whyGap(s.Gaps[0])
+	case len(s.Gaps) > 0:
+		why = whyGap(s.Gaps[0])
+	}
+	return appendErrors(nil, m.call, why)
+}
+
+// Told notes how much of a step the client of a call has got; see cut of delivery's outbox.
+func (m *streamForm) Told(s cursor.Step, told int) {
+	if len(m.call) > 0 && told > 0 {
+		m.answered = isResponse(messageOf(s.Items[told-1]))
+	}
+}
+
+// Gaps returns the blocks of gaps in the flow of a session: an error for each request
+// whose response may be missing.
+func (m *streamForm) Gaps(s cursor.Step) (b []byte) {
+	if !m.legacy {
+		return nil
+	}
+	for _, g := range s.Gaps {
+		ids, _ := rpc.RequestIDs(g.Stream)
+		b = appendErrors(b, ids, whyGap(g))
+	}
+	return b
+}
+
+func whyGap(g cursor.Gap) string { return "The answer cannot be continued: " + string(g.Reason) + "." }
+
+func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
+	for _, id := range ids {
+		b = append(sse.AppendData(b, rpc.ErrorMessage(id, rpc.CodeInternal, why, nil)), '\n')
+	}
+	return b
+}
+
+// legacyID is an event ID that names its session too, for clients that say nothing else when they
+// come back: <session token>:<event ID>.
+func legacyID(name, id string) string { return event.Token(name) + ":" + id }
+
+// endpoint is the first block: where to post. Its ID lets a client come back that is cut
+// off before the first message.
+func (m *streamForm) endpoint(position uint64) []byte {
+	name := m.Reader.Place.Session
+	return sse.AppendEvent(nil, m.named(m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
+}
+
+const (
+	// checkEvery is how often the bridge is asked whether it still works on a call.
+	checkEvery = 10 * time.Second
+	// recheckEvery is how often it is asked once no bridge has listened.
+	recheckEvery = 2 * time.Second
+	// unheardFor is how long no bridge may listen before a call is given up. One that
+	// restarts takes its calls over by then. With the times above the client has its error within
+	// 30 s, before the time-outs of clients (60 s in the TypeScript SDK).
+	unheardFor = 17 * time.Second
+	// maxChecks is how many are asked at a time; others wait for the next turn.
+	maxChecks = 64
+)
+
+// Due is when the bridge is asked about the call next.
+func (m *streamForm) Due() time.Time { return m.checkAt }
+
+// Tick asks the bridge about a call, unless too many others are being asked about.
+func (m *streamForm) Tick(now time.Time) {
+	s := m.service
+	every := s.checkEvery
+	if !m.unheard.IsZero() {
+		every = min(every, recheckEvery)
+	}
+	m.checkAt = now.Add(every)
+	select {
+	case s.checks <- struct{}{}:
+	default:
+		return
+	}
+	call := rpc.Call{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}
+	s.attached.work.Go(func() {
+		defer func() { <-s.checks }()
+		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
+		defer cancel()
+		_, err := call.Do(ctx, s.nc)
+		m.Do(func() {
+			if errors.Is(err, rpc.ErrNobody) {
+				m.noBridge(time.Now())
+			} else {
+				m.unheard = time.Time{}
+			}
+		})
+	})
+}
+
+// noBridge gives the call up when no bridge has listened for long.
+func (m *streamForm) noBridge(now time.Time) {
+	switch {
+	case m.Over():
+	case m.unheard.IsZero():
+		m.unheard = now
+	case now.Sub(m.unheard) < m.service.unheardFor || m.IsAway():
+	default:
+		m.service.metrics.abandoned.Inc()
+		m.lost = true
+		m.Finish()
+	}
+}

@@ -1,0 +1,154 @@
+package mcpedge
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/sse"
+	"rejoin/shared/web"
+)
+
+// get answers with what a session's server sends of itself, from now on, or with the
+// rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
+// since some clients come back behind a response that is an error. A client that comes
+// back gives up after anything but a 200, so trouble that will pass is one. Of a session that has
+// ended the rest of a call's stream can be fetched: an error of the bridge, or what ends in a gap.
+//
+// The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
+func (s *Service) get(c *fiber.Ctx, who caller) error {
+	if who.asked == mcp.Modern {
+		return s.modernGet(c, who)
+	}
+	if err := who.unsupported(nil); err != nil {
+		return err
+	}
+	if !subscriber.Accepts(c.Get(fiber.HeaderAccept), subscriber.MediaStream) {
+		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
+	}
+	last := strings.Clone(c.Get(headerLastID))
+	id, idErr := event.ParseID(last)
+	if last != "" && (idErr != nil || id.Stream == "") {
+		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		return refuseInvalid("Last-Event-ID is none that this server gives.")
+	}
+	rec, err := s.openSession(c, who)
+	ended := errors.Is(err, errNoSession) && rec.Session != ""
+	if err != nil && (!ended || last == "") {
+		return err
+	}
+	req := subscriber.Request{At: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, Start: cursor.Start{Now: true}}
+	if last != "" {
+		req.At.Stream, req.Start = id.Stream, cursor.Start{After: last}
+	}
+	form := newForm(who, req.At.Stream)
+	if ended && len(form.call) == 0 {
+		return errNoSession
+	}
+	if err := s.begin(c, who, req, form); err != nil {
+		return err
+	}
+	form.WaitTurn(req.Start.Now)
+	if len(form.call) > 0 {
+		over, err := s.isOver(req)
+		switch {
+		case err == nil && over && ended:
+			err = errNoSession // the rest of the answer was all that could be had of it
+		case err == nil && over:
+			err = c.SendStatus(http.StatusNoContent)
+		}
+		if over || err != nil {
+			form.Drop()
+			return err
+		}
+	}
+	form.claim = s.attached.claim(req.At)
+	return form.handOver(c)
+}
+
+// postOnly refuses what the revision without sessions does not have.
+func postOnly(c *fiber.Ctx) error {
+	c.Set(fiber.HeaderAllow, fiber.MethodPost)
+	return &refusal{status: http.StatusMethodNotAllowed, code: rpc.CodeInvalid, message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+}
+
+// isOver reports whether nothing follows a client's place, and nothing ever will.
+func (s *Service) isOver(req subscriber.Request) (bool, error) {
+	r, err := s.subs.Open(req, window.Limits{Events: 1, Bytes: subscriber.StepBytes})
+	if err != nil {
+		return false, err
+	}
+	defer r.Close()
+	step, err := s.subs.Poll(s.subs.Base, r, 0)
+	return err == nil && step.Ended && len(step.Items)+len(step.Gaps) == 0, err
+}
+
+// later has a client that listens come back if an error is trouble that will pass.
+func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
+	if errors.Is(err, subscriber.ErrNoRoom) {
+		return s.comeBack(c, who)
+	}
+	reason := "unavailable"
+	switch asRefusal(err).status {
+	case http.StatusTooManyRequests:
+		reason = "address_rate"
+	case http.StatusServiceUnavailable:
+		s.logger.WarnContext(c.UserContext(), "an MCP client is sent away with a retry", "session", sessionNamed(c), "error", err)
+	default:
+		return err
+	}
+	s.subs.Streams.CountRefused(reason)
+	return s.comeBack(c, who)
+}
+
+// comeBack answers with a stream that ends at once, and keeps the client's place.
+func (s *Service) comeBack(c *fiber.Ctx, who caller) error {
+	b := sse.AppendRetry(nil, delivery.Jitter(s.subs.Config.Retry))
+	name, last := "", c.Get(headerLastID)
+	if who.resumes {
+		name, last, _ = parseLegacyID(last)
+	}
+	switch id, err := event.ParseID(last); {
+	case err != nil || !who.primed():
+		b = append(b, '\n')
+	case who.resumes:
+		b = appendPrime(b, legacyID(name, id.String()))
+	default:
+		b = appendPrime(b, id.String())
+	}
+	return subscriber.SendBriefly(c, b)
+}
+
+// delete ends a session, here and at its server.
+func (s *Service) delete(c *fiber.Ctx, who caller) error {
+	if who.asked == mcp.Modern {
+		return postOnly(c)
+	}
+	if err := who.unsupported(nil); err != nil {
+		return err
+	}
+	rec, err := s.openSession(c, who)
+	if err != nil {
+		return err
+	}
+	if s.subs.Config.Access.On() && !who.grants.ActsFor(rec.Owner) { // a member
+		return s.subs.Config.Access.Insufficient(c)
+	}
+	answer, err := s.ask(c.UserContext(), rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
+	switch {
+	case errors.Is(err, errNoSession):
+		return c.SendStatus(http.StatusNoContent)
+	case err != nil:
+		return err
+	}
+	return pass(c, answer)
+}

@@ -1,0 +1,113 @@
+package mcpedge
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/rpc"
+	"rejoin/shared/web"
+)
+
+// The transport of MCP 2024-11-05: one event stream takes all messages of a session, and
+// tells where to post. The edge names the session when the stream is opened, and a bridge
+// makes it when initialize is posted, at any edge.
+
+// parseLegacyID takes such an ID apart.
+func parseLegacyID(text string) (name, id string, ok bool) {
+	token, id, ok := strings.Cut(text, ":")
+	if !ok {
+		return "", "", false
+	}
+	name, err := event.SessionName(token)
+	return name, id, err == nil
+}
+
+// legacyGet opens the event stream of a new session, or resumes one.
+func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
+	form := &streamForm{legacy: true}
+	req := subscriber.Request{At: window.Place{Session: uuid.NewString()}, Start: cursor.Start{Now: true}}
+	if last := c.Get(headerLastID); last != "" {
+		name, id, ok := parseLegacyID(strings.Clone(last))
+		if !ok {
+			return refuseInvalid("Last-Event-ID is not one of this server.")
+		}
+		rec, err := s.sessionOf(c, name, who.grants)
+		if err != nil {
+			return err
+		}
+		req.At.Session, req.At.Life, req.Start = name, rec.Life, cursor.Start{After: id}
+	} else if !who.grants.MaySubscribe(req.At.Session) {
+		return s.subs.Config.Access.Insufficient(c)
+	}
+	if err := s.begin(c, who, req, form); err != nil {
+		return err
+	}
+	if !req.Start.Now {
+		form.WaitTurn(false)
+		form.claim = s.attached.claim(req.At)
+	}
+	return form.handOver(c)
+}
+
+// legacyPost takes a message. What is said to it comes on the event stream.
+func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
+	result := postRefused
+	defer func() { s.countPost(result, err) }()
+	name, _, err := web.Query(c, "session")
+	if err != nil {
+		return err
+	}
+	p, body, err := s.body(c, who, false)
+	if err != nil {
+		return err
+	}
+	if p.opens() && s.unheardOf(name) {
+		result, err = s.legacyOpen(c, who, name, p, body)
+		return named(err, p)
+	}
+	rec, err := s.sessionOf(c, name, who.grants)
+	if err != nil {
+		return err
+	}
+	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	if len(p.ids) > 0 {
+		if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+			return refuseInvalid("Invalid request: " + err.Error())
+		}
+	}
+	result, err = s.hand(c, call)
+	return named(err, p)
+}
+
+// unheardOf reports whether a name is that of no session, and may be.
+func (s *Service) unheardOf(name string) bool {
+	_, ok := s.sessions.Session(name)
+	return !ok && uuid.Validate(name) == nil
+}
+
+// legacyOpen has a bridge make the session. Its response goes the way of all others.
+func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, body []byte) (result string, err error) {
+	stream, err := rpc.NewStream(p.ids, false)
+	if err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	answer, err := s.initialize(c, who, rpc.Call{Session: name, Stream: stream, Data: body})
+	switch {
+	case err != nil:
+		return postRefused, err
+	case answer.Status == http.StatusOK && isError(answer.Data):
+		answer.Status = http.StatusBadRequest // there is no session that it could come on
+		return postRefused, pass(c, answer)
+	case answer.Status != http.StatusOK:
+		return postRefused, pass(c, answer)
+	}
+	c.Status(http.StatusAccepted)
+	return postOpened, nil
+}

@@ -1,0 +1,86 @@
+package mcpedge
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/rpc"
+)
+
+// legacy opens or resumes the event stream of the old transport, and returns where to post.
+func legacy(t *testing.T, url, lastID string) (c *client, endpoint string) {
+	t.Helper()
+	c = subscribe(t, url+"/sse", "Last-Event-ID", lastID)
+	if c.Response.StatusCode != http.StatusOK {
+		t.Fatalf("no stream: %d", c.Response.StatusCode)
+	}
+	return c, string(c.Next("endpoint").Data)
+}
+
+func postLegacy(t *testing.T, url, body string) edgetest.Answered {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return (&mcpUser{t: t}).read(reply{resp})
+}
+
+func TestOldTransport_Session(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	first, stop := f.mcpService(nil)
+	one, two := first.url(), f.mcpEdge(nil)
+	c, endpoint := legacy(t, one, "")
+	name := strings.TrimPrefix(endpoint, "/messages?session=")
+	if a := postLegacy(t, one+endpoint, toolList); a.StatusCode != http.StatusNotFound {
+		t.Errorf("before initialize: %d %s", a.StatusCode, a.Text)
+	}
+	if a := postLegacy(t, two+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.StatusCode != http.StatusAccepted || a.Text != "" {
+		t.Fatalf("initialize: %d %s", a.StatusCode, a.Text)
+	}
+	c.says(initialized)
+	for _, body := range []string{toolCall, `{"jsonrpc":"2.0","method":"notifications/x"}`} {
+		if a := postLegacy(t, one+endpoint, body); a.StatusCode != http.StatusAccepted {
+			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
+		}
+	}
+	stream := b.sent(rpc.Post)[0].Stream
+	b.say(name, rpc.Standalone, false, progress(1))
+	b.say(name, stream, false, progress(2))
+	id := c.says(progress(1), progress(2))
+	stop()
+	b.say(name, stream, true, result(`"a"`))
+	c, again := legacy(t, two, id)
+	if again != endpoint {
+		t.Errorf("the endpoint is %s, was %s", again, endpoint)
+	}
+	c.says(result(`"a"`))
+	if c := subscribe(t, two+"/sse", "Last-Event-ID", "x"); c.Response.StatusCode != http.StatusBadRequest {
+		t.Errorf("resumed from nowhere: %d", c.Response.StatusCode)
+	}
+}
+
+func TestOldTransport_Refusal(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	const no = `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`
+	b.open = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }
+	url := f.mcpEdge(nil)
+	_, endpoint := legacy(t, url, "")
+	if a := postLegacy(t, url+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.StatusCode != http.StatusBadRequest || a.Text != no {
+		t.Errorf("%d %s", a.StatusCode, a.Text)
+	}
+	u := &mcpUser{t: t, url: url}
+	if a := u.read(u.post(`{"jsonrpc":"2.0","id":0,"method":"initialize"}`)); a.StatusCode != http.StatusOK || a.Text != no || a.Header.Get("Mcp-Session-Id") != "" {
+		t.Errorf("%d %s %s", a.StatusCode, a.Header, a.Text)
+	}
+}

@@ -1,0 +1,100 @@
+package mcpedge
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/rpc"
+)
+
+// posted is the body of a POST to /mcp: one JSON-RPC message, or an array of them.
+type posted struct {
+	batch bool
+	// modern says that it is of a revision without sessions.
+	modern bool
+	// ids and methods are those of the requests, in their order.
+	ids     []json.RawMessage
+	methods []string
+}
+
+// isResponse reports whether a message is a result or an error.
+func isResponse(message []byte) bool {
+	var m struct { // an rpc.Message would hold a copy of the result
+		Method *string `json:"method"`
+	}
+	return rpc.Unmarshal(message, &m) == nil && m.Method == nil
+}
+
+// isError reports whether a message is an error.
+func isError(message []byte) bool {
+	var m rpc.Message
+	return rpc.Unmarshal(message, &m) == nil && m.Error != nil
+}
+
+// messageOf returns an event's message.
+func messageOf(it window.Item) []byte {
+	_, data := window.FrameParts(it.Frame)
+	return data
+}
+
+// parsePosted reads a body. The result holds no part of it.
+func parsePosted(body []byte) (p posted, err error) {
+	messages, batch, err := rpc.Messages(body)
+	p.batch = batch
+	switch {
+	case err != nil:
+		return p, refuseMessage(err)
+	case len(messages) == 0:
+		return p, refuseInvalid("A batch must not be empty.")
+	}
+	for _, message := range messages {
+		m, err := rpc.ParseMessage(message)
+		if err != nil {
+			return p, refuseMessage(err)
+		}
+		if m.IsRequest() {
+			p.ids = append(p.ids, m.ID)
+			p.methods = append(p.methods, *m.Method)
+		}
+	}
+	return p, nil
+}
+
+func refuseMessage(err error) error {
+	r := &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalid, message: "Invalid request: " + err.Error()}
+	if errors.Is(err, event.ErrInvalidJSON) {
+		r.code, r.message = rpc.CodeParse, "Parse error: "+err.Error()
+	}
+	return r
+}
+
+// check returns an error unless a client of this version may post this.
+func (p posted) check(version string) error {
+	if !p.batch {
+		return nil
+	}
+	if version != revisionAssumed {
+		return refuseInvalid("Only revision " + revisionAssumed + " has batches.")
+	}
+	if slices.Contains(p.methods, rpc.MethodInitialize) {
+		return refuseInvalid("initialize must not be in a batch.")
+	}
+	return nil
+}
+
+// opens reports whether a client begins a session.
+func (p posted) opens() bool {
+	return !p.batch && len(p.methods) == 1 && p.methods[0] == rpc.MethodInitialize
+}
+
+// only returns the ID of the one request, or nothing.
+func (p posted) only() json.RawMessage {
+	if p.batch || len(p.ids) != 1 {
+		return nil
+	}
+	return p.ids[0]
+}

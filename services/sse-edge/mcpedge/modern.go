@@ -1,0 +1,259 @@
+package mcpedge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/web"
+)
+
+// The revision without sessions: each POST is a request of its own, and the answer is JSON or an
+// event stream that ends with the response. A bridge answers a quick request at once; any other
+// gets a session in the log that no client ever hears of, with one stream.
+
+// modern reports whether a POST is of a revision without sessions: the body says so, or else the
+// header. Bodies of earlier revisions have no version.
+func (m caller) modern(p posted, body []byte) bool {
+	return !p.batch && (m.asked == mcp.Modern || mcp.Claims(body))
+}
+
+// modernPost takes a request, or a notification: no notification of the revision is for a server
+// that is reached over HTTP.
+func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
+	if len(p.ids) == 0 {
+		if isResponse(body) {
+			return postRefused, refuseInvalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
+		}
+		c.Status(http.StatusAccepted)
+		return postAccepted, nil
+	}
+	r, err := mcp.Parse(body)
+	if err == nil {
+		err = r.Check(func(name string) string { return c.Get(name) })
+	}
+	if err == nil && s.servesEvents(r.Method) {
+		return s.eventsPost(c, who, r, body)
+	}
+	if err == nil {
+		if state, ours, err := r.HandOver(); ours && err != nil {
+			return postRefused, asRefused(err, p.only())
+		} else if ours {
+			return s.modernAgain(c, who, r, state)
+		}
+	}
+	state, held, task := mcp.State{}, false, false
+	switch {
+	case err != nil:
+	case r.NeedsTasks() && !r.DeclaresTasks():
+		err = mcp.ErrNeedsTasks
+	case mcp.IsTaskMethod(r.Method):
+		state.Session, task = mcp.ParseTaskID(r.Name)
+	default:
+		state, held, err = r.State()
+	}
+	if err != nil {
+		return postRefused, asRefused(err, p.only())
+	}
+	if !held && !task {
+		state.Session, state.Life = s.subs.Parts.Near(uuid.NewString), session.NewLife()
+	}
+	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
+		return postRefused, s.subs.Config.Access.Insufficient(c)
+	}
+	call := rpc.Call{
+		Action: rpc.Request, Session: state.Session, Life: state.Life, Held: held,
+		Owner: who.grants.Subject, Client: s.subs.Config.Clients.Client(c), Header: forwarded(c), Data: body,
+	}
+	if task {
+		return s.taskPost(c, who, call, r)
+	}
+	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	return s.modernCall(c, who, call, r)
+}
+
+// modernCall hands a request over, and answers with what the bridge says at once, or with the
+// stream that it stores: with the response alone where that is likely to be all.
+func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
+	st := newForm(who, call.Stream)
+	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
+	if !st.primed && mcp.CanHandOver(r.Method) {
+		st.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
+	}
+	if err := s.begin(c, who, req, st); err != nil {
+		return postRefused, err
+	}
+	handedOver := false
+	defer func() {
+		if !handedOver {
+			st.Drop()
+		}
+	}()
+	answer, err := s.ask(st.Request.Ctx, call, s.requestTimeout)
+	switch {
+	case err != nil && errors.Is(err, rpc.ErrNobody) && call.Held:
+		return postRefused, asRefused(mcp.ErrState, nil)
+	case err != nil:
+		if errors.Is(err, rpc.ErrUnknown) {
+			s.cancel(call, false)
+		}
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		if answer.Status >= http.StatusBadRequest {
+			return postRefused, pass(c, answer)
+		}
+		if answer.Status == http.StatusOK {
+			return direct(c, st.edited(answer.Data))
+		}
+		return postJSON, pass(c, answer)
+	}
+	result, handedOver, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	return result, err
+}
+
+// maxTokenBytes bounds the progress token that an edge keeps of a request.
+const maxTokenBytes = 1 << 10
+
+// modernAgain answers the request of a client that the call was handed over to, with the rest of the
+// stream that the call has. No bridge is asked: what answers there are to its questions, it has.
+func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
+	gone := asRefused(mcp.ErrState, r.ID)
+	if _, err := rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	token := r.Meta["progressToken"]
+	if len(token) > maxTokenBytes {
+		return postRefused, refuseInvalid("Invalid request: the progress token is too long.")
+	}
+	id, err := event.ParseID(state.After)
+	if ids, _ := rpc.RequestIDs(id.Stream); err != nil || len(ids) != 1 {
+		return postRefused, gone
+	}
+	rec, err := s.sessionOf(c, state.Session, who.grants)
+	ended := errors.Is(err, errNoSession)
+	switch {
+	case ended && rec.Session == "":
+		return postRefused, gone
+	case err != nil && !ended:
+		return postRefused, err
+	}
+	req := subscriber.Request{At: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: state.After}}
+	over, err := s.isOver(req)
+	switch {
+	case err != nil:
+		return postRefused, err
+	case over:
+		return postRefused, gone
+	}
+	form := &streamForm{
+		modern: true, call: []json.RawMessage{r.ID}, kind: rand.Text(),
+		renamed: &mcp.Request{ID: r.ID, Meta: map[string]json.RawMessage{"progressToken": token}},
+	}
+	if state.Times < mcp.MaxHandOvers {
+		form.state = &state
+	}
+	switch err := s.begin(c, who, req, form); {
+	case errors.Is(err, subscriber.ErrStopping) && form.state != nil:
+		return s.handBack(c, r.ID, state)
+	case err != nil:
+		return postRefused, err
+	}
+	result, handedOver, err := s.reply(c, form, false)
+	if !handedOver {
+		form.Drop()
+	}
+	return result, err
+}
+
+// handBack hands a call over again, to a client that came back to an edge that stops: a proxy takes
+// a moment to notice, and the client knows no other place. It waits that moment.
+func (s *Service) handBack(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
+	select {
+	case <-time.After(delivery.Jitter(s.subs.Config.Retry)):
+	case <-s.subs.Base.Done():
+	}
+	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
+}
+
+// modernGet answers with the rest of a call's stream, which the event ID names with its session:
+// 204 when nothing is left, and the error of a call that is gone as an event, since some clients take
+// a 4xx for the end of the server.
+func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
+	last := strings.Clone(c.Get(headerLastID))
+	if !who.resumes || last == "" {
+		return postOnly(c)
+	}
+	if !subscriber.Accepts(c.Get(fiber.HeaderAccept), subscriber.MediaStream) {
+		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
+	}
+	name, text, ok := parseLegacyID(last)
+	id, err := event.ParseID(text)
+	form := newForm(who, id.Stream)
+	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
+		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		return refuseInvalid("Last-Event-ID is none that this server gives.")
+	}
+	rec, err := s.sessionOf(c, name, who.grants)
+	ended := errors.Is(err, errNoSession)
+	if ended && rec.Session == "" {
+		return subscriber.SendBriefly(c, appendErrors(nil, form.call, noResponse))
+	}
+	if err != nil && !ended {
+		return err
+	}
+	req := subscriber.Request{At: window.Place{Session: name, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: text}}
+	over, err := s.isOver(req)
+	switch {
+	case err != nil:
+		return err
+	case over:
+		return s.modernOver(c, req.At, form.call)
+	}
+	if err := s.begin(c, who, req, form); err != nil {
+		return err
+	}
+	return form.handOver(c)
+}
+
+// modernOver answers a client that has all of a call's stream: with 204 if that ends with the
+// response, else with an error, as who was there at the end has got it. The call was cancelled then:
+// the client has been away for too long, or another one of the same principal has made the same call.
+func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
+	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+	defer cancel()
+	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
+	sequence, err := s.log.Last(ctx, last)
+	var e eventlog.Entry
+	if err == nil {
+		e, err = s.log.At(ctx, last.Partition, sequence)
+	}
+	switch {
+	case err == nil && isResponse(e.Data):
+		return c.SendStatus(http.StatusNoContent)
+	case err == nil, errors.Is(err, eventlog.ErrNotFound):
+		return subscriber.SendBriefly(c, appendErrors(nil, ids, noResponse))
+	case cursor.Transient(err):
+		return web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
+	default:
+		return err
+	}
+}

@@ -1,0 +1,625 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+)
+
+// statelessBody is a request of the revision without sessions.
+func statelessBody(id, method, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, id, method, params)
+}
+
+var statelessTool = statelessBody("7", "tools/call", `"name":"x",`)
+
+// newModern returns a bridge, and a client without a session.
+func newModern(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
+	t.Helper()
+	f := newFixture(t)
+	b := f.bridge()
+	return b, &mcpUser{t: t, url: f.mcpEdge(change), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+}
+
+func resumable(c *config) { c.MCP.ResumeStateless = true }
+
+// accepts has the bridge open the session of each request in the log, and hands the requests over.
+func (b *bridge) accepts() <-chan rpc.Call {
+	calls := make(chan rpc.Call, 10)
+	b.request = func(c rpc.Call) rpc.Answer {
+		rec := session.New(c.Session, c.Owner, nil, time.Now())
+		rec.Life = c.Life
+		if _, err := b.f.Backend.Sessions.Create(context.Background(), rec); err != nil {
+			b.f.t.Error(err)
+		}
+		b.listen(rpc.Subject(c.Session))
+		calls <- c
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	return calls
+}
+
+func TestModern_AnsweredAtOnce(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer {
+		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
+	}
+	a := u.read(u.post(statelessTool, "Authorization", "Bearer x", "Cookie", "a=b", "Mcp-Param-Region", "north"))
+	if a.StatusCode != http.StatusOK || a.Text != result("7") || a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Mcp-Session-Id") != "" {
+		t.Errorf("%d %v %s", a.StatusCode, a.Header, a.Text)
+	}
+	a = u.read(u.post(statelessTool, "Accept", "text/event-stream, application/json"))
+	if a.Text != "data: "+result("7")+"\n\n" || a.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("a stream: %v %q", a.Header, a.Text)
+	}
+	calls := b.sent(rpc.Request)
+	c := calls[0]
+	ids, _ := rpc.RequestIDs(c.Stream)
+	if string(c.Data) != statelessTool || uuid.Validate(c.Session) != nil || c.Life == "" || len(ids) != 1 || string(ids[0]) != "7" || c.Held {
+		t.Errorf("the bridge got %+v", c)
+	}
+	if c.Header.Get("Authorization") != "" || c.Header.Get("Cookie") != "" || c.Header.Get("Mcp-Param-Region") != "north" || c.Header.Get("Mcp-Name") != "x" {
+		t.Errorf("the bridge got the header %v", c.Header)
+	}
+	if calls[1].Session == c.Session || calls[1].Life == c.Life {
+		t.Error("two requests have one session")
+	}
+	b.request = func(rpc.Call) rpc.Answer {
+		return rpc.Answer{Status: http.StatusNotFound, Data: rpc.ErrorMessage(nil, rpc.CodeMethodNotFound, "none", nil)}
+	}
+	if a := u.read(u.post(statelessTool)); a.StatusCode != http.StatusNotFound || !strings.Contains(a.Text, "-32601") {
+		t.Errorf("an error: %d %s", a.StatusCode, a.Text)
+	}
+}
+
+// A request whose response is likely to be all that there is has the response's status, however long
+// it takes.
+func TestModern_SlowError(t *testing.T) {
+	b, u := newModern(t, nil)
+	calls := b.accepts()
+	answered := make(chan edgetest.Answered, 1)
+	go func() { answered <- u.read(u.post(statelessBody("7", "x/y", ""), "Mcp-Method", "x/y")) }()
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	b.say(call.Session, call.Stream, true, `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`)
+	if a := waittest.Receive(t, "the client is answered", answered); a.StatusCode != http.StatusNotFound || a.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %v %s", a.StatusCode, a.Header, a.Text)
+	}
+}
+
+func TestModern_Stream(t *testing.T) {
+	for _, resumes := range []bool{false, true} {
+		b, u := newModern(t, func(c *config) { c.MCP.ResumeStateless = resumes })
+		calls := b.accepts()
+		c := u.follow(u.post(statelessTool))
+		call := waittest.Receive(t, "the bridge has the request", calls)
+		if resumes {
+			id := c.primed()
+			if name, _, ok := parseLegacyID(id); !ok || name != call.Session {
+				t.Errorf("the first ID is %s", id)
+			}
+		}
+		b.say(call.Session, call.Stream, false, progress(1))
+		if id := c.says(progress(1)); (id != "") != resumes {
+			t.Errorf("the ID is %q", id)
+		}
+		b.say(call.Session, call.Stream, true, result("7"))
+		c.says(result("7"))
+		c.Over()
+		if n := len(b.sent(rpc.Cancel)); n != 0 {
+			t.Errorf("the call was cancelled %d times", n)
+		}
+	}
+}
+
+func TestModern_ClientGoes(t *testing.T) {
+	for _, resumes := range []bool{false, true} {
+		b, u := newModern(t, func(c *config) { c.MCP.ResumeStateless = resumes })
+		calls := b.accepts()
+		c := u.follow(u.post(statelessTool))
+		call := waittest.Receive(t, "the bridge has the request", calls)
+		b.say(call.Session, call.Stream, false, progress(1))
+		if resumes {
+			c.primed()
+		}
+		c.says(progress(1))
+		c.Close()
+		b.say(call.Session, call.Stream, false, progress(2))
+		waittest.Until(t, "the bridge is told", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
+		if got := b.sent(rpc.Cancel)[0]; got.Session != call.Session || got.Stream != call.Stream || got.Resumable != resumes {
+			t.Errorf("the bridge was told %+v", got)
+		}
+	}
+}
+
+// A client that comes back gets what it missed, and the bridge hears of it at once.
+func TestModern_Resume(t *testing.T) {
+	b, u := newModern(t, resumable)
+	calls := b.accepts()
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	first := c.primed()
+	b.say(call.Session, call.Stream, false, progress(1))
+	second := c.says(progress(1))
+	c.Close()
+	b.say(call.Session, call.Stream, false, progress(2))
+
+	back := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", second))
+	back.primed()
+	back.says(progress(2))
+	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
+	b.say(call.Session, call.Stream, true, result("7"))
+	last := back.says(result("7"))
+	back.Over()
+
+	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))
+	again.primed()
+	again.says(progress(1), progress(2), result("7"))
+	again.Over()
+	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
+		t.Errorf("behind the response: %d %s", a.StatusCode, a.Text)
+	}
+	gone := legacyID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
+	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", gone)); a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) {
+		t.Errorf("a call that is gone: %d %s", a.StatusCode, a.Text)
+	}
+	for _, id := range []string{"x", strings.SplitN(last, ":", 2)[1]} {
+		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id)); a.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
+		}
+	}
+}
+
+func TestModern_Refused(t *testing.T) {
+	b, u := newModern(t, nil)
+	for name, tt := range map[string]struct {
+		body         string
+		headers      []string
+		status, code int
+	}{
+		"no version header":  {statelessTool, []string{"Mcp-Protocol-Version", ""}, 400, mcp.CodeHeaderMismatch},
+		"another version":    {statelessTool, []string{"Mcp-Protocol-Version", "2025-11-25"}, 400, mcp.CodeHeaderMismatch},
+		"no method":          {statelessTool, []string{"Mcp-Method", ""}, 400, mcp.CodeHeaderMismatch},
+		"another name":       {statelessTool, []string{"Mcp-Name", "y"}, 400, mcp.CodeHeaderMismatch},
+		"no _meta":           {toolList, nil, 400, rpc.CodeInvalidParams},
+		"an unknown version": {strings.Replace(statelessTool, mcp.Modern, "v9", 1), []string{"Mcp-Protocol-Version", "v9"}, 400, mcp.CodeUnsupportedVersion},
+		"initialize":         {statelessBody("7", "initialize", ""), []string{"Mcp-Method", "initialize"}, 404, rpc.CodeMethodNotFound},
+		"ping":               {statelessBody("7", "ping", ""), []string{"Mcp-Method", "ping"}, 404, rpc.CodeMethodNotFound},
+		"a state":            {statelessBody("7", "tools/call", `"name":"x","requestState":"rejoin.x",`), nil, 400, rpc.CodeInvalidParams},
+		"a call that is gone": {
+			statelessBody("7", "tools/call", `"name":"x","requestState":"`+mcp.State{Session: uuid.NewString(), Life: "abc", Round: "1"}.String()+`",`), nil, 400, rpc.CodeInvalidParams,
+		},
+	} {
+		a := u.read(u.post(tt.body, tt.headers...))
+		id := `"id":7,`
+		if tt.body == toolList {
+			id = `"id":`
+		}
+		if a.StatusCode != tt.status || !strings.Contains(a.Text, fmt.Sprintf(`"code":%d`, tt.code)) || !strings.Contains(a.Text, id) || strings.Contains(a.Text, `"id":null`) {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.Text)
+		}
+		if tt.code == mcp.CodeUnsupportedVersion && !strings.Contains(a.Text, `"requested":"v9","supported":["2026-07-28","2025-11-25"`) {
+			t.Errorf("%s: %s", name, a.Text)
+		}
+	}
+	if a := u.read(u.post(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`)); a.StatusCode != http.StatusAccepted {
+		t.Errorf("a notification: %d %s", a.StatusCode, a.Text)
+	}
+	if a := u.read(u.post(result("1"))); a.StatusCode != http.StatusBadRequest {
+		t.Errorf("a response: %d %s", a.StatusCode, a.Text)
+	}
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		if a := u.read(u.do(method, "")); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "POST" {
+			t.Errorf("%s: %d %v", method, a.StatusCode, a.Header)
+		}
+	}
+	if n := len(b.sent(rpc.Request)); n != 0 {
+		t.Errorf("a bridge was asked %d times", n)
+	}
+	b.leave()
+	if a := u.read(u.post(statelessTool)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Text, `"id":7`) {
+		t.Errorf("without a bridge: %d %s", a.StatusCode, a.Text)
+	}
+}
+
+// The state of a bridge leads to that bridge; that of a server is passed on.
+func TestModern_RepeatedRequest(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer {
+		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
+	}
+	state := mcp.State{Session: uuid.NewString(), Life: "abc", Round: "1"}
+	b.listen(rpc.Subject(state.Session))
+	for text, held := range map[string]bool{state.String(): true, "the server's": false} {
+		if a := u.read(u.post(statelessBody("7", "tools/call", `"name":"x","requestState":"`+text+`",`))); a.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", text, a.StatusCode, a.Text)
+		}
+		calls := b.sent(rpc.Request)
+		if c := calls[len(calls)-1]; c.Held != held || (c.Session == state.Session) != held || (c.Life == state.Life) != held {
+			t.Errorf("%s: the bridge got %+v", text, c)
+		}
+	}
+}
+
+func TestModern_AccessControl(t *testing.T) {
+	b, u := newModern(t, guarded(t))
+	calls := b.accepts()
+	if a := u.read(u.post(statelessTool)); a.StatusCode != http.StatusUnauthorized || a.Header.Get("WWW-Authenticate") == "" {
+		t.Errorf("without a token: %d %s", a.StatusCode, a.Text)
+	}
+	resp := u.post(statelessTool, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
+	if call := waittest.Receive(t, "the bridge has the request", calls); resp.StatusCode != http.StatusOK || call.Owner != "alice" {
+		t.Errorf("%d, the owner is %q", resp.StatusCode, call.Owner)
+	}
+}
+
+// Another user cannot resume a call.
+func TestModern_ResumeOfAnother(t *testing.T) {
+	guard := guarded(t)
+	b, u := newModern(t, func(c *config) { guard(c); resumable(c) })
+	calls := b.accepts()
+	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
+	c := u.follow(u.post(statelessTool, alice...))
+	waittest.Receive(t, "the bridge has the request", calls)
+	id := c.primed()
+	if a := u.read(u.do(http.MethodGet, "", append(bob, "Last-Event-ID", id)...)); a.StatusCode == http.StatusOK && !strings.Contains(a.Text, `"error"`) || strings.Contains(a.Text, "progress") {
+		t.Errorf("another user: %d %s", a.StatusCode, a.Text)
+	}
+	u.follow(u.do(http.MethodGet, "", append(alice, "Last-Event-ID", id)...)).primed()
+}
+
+// modernError is a JSON-RPC error that a client received.
+type modernError struct {
+	ID    json.RawMessage
+	Error struct {
+		Code int
+		Data struct {
+			Supported []string
+			Requested string
+		}
+	}
+}
+
+// expectRefused fails the test unless the edge refuses a request without asking a bridge.
+
+func (u *mcpUser) expectRefused(b *bridge, body, id string, status, code int, headers ...string) {
+	u.t.Helper()
+	var e modernError
+	a := u.read(u.post(body, headers...))
+	if err := json.Unmarshal([]byte(a.Text), &e); err != nil || a.StatusCode != status || e.Error.Code != code || string(e.ID) != id {
+		u.t.Errorf("%d %s, want %d, code %d and ID %s", a.StatusCode, a.Text, status, code, id)
+	}
+	if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Mcp-Session-Id") != "" {
+		u.t.Errorf("the header is %v", a.Header)
+	}
+	if n := len(b.sent(rpc.Request)) + len(b.sent(rpc.Open)) + len(b.sent(rpc.Post)); n != 0 {
+		u.t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+func TestModern_EncodedName(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	for _, name := range []string{"x", "ü", " x", "=?base64?x?="} {
+		encoded := mcp.Encode(name)
+		a := u.read(u.post(statelessBody("7", "tools/call", fmt.Sprintf(`"name":%q,`, name)), "Mcp-Name", encoded))
+		if a.StatusCode != http.StatusOK {
+			t.Errorf("%q as %q: %d %s", name, encoded, a.StatusCode, a.Text)
+			continue
+		}
+		calls := b.sent(rpc.Request)
+		if got := calls[len(calls)-1].Header.Get("Mcp-Name"); got != encoded {
+			t.Errorf("the bridge got the name %q, want %q", got, encoded)
+		}
+	}
+}
+
+func TestModern_InvalidParams(t *testing.T) {
+	const (
+		version      = `"io.modelcontextprotocol/protocolVersion":"2026-07-28"`
+		capabilities = `"io.modelcontextprotocol/clientCapabilities":{}`
+	)
+	b, u := newModern(t, nil)
+	for name, params := range map[string]string{
+		"no _meta":                     `{"name":"x"}`,
+		"_meta is null":                `{"name":"x","_meta":null}`,
+		"_meta is no object":           `{"name":"x","_meta":[]}`,
+		"_meta without version":        `{"name":"x","_meta":{` + capabilities + `}}`,
+		"version is no string":         `{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":1,` + capabilities + `}}`,
+		"_meta without capabilities":   `{"name":"x","_meta":{` + version + `}}`,
+		"capabilities are null":        `{"name":"x","_meta":{` + version + `,"io.modelcontextprotocol/clientCapabilities":null}}`,
+		"capabilities are no object":   `{"name":"x","_meta":{` + version + `,"io.modelcontextprotocol/clientCapabilities":[]}}`,
+		"client information is a text": `{"name":"x","_meta":{` + version + `,` + capabilities + `,"io.modelcontextprotocol/clientInfo":"c"}}`,
+		"log level is no string":       `{"name":"x","_meta":{` + version + `,` + capabilities + `,"io.modelcontextprotocol/logLevel":1}}`,
+		"no name":                      `{"_meta":{` + version + `,` + capabilities + `}}`,
+		"name is no string":            `{"name":1,"_meta":{` + version + `,` + capabilities + `}}`,
+		"version in other case":        `{"name":"x","_meta":{"io.modelcontextprotocol/ProtocolVersion":"2026-07-28",` + capabilities + `}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &mcpUser{t: t, url: u.url, version: u.version, headers: u.headers}
+			u.expectRefused(b, `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":`+params+`}`, `"a"`, http.StatusBadRequest, rpc.CodeInvalidParams)
+		})
+	}
+}
+
+func TestModern_NoRequest(t *testing.T) {
+	b, u := newModern(t, nil)
+	for name, tt := range map[string]struct {
+		body   string
+		status int
+	}{
+		"notification":            {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, http.StatusAccepted},
+		"notification with _meta": {strings.Replace(statelessTool, `"id":7,`, "", 1), http.StatusAccepted},
+		"result":                  {result("1"), http.StatusBadRequest},
+		"error":                   {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
+		"batch":                   {"[" + statelessTool + "]", http.StatusBadRequest},
+		"no JSON":                 {`{"jsonrpc":`, http.StatusBadRequest},
+		"no UTF-8":                {strings.Replace(statelessTool, `"x"`, "\"\xff\"", 1), http.StatusBadRequest},
+		"ID is null":              {strings.Replace(statelessTool, `"id":7`, `"id":null`, 1), http.StatusBadRequest},
+		"nothing":                 {"", http.StatusBadRequest},
+		"empty batch":             {"[]", http.StatusBadRequest},
+	} {
+		a := u.read(u.post(tt.body))
+		if strings.Contains(a.Text, "-32022") { // the client would begin a session
+			t.Errorf("%s: the revision is refused: %s", name, a.Text)
+		}
+		if a.StatusCode != tt.status || (a.Text == "") != (tt.status == http.StatusAccepted) {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.Text)
+		}
+	}
+	if n := len(b.sent(rpc.Request)) + len(b.sent(rpc.Post)) + len(b.sent(rpc.Cancel)); n != 0 {
+		t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+func TestModern_ErrorStatus(t *testing.T) {
+	b, u := newModern(t, nil)
+	for _, tt := range []struct{ status, code int }{
+		{http.StatusBadRequest, mcp.CodeMissingCapability},
+		{http.StatusBadRequest, rpc.CodeInvalidParams},
+		{http.StatusUnauthorized, rpc.CodeInvalid},
+		{http.StatusNotFound, rpc.CodeMethodNotFound},
+		{http.StatusServiceUnavailable, rpc.CodeInternal},
+	} {
+		data := rpc.ErrorMessage(json.RawMessage("7"), tt.code, "no", nil)
+		b.request = func(rpc.Call) rpc.Answer {
+			return rpc.Answer{Status: tt.status, Data: data, Header: http.Header{"Www-Authenticate": {"Bearer x"}, "Mcp-Session-Id": {"forged"}}}
+		}
+		for _, accept := range []string{"application/json, text/event-stream", "text/event-stream, application/json"} {
+			a := u.read(u.post(statelessTool, "Accept", accept))
+			if a.StatusCode != tt.status || a.Text != string(data) || a.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("%d with %s: %d %v %s", tt.status, accept, a.StatusCode, a.Header, a.Text)
+			}
+			if a.Header.Get("WWW-Authenticate") != "Bearer x" || a.Header.Get("Mcp-Session-Id") != "" {
+				t.Errorf("%d: the header is %v", tt.status, a.Header)
+			}
+		}
+	}
+}
+
+func TestModern_StoredBeforeAnswer(t *testing.T) {
+	failed := `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`
+	for name, tt := range map[string]struct {
+		method, accept string
+		messages       []string
+		status         int
+		media, body    string
+	}{
+		"stream method":           {"x/stream", "", []string{result("7")}, 200, "text/event-stream", "data: " + result("7") + "\n\n"},
+		"response":                {"x/y", "", []string{result("7")}, 200, "application/json", result("7")},
+		"error":                   {"x/y", "", []string{failed}, 404, "application/json", failed},
+		"messages before":         {"x/y", "", []string{progress(1), result("7")}, 200, "text/event-stream", "data: " + progress(1) + "\n\ndata: " + result("7") + "\n\n"},
+		"client prefers a stream": {"x/y", "text/event-stream, application/json", []string{result("7")}, 200, "text/event-stream", "data: " + result("7") + "\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, u := newModern(t, func(c *config) { c.MCP.StreamMethods = []string{"x/stream"} })
+			b.accepts()
+			open := b.request
+			b.request = func(c rpc.Call) rpc.Answer {
+				answer := open(c)
+				b.say(c.Session, c.Stream, true, tt.messages...)
+				return answer
+			}
+			headers := []string{"Mcp-Method", tt.method}
+			if tt.accept != "" {
+				headers = append(headers, "Accept", tt.accept)
+			}
+			a := u.read(u.post(statelessBody("7", tt.method, ""), headers...))
+			if a.StatusCode != tt.status || a.Header.Get("Content-Type") != tt.media || a.Text != tt.body || a.Header.Get("Mcp-Session-Id") != "" {
+				t.Errorf("%d %v %q", a.StatusCode, a.Header, a.Text)
+			}
+			if n := len(b.sent(rpc.Cancel)); n != 0 {
+				t.Errorf("the call was cancelled %d times", n)
+			}
+		})
+	}
+}
+
+func TestModern_Listen(t *testing.T) {
+	b, u := newModern(t, func(c *config) { c.Heartbeat = time.Hour })
+	calls := b.accepts()
+	replies := make(chan reply, 1)
+	go func() { replies <- u.post(statelessBody("7", mcp.MethodListen, ""), "Mcp-Method", mcp.MethodListen) }()
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	c := u.follow(waittest.Receive(t, "the stream begins", replies))
+	changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	b.say(call.Session, call.Stream, false, changed)
+	c.says(changed)
+	c.Close()
+	waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
+}
+
+func TestModern_NotCancelledAfterResponse(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	calls := b.accepts()
+	s, _ := f.mcpService(nil)
+	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	b.say(call.Session, call.Stream, true, progress(1), result("7"))
+	c.says(progress(1), result("7"))
+	c.Over()
+	// The worker counts the end after it has begun the cancellation, which has the bridge's answer.
+	waittest.Until(t, "the stream has ended", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("ended")) == 1 })
+	s.attached.work.Wait()
+	if n := len(b.sent(rpc.Cancel)); n != 0 {
+		t.Errorf("the call was cancelled %d times", n)
+	}
+}
+
+func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
+	for _, method := range []string{"tools/call", "tools/list"} {
+		t.Run(method, func(t *testing.T) {
+			b, u := newModern(t, func(c *config) { c.Heartbeat = 20 * time.Millisecond })
+			calls, closed := b.accepts(), make(chan struct{})
+			open := b.request
+			b.request = func(c rpc.Call) rpc.Answer {
+				answer := open(c)
+				<-closed
+				return answer
+			}
+			conn, err := net.Dial("tcp", strings.TrimPrefix(u.url, "http://")) //nolint:noctx // to loopback
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := statelessBody("7", method, `"name":"x",`)
+			_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"+
+				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Modern, method, len(body), body)
+			call := waittest.Receive(t, "the bridge has the request", calls)
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			close(closed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) > 0 })
+			if got := b.sent(rpc.Cancel); len(got) != 1 || got[0].Session != call.Session || got[0].Stream != call.Stream {
+				t.Errorf("the bridge received %+v", got)
+			}
+		})
+	}
+}
+
+func TestModern_MalformedState(t *testing.T) {
+	b, u := newModern(t, nil)
+	id := uuid.NewString()
+	for _, state := range []string{
+		"rejoin.", "rejoin.x", "rejoin.x.abc.1", "rejoin." + id, "rejoin." + id + ".", "rejoin." + id + ".abc", "rejoin." + id + ".abc.",
+		"rejoin." + id + "..1", "rejoin." + id + ".a b.1", "rejoin." + id + ".*.1", "rejoin.urn:uuid:" + id + ".abc.1", "rejoin.*.abc.1",
+	} {
+		body := statelessBody(`"a"`, "tools/call", fmt.Sprintf(`"name":"x","requestState":%q,`, state))
+		t.Run(state, func(t *testing.T) {
+			u := &mcpUser{t: t, url: u.url, version: u.version, headers: u.headers}
+			u.expectRefused(b, body, `"a"`, http.StatusBadRequest, rpc.CodeInvalidParams)
+		})
+	}
+}
+
+func TestModern_StateOfServer(t *testing.T) {
+	b, u := newModern(t, nil)
+	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	for _, state := range []string{`""`, `"x"`, `"rejoin"`, `"Rejoin.x"`, `" rejoin.x"`, "null", "7", `{"a":"rejoin.x"}`} {
+		body := statelessBody("7", "tools/call", `"name":"x","requestState":`+state+`,`)
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", state, a.StatusCode, a.Text)
+			continue
+		}
+		calls := b.sent(rpc.Request)
+		if c := calls[len(calls)-1]; c.Held || uuid.Validate(c.Session) != nil || string(c.Data) != body {
+			t.Errorf("%s: the bridge got %+v", state, c)
+		}
+	}
+}
+
+func TestModern_InsufficientToken(t *testing.T) {
+	b, u := newModern(t, guarded(t))
+	reading := authtest.Token(t, "alice", func(token *auth.Token) { token.Subscribe = []auth.Pattern{auth.All} })
+	for name, tt := range map[string]struct {
+		headers []string
+		status  int
+	}{
+		"no token":       {nil, http.StatusUnauthorized},
+		"invalid token":  {edgetest.Bearer("x"), http.StatusUnauthorized},
+		"one session":    {edgetest.Bearer(authtest.Of(t, "alice", "s")), http.StatusForbidden},
+		"subscribe only": {edgetest.Bearer(reading), http.StatusForbidden},
+	} {
+		for _, method := range []string{http.MethodPost, http.MethodGet} {
+			body := ""
+			if method == http.MethodPost {
+				body = statelessTool
+			}
+			status := tt.status
+			if method == http.MethodGet && status == http.StatusForbidden {
+				status = http.StatusMethodNotAllowed // it names no session that the token could lack
+			}
+			if a := u.read(u.do(method, body, tt.headers...)); a.StatusCode != status || (status != http.StatusMethodNotAllowed) != (a.Header.Get("WWW-Authenticate") != "") {
+				t.Errorf("%s: %s: %d %v %s", name, method, a.StatusCode, a.Header, a.Text)
+			}
+		}
+	}
+	if n := len(b.sent(rpc.Request)); n != 0 {
+		t.Errorf("a bridge was asked %d times", n)
+	}
+}
+
+// A call that was cancelled while its client was away ends in an error for a client that comes back:
+// 204 would let it wait for its time-out.
+func TestModern_ResumeAfterCancel(t *testing.T) {
+	b, u := newModern(t, resumable)
+	calls := b.accepts()
+	c := u.follow(u.post(statelessTool))
+	call := waittest.Receive(t, "the bridge has the request", calls)
+	first := c.primed()
+	b.say(call.Session, call.Stream, false, progress(1))
+	second := c.says(progress(1))
+	c.Close()
+	if err := b.f.Backend.Log.EndStream(t.Context(), call.Session, call.Life, call.Stream); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", second))
+		if a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) || strings.Contains(a.Text, `"progress"`) {
+			t.Errorf("behind the last message: %d %q", a.StatusCode, a.Text)
+		}
+	}
+	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))
+	again.primed()
+	again.says(progress(1))
+	again.fails("7")
+	again.Over()
+}
+
+func TestModern_ResumeAfterStoredResponse(t *testing.T) {
+	b, u := newModern(t, resumable)
+	b.accepts()
+	open := b.request
+	b.request = func(c rpc.Call) rpc.Answer {
+		answer := open(c)
+		b.say(c.Session, c.Stream, true, result("7"))
+		return answer
+	}
+	c := u.follow(u.post(statelessTool))
+	c.primed()
+	last := c.says(result("7"))
+	c.Over()
+	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
+		t.Errorf("%s: %d %s", last, a.StatusCode, a.Text)
+	}
+}

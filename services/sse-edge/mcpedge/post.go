@@ -1,0 +1,221 @@
+package mcpedge
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/web"
+)
+
+// atOnce is how long a streamable call may take to be answered on a connection that
+// is kept. A new connection costs about as much as such a call.
+const atOnce = 10 * time.Millisecond
+
+// post takes what a client sends: a request is answered with its response, or with
+// the stream on which that comes; anything else with 202.
+func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
+	result := postRefused
+	defer func() { s.countPost(result, err) }()
+	p, body, err := s.body(c, who, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = named(err, p) }()
+	if p.modern {
+		result, err = s.modernPost(c, who, p, body)
+		return err
+	}
+	if p.opens() {
+		result, err = s.open(c, who, body)
+		return err
+	}
+	rec, err := s.openSession(c, who)
+	if err != nil {
+		return err
+	}
+	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	if len(p.ids) == 0 {
+		result, err = s.hand(c, call)
+		return err
+	}
+	result, err = s.call(c, who, rec.Life, call, p)
+	return err
+}
+
+// countPost counts how a POST was answered.
+func (s *Service) countPost(result string, err error) {
+	if err != nil && asRefusal(err).status >= http.StatusInternalServerError {
+		result = postUnavailable
+	}
+	s.metrics.posts.WithLabelValues(result).Inc()
+}
+
+// named returns an error with the ID of the request that it refuses.
+func named(err error, p posted) error {
+	r, ok := errors.AsType[*refusal](err)
+	if !ok || r.id != nil || r.status == http.StatusNotFound {
+		return err
+	}
+	n := *r
+	n.id = p.only()
+	return &n
+}
+
+// body reads and checks what a client has posted; answered says whether it takes the
+// answer from the response.
+func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body []byte, err error) {
+	if media, _, _ := strings.Cut(c.Get(fiber.HeaderContentType), ";"); !strings.EqualFold(strings.TrimSpace(media), fiber.MIMEApplicationJSON) {
+		return p, nil, web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
+	}
+	if body, err = web.StreamedBody(c).Limited(s.log.Settings().MaxMessageBytes); err != nil {
+		return p, nil, err
+	}
+	p, err = parsePosted(body)
+	p.modern = answered && err == nil && who.modern(p, body)
+	if known := answered && who.asked == mcp.Modern; !p.modern && !known { // else err says what is wrong, or the batch is refused
+		if unsupported := who.unsupported(p.only()); unsupported != nil {
+			return p, nil, unsupported
+		}
+	}
+	accept := c.Get(fiber.HeaderAccept)
+	switch {
+	case err != nil:
+		return p, nil, err
+	case answered && (!subscriber.Accepts(accept, fiber.MIMEApplicationJSON) || !subscriber.Accepts(accept, subscriber.MediaStream)):
+		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
+	}
+	if p.modern {
+		return p, body, nil
+	}
+	return p, body, p.check(who.version)
+}
+
+// open begins a session: the edge names it, the bridge makes it.
+func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, err error) {
+	name := uuid.NewString()
+	answer, err := s.initialize(c, who, rpc.Call{Session: name, Data: body})
+	if err != nil {
+		return postRefused, err
+	}
+	result = postRefused
+	if answer.Status == http.StatusOK && !isError(answer.Data) {
+		c.Set(headerSession, name)
+		result = postOpened
+	}
+	return result, pass(c, answer)
+}
+
+// initialize has a bridge make a session.
+func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Call) (rpc.Answer, error) {
+	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
+		return rpc.Answer{}, s.subs.Config.Access.Insufficient(c)
+	}
+	call.Action, call.Owner, call.Client, call.Header = rpc.Open, who.grants.Subject, s.subs.Config.Clients.Client(c), forwarded(c)
+	return s.ask(c.UserContext(), call, bridgeTimeout)
+}
+
+// hand hands over messages that have no response.
+func (s *Service) hand(c *fiber.Ctx, call rpc.Call) (result string, err error) {
+	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
+	switch {
+	case err != nil:
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		return postRefused, pass(c, answer)
+	}
+	c.Status(http.StatusAccepted)
+	return postAccepted, nil
+}
+
+// call hands over requests, and answers with the stream of what belongs to them. The
+// stream's name is new, so whatever it will hold comes behind the place at which the
+// reader begins.
+func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p posted) (result string, err error) {
+	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
+	st := newForm(who, call.Stream)
+	if err := s.begin(c, who, req, st); err != nil {
+		return postRefused, err
+	}
+	handedOver := false
+	defer func() {
+		if !handedOver {
+			st.Drop()
+		}
+	}()
+	answer, err := s.ask(st.Request.Ctx, call, takenTimeout)
+	switch {
+	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
+	case err != nil:
+		return postRefused, err
+	case answer.Status != http.StatusAccepted:
+		return postRefused, pass(c, answer)
+	}
+	result, handedOver, err = s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
+	return result, err
+}
+
+// wantsPlain reports whether a request is answered with JSON when its response is all that there is.
+func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
+	return !slices.Contains(s.cfg.StreamMethods, method) && !subscriber.PrefersStream(c.Get(fiber.HeaderAccept))
+}
+
+// reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
+// first, else with the stream, which is handed over unless it has ended.
+func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, handedOver bool, err error) {
+	patience := atOnce
+	if plain {
+		patience = s.subs.Config.Heartbeat
+	}
+	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
+		patience = min(patience, max(time.Until(at), 0))
+	}
+	if st.Step, err = s.subs.Poll(s.subs.Base, st.Reader, patience); err != nil {
+		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
+	}
+	switch {
+	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
+		response := st.edited(messageOf(st.Step.Items[0]))
+		s.subs.Streams.CountTold(st.Reader, st.Step, 1, st.Request)
+		if st.modern {
+			c.Status(mcp.StatusOf(response))
+		}
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+		return postJSON, false, c.Send(response)
+	case st.Step.Ended:
+		return postStream, false, s.whole(c, st)
+	}
+	return postStream, true, st.handOver(c)
+}
+
+// whole answers with all of a stream that has ended already, and keeps the connection.
+func (s *Service) whole(c *fiber.Ctx, st *streamForm) error {
+	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
+	step := st.Settle(st.Step)
+	s.subs.Streams.CountTold(st.Reader, step, len(step.Items), st.Request)
+	var room []byte
+	for i := range step.Items {
+		if st.Rewrites() {
+			body, room = st.Event(body, room, &step.Items[i])
+		} else {
+			body = append(body, step.Items[i].Frame...)
+		}
+	}
+	body = append(body, st.Closing(step)...)
+	subscriber.EventStream(&c.Response().Header)
+	return c.Send(body)
+}

@@ -1,0 +1,198 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/shared/bucket"
+	"rejoin/shared/natsconn"
+	"rejoin/shared/rpc"
+)
+
+const (
+	// attachTimeout bounds a request to NATS.
+	attachTimeout = 2 * time.Second
+	// attachTTL is how long a record is kept.
+	attachTTL = time.Hour
+	// attachEdges begins the keys of edges; no session's token does.
+	attachEdges = "=edge."
+	// attachAgain is when to follow the bucket again after it could not be.
+	attachAgain = time.Second
+)
+
+// attachRecord is what the bucket says of a stream.
+type attachRecord struct {
+	// Edge is where the newest connection is.
+	Edge string `json:"edge"`
+	// From is the event ID of where the connection before, or the released one, stood.
+	From string `json:"from,omitempty"`
+	// Released says that the connection has ended: an edge with an older connection may take over.
+	Released bool `json:"released,omitempty"`
+}
+
+// attachRecords is the bucket. It is in the server's memory: who is connected is nothing
+// to keep. It is safe for concurrent use.
+//
+// Records may vanish with the memory of the server. The edge that holds a stream writes its
+// record again within 10 s, and only where there is none.
+type attachRecords struct {
+	js       jetstream.JetStream
+	replicas int
+	logger   *slog.Logger
+	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is there
+}
+
+// errNoRecords is returned while the bucket cannot be reached.
+var errNoRecords = errors.New("the attach records cannot be reached")
+
+func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attachRecords, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(attachTimeout))
+	if err != nil {
+		return nil, err
+	}
+	return &attachRecords{js: js, replicas: replicas, logger: logger}, nil
+}
+
+// open makes the bucket, unless it is there.
+func (a *attachRecords) open(ctx context.Context) error {
+	ctx, done := natsconn.While(ctx, a.js.Conn())
+	defer done()
+	kv, err := bucket.Ensure(ctx, a.js, jetstream.KeyValueConfig{
+		Bucket: rpc.AttachBucket, Description: "Which edge has the newest connection of a stream of MCP",
+		TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: a.replicas,
+	})
+	if err == nil {
+		kv = bucket.Patient(kv)
+		a.kv.Store(&kv)
+	}
+	return err
+}
+
+// use calls f with the bucket, as long as there is a connection.
+func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstream.KeyValue) error) error {
+	kv := a.kv.Load()
+	if kv == nil || !a.js.Conn().IsConnected() {
+		return errNoRecords
+	}
+	ctx, done := natsconn.While(ctx, a.js.Conn())
+	defer done()
+	return f(ctx, *kv)
+}
+
+// claim makes a record an edge's, whatever it was, and returns what it was and the
+// revision that it has now.
+func (a *attachRecords) claim(ctx context.Context, key, edge string) (before attachRecord, revision uint64, err error) {
+	value := delivery.Marshal(attachRecord{Edge: edge})
+	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		for {
+			before = attachRecord{}
+			entry, err := kv.Get(ctx, key)
+			switch {
+			case errors.Is(err, jetstream.ErrKeyNotFound):
+				revision, err = kv.Create(ctx, key, value)
+			case err == nil:
+				_ = json.Unmarshal(entry.Value(), &before) // an unreadable record belongs to no edge
+				revision, err = kv.Update(ctx, key, value, entry.Revision())
+			}
+			if err == nil || !bucket.Conflict(err) {
+				return err
+			}
+		}
+	})
+	return before, revision, err
+}
+
+// read returns a record.
+func (a *attachRecords) read(ctx context.Context, key string) (r attachRecord, revision uint64, err error) {
+	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		entry, err := kv.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		revision = entry.Revision()
+		return json.Unmarshal(entry.Value(), &r)
+	})
+	return r, revision, err
+}
+
+// change replaces a record that there is, if to says so.
+func (a *attachRecords) change(ctx context.Context, key string, to func(attachRecord) (attachRecord, bool)) error {
+	return a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
+		for {
+			entry, err := kv.Get(ctx, key)
+			if err != nil {
+				return err
+			}
+			var now attachRecord
+			_ = json.Unmarshal(entry.Value(), &now) // an unreadable record belongs to no edge
+			next, ok := to(now)
+			if !ok {
+				return nil
+			}
+			if _, err = kv.Update(ctx, key, delivery.Marshal(next), entry.Revision()); !bucket.Conflict(err) {
+				return err
+			}
+		}
+	})
+}
+
+// update replaces the record of a revision.
+func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, last uint64) (revision uint64, err error) {
+	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		revision, err = kv.Update(ctx, key, delivery.Marshal(r), last)
+		return err
+	})
+	return revision, err
+}
+
+// beat gives a sign of life.
+func (a *attachRecords) beat(ctx context.Context, edge string) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	_ = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error { // the next one may succeed
+		_, err := kv.Put(ctx, attachEdges+edge, nil)
+		return err
+	})
+}
+
+// recordFollower receives the records. The bucket calls forget first, and again when it may be
+// another one, whose revisions say nothing about those before.
+type recordFollower interface {
+	forget()
+	hear(edge string) // a sign of life of an edge
+	show(key string, r attachRecord, revision uint64)
+}
+
+// follow shows all records and their changes until ctx ends, and gives signs of life of an edge.
+func (a *attachRecords) follow(ctx context.Context, edge string, to recordFollower) {
+	for ctx.Err() == nil {
+		err := a.open(ctx)
+		if err == nil {
+			to.forget()
+			a.beat(ctx, edge)
+			err = bucket.Follow(ctx, a.js, rpc.AttachBucket, func(e bucket.Entry) {
+				if other, ok := strings.CutPrefix(e.Key, attachEdges); ok {
+					to.hear(other)
+					return
+				}
+				var r attachRecord
+				if !e.Removed && json.Unmarshal(e.Value, &r) == nil {
+					to.show(e.Key, r, e.Revision)
+				}
+			}, func() {})
+		}
+		if ctx.Err() == nil && !errors.Is(err, natsconn.ErrChanged) && a.js.Conn().IsConnected() {
+			a.logger.Warn("cannot follow the attach records", "error", err)
+		}
+		natsconn.Pause(ctx, attachAgain)
+	}
+}

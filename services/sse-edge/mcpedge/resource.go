@@ -1,0 +1,48 @@
+package mcpedge
+
+import (
+	"net/http"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/shared/web"
+)
+
+// wellKnown is where a client finds out who gives tokens (RFC 9728, section 3).
+const wellKnown = "/.well-known/oauth-protected-resource"
+
+// ResourceRoutes tell clients where to get a token, if the edge knows.
+func (s *Service) ResourceRoutes() []web.Route {
+	if !s.subs.Config.Access.On() || s.cfg.PublicURL == "" {
+		return nil
+	}
+	return []web.Route{
+		{Method: fiber.MethodGet, Path: wellKnown, Handler: s.resource("")},
+		{Method: fiber.MethodGet, Path: wellKnown + "/mcp", Handler: s.resource("/mcp")},
+	}
+}
+
+// resource describes the resource at a path (RFC 9728, section 2).
+func (s *Service) resource(path string) fiber.Handler {
+	document := delivery.Marshal(struct {
+		Resource string   `json:"resource"`
+		Servers  []string `json:"authorization_servers,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+	}{s.cfg.PublicURL + path, s.cfg.AuthorizationServers, []string{"header"}})
+	return func(c *fiber.Ctx) error {
+		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+		return c.Send(document)
+	}
+}
+
+// challenge adds to WWW-Authenticate where the client finds out who gives tokens (RFC
+// 9728, section 5.1).
+func (s *Service) challenge(c *fiber.Ctx, status int) {
+	if s.cfg.PublicURL == "" || status != http.StatusUnauthorized && status != http.StatusForbidden {
+		return
+	}
+	if value := c.GetRespHeader(fiber.HeaderWWWAuthenticate); value != "" {
+		c.Set(fiber.HeaderWWWAuthenticate, value+`, resource_metadata="`+s.cfg.PublicURL+wellKnown+`/mcp"`)
+	}
+}

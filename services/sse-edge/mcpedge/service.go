@@ -1,0 +1,66 @@
+package mcpedge
+
+import (
+	"context"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/web"
+)
+
+// New returns a service whose streams subs has.
+func New(cfg Config, subs *subscriber.Service, b *backend.Backend, env daemon.Env) (*Service, error) {
+	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		cfg: cfg, subs: subs, nc: b.Conn, log: b.Log, sessions: b.Sessions, logger: env.Log, metrics: newMetrics(env.Metrics), traces: env.Traces,
+		attached: newAttachments(subs.Base, records, env.Log), checks: make(chan struct{}, maxChecks),
+		checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout,
+	}, nil
+}
+
+// Open has the records of the newest connections ready before the first client comes, if NATS is
+// there.
+func (s *Service) Open(ctx context.Context) { s.attached.open(ctx) }
+
+// Run sees to it that of several connections of a client the newest one gets the messages, until
+// ctx ends and all that was begun is done. No request or stream may outlast ctx.
+func (s *Service) Run(ctx context.Context) {
+	s.attached.run(ctx)
+	s.attached.work.Wait()
+}
+
+// Routes are MCP's Streamable HTTP, and the transport before it.
+func (s *Service) Routes() []web.Route {
+	return []web.Route{
+		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.handler(s.post)},
+		{Method: fiber.MethodGet, Path: "/mcp", Handler: s.handler(s.get), NoHead: true},
+		{Method: fiber.MethodDelete, Path: "/mcp", Handler: s.handler(s.delete)},
+		{Method: fiber.MethodGet, Path: "/sse", Handler: s.handler(s.legacyGet), NoHead: true},
+		{Method: fiber.MethodPost, Path: "/messages", Handler: s.handler(s.legacyPost)},
+	}
+}
+
+// handler returns a handler that lets a request in, has h answer it, and tells a client what
+// is wrong as a JSON-RPC error.
+func (s *Service) handler(h func(*fiber.Ctx, caller) error) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		subscriber.Uncached(c)
+		who, err := s.admit(c)
+		if err == nil {
+			err = h(c, who)
+		}
+		if err != nil && c.Method() == fiber.MethodGet {
+			err = s.later(c, who, err)
+		}
+		if err != nil {
+			return s.refuse(c, err)
+		}
+		return nil
+	}
+}

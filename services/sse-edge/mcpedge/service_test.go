@@ -1,0 +1,365 @@
+package mcpedge
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+)
+
+const (
+	toolCall = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"x"}}`
+	toolList = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+)
+
+// newMCP returns a bridge, and a client that has begun a session at an edge.
+func newMCP(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
+	t.Helper()
+	f := newFixture(t)
+	b := f.bridge()
+	return b, join(t, f.mcpEdge(change), "2025-11-25")
+}
+
+func TestMCP_Call(t *testing.T) {
+	b, u := newMCP(t, nil)
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	call := b.sent(rpc.Post)[0]
+	if string(call.Data) != toolCall || call.Session != u.session || call.Header.Get("Mcp-Protocol-Version") != "2025-11-25" || call.Header.Get("Accept") != "" {
+		t.Errorf("the bridge got %+v", call)
+	}
+	b.say(u.session, call.Stream, false, progress(1))
+	first := c.says(progress(1))
+	b.say(u.session, rpc.Standalone, false, progress(99))
+	b.say(u.session, call.Stream, true, progress(2), result(`"a"`))
+	c.says(progress(2), result(`"a"`))
+	c.Over()
+
+	again := u.get(first)
+	if id := again.primed(); !strings.HasPrefix(id, first+".") {
+		t.Errorf("primed with %s, want a place like %s", id, first)
+	}
+	again.says(progress(2), result(`"a"`))
+	again.Over()
+}
+
+func TestMCP_ImmediateAnswer(t *testing.T) {
+	b, u := newMCP(t, nil)
+	b.post = func(c rpc.Call) rpc.Answer {
+		m, _ := rpc.ParseMessage(c.Data)
+		b.say(c.Session, c.Stream, true, result(string(m.ID)))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	if a := u.read(u.post(toolList)); a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != "application/json" || a.Text != result("7") {
+		t.Errorf("%d %s %s", a.StatusCode, a.Header, a.Text)
+	}
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	c.says(result(`"a"`))
+	c.Over()
+	b.post = func(c rpc.Call) rpc.Answer {
+		b.say(c.Session, c.Stream, true, progress(1), result("7"))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	c = u.follow(u.post(toolList))
+	c.primed()
+	c.says(progress(1), result("7"))
+	c.Over()
+}
+
+func TestMCP_Notification(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-06-18")
+	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, result("1"), `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusAccepted || a.Text != "" {
+			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
+		}
+	}
+	for _, c := range b.sent(rpc.Post) {
+		if c.Stream != "" {
+			t.Errorf("%s has the stream %s", c.Data, c.Stream)
+		}
+	}
+	b.post = func(rpc.Call) rpc.Answer {
+		return rpc.Answer{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Bearer x"}}, Data: []byte(`{"a":1}`)}
+	}
+	for _, body := range []string{result("1"), toolList} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusUnauthorized || a.Header.Get("WWW-Authenticate") != "Bearer x" || a.Text != `{"a":1}` {
+			t.Errorf("%d %s %s", a.StatusCode, a.Header, a.Text)
+		}
+	}
+}
+
+func TestMCP_Listen(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(func(c *config) { c.Heartbeat = 20 * time.Millisecond })
+	u := join(t, s.url(), "2025-11-25")
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	waittest.Until(t, "the edge has it", func() bool { return s.subs.Parts.Of(u.session).Stats().Events == 1 })
+	c := u.get("")
+	c.primed()
+	b.say(u.session, rpc.Standalone, false, progress(2))
+	id := c.says(progress(2))
+	c.Close()
+	b.say(u.session, rpc.Standalone, false, progress(3))
+	c = u.get(id)
+	first := c.primed()
+	c.says(progress(3))
+	c = u.get(id)
+	if second := c.primed(); second == first {
+		t.Errorf("primed with %s again", first)
+	}
+}
+
+func TestMCP_Delete(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	c := u.get("")
+	c.primed()
+	call := u.follow(u.post(toolCall))
+	call.primed()
+	if a := u.read(u.do(http.MethodDelete, "")); a.StatusCode != http.StatusNoContent {
+		t.Errorf("%d %s", a.StatusCode, a.Text)
+	}
+	c.Over()
+	call.fails(`"a"`)
+	call.Over()
+	waittest.Until(t, "the edge's copy says so too", func() bool {
+		rec, ok := s.sessions.Session(u.session)
+		return ok && rec.State != session.Open
+	})
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		body := ""
+		if method == http.MethodPost {
+			body = toolList
+		}
+		a := u.read(u.do(method, body))
+		if a.StatusCode != http.StatusNotFound || !strings.Contains(a.Text, `"id":null`) {
+			t.Errorf("%s: %d %s", method, a.StatusCode, a.Text)
+		}
+	}
+	if n := len(b.sent(rpc.End)); n != 1 {
+		t.Errorf("ended %d times", n)
+	}
+}
+
+func TestMCP_BadRequest(t *testing.T) {
+	f := newFixture(t)
+	f.bridge()
+	url := f.mcpEdge(nil)
+	u := join(t, url, "2025-11-25")
+	type code struct {
+		Error struct {
+			Code int
+			Data struct{ Supported []string }
+		}
+	}
+	for name, tt := range map[string]struct {
+		method, body string
+		headers      []string
+		status, code int
+	}{
+		"not JSON":            {"POST", `{"jsonrpc":`, nil, 400, rpc.CodeParse},
+		"no JSON-RPC":         {"POST", `{"id":1}`, nil, 400, rpc.CodeInvalid},
+		"a batch":             {"POST", "[" + toolList + "]", nil, 400, rpc.CodeInvalid},
+		"an empty batch":      {"POST", "[]", []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
+		"initialize in one":   {"POST", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
+		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, rpc.CodeInvalid},
+		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, 0}, // as an announced length, before MCP has a say
+		"no version within":   {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeInvalidParams},
+		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
+		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
+		"DELETE in another":   {"DELETE", "", []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
+		"no session":          {"POST", toolList, []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
+		"GET without":         {"GET", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
+		"DELETE without":      {"DELETE", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
+		"an unknown session":  {"POST", toolList, []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
+		"a bad session":       {"POST", toolList, []string{"Mcp-Session-Id", "x y"}, 404, codeNoSession},
+		"GET of an unknown":   {"GET", "", []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
+		"JSON alone":          {"POST", toolList, []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},
+		"events alone":        {"POST", toolList, []string{"Accept", "text/event-stream"}, 406, rpc.CodeInvalid},
+		"GET of JSON":         {"GET", "", []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},
+		"text":                {"POST", toolList, []string{"Content-Type", "text/plain"}, 415, rpc.CodeInvalid},
+		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, 0}, // before MCP has a say, as for all services
+		"GET of such a page":  {"GET", "", []string{"Origin", "null"}, 403, rpc.CodeInvalid},
+		"a page of this edge": {"POST", "{", []string{"Origin", url}, 400, rpc.CodeParse},
+	} {
+		a := u.read(u.do(tt.method, tt.body, tt.headers...))
+		var got code
+		if err := json.Unmarshal([]byte(a.Text), &got); err != nil || a.StatusCode != tt.status || got.Error.Code != tt.code {
+			t.Errorf("%s: %d %s, want %d and code %d", name, a.StatusCode, a.Text, tt.status, tt.code)
+		}
+		if (tt.code == mcp.CodeUnsupportedVersion) != (len(got.Error.Data.Supported) > 0) {
+			t.Errorf("%s: %s", name, a.Text)
+		}
+	}
+	if a := u.read(u.do(http.MethodPut, "{}")); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "DELETE, GET, OPTIONS, POST" {
+		t.Errorf("PUT: %d %s", a.StatusCode, a.Header)
+	}
+}
+
+func TestMCP_NoBridge(t *testing.T) {
+	b, u := newMCP(t, nil)
+	b.leave()
+	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
+		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
+			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
+		}
+	}
+}
+
+// The SDKs give a call up after anything but a 200, and one of them its session.
+func TestMCP_ServerIsFull(t *testing.T) {
+	f := newFixture(t)
+	f.bridge()
+	for name, change := range map[string]func(*config){
+		"no room":   func(c *config) { c.MaxConnections = 1 },
+		"too often": func(c *config) { c.MaxAddressConnectRate = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := join(t, f.mcpEdge(change), "2025-11-25")
+			c := u.get("")
+			id := c.primed()
+			for refused := false; !refused; {
+				again := u.get(id)
+				next := again.primed()
+				if edgetest.SequenceOf(t, next) != edgetest.SequenceOf(t, id) || next == id || again.Decoder.Retry() < time.Second {
+					t.Errorf("%s, was %s", next, id)
+				}
+				id, refused = next, again.Response.ContentLength >= 0
+				again.Close()
+			}
+			var call edgetest.Answered
+			waittest.Until(t, "a call is refused", func() bool {
+				resp := u.post(toolCall)
+				if resp.StatusCode == http.StatusOK { // it took long enough for one more
+					_ = resp.Body.Close()
+					return false
+				}
+				call = u.read(resp)
+				return true
+			})
+			if (call.StatusCode != http.StatusServiceUnavailable || call.Header.Get("Retry-After") == "") && call.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("%d %s", call.StatusCode, call.Text)
+			}
+		})
+	}
+}
+
+// A client that asks for what is behind the last event of a call has everything: any
+// stream would have it ask again and again.
+func TestMCP_ResumeAfterResponse(t *testing.T) {
+	b, u := newMCP(t, nil)
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"no such tool"}}`
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
+	last := c.says(failed)
+	c.Over()
+	for _, id := range []string{last, last + ".7"} {
+		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNoContent || a.Text != "" {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
+		}
+	}
+}
+
+// What was stored for a call before its session ended can still be fetched, or why it cannot.
+func TestMCP_ResumeInEndedSession(t *testing.T) {
+	for name, cleared := range map[string]bool{"closed": false, "cleared": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			b := f.bridge()
+			s, _ := f.mcpService(nil)
+			u := join(t, s.url(), "2025-11-25")
+			c := u.follow(u.post(toolCall))
+			at := c.primed()
+			c.Close()
+			listening := u.get("")
+			standalone := listening.primed()
+			listening.Close()
+			failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"the MCP server has ended"}}`
+			b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
+			if err := f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared); err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "the edge's copy says so too", func() bool {
+				rec, ok := s.sessions.Session(u.session)
+				return ok && rec.State != session.Open
+			})
+			again := u.get(at)
+			again.primed()
+			last := at
+			if cleared {
+				again.fails(`"a"`)
+			} else {
+				last = again.says(failed)
+			}
+			again.Over()
+			for _, id := range []string{last, standalone, ""} {
+				if cleared && id == at {
+					continue
+				}
+				if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNotFound {
+					t.Errorf("%q: %d %s", id, a.StatusCode, a.Text)
+				}
+			}
+		})
+	}
+}
+
+func TestMCP_InvalidEventID(t *testing.T) {
+	_, u := newMCP(t, nil)
+	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {
+		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.Text, `"code":-32600`) {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
+		}
+	}
+}
+
+func TestMCP_PrefersEventStream(t *testing.T) {
+	b, u := newMCP(t, nil)
+	b.post = func(c rpc.Call) rpc.Answer {
+		m, _ := rpc.ParseMessage(c.Data)
+		b.say(c.Session, c.Stream, true, result(string(m.ID)))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	for accept, want := range map[string]string{
+		"text/event-stream, application/json":               "text/event-stream",
+		"application/json;q=0.5, text/event-stream":         "text/event-stream",
+		"application/json; q=0.9, text/event-stream; q=1.0": "text/event-stream",
+		"application/json, text/event-stream":               "application/json",
+		"text/event-stream;q=0.1, application/json":         "application/json",
+		"*/*":                          "application/json",
+		"text/event-stream, */*;q=0.1": "text/event-stream",
+		"text/event-stream;q=x, application/json": "application/json",
+	} {
+		if a := u.read(u.post(toolList, "Accept", accept)); a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != want {
+			t.Errorf("%s: %d %s", accept, a.StatusCode, a.Header.Get("Content-Type"))
+		}
+	}
+}
+
+// A client can tell a stream that ended from a connection that broke.
+func TestMCP_AnswerBreaks(t *testing.T) {
+	b, u := newMCP(t, func(c *config) { c.Heartbeat = 10 * time.Millisecond })
+	c := u.follow(u.post(toolCall))
+	if !slices.Equal(c.Response.TransferEncoding, []string{"chunked"}) {
+		t.Errorf("the encoding is %q", c.Response.TransferEncoding)
+	}
+	c.primed()
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	c.says(progress(1), result(`"a"`))
+	c.Over() // an io.EOF: there was a last chunk
+}

@@ -1,0 +1,109 @@
+package mcpedge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+	"rejoin/shared/web"
+)
+
+// The tasks extension. Any edge finds the newest state of a task in the log; a bridge has to be
+// there only for what changes the task.
+
+// taskPost answers a request about the task of a session.
+func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
+	rec, err := s.sessionOf(c, call.Session, who.grants)
+	if errors.Is(err, errNoSession) && rec.Session != "" {
+		err = nil // the task is over
+	}
+	var is mcp.Task
+	if err == nil {
+		is, err = s.taskOf(rec)
+	}
+	switch {
+	case errors.Is(err, errNoSession), errors.Is(err, eventlog.ErrNotFound):
+		return postRefused, asRefused(mcp.ErrTask, r.ID)
+	case err != nil:
+		return postRefused, err
+	}
+	if !is.Status.Over() && rec.State != session.Open {
+		is = is.Failed(mcp.TaskEnded)
+	}
+	switch {
+	case r.Method == mcp.MethodGetTask:
+		if !is.Status.Over() && s.hasLost(rec.Session) {
+			is = is.Failed(mcp.TaskLost)
+		}
+		return direct(c, response(r.ID, is.GetResult()))
+	case is.Status.Over():
+		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)))
+	}
+	if call.Stream, err = rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
+		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+	}
+	call.Life, call.Held = rec.Life, true
+	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
+	if err != nil {
+		return postRefused, err
+	}
+	if answer.Status != http.StatusOK {
+		return postRefused, pass(c, answer)
+	}
+	return direct(c, answer.Data)
+}
+
+// taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where
+// there is none.
+func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
+	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+	defer cancel()
+	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
+	sequence, err := s.log.Last(ctx, at)
+	var e eventlog.Entry
+	if err == nil {
+		e, err = s.log.At(ctx, at.Partition, sequence)
+	}
+	if err != nil {
+		if cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
+			err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
+		}
+		return mcp.Task{}, err
+	}
+	is, err := mcp.ParseTask(e.Data)
+	if err != nil {
+		return mcp.Task{}, eventlog.ErrNotFound // somebody has published there
+	}
+	return is.Task, nil
+}
+
+// hasLost reports whether no bridge has listened for a session for long. It asks each time, and once
+// more by itself, since clients may ask seldom.
+func (s *Service) hasLost(name string) bool {
+	ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
+	defer cancel()
+	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
+	limit := s.unheardFor
+	lost, begun := s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), limit)
+	if begun {
+		s.attached.work.Go(func() {
+			select {
+			case <-s.subs.Base.Done():
+			case <-time.After(limit):
+				s.hasLost(name)
+			}
+		})
+	}
+	return lost
+}

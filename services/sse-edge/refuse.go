@@ -1,0 +1,47 @@
+package edge
+
+import (
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/subscriber"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/web"
+)
+
+// turnAway answers a request that is not let in. Trouble that will pass must not stop an
+// EventSource for good.
+//
+// While a JWKS cannot be fetched, an unknown key may be a new one: 503, and for an EventSource
+// 200 and the end of the stream, since any other status stops it for good.
+func (s *Service) turnAway(c *fiber.Ctx, err error) error {
+	if web.AsProblem(err).Code != web.CodeUnavailable || subscriber.FormOf(c.Get(fiber.HeaderAccept)) != subscriber.FormStream {
+		return err
+	}
+	session, stream := web.Place(c)
+	s.subs.Streams.Reconnects(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
+	return s.later(c, "unavailable")
+}
+
+// slowDown answers a client that comes too often. It is answered before its token is
+// looked at, which would be the work that it must not make.
+func (s *Service) slowDown(c *fiber.Ctx) error {
+	const reason = "address_rate"
+	if subscriber.FormOf(c.Get(fiber.HeaderAccept)) == subscriber.FormStream {
+		return s.later(c, reason)
+	}
+	s.subs.Streams.CountRefused(reason)
+	return web.New(web.CodeRateLimited, "This address connects too often.")
+}
+
+// later tells an EventSource to come back; reason is the metric's.
+func (s *Service) later(c *fiber.Ctx, reason string) error {
+	s.subs.Streams.CountRefused(reason)
+	return s.sendLater(c)
+}
+
+// sendLater is later for what was counted.
+func (s *Service) sendLater(c *fiber.Ctx) error {
+	subscriber.Uncached(c)
+	return subscriber.SendBriefly(c, delivery.Farewell(s.cfg.Retry))
+}

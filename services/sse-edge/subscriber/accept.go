@@ -1,0 +1,93 @@
+package subscriber
+
+import (
+	"iter"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// MediaStream is the media type of an event stream.
+const MediaStream = "text/event-stream"
+
+// unreadable stands for a weight that is none: what has it is acceptable, and nothing is
+// preferred less.
+const unreadable = 1e-9
+
+// accepted yields the media types of an Accept header in lower case, with their weights
+// (RFC 9110, 12.5.1).
+func accepted(accept string) iter.Seq2[string, float64] {
+	return func(yield func(string, float64) bool) {
+		for item := range strings.SplitSeq(accept, ",") {
+			media, params, _ := strings.Cut(item, ";")
+			weight := 1.0
+			if q, ok := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q="); ok {
+				var err error
+				if weight, err = strconv.ParseFloat(q, 64); err != nil || weight < 0 || math.IsNaN(weight) {
+					weight = unreadable
+				}
+			}
+			if !yield(strings.ToLower(strings.TrimSpace(media)), weight) {
+				return
+			}
+		}
+	}
+}
+
+// Accepts reports whether an Accept header lists a media type.
+func Accepts(accept, media string) bool {
+	class, _, _ := strings.Cut(media, "/")
+	for name, weight := range accepted(accept) {
+		if weight != 0 && (name == media || name == class+"/*" || name == "*/*") {
+			return true
+		}
+	}
+	return false
+}
+
+// PrefersStream reports whether an Accept header prefers an event stream to JSON: by its
+// weights, and, when these are the same, by which comes first.
+func PrefersStream(accept string) bool {
+	stream, plain, first := 0.0, 0.0, false
+	for name, weight := range accepted(accept) {
+		switch name {
+		case MediaStream:
+			stream, first = weight, plain == 0
+		case fiber.MIMEApplicationJSON:
+			plain = weight
+		}
+	}
+	return stream > plain || stream == plain && stream > 0 && first
+}
+
+// Form is the form of an answer to a subscriber.
+type Form uint8
+
+// FormNone is none that the edge has.
+const (
+	FormNone Form = iota
+	FormStream
+	FormPage
+)
+
+// FormOf chooses between stream and page: what an Accept header names first, unless its
+// weight is 0. No header, and */*, mean the stream.
+func FormOf(accept string) Form {
+	if strings.TrimSpace(accept) == "" {
+		return FormStream
+	}
+	for name, weight := range accepted(accept) {
+		if weight == 0 {
+			continue
+		}
+		switch name {
+		case MediaStream, "text/*", "*/*":
+			return FormStream
+		case fiber.MIMEApplicationJSON, "application/*":
+			return FormPage
+		}
+	}
+	return FormNone
+}

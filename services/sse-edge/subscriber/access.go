@@ -1,0 +1,127 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/admission"
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/auth"
+	"rejoin/shared/session"
+	"rejoin/shared/web"
+)
+
+// Admit returns an error unless a request may read a session: what the token does not
+// allow is 403, whatever there is, and a session of another is 404, the same as one that
+// is not there. So a client cannot wait for a session that somebody else may create. With
+// access control it returns the life of the session that the caller may read: no other one
+// of the name may be read.
+func (s *Service) Admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
+	if !s.Config.Access.On() {
+		return "", nil
+	}
+	if !grants.MaySubscribe(name) {
+		return "", s.Config.Access.Insufficient(c)
+	}
+	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
+	defer cancel()
+	rec, err := s.VisibleNow(ctx, name, grants)
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
+	case err != nil && cursor.Transient(err):
+		return "", web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+	default:
+		return rec.Life, err
+	}
+}
+
+// UsedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
+func UsedBy(g auth.Grants) func(session.Record) bool {
+	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
+}
+
+// Guest is who reads a session as its member, and may be taken out while it does. A nil guest
+// is one who stays, as the owner.
+type Guest struct {
+	Grants        auth.Grants
+	Session, Life string
+}
+
+// GuestOf returns the guest that a caller is who was let in.
+func (s *Service) GuestOf(grants auth.Grants, at window.Place) *Guest {
+	if !s.Config.Access.On() {
+		return nil
+	}
+	if rec, ok := s.sessions.Session(at.Session); ok && rec.Life == at.Life && grants.ActsFor(rec.Owner) {
+		return nil
+	}
+	return &Guest{Grants: grants, Session: at.Session, Life: at.Life}
+}
+
+// Out reports whether the guest is no member any more, as far as the copy of the registry knows.
+func (s *Service) Out(g *Guest) bool {
+	if g == nil {
+		return false
+	}
+	rec, ok := s.sessions.Session(g.Session)
+	return ok && rec.Life == g.Life && !UsedBy(g.Grants)(rec)
+}
+
+// Revoked asks whether a stream's client is still let in; nil: always.
+func (s *Service) Revoked(g *Guest) func() bool {
+	if g == nil {
+		return nil
+	}
+	return func() bool { return s.Out(g) }
+}
+
+// VisibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
+// knows better.
+func (s *Service) VisibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
+	rec, err := s.sessions.Visible(ctx, name, UsedBy(grants))
+	if err != nil {
+		return rec, err
+	}
+	if life, known, err := s.Parts.Life(ctx, name); err != nil || !known || life == rec.Life {
+		return rec, err
+	}
+	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy
+		return session.Record{}, err
+	}
+	return s.sessions.Visible(ctx, name, UsedBy(grants))
+}
+
+// What [Service.LetIn] returns, which has counted why.
+var (
+	ErrNoRoom   = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
+	ErrStopping = web.Wrap(ErrNoRoom, web.CodeUnavailable, "The edge is stopping.")
+)
+
+// LetIn admits a request for events of sessions. A visit that is let in has to leave
+// admission. The error is ErrNoRoom, or ErrStopping, which wraps it.
+func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
+	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.clientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+	if refused := s.Admitted.Enter(by.Visit); refused != "" {
+		s.Streams.CountRefused(refused)
+		if refused == admission.Closed {
+			return by, ErrStopping
+		}
+		return by, ErrNoRoom
+	}
+	return by, nil
+}
+
+// clientAddress is what a request's client counts as.
+func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
+	return web.Counted(s.Config.Clients.Address(c))
+}
+
+// TooOften reports whether a request's client address connects or polls above its limit.
+func (s *Service) TooOften(c *fiber.Ctx) bool { return s.connects.Take(s.clientAddress(c)) > 0 }

@@ -1,0 +1,258 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/quota"
+	"rejoin/shared/web"
+)
+
+// pageBytes bounds a page: the first event that would exceed it begins the next one.
+const pageBytes = 4 << 20
+
+// Page answers a poll, at once when there is something to tell, or else after at
+// most the wait that was asked for. It counts until its last byte is written.
+//
+// A page that is requested right after a 201 may lack the event: JetStream has it, the tail
+// brings it a moment later.
+func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
+	by, err := s.LetIn(c, req.At.Session)
+	if err != nil {
+		return err
+	}
+	held := s.memory.Part(s.Config.Clients.Client(c))
+	over := func() {
+		held.Release()
+		s.Admitted.Leave(by.Visit)
+	}
+	body, err := s.readPage(c, req, by, held, form)
+	if err != nil {
+		over()
+		return err
+	}
+	s.metrics.pages.Inc()
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return web.Send(c, body, over)
+}
+
+// PageForm appends the answer to a poll, of what was read.
+type PageForm func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error)
+
+// readPage waits for what a poll is to be told, and returns the answer. held grows by what the
+// answer takes.
+func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held *quota.Part, form PageForm) ([]byte, error) {
+	limit := window.Limits{Events: req.Limit, Bytes: pageBytes}
+	if req.Filter != nil {
+		limit.Events = MaxLimit // most of them may be hidden
+	}
+	r, err := s.Open(req, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	read := s.memory.Part(s.Config.Clients.Client(c)) // of the log, by the last step
+	defer read.Release()
+	r.Hold = func(bytes int) bool {
+		read.Release()
+		return read.Grow(3 * int64(bytes)) // as they came, as frames, and what the collector leaves
+	}
+	if !req.Expires.IsZero() {
+		req.Wait = min(req.Wait, max(time.Until(req.Expires), 0))
+	}
+	ctx, stop := s.listening(c.Context().Conn())
+	defer stop()
+	var step cursor.Step
+	if req.Filter == nil {
+		step, err = s.Poll(ctx, r, req.Wait)
+	} else {
+		step, err = s.pollFiltered(ctx, r, req)
+	}
+	if err != nil {
+		if errors.Is(err, cursor.ErrNoMemory) {
+			return nil, web.ErrNoMemory
+		}
+		if cursor.Transient(err) {
+			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+		}
+		return nil, err
+	}
+	if s.Out(req.Guest) { // while it waited
+		return nil, web.New(web.CodeNotFound, "There is no such session.")
+	}
+	if len(step.Gaps) > 0 && req.OnGapError {
+		s.Streams.CountTold(r, step, 0, by) // of its events the client gets none
+		return nil, GoneProblem(step.Gaps[0])
+	}
+	size := pageSize(step)
+	if !held.Grow(int64(size)) {
+		return nil, web.ErrNoMemory
+	}
+	s.Streams.CountTold(r, step, len(step.Items), by)
+	return form(make([]byte, 0, size), r, step)
+}
+
+// pageOverhead is about what an answer has of an event besides its frame.
+const pageOverhead = 200
+
+// pageSize is about what the answer to a poll takes.
+func pageSize(s cursor.Step) int {
+	n := pageOverhead
+	for i := range s.Items {
+		n += len(s.Items[i].Frame) + pageOverhead
+	}
+	return n
+}
+
+// goneEvery is how often a poll that waits looks whether its client is still there.
+const goneEvery = time.Second
+
+// listening returns a context that ends when the client has hung up, or the edge stops.
+func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(s.Base)
+	raw, err := delivery.RawOf(conn)
+	if err != nil {
+		return ctx, cancel
+	}
+	var mu sync.Mutex
+	mu.Lock()
+	defer mu.Unlock()
+	var look *time.Timer
+	look = time.AfterFunc(goneEvery, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if delivery.HungUp(raw) {
+			cancel()
+		} else if ctx.Err() == nil {
+			look.Reset(goneEvery)
+		}
+	})
+	return ctx, func() {
+		cancel()
+		look.Stop()
+	}
+}
+
+// Poll reads until there is something to tell, wait is over, or ctx ends.
+func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration) (cursor.Step, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+OpenTimeout)
+	defer cancel()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		step, err := r.Next(ctx)
+		if err != nil || !step.Empty() || wait == 0 {
+			return step, err
+		}
+		select {
+		case <-r.Wait(step):
+		case <-timer.C:
+			return step, nil
+		case <-s.Streams.Draining():
+			return step, nil
+		case <-ctx.Done():
+			return step, ctx.Err()
+		}
+	}
+}
+
+// GoneProblem is the answer to a client that asked for an error instead of a gap.
+func GoneProblem(g cursor.Gap) error {
+	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
+}
+
+// sieve makes one page of what a filter shows out of several reads.
+type sieve struct {
+	filter *delivery.Filter
+	limit  int // events on the page
+
+	page     cursor.Step
+	bytes    int // of the frames on the page
+	looked   int // events that were read, shown or not
+	lookedAt int // their bytes
+}
+
+// The work of one page. What follows is for the next one, which continues at the
+// cursor, however little this one shows.
+const (
+	sieveEvents = 10 * MaxLimit
+	sieveBytes  = 4 * pageBytes
+)
+
+// pollFiltered is Poll for a client with a filter: it reads until the page is full, or
+// there is nothing more, and nothing is to be waited for either.
+func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (cursor.Step, error) {
+	ctx, cancel := context.WithTimeout(ctx, req.Wait+OpenTimeout)
+	defer cancel()
+	timer := time.NewTimer(req.Wait)
+	defer timer.Stop()
+	v := &sieve{filter: req.Filter, limit: req.Limit}
+	for {
+		at, tags := r.Cursor, r.Tags
+		found, err := r.Next(ctx)
+		if err != nil {
+			if v.looked > 0 { // this much is good, and the rest comes with the next page
+				r.Cursor, r.Tags = at, tags
+				return v.page, nil
+			}
+			return cursor.Step{}, err
+		}
+		if len(found.Gaps) > 0 && len(v.page.Items) > 0 {
+			// A gap stands before a page's events. The next page finds it again from here.
+			r.Cursor, r.Tags = at, tags
+			v.page.More = true
+			return v.page, nil
+		}
+		if v.take(r, found) {
+			return v.page, nil
+		}
+		if !found.Empty() {
+			continue
+		}
+		if len(v.page.Items) > 0 {
+			return v.page, nil
+		}
+		select {
+		case <-r.Wait(found):
+		case <-timer.C:
+			return v.page, nil
+		case <-s.Streams.Draining():
+			return v.page, nil
+		case <-ctx.Done():
+			return v.page, nil
+		}
+	}
+}
+
+// take adds what the filter shows of a read, and reports whether the page is done.
+func (v *sieve) take(r *cursor.Reader, found cursor.Step) (done bool) {
+	if len(found.Gaps) > 0 {
+		v.page.Gaps, v.page.First = found.Gaps, found.First
+	} else if v.page.First == 0 {
+		v.page.First = found.First
+	}
+	for i := range found.Items {
+		it := &found.Items[i]
+		if len(v.page.Items) == v.limit || len(v.page.Items) > 0 && v.bytes+len(it.Frame) > pageBytes {
+			r.GoBack(found, i)
+			v.page.More = true
+			return true
+		}
+		v.looked++
+		v.lookedAt += len(it.Frame)
+		if v.filter.Shows(it) {
+			v.page.Items = append(v.page.Items, *it)
+			v.bytes += len(it.Frame)
+		}
+	}
+	v.page.Ended, v.page.More = found.Ended, found.More
+	return found.Ended || len(found.Gaps) > 0 || len(v.page.Items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
+}

@@ -1,0 +1,65 @@
+package subscriber
+
+import (
+	"context"
+	"time"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/web"
+)
+
+// Request is what a subscriber asks for.
+type Request struct {
+	At    window.Place
+	Start cursor.Start
+	// Envelope wraps each message in an object that names its stream.
+	Envelope bool
+	// Filter says which events are shown; nil: all.
+	Filter *delivery.Filter
+	// OnGapError answers 410 instead of telling a gap in the stream.
+	OnGapError bool
+	Limit      int
+	Wait       time.Duration
+	// Expires is when the token does; zero without access control.
+	Expires time.Time
+	// Guest is who asks, if that is a member of the session.
+	Guest *Guest
+}
+
+// Limits of a page.
+const (
+	DefaultLimit = 100
+	MaxLimit     = 1000
+)
+
+// One step of the cursor loop: as many frames as one write may carry.
+const (
+	StepEvents = 1024
+	StepBytes  = 256 << 10
+)
+
+// OpenTimeout bounds what a subscriber may wait for before its first answer.
+const OpenTimeout = 10 * time.Second
+
+// Open returns the reader of a request, or a problem.
+func (s *Service) Open(req Request, limit window.Limits) (*cursor.Reader, error) {
+	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
+	defer cancel()
+	r, err := s.Parts.Open(ctx, req.At, req.Start, limit)
+	if err != nil {
+		if cursor.Transient(err) {
+			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+		}
+		return nil, err
+	}
+	if req.Start.After != "" {
+		from := "window"
+		if r.Came == cursor.FromLog {
+			from = "log"
+		}
+		s.metrics.resumes.WithLabelValues(from).Inc()
+	}
+	return r, nil
+}

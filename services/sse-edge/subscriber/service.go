@@ -1,0 +1,112 @@
+// Package subscriber is the part of the edge that all forms of its streams share, those of /v1
+// and of MCP: it lets subscribers in, opens the readers of their requests, answers polls, and
+// hands connections over to the workers.
+package subscriber
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/admission"
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/quota"
+	"rejoin/shared/session"
+	"rejoin/shared/web"
+)
+
+// Service serves subscribers. It is safe for concurrent use.
+type Service struct {
+	Parts    *cursor.Partitions
+	Streams  *delivery.Streams
+	Admitted *admission.Admission
+
+	// Config is not to be changed.
+	Config Config
+	// Base is that of all streams: it ends when they must.
+	Base context.Context //nolint:containedctx // see above
+
+	end      context.CancelFunc
+	sessions *session.Registry
+	memory   *quota.Pool
+	connects *web.Limiter[netip.Addr] // by client address; nil without a limit
+	metrics  *metrics
+}
+
+// metrics are those of requests; none is labelled by session, stream or path.
+type metrics struct {
+	pages   prometheus.Counter
+	resumes *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		pages: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: "pages_total", Help: "Pages answered to polls."}),
+		resumes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "rejoin", Subsystem: "edge", Name: "resumes_total", Help: "Subscribers that came with a cursor, by where it pointed: window, log.",
+		}, []string{"from"}),
+	}
+	// Every value is there from the start: a rate over a series that appears with
+	// its first event misses that event.
+	for _, from := range []string{"window", "log"} {
+		m.resumes.WithLabelValues(from)
+	}
+	reg.MustRegister(m.pages, m.resumes)
+	return m
+}
+
+// New returns a service, which has to be closed.
+func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
+	base, end := context.WithCancel(context.Background())
+	s := &Service{
+		Config: cfg, Base: base, end: end, sessions: b.Sessions, memory: env.Memory,
+		connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate), metrics: newMetrics(env.Metrics),
+	}
+	s.Admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
+		_, ok := b.Sessions.Session(name)
+		return ok
+	})
+	s.Streams = delivery.New(delivery.Config{
+		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
+		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
+		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
+	})
+	s.Parts = cursor.New(cursor.Config{
+		Base: base, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, Traced: env.Traces.On(),
+		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), Linger: time.Duration(cfg.PartitionLinger), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
+	})
+	return s
+}
+
+// Run follows partitions and moves cursors until ctx ends. Streams that are open then stay where
+// they are.
+func (s *Service) Run(ctx context.Context) {
+	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
+	var tails, workers sync.WaitGroup
+	tails.Go(func() { s.Parts.Run(tailCtx) })
+	workers.Go(func() { s.Streams.Run(ctx.Done()) })
+	workers.Wait()
+	stopTails()
+	tails.Wait()
+}
+
+// Drain lets nobody in any more, closes all streams within a time, and waits for them and for
+// polls.
+func (s *Service) Drain(within time.Duration) {
+	s.Admitted.Close()
+	s.Streams.BeginDrain()
+	// Each stream picks its own moment within the time. Those that are stuck in a
+	// write to a client that does not read are cut off behind it.
+	cut := time.AfterFunc(within+s.Config.WriteTimeout, s.end)
+	defer cut.Stop()
+	s.Admitted.Wait()
+}
+
+// Close ends all streams at once.
+func (s *Service) Close() { s.end() }
