@@ -53,7 +53,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	}()
 	measureAll := func(started int) error {
 		for i := range started {
-			if err := janitors[i].holds(ctx, partitions/started); err != nil {
+			if err := janitors[i].holds(ctx, partitions/started, time.Second); err != nil {
 				return err
 			}
 		}
@@ -76,7 +76,9 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 			f.add("alone_heap_mb", taken[0].heap/1e6)
 		}
 	}
-	f.add("each_resident_mb", float64(max(taken[0].resident, taken[1].resident))/1e6)
+	f.add("first_resident_mb", float64(taken[0].resident)/1e6)
+	f.add("second_resident_mb", float64(taken[1].resident)/1e6)
+	f.add("each_resident_mb", max(f.values["first_resident_mb"], f.values["second_resident_mb"]))
 	f.add("each_heap_mb", max(taken[0].heap, taken[1].heap)/1e6)
 	f.ratio("resident_vs_alone", "each_resident_mb", "alone_resident_mb")
 	f.ratio("heap_vs_alone", "each_heap_mb", "alone_heap_mb")
@@ -87,7 +89,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	if err := janitors[0].cmd.Process.Kill(); err != nil {
 		return f, err
 	}
-	if err := janitors[1].holds(ctx, partitions); err != nil {
+	if err := janitors[1].holds(ctx, partitions, 100*time.Millisecond); err != nil {
 		return f, err
 	}
 	f.add("takeover_s", time.Since(start).Seconds())
@@ -146,8 +148,9 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
 	return log.flush(ctx)
 }
 
-// holds waits until a janitor acts for so many partitions, and its ledgers have all of them.
-func (s *system) holds(ctx context.Context, n int) error {
+// holds waits until a janitor acts for so many partitions, and its ledgers have all of them. It asks
+// for its metrics, which takes memory, every so often.
+func (s *system) holds(ctx context.Context, n int, every time.Duration) error {
 	for {
 		held, err := s.metric(ctx, "rejoin_janitor_partitions_held")
 		if err != nil {
@@ -160,7 +163,7 @@ func (s *system) holds(ctx context.Context, n int) error {
 		if int(held) == n && lag == 0 {
 			return nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := pause(ctx, every); err != nil {
 			return fmt.Errorf("a janitor holds %v partitions, of which it has %v entries to read: %w", held, lag, err)
 		}
 	}

@@ -63,7 +63,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		part.Now = b.Now
 		part.Read = func() { ring(s.read) }
 		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
-		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))
+		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, part.Read))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	b.Register("janitor", env.Metrics)
