@@ -338,6 +338,10 @@ func TestPrivileges_Services(t *testing.T) {
 		a := do(t, http.MethodGet, janitor.url+"/v1/sessions/work", "")
 		return json.Unmarshal([]byte(a.body), &detail) == nil && detail.Events == 20
 	})
+	waittest.Until(t, "the other janitor asks it", func() bool {
+		a := do(t, http.MethodGet, standby.url+"/v1/sessions?contains=wor", "")
+		return a.status == http.StatusOK && strings.Contains(a.body, `"events":20`)
+	})
 	// An edge that has nothing in its window reads the log, which says what is removed.
 	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
 	waittest.Until(t, "the edge reports what is trimmed", func() bool {
