@@ -104,6 +104,12 @@ func parse(c *fiber.Ctx) (request, error) {
 	if req.start, err = parseStart(c); err != nil {
 		return request{}, err
 	}
+	if req.start.Last, err = web.Number(c, "last", 0, 1, maxLimit); err != nil {
+		return request{}, err
+	}
+	if _, given, _ := web.Query(c, "from"); given && req.start.Last > 0 {
+		return request{}, web.New(web.CodeInvalidParameter, `The parameters "from" and "last" are two places to begin at.`)
+	}
 	if req.onGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {
 		return request{}, err
 	}

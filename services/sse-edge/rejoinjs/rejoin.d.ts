@@ -134,6 +134,8 @@ export interface SubscribeOptions<Message = unknown> {
   storage?: string | CursorStore
   /** Where to begin without a cursor: with what is retained (the default) or with what comes. */
   from?: 'start' | 'now'
+  /** Where to begin without a cursor, in place of `from`: with so many of the newest events, 1 to 1000. Not for several sessions. */
+  last?: number
 
   /**
    * The event types to deliver besides `message`, or `'*'` for all. Default: all with

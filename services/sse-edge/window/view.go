@@ -132,6 +132,31 @@ func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
 	return n
 }
 
+// BeforeLast returns the sequence before the n newest events of a chain. When the window has fewer of
+// them, left are to be found below floor; none are when it holds all that there is.
+func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	of := streamLinks
+	if c.flow == nil {
+		of = flowLinks
+	}
+	number := c.last
+	for range c.length {
+		en := w.ring.at(number)
+		if !en.dead {
+			if n--; n == 0 {
+				return en.Sequence - 1, 0, w.floor
+			}
+		}
+		number -= uint64(of(en).prev)
+	}
+	if w.floor <= w.oldest {
+		n = 0
+	}
+	return 0, n, w.floor
+}
+
 // Wait returns a channel that is closed when the reader's chain has changed since
 // the view of that version was taken.
 func (w *Window) Wait(r *Subscriber, version uint64) <-chan struct{} {
