@@ -185,7 +185,7 @@ func (m *Member) found(s Step) {
 	}
 	if r.Place.Life != m.life { // it had none yet
 		m.life = r.Place.Life
-		m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
+		m.opened, _ = m.lane.part.window.BeganAt(m.Place.Session)
 	}
 	if life, known := m.lane.part.Life(m.Place.Session); known && life != m.life && r.HasEnd() {
 		// A reader below the window does not see that another life has begun.

@@ -154,8 +154,8 @@ func (p *Partition) generationOf(ctx context.Context, tag string) (birth, genera
 // openedAt returns the sequence of the newest opening of a session: 0, or one up to position, when
 // it certainly lies there.
 func (p *Partition) openedAt(ctx context.Context, session string, position uint64) (uint64, error) {
-	if opened, floor := p.window.OpenedAt(session); opened > 0 || position+1 >= floor {
-		return opened, nil
+	if began, floor := p.window.BeganAt(session); began > 0 || position+1 >= floor {
+		return began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
 	return of.opened, err

@@ -14,11 +14,11 @@ type Place struct{ Session, Life, Stream string }
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
 	session string
-	// Life is the newest one, if known; opened is the sequence of its opening, 0 when the
-	// window did not see that.
-	life   string
-	known  bool
-	opened uint64
+	// Life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
+	// window did not see that. began is that of its first one, 0 when it lies below the window.
+	life          string
+	known         bool
+	opened, began uint64
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
 }

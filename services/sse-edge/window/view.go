@@ -231,6 +231,18 @@ func (w *Window) Generations() (birth string, gens []event.Generation) {
 	return w.birth, w.gens
 }
 
+// BeganAt returns the sequence at which the newest life of a session began, 0 when the window did
+// not see that, and the floor below which it then lies: an opening is written again before the floor
+// of the log passes it.
+func (w *Window) BeganAt(session string) (began, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if n := w.names[session]; n != nil {
+		began = n.began
+	}
+	return began, w.floor
+}
+
 // OpenedAt returns the sequence of the newest opening of a session, 0 when the window did not see
 // it, and the floor below which it then lies.
 func (w *Window) OpenedAt(session string) (opened, floor uint64) {

@@ -92,7 +92,7 @@ func (w *Window) reset(state eventlog.State, after, floor uint64) {
 	w.ring.clear()
 	w.markers, w.trails = nil, nil
 	for _, n := range w.names {
-		n.known, n.opened = false, 0 // the log may have lost the opening
+		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
 		c.length, c.entries, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
@@ -307,7 +307,7 @@ func (w *Window) live(session, life string, opened uint64) {
 	if !n.known && life != "" && n.flows[life] == nil {
 		w.giveLife(n.flows[""], life)
 	}
-	n.life, n.known, n.opened = life, true, opened
+	n.life, n.known, n.opened, n.began = life, true, opened, opened
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
 			if flow.Closed == 0 {
@@ -353,6 +353,9 @@ func (w *Window) open(e eventlog.Entry) {
 		return
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
+	if n := w.names[e.Subject.Session]; e.Again && n.began == e.Sequence {
+		n.began = 0
+	}
 	w.note(e.Sequence, w.chain(Place{Session: e.Subject.Session, Life: o.Life}))
 }
 
@@ -527,7 +530,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.life, n.known, n.opened = "", false, 0 // no later reader belongs to it
+		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
 	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
