@@ -8,7 +8,7 @@ export type Target =
       base?: string | URL
     }
   | {
-      /** Up to 500 of them, on one connection. */
+      /** Up to 500 of them, on one connection. One that ends in `*` stands for all whose names begin so. */
       sessions: string[]
       /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later they belong into `sessions`. */
       added?: string[]
@@ -76,8 +76,8 @@ export interface Connection {
 export interface SessionState {
   session: string
   stream: string | null
-  /** `unknown`: there is no such session, or it is not for this client. */
-  state: 'open' | 'closed' | 'unknown'
+  /** `unknown`: there is no such session, or it is not for this client. `full`: more sessions match this pattern than fit. */
+  state: 'open' | 'closed' | 'unknown' | 'full'
 }
 
 /** How a subscription ended. */

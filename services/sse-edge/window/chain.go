@@ -19,6 +19,9 @@ type lives struct {
 	life          string
 	known         bool
 	opened, began uint64
+	// owner and members are those of the newest opening that the window saw.
+	owner   string
+	members []string
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
 }
@@ -124,6 +127,14 @@ func (c *Chain) lossesBehind(r *Subscriber, floor uint64) (all []Loss) {
 		all = append(all, u)
 	}
 	return all
+}
+
+// end returns the sequence at which the place ends; 0 while it is open.
+func (c *Chain) end() uint64 {
+	if c.flow != nil && c.flow.Closed != 0 && (c.Closed == 0 || c.flow.Closed < c.Closed) {
+		return c.flow.Closed
+	}
+	return c.Closed
 }
 
 func (c *Chain) wake() {
