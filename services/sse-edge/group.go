@@ -22,10 +22,15 @@ import (
 
 // groupRequest is what a subscriber of several sessions asks for.
 type groupRequest struct {
-	places []cursor.Follow
-	start  cursor.Start
-	filter *delivery.Filter
+	places   []cursor.Follow
+	patterns int // of the places
+	start    cursor.Start
+	filter   *delivery.Filter
 }
+
+// maxPatterns bounds the patterns of a connection: each, or each stream of one, takes a reader for each
+// partition, and is compared with each session that begins.
+const maxPatterns = 8
 
 // memberBytes is about what a place of a connection takes.
 const memberBytes = 2 << 10
@@ -45,13 +50,20 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 	known := map[cursor.Follow]bool{}
 	for _, param := range []string{"session", "added"} {
 		for _, name := range web.Queries(c, param) {
-			if err := event.CheckSession(name); err != nil {
+			pattern := strings.HasSuffix(name, "*")
+			check := event.CheckSession
+			if pattern {
+				check = func(name string) error { return auth.Pattern(name).Check() }
+			}
+			if err := check(name); err != nil {
 				return groupRequest{}, web.Wrap(err, web.CodeInvalidName, "The session is not valid: "+err.Error()+".")
 			}
 			for _, stream := range streams {
-				if p := (cursor.Follow{Session: strings.Clone(name), Stream: strings.Clone(stream)}); !known[p] {
+				if p := (cursor.Follow{Session: strings.Clone(name), Stream: strings.Clone(stream), Pattern: pattern}); !known[p] {
 					known[p] = true
-					p.Added = param == "added"
+					if p.Added = param == "added"; pattern {
+						req.patterns++
+					}
 					req.places = append(req.places, p)
 				}
 			}
@@ -62,8 +74,10 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 		return groupRequest{}, web.New(web.CodeInvalidParameter, `The parameter "session" names a session; it may be given more than once.`)
 	case n > s.cfg.MaxConnectionSessions:
 		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request names "+strconv.Itoa(n)+" sessions or streams, and a connection may follow "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" (--max-connection-sessions).")
+	case req.patterns > maxPatterns:
+		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request has more than "+strconv.Itoa(maxPatterns)+" patterns, or streams of patterns.")
 	}
-	if !s.hasRoomForID(c, len(req.places)) {
+	if !s.hasRoomForID(c, s.partitionsOf(req)) {
 		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request line and headers leave no room for an event ID, so that the client could not resume: name fewer sessions.")
 	}
 	var err error
@@ -74,13 +88,21 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 	return req, err
 }
 
+// partitionsOf returns of how many partitions the ID of a connection may have a position.
+func (s *Service) partitionsOf(req groupRequest) int {
+	if n := s.log.Settings().Partitions; req.patterns > 0 || n < len(req.places) {
+		return n
+	}
+	return len(req.places)
+}
+
 // hasRoomForID reports whether a client may come again with the ID of its connection, where an
 // EventSource would end for good. One that has an ID already is let in as long as there is room.
-func (s *Service) hasRoomForID(c *fiber.Ctx, places int) bool {
+func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 	const header = len("GET  HTTP/1.1\r\nLast-Event-ID: \r\n\r\n")
 	h := &c.Request().Header
 	return len(h.Peek("Last-Event-ID")) > 0 ||
-		len(h.RequestURI())+len(h.RawHeaders())+header+cursor.GroupIDLen(min(places, s.log.Settings().Partitions)) <= web.DefaultMaxHeaderBytes
+		len(h.RequestURI())+len(h.RawHeaders())+header+cursor.GroupIDLen(partitions) <= web.DefaultMaxHeaderBytes
 }
 
 // group answers a subscriber of several sessions with an event stream.
@@ -105,8 +127,13 @@ func (s *Service) group(c *fiber.Ctx) error {
 	}
 	var names []string
 	for _, p := range req.places {
-		if s.cfg.Access.On() && !grants.MaySubscribe(p.Session) {
+		switch {
+		case !s.cfg.Access.On():
+		case p.Pattern && !grants.MaySubscribeAll(auth.Pattern(p.Session)), !p.Pattern && !grants.MaySubscribe(p.Session):
 			return s.cfg.Access.Insufficient(c)
+		}
+		if p.Pattern {
+			continue // its sessions are neither used by it, nor have it as a connection of theirs
 		}
 		if (len(names) == 0 || names[len(names)-1] != p.Session) && s.uses(p.Session, grants) { // its streams come together
 			names = append(names, p.Session)
@@ -151,17 +178,31 @@ func (s *Service) uses(name string, grants auth.Grants) bool {
 // openGroup opens the places of a request. Errors are problems.
 func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) (*cursor.Group, error) {
 	held := s.memory.Part(s.cfg.Clients.Client(c))
-	if !held.Grow(int64(subscriber.StepBytes + len(req.places)*memberBytes)) {
+	members := len(req.places)
+	if req.patterns > 0 {
+		members = s.cfg.MaxConnectionSessions + req.patterns*s.partitionsOf(req)
+	}
+	if !held.Grow(int64(subscriber.StepBytes + members*memberBytes)) {
 		return nil, web.ErrNoMemory
 	}
 	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame, Closed: held.Release}
 	if req.filter != nil {
 		cfg.Show = req.filter.Shows
 	}
+	cfg.MaxMembers = s.cfg.MaxConnectionSessions
+	cfg.Open = func(match func(string) bool) (all []string) {
+		for _, rec := range s.sessions.Matching(func(rec session.Record) bool {
+			return rec.State == session.Open && match(rec.Session) && (!s.cfg.Access.On() || subscriber.UsedBy(grants)(rec))
+		}) {
+			all = append(all, rec.Session)
+		}
+		return all
+	}
 	if s.cfg.Access.On() {
 		cfg.Admit = func(ctx context.Context, name, life string) (string, bool, error) {
 			return s.admitLife(ctx, name, life, grants)
 		}
+		cfg.Uses = grants.Uses
 		cfg.StillAdmitted = func(name, life string) bool {
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}
@@ -169,6 +210,9 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	g, err := s.subs.Parts.OpenGroup(ctx, req.places, req.start, cfg)
+	if errors.Is(err, cursor.ErrTooManySessions) {
+		return nil, web.Wrap(err, web.CodeInvalidParameter, "More open sessions match than the "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" that a connection may follow (--max-connection-sessions).")
+	}
 	if err != nil && cursor.Transient(err) {
 		return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
 	}

@@ -402,7 +402,7 @@ func TestGroup_InvalidRequest(t *testing.T) {
 	url := f.edge(func(c *Config) { c.MaxConnectionSessions = 2 })
 	for query, status := range map[string]int{
 		"": 400, "?session=": 400, "?session=a&stream=": 400, "?session=a&session=b&session=c": 400, "?session=a&stream=x&stream=y&stream=z": 400,
-		"?session=a&session=a&session=a&from=now": 200, "?session=a&from=x": 400, "?session=a&on_gap=error": 400, "?session=a&limit=3": 400,
+		"?session=a&session=a&session=a&from=now": 200, "?session=a&from=x": 400, "?session=a&on_gap=error": 400, "?session=a&limit=3": 400, "?session=a&last=3": 400,
 	} {
 		c := subscribe(t, url+"/v1/events"+query)
 		if c.Response.StatusCode != status {

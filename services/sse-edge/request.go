@@ -77,6 +77,12 @@ func parse(c *fiber.Ctx) (subscriber.Request, error) {
 	if req.Start, err = parseStart(c); err != nil {
 		return subscriber.Request{}, err
 	}
+	if req.Start.Last, err = web.Number(c, "last", 0, 1, subscriber.MaxLimit); err != nil {
+		return subscriber.Request{}, err
+	}
+	if _, given, _ := web.Query(c, "from"); given && req.Start.Last > 0 {
+		return subscriber.Request{}, web.New(web.CodeInvalidParameter, `The parameters "from" and "last" are two places to begin at.`)
+	}
 	if req.OnGapError, err = web.Choice(c, "on_gap", "error", "event", false); err != nil {
 		return subscriber.Request{}, err
 	}

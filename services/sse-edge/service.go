@@ -27,7 +27,7 @@ import (
 
 // Routes are what the edge serves.
 func (s *Service) Routes() []web.Route {
-	query := []string{"after", "from", "on_gap", "envelope", "method", "level", "limit", "wait"}
+	query := []string{"after", "from", "last", "on_gap", "envelope", "method", "level", "limit", "wait"}
 	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true, Query: query},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true, Query: query},

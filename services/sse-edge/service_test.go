@@ -213,6 +213,40 @@ func TestFrom_Time(t *testing.T) {
 	}
 }
 
+// A subscriber begins with the newest events, or with all when there are fewer, and continues.
+func TestLast(t *testing.T) {
+	f := newFixture(t)
+	f.Publish("a", 3)
+	last := f.Publish("b", 2)
+	for name, backfill := range map[string]flagtype.Bytes{"window": 0, "log": -1} {
+		s, _ := f.startService(func(c *Config) { c.WindowBackfill = backfill })
+		s.has(t, last)
+		all := poll(t, s.url()+"/v1/sessions/s/events").Events
+		for n := 1; n <= len(all)+1; n++ {
+			query := fmt.Sprint("?last=", n)
+			if got := poll(t, s.url()+"/v1/sessions/s/events"+query).Events; len(got) != min(n, len(all)) || got[0].ID != all[max(len(all)-n, 0)].ID {
+				t.Errorf("%s: the last %d are %+v", name, n, got)
+			}
+		}
+		c := subscribe(t, s.url()+streamPath+"?last=2")
+		c.Next("connect")
+		c.Messages(2)
+		f.Publish("a", 1)
+		at := c.Messages(1)
+		c = subscribe(t, s.url()+streamPath+"?last=2", "Last-Event-ID", at)
+		last = f.Publish("a", 1)
+		c.Next("connect")
+		if got := c.Messages(1); edgetest.SequenceOf(t, got) != last {
+			t.Errorf("%s: behind %s comes %s", name, at, got)
+		}
+		for _, query := range []string{"last=0", "last=-1", "last=1001", "last=", "last=x", "last=5&from=now"} {
+			if a := edgetest.Ask(t, http.MethodGet, s.url()+streamPath+"?"+query); a.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: %s: %d", name, query, a.StatusCode)
+			}
+		}
+	}
+}
+
 // The cursor of an idle client moves with the window, so that it stays fresh.
 func TestHeartbeat_MovesCursor(t *testing.T) {
 	f := newFixture(t)

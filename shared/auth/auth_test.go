@@ -594,3 +594,14 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	}
 }
+
+func TestGrants_MaySubscribeAll(t *testing.T) {
+	for pattern, want := range map[Pattern]bool{"orders.*": true, "orders.eu*": true, "orders*": false, "*": false, "one*": false, "a**": true, "a*": false} {
+		if got := (Grants{Subscribe: []Pattern{"orders.*", "one", "a**"}}).MaySubscribeAll(pattern); got != want {
+			t.Errorf("%s: %t", pattern, got)
+		}
+		if !Everything().MaySubscribeAll(pattern) {
+			t.Errorf("%s: not to one who may read all", pattern)
+		}
+	}
+}

@@ -45,6 +45,11 @@ func (g Grants) MayPublish(session string) bool { return matches(g.Publish, sess
 // MaySubscribe reports whether a session of this name may be read.
 func (g Grants) MaySubscribe(session string) bool { return matches(g.Subscribe, session) }
 
+// MaySubscribeAll reports whether all sessions may be read whose names match a pattern.
+func (g Grants) MaySubscribeAll(p Pattern) bool {
+	return slices.ContainsFunc(g.Subscribe, func(of Pattern) bool { return of.covers(p) })
+}
+
 // ActsFor reports whether the sessions of an owner may be used as the subject's own. A
 // session without an owner belongs to no subject: for an empty owner it returns false.
 func (g Grants) ActsFor(owner string) bool {

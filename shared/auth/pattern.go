@@ -53,6 +53,14 @@ func CheckSubject(subject string) error {
 	return nil
 }
 
+// covers reports whether p stands for all names that another pattern stands for.
+func (p Pattern) covers(other Pattern) bool {
+	if _, open := strings.CutSuffix(string(p), "*"); !open {
+		return p == other
+	}
+	return p.Match(strings.TrimSuffix(string(other), "*"))
+}
+
 // Match reports whether p stands for a name. Names are compared byte by byte.
 func (p Pattern) Match(name string) bool {
 	if beginning, open := strings.CutSuffix(string(p), "*"); open {

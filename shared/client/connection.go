@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,6 +69,8 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 		query.Set("from", s.cfg.Since.UTC().Format(time.RFC3339Nano))
 	case s.cfg.Start == StartNow:
 		query.Set("from", "now")
+	case s.cfg.Last > 0:
+		query.Set("last", strconv.Itoa(s.cfg.Last))
 	}
 	if len(query) > 0 {
 		path += "?" + query.Encode()

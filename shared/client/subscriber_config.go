@@ -66,6 +66,10 @@ type SubscriberConfig struct {
 	// Since, without a cursor, leaves out what was stored before. Default: Start decides.
 	Since time.Time
 
+	// Last, without a cursor, leaves out all but so many of the newest events, at most 1,000.
+	// Default: Start decides. Since and StartNow go before it.
+	Last int
+
 	// Methods leaves out all messages but those that have one of these JSON-RPC methods,
 	// at most 32; "notifications/*" is every one that begins so. Responses have none.
 	// Default: all messages.
@@ -147,6 +151,7 @@ func (c *SubscriberConfig) Validate() error {
 		return fmt.Errorf("%w: there is no start %d", ErrInvalidConfig, c.Start)
 	}
 	return notNegative([]field{
+		{"Last", int64(c.Last)},
 		{"IdleTimeout", int64(c.IdleTimeout)},
 		{"OpenTimeout", int64(c.OpenTimeout)},
 		{"Retry", int64(c.Retry)},

@@ -158,6 +158,7 @@ func TestSubscriber_After(t *testing.T) {
 			[]string{"1", "2", "3", "4"},
 			edgeHead{URI: "?from=2026-05-01T11%3A00%3A00.000000005Z"},
 		},
+		"newest": {client.SubscriberConfig{Last: 20}, []string{"1", "2", "3", "4"}, edgeHead{URI: "?last=20"}},
 		"cursor": {client.SubscriberConfig{After: "main_0000000_2"}, []string{"3", "4"}, edgeHead{LastEventID: "main_0000000_2"}},
 		"methods and level": {
 			client.SubscriberConfig{Methods: []string{"ping", "notifications/*"}, Level: "error"},

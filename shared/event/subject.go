@@ -108,6 +108,12 @@ func (s Subject) TrimsFilter() string {
 	return string(s.appendSession(nil)) + lifeToken(s.Life) + "." + controls[Trim] + ".>"
 }
 
+// LivesFilters returns the subject filters of the openings of a partition, and of the ends of lives.
+func LivesFilters(partition int) [2]string {
+	of := "mcp." + strconv.Itoa(partition) + ".*."
+	return [2]string{of + controls[Open], of + "*." + controls[End]}
+}
+
 // SessionFilter returns the subject filter of all entries of a session, of all lives.
 func (s Subject) SessionFilter() string {
 	return string(s.appendSession(nil)) + ">"

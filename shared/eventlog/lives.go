@@ -93,6 +93,23 @@ func OpeningIn(e Entry) (Opening, error) {
 	return o, nil
 }
 
+// Lives hands over the sessions of a partition that have an opening with after < sequence ≤ upTo, and
+// then those with the end of a life there. Errors are those of [Log.Scan].
+func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(session string)) error {
+	for _, filter := range event.LivesFilters(p) {
+		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
+			if e.Valid {
+				handle(e.Subject.Session)
+			}
+			return true
+		}}
+		if _, err := s.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Sealed returns when a life was sealed, from when on it has no new streams, and whether
 // it was. The error wraps [ErrUnavailable].
 func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, sealed bool, err error) {

@@ -194,6 +194,18 @@ func (r *Registry) Sessions() []Record {
 	return slices.AppendSeq(make([]Record, 0, len(r.copy.records)), maps.Values(r.copy.records))
 }
 
+// Matching returns the copies of the records that match, in no order. match may not wait.
+func (r *Registry) Matching(match func(Record) bool) (all []Record) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, rec := range r.copy.records {
+		if match(rec) {
+			all = append(all, rec)
+		}
+	}
+	return all
+}
+
 // Get asks the log for a session, and the index for one whose opening the log does not
 // hold any more. An index that says otherwise is corrected. Errors wrap [ErrNotFound] or
 // [ErrUnavailable].

@@ -25,6 +25,7 @@ const tailDescription = `Print the events of a stream, or of a whole session, as
 
   rejoin tail demo main
   rejoin tail demo --from=now
+  rejoin tail demo main -n 20
   rejoin tail demo main --since=5m --count=10
   rejoin tail demo main --json --from=main_e08tnxp_3
 

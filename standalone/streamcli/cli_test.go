@@ -159,7 +159,12 @@ func TestTail_Options(t *testing.T) {
 	if got := requests[0].URL.RawQuery; got != "envelope=true&from=2026-11-25T11%3A00%3A00Z&level=info&method=a%2Cb%2A" {
 		t.Errorf("asked for %s", got)
 	}
-	for _, wrong := range []string{"--since=yesterday", "--since=-5m", "--since=5m --from=now", "--count=-1", "--format={{.X}}", "--format={{"} {
+	for n, want := range map[string]string{"-n20": "envelope=true&last=20", "--last=0": "envelope=true&from=now"} {
+		if _, _, _ = run(t, "", "tail", "s", "t", "--url="+s.URL, "--json", "--count=1", n); requests[len(requests)-1].URL.RawQuery != want {
+			t.Errorf("%s: asked for %s", n, requests[len(requests)-1].URL.RawQuery)
+		}
+	}
+	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--count=-1", "--format={{.X}}", "--format={{"} {
 		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
 		}

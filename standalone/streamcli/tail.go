@@ -25,6 +25,7 @@ type TailCLI struct {
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
 	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the event ID to resume after." placeholder:"PLACE"`
+	Last    *int           `short:"n" env:"-" help:"Begin with the newest N events, at most 1000, or with all if there are fewer." placeholder:"N"`
 	Since   sinceFlag      `env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
 	Count   int            `env:"-" help:"End after N events." placeholder:"N"`
 	Method  []string       `env:"-" help:"Only JSON-RPC messages with these methods; a trailing * matches any suffix." placeholder:"METHOD"`
@@ -34,6 +35,9 @@ type TailCLI struct {
 
 	format *template.Template
 }
+
+// maxLast is how many of the newest events an edge looks for.
+const maxLast = 1000
 
 // dimIDs is the default format for a terminal with colours.
 var dimIDs = template.Must(template.New("event").Parse("\x1b[2m{{.ID}}\x1b[0m {{.Message}}\n"))
@@ -60,8 +64,17 @@ func (cli *TailCLI) Validate() (err error) {
 	if cli.Count < 0 {
 		return fmt.Errorf("--count: %d is negative", cli.Count)
 	}
-	if cli.From != "start" && !time.Time(cli.Since).IsZero() {
-		return errors.New("--since and --from are two places to begin at")
+	if cli.Last != nil && (*cli.Last < 0 || *cli.Last > maxLast) {
+		return fmt.Errorf("--last: %d is not a number from 0 to %d", *cli.Last, maxLast)
+	}
+	places := 0
+	for _, given := range []bool{cli.From != "start", cli.Last != nil, !time.Time(cli.Since).IsZero()} {
+		if given {
+			places++
+		}
+	}
+	if places > 1 {
+		return errors.New("--from, --last and --since are places to begin at: give one")
 	}
 	text := cmp.Or(cli.Format, "{{.ID}} {{.Message}}")
 	cli.format, err = template.New("event").Parse(text + "\n")
@@ -117,6 +130,11 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		cfg.Start = client.StartNow
 	default:
 		cfg.After = cli.From
+	}
+	if n := cli.Last; n != nil {
+		if cfg.Last = *n; *n == 0 {
+			cfg.Start = client.StartNow
+		}
 	}
 	subscriber, err := client.NewSubscriber(cfg)
 	if err != nil {

@@ -2,6 +2,8 @@ package cursor
 
 import (
 	"context"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,6 +55,8 @@ const (
 	scanPause = 100 * time.Millisecond
 	// minScanBudget is the least that a scan may hold for its readers, in bytes.
 	minScanBudget = 4 << 20
+	// newestPage is how many headers are read at a time.
+	newestPage = 1000
 )
 
 // read reads a page of a place: after < sequence ≤ upTo. Errors are those of
@@ -79,6 +83,32 @@ func (b *backlog) read(ctx context.Context, at window.Place, after, upTo uint64,
 	case <-ctx.Done():
 		return eventlog.Page{}, ctx.Err()
 	}
+}
+
+// newest returns the sequences of the n newest events of a place with after < sequence ≤ upTo, in
+// their order. Errors are those of [eventlog.Log.Read].
+func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint64, n int) (all []uint64, _ error) {
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for after < upTo {
+		b.metrics.logReads.Inc()
+		page, err := b.log.Read(ctx, eventlog.Query{
+			Session: at.Session, Life: at.Life, Stream: at.Stream, After: after, UpTo: upTo,
+			MaxEvents: newestPage, MaxBytes: math.MaxInt, HeadersOnly: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page.Entries {
+			all = append(all, e.Sequence)
+		}
+		all, after = slices.Clone(all[max(len(all)-n, 0):]), page.Through
+	}
+	return all, nil
 }
 
 // dispatch serves what waits, and ends when nothing does. While every slot is taken,

@@ -40,6 +40,25 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	return nil
 }
 
+// beforeLast returns the sequence before the n newest events of the place; 0 when there are fewer.
+// Below the window, events of a flow that are announced as removed and not yet deleted count.
+func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
+	before, left, floor := r.part.window.BeforeLast(r.Chain, n)
+	to := floor - 1
+	for span := uint64(16 * n); left > 0 && to > 0; span *= 16 { // the log is read forwards only
+		from := to - min(span, to)
+		newest, err := r.part.backlog.newest(ctx, r.Place, from, to, left)
+		if err != nil {
+			return 0, err
+		}
+		if left -= len(newest); left == 0 {
+			return newest[0] - 1, nil
+		}
+		to = from
+	}
+	return before, nil
+}
+
 // findEnd looks in the log whether a place ended of which the window has nothing: at its
 // end, at a final event, or with its life.
 func (r *Reader) findEnd(ctx context.Context) error {

@@ -3,7 +3,10 @@ package cursor
 import (
 	"cmp"
 	"context"
+	"errors"
+	"math"
 	"slices"
+	"sync"
 
 	"rejoin/services/sse-edge/window"
 )
@@ -22,8 +25,10 @@ type Group struct {
 	cfg     GroupConfig
 	key     *window.Chain // that no window has
 	members []*Member
-	lanes   []*lane       // by ascending partition
-	each    window.Limits // of a member's reads
+	lanes   []*lane // by ascending partition
+
+	patterns []*pattern
+	mu       sync.Mutex // guards members against Follows
 
 	names   uint32        // checksum of the members
 	lives   uint32        // checksum of their lives, as far as the positions have come to them
@@ -40,8 +45,15 @@ type GroupConfig struct {
 	// newest life, which it returns. Errors pass. Nil: every session may be read.
 	Admit func(ctx context.Context, session, life string) (_ string, ok bool, _ error)
 	// StillAdmitted reports, without a wait, whether the client may still read a life that it was
-	// admitted to. It is set with Admit.
+	// admitted to. It is set with Admit, as is Uses, which reports that for a session with such an owner
+	// and members.
 	StillAdmitted func(session, life string) bool
+	Uses          func(owner string, members []string) bool
+	// Open returns the sessions that match, are open and may be read by the client, as far as that is
+	// known without a wait. MaxMembers bounds what is followed, without what has ended. Both are for
+	// patterns.
+	Open       func(match func(session string) bool) []string
+	MaxMembers int
 	// Show says which events are shown. Nil: all.
 	Show func(*window.Item) bool
 	// Frame returns the block of an event; id is the group's ID behind it.
@@ -52,8 +64,10 @@ type GroupConfig struct {
 
 // Follow is a place of a group that is to be opened.
 type Follow struct {
-	// Session and Stream are the place; an empty Stream stands for all of the session.
+	// Session and Stream are the place; an empty Stream stands for all of the session. With Pattern,
+	// Session is the beginning of names, and an asterisk.
 	Session, Stream string
+	Pattern         bool
 	// Added says that the place is new to the client: unless its ID covers all places, this one
 	// begins as [Start] says.
 	Added bool
@@ -61,27 +75,44 @@ type Follow struct {
 
 // OpenGroup returns a group of places, to be closed by the caller. With from.After, each
 // continues at the position of its partition, if the ID has one. Errors are those of
-// [Partitions.Open] and of Admit.
+// [Partitions.Open] and of Admit, and ErrTooManySessions.
 func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
-	g := &Group{cfg: cfg, key: &window.Chain{}, each: window.Limits{Events: max(cfg.Limit.Events/len(places), 8), Bytes: max(cfg.Limit.Bytes/len(places), 1)}}
+	g := &Group{cfg: cfg, key: &window.Chain{}}
 	lanes := map[int]*lane{}
-	for _, p := range places {
-		number := ps.log.Partition(p.Session)
+	enter := func(number int, m *Member) {
 		l := lanes[number]
 		if l == nil {
-			l = &lane{part: ps.acquire(number)}
+			l = &lane{group: g, part: ps.acquire(number), found: math.MaxUint64}
 			lanes[number], g.lanes = l, append(g.lanes, l)
 		}
-		m := &Member{Place: window.Place{Session: p.Session, Stream: p.Stream}, lane: l}
-		l.members, g.members = append(l.members, m), append(g.members, m)
+		m.lane = l
+		g.enter(m)
+	}
+	for _, p := range places {
 		g.names += checksum("place", p.Session, p.Stream)
+		if p.Pattern {
+			g.addPattern(p)
+		} else {
+			enter(ps.log.Partition(p.Session), &Member{Place: window.Place{Session: p.Session, Stream: p.Stream}, isNew: p.Added})
+		}
+	}
+	for _, p := range g.patterns {
+		for number := range ps.log.Settings().Partitions {
+			enter(number, &Member{Place: p.at(), place: p, isNew: p.isNew})
+		}
 	}
 	slices.SortFunc(g.lanes, func(a, b *lane) int { return cmp.Compare(a.part.number, b.part.number) })
-	if err := openAll(ctx, g, places, from); err != nil {
+	if err := openAll(ctx, g, from); err != nil {
 		g.Close()
 		return nil, err
 	}
 	return g, nil
+}
+
+// limits returns those of a member's reads.
+func (g *Group) limits() window.Limits {
+	n := max(len(g.members), 1)
+	return window.Limits{Events: max(g.cfg.Limit.Events/n, 8), Bytes: max(g.cfg.Limit.Bytes/n, 1)}
 }
 
 // admit asks whether the client may read a session's life, or its newest one.
@@ -110,7 +141,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 			l.dirty.Store(true)
 			failed = cmp.Or(failed, err)
 		}
-		l.young = l.young[:0]
+		l.turning = l.turning[:0]
 		for _, m := range l.members {
 			g.settle(m)
 		}
@@ -125,7 +156,16 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 	s := Step{Gaps: g.gaps, Changes: g.changes}
 	g.gaps, g.changes = nil, nil
 	g.take(&s, lanes)
-	if s.Empty() && failed != nil {
+	g.leave(lanes)
+	switch {
+	case !s.Empty() || failed == nil:
+	case errors.Is(failed, ErrTooManySessions): // the client receives that as the answer to its next request
+		for _, p := range g.patterns {
+			s.Changes = append(s.Changes, Change{window.Place{Session: p.text}, MemberFull})
+		}
+		s.Ended = true
+		return s, nil
+	default:
 		return Step{}, failed
 	}
 	s.More = s.More || failed != nil || !g.clean()
@@ -144,7 +184,7 @@ func (g *Group) take(s *Step, lanes []*lane) {
 			m := it.of
 			m.items = m.items[1:]
 			l.moveTo(it.Sequence)
-			for _, m := range l.young {
+			for _, m := range l.turning {
 				g.sum(m)
 			}
 			if g.cfg.Show != nil && !g.cfg.Show(&it.Item) {
@@ -171,27 +211,35 @@ func (g *Group) take(s *Step, lanes []*lane) {
 // settle notes what has become of a member: its gaps, its state, its share of the checksum.
 func (g *Group) settle(m *Member) {
 	for _, gap := range m.gaps {
-		gap.Session = m.Place.Session
+		gap.Session = m.name()
 		g.gaps = append(g.gaps, gap)
 	}
 	m.gaps = nil
 	if state := m.state(); state != m.State {
+		if m.of == nil || state == MemberOpen || m.State == MemberOpen { // else the client knows of none
+			g.changes = append(g.changes, Change{m.Place, state})
+		}
 		m.State = state
-		g.changes = append(g.changes, Change{m.Place, state})
 	}
-	if g.sum(m); m.State == MemberOpen && m.summed == 0 {
-		m.lane.young = append(m.lane.young, m)
+	if m.endedAt = 0; m.ended {
+		m.endedAt = m.reader.endAt()
+	}
+	if at := m.lane.positionOf(m); g.sum(m) && (m.opened > at || m.endedAt > at) {
+		m.lane.turning = append(m.lane.turning, m)
 	}
 }
 
-// sum has the checksum of lives say what a member's life is at its position.
-func (g *Group) sum(m *Member) {
+// sum has the checksum of lives say what a member's life is at its position, and reports whether it may be
+// part of that.
+func (g *Group) sum(m *Member) bool {
 	now := uint32(0)
-	if m.State == MemberOpen && m.opened <= m.lane.positionOf(m) {
+	readable := m.State != MemberUnknown && !m.refused
+	if readable && m.opened <= m.lane.positionOf(m) && !m.endedBy(m.lane.positionOf(m)) {
 		now = m.lifeSum()
 	}
 	g.lives += now - m.summed
 	m.summed = now
+	return readable
 }
 
 // Quick is Next for the usual case, in which there is nothing; otherwise it says no and has changed
@@ -243,11 +291,15 @@ func (g *Group) Cursor() string {
 	return g.ID()
 }
 
-// Members returns the places, in the order in which they were named.
-func (g *Group) Members() []*Member { return g.members }
+// Members returns the places, those that were named first and in that order.
+func (g *Group) Members() []*Member {
+	return slices.DeleteFunc(slices.Clone(g.members), func(m *Member) bool { return m.place != nil })
+}
 
 // Follows reports whether a session is one of the group's.
 func (g *Group) Follows(session string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.Place.Session == session })
 }
 
@@ -283,6 +335,7 @@ func (g *Group) Close() {
 		m.release()
 	}
 	for _, l := range g.lanes {
+		l.part.window.Unwatch(l)
 		l.part.of.release(l.part)
 	}
 	if g.cfg.Closed != nil {

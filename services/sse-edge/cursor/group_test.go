@@ -559,6 +559,33 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	}
 }
 
+// An opening that was written again while a client was away begins no session.
+func TestGroup_OpeningWrittenAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	f.Publish("a", 1)
+	ps := followLog(t, f, 0)
+	later := followLog(t, f, -1) // whose window has the opening's copy alone
+	knows(t, ps, "s", "x")
+	var ids, none []string
+	readAll(t, openAdded(t, ps, "", &ids, []string{"s", "x"}, nil))
+	o, err := f.Backend.Log.Opening(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Backend.Log.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil); err != nil {
+		t.Fatal(err)
+	}
+	last := f.PublishTo("x", "a", 1)
+	for _, ps := range []*Partitions{ps, later} {
+		waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+		if got, want := readAll(t, openAdded(t, ps, ids[0], &none, []string{"s", "x"}, nil)), fmt.Sprint("x:", last); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 // publishLarge publishes an event of so many bytes.
 func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint64 {
 	t.Helper()

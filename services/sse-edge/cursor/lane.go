@@ -3,6 +3,7 @@ package cursor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -14,13 +15,15 @@ import (
 // lane are the members of a group that lie in one partition. Its positions never pass what a member
 // has not read.
 type lane struct {
+	group    *Group
 	part     *Partition
 	members  []*Member
 	position uint64 // everything up to here was part of a step
 	// added is the position of members that were added to a group, until it is that of all.
 	added      uint64
 	catchingUp bool
-	young      []*Member // some of those whose openings lie behind position
+	turning    []*Member // some of those whose openings or ends lie behind position
+	found      uint64    // see pattern
 	end        uint64    // of the window, before the last read
 	start      uint64    // where members begin that no ID covers
 	rollbacks  int
@@ -54,7 +57,7 @@ func (l *lane) read(ctx context.Context, g *Group) error {
 			l.goBack(l.part.window.RolledBackTo(l.rollbacks), before.Rollbacks)
 		}
 		l.end = before.End
-		err := l.readMembers(ctx, g)
+		err := errors.Join(l.find(ctx), l.readMembers(ctx, g))
 		if after := l.part.window.Holes(); after.Rollbacks == before.Rollbacks {
 			l.retag(after) // a newer generation names older positions as well, not the other way round
 			return err
@@ -114,6 +117,9 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 func (l *lane) goBack(common uint64, rollbacks int) {
 	l.rollbacks = rollbacks
 	l.position, l.added = min(l.position, common), min(l.added, common)
+	if len(l.group.patterns) > 0 {
+		l.found = min(l.found, common)
+	}
 	l.catchingUp = l.catchingUp && l.added < l.position
 	for _, m := range l.members {
 		m.goBack(common, rollbacks)
@@ -138,12 +144,13 @@ func (l *lane) through(of func(*Member) bool) uint64 {
 	return to
 }
 
-// horizon is how far the positions may move.
+// horizon is how far the positions may move. An edge that is behind the client's finds sessions from
+// before the position.
 func (l *lane) horizon() uint64 {
 	if l.catchingUp { // of those that catch up alone
-		return min(l.position, l.through(func(m *Member) bool { return m.added }))
+		return max(l.added, min(l.position, l.found, l.through(func(m *Member) bool { return m.added })))
 	}
-	return l.through(func(*Member) bool { return true })
+	return max(l.position, min(l.found, l.through(func(*Member) bool { return true })))
 }
 
 // ready returns what may be sent now, in the order of the log.
@@ -189,7 +196,7 @@ func (l *lane) passOver() {
 
 // behind reports whether there is more to read, or to take, than was.
 func (l *lane) behind() bool {
-	return l.catchingUp || slices.ContainsFunc(l.members, func(m *Member) bool { return len(m.items) > 0 || m.through < l.end })
+	return l.catchingUp || l.found < l.end || slices.ContainsFunc(l.members, func(m *Member) bool { return len(m.items) > 0 || m.through < l.end })
 }
 
 // touch moves the readers and the position to the end of the window, if nothing lies before it.
@@ -198,6 +205,12 @@ func (l *lane) touch(g *Group) {
 		return
 	}
 	v := l.part.window.Holes()
+	if patterns := len(l.group.patterns) > 0; patterns && l.mayFind() {
+		l.Wake()
+		return
+	} else if patterns {
+		l.found = v.End
+	}
 	for _, m := range l.members {
 		if v.Rollbacks != l.rollbacks || !m.quick(g, v.End) || len(m.items) > 0 || m.state() != m.State {
 			l.Wake()
@@ -206,6 +219,9 @@ func (l *lane) touch(g *Group) {
 	}
 	l.retag(v)
 	l.passOver()
+	for _, m := range l.turning {
+		g.sum(m)
+	}
 }
 
 // maxInParallel is how many members read the log at a time: those of a partition share its reads.

@@ -14,6 +14,12 @@ type Member struct {
 	// State is what the client was told.
 	State MemberState
 
+	// of is the pattern that the member matches, nil for one that is named; place is the pattern whose
+	// place in the partition it is, nil for a session.
+	of, place *pattern
+	isNew     bool // it is named as one that is new to the client
+	over      bool // it is no member any more
+
 	lane   *lane
 	reader *Reader
 	life   string // that was admitted, or refused
@@ -22,7 +28,8 @@ type Member struct {
 	// refused says that the session has no life yet, or one that the client may not read: the reader
 	// is there to listen.
 	refused bool
-	ended   bool // the life has, behind items
+	ended   bool   // the life has, behind items
+	endedAt uint64 // where; 0 while it is not known to have ended
 	// added says that the member was added to a group, and is behind it.
 	added   bool
 	items   []window.Item // read, and not part of a step yet
@@ -37,15 +44,24 @@ type Member struct {
 type MemberState string
 
 // The states of a member: it is followed; it has ended; there is no such session, or the client
-// may not read it.
+// may not read it. A pattern is full when more open sessions match than there is room for.
 const (
 	MemberOpen    MemberState = "open"
 	MemberClosed  MemberState = "closed"
 	MemberUnknown MemberState = "unknown"
+	MemberFull    MemberState = "full"
 )
 
 // Tags make the event IDs of the place, in the generation of what was read last.
 func (m *Member) Tags() Tagger { return m.reader.Tags }
+
+// name returns what the client calls the member.
+func (m *Member) name() string {
+	if m.place != nil {
+		return m.place.text
+	}
+	return m.Place.Session
+}
 
 // Change is a member's new state.
 type Change struct {
@@ -70,6 +86,9 @@ func (m *Member) began() bool {
 	_, known := m.lane.part.Life(m.Place.Session)
 	return known || len(m.items) > 0
 }
+
+// endedBy reports whether the life has ended up to a position.
+func (m *Member) endedBy(position uint64) bool { return m.endedAt != 0 && m.endedAt <= position }
 
 // lifeSum is the member's share of the checksum of lives; a session without an opening has none.
 func (m *Member) lifeSum() uint32 {
@@ -122,9 +141,16 @@ func (m *Member) newLife() (life string, there bool) {
 	return life, known && life != m.life && (m.ended || m.refused)
 }
 
-// out reports whether the client may not read the life any more.
+// out reports whether the client may not read the life any more. Its newest opening says so in the order of
+// the log.
 func (m *Member) out(g *Group) bool {
-	return !m.refused && g.cfg.StillAdmitted != nil && !g.cfg.StillAdmitted(m.Place.Session, m.life)
+	if m.refused || g.cfg.StillAdmitted == nil {
+		return false
+	}
+	if newest, known := m.lane.part.window.Session(m.Place.Session); g.cfg.Uses != nil && known && newest.Owner != "" && newest.Life == m.life {
+		return !g.cfg.Uses(newest.Owner, newest.Members)
+	}
+	return !g.cfg.StillAdmitted(m.Place.Session, m.life)
 }
 
 // quick reads without a wait, and reports whether that was enough; end is the window's before it.
@@ -162,11 +188,17 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 		m.found(s)
 		return nil
 	}
-	_, ok, err := g.admit(ctx, m.Place.Session, life)
+	var ok bool
+	var err error
+	if m.of != nil {
+		life, ok, err = m.lane.admit(ctx, m.Place.Session)
+	} else {
+		_, ok, err = g.admit(ctx, m.Place.Session, life)
+	}
 	if err != nil {
 		return err
 	}
-	if err := m.follow(ctx, life, ok, Start{At: m.lane.positionOf(m), Continues: true}, g.each); err != nil {
+	if err := m.follow(ctx, life, ok, Start{At: m.lane.positionOf(m), Continues: true}, g.limits()); err != nil {
 		return err
 	}
 	if m.refused {
@@ -185,7 +217,7 @@ func (m *Member) found(s Step) {
 	}
 	if r.Place.Life != m.life { // it had none yet
 		m.life = r.Place.Life
-		m.opened, _ = m.lane.part.window.OpenedAt(m.Place.Session)
+		m.opened, _ = m.lane.part.window.BeganAt(m.Place.Session)
 	}
 	if life, known := m.lane.part.Life(m.Place.Session); known && life != m.life && r.HasEnd() {
 		// A reader below the window does not see that another life has begun.

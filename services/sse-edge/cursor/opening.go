@@ -3,7 +3,9 @@ package cursor
 import (
 	"context"
 	"slices"
+	"time"
 
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 )
 
@@ -12,16 +14,24 @@ type opening struct {
 	group   *Group
 	from    Start
 	id      GroupID
-	resumes bool     // id was read
-	covered []bool   // which members id covers
+	resumes bool // id was read
+	members []*Member
+	covered []bool   // which of members id covers
 	at      []uint64 // up to where
 	opened  []uint64 // the sequence of each covered member's opening; see openedAt
+	leftOut []leftOut
 }
 
-// openAll opens the readers of a group's members. Several wait for the log at a time.
-func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
-	n := len(places)
-	o := opening{group: g, from: from, covered: make([]bool, n), at: make([]uint64, n), opened: make([]uint64, n)}
+// leftOut says that a session was left out that matches a pattern.
+type leftOut struct {
+	lane *lane
+	of   *pattern
+}
+
+// openAll opens the readers of a group's members, and finds those of its patterns. Several wait for the
+// log at a time.
+func openAll(ctx context.Context, g *Group, from Start) error {
+	o := opening{group: g, from: from}
 	if from.After != "" {
 		id, err := ParseGroupID(from.After)
 		o.id, o.resumes = id, err == nil
@@ -29,6 +39,9 @@ func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
 	for _, l := range g.lanes {
 		if err := l.part.untilReady(ctx); err != nil {
 			return err
+		}
+		if len(g.patterns) > 0 {
+			l.part.window.Watch(l)
 		}
 		holes := l.part.window.Holes()
 		l.end, l.rollbacks = holes.End, holes.Rollbacks
@@ -42,9 +55,22 @@ func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
 			return err
 		}
 	}
-	o.cover(places)
+	if len(g.patterns) > 0 {
+		if err := o.findSessions(ctx); err != nil {
+			return err
+		}
+	}
+	o.members = slices.Clone(g.members)
+	n := len(o.members)
+	o.covered, o.at, o.opened = make([]bool, n), make([]uint64, n), make([]uint64, n)
+	o.cover()
 	if err := inParallel(n, func(i int) error { return o.open(ctx, i) }); err != nil {
 		return err
+	}
+	if len(g.patterns) > 0 {
+		if err := o.admitFound(); err != nil {
+			return err
+		}
 	}
 	for _, l := range g.lanes {
 		l.added = l.through(func(m *Member) bool { return m.added })
@@ -62,21 +88,117 @@ func openAll(ctx context.Context, g *Group, places []Follow, from Start) error {
 	return nil
 }
 
+// registryWithin is how long the registry's copy may take to know of a session: its record is stored after
+// the opening, and after a crash between the two the janitor stores it. What began or ended since is taken
+// from the log.
+const registryWithin = 2 * time.Minute
+
+// findSessions makes members of the sessions that match the group's patterns and are open now, or, as
+// far as there is room, were at the client's position or began since. The window is looked at behind
+// the registry, and has by then what that may know already: a session that has ended since is found by
+// its end.
+func (o *opening) findSessions(ctx context.Context) error {
+	g := o.group
+	enter := func(l *lane, session string) {
+		p := g.patternOf(session)
+		for _, stream := range p.streams {
+			g.enter(&Member{Place: window.Place{Session: session, Stream: stream}, lane: l, of: p, isNew: p.isNew})
+		}
+	}
+	if g.cfg.Open != nil {
+		for _, session := range g.cfg.Open(g.matches) {
+			if l := g.lanes[g.lanes[0].part.log.Partition(session)]; !l.has(session) {
+				enter(l, session)
+			}
+		}
+	}
+	if len(g.members)-len(g.patterns)*len(g.lanes) > g.cfg.MaxMembers {
+		return ErrTooManySessions
+	}
+	marked := make([][]window.Marked, len(g.lanes))
+	if err := inParallel(len(g.lanes), func(i int) (err error) {
+		l := g.lanes[i]
+		if err := l.catchUp(ctx); err != nil {
+			return err
+		}
+		at, resumes := o.id.At[i]
+		since, err := l.part.startAt(ctx, time.Now().Add(-registryWithin))
+		after := at.Added
+		switch {
+		case err != nil:
+			return err
+		case !resumes:
+			after = since
+		case at.Tag != l.tag: // sequences may be others
+			after = 0
+		}
+		marked[i], l.end, err = l.marked(ctx, min(after, since))
+		l.found = l.end
+		marked[i] = slices.DeleteFunc(marked[i], func(m window.Marked) bool { // it is no news
+			return m.End > 0 && (!resumes || m.End <= after)
+		})
+		return err
+	}); err != nil {
+		return err
+	}
+	room := g.cfg.MaxMembers
+	for i, l := range g.lanes {
+		for _, m := range marked[i] {
+			p := g.patternOf(m.Session)
+			if m.End > 0 {
+				room -= len(p.streams)
+			}
+			if m.End > 0 && room < 0 {
+				o.leftOut = append(o.leftOut, leftOut{l, p})
+			} else {
+				enter(l, m.Session)
+			}
+		}
+	}
+	return nil
+}
+
+// admitFound removes the members of patterns that the client may not read, or has read to their ends.
+func (o *opening) admitFound() error {
+	g := o.group
+	for i, m := range o.members { // one that had ended at the client's position, or before it came, is no news
+		if m.of == nil || m.over {
+			continue
+		}
+		if end := m.reader.endAt(); end > 0 && (m.ended && end <= o.at[i] || !o.resumes && end <= m.lane.end) {
+			m.over = true
+			m.release()
+		}
+	}
+	over := func(m *Member) bool { return m.over }
+	for _, l := range g.lanes {
+		l.members = slices.DeleteFunc(l.members, over)
+	}
+	g.members = slices.DeleteFunc(g.members, over)
+	if open, _ := g.count(); open > g.cfg.MaxMembers {
+		return ErrTooManySessions
+	}
+	for _, left := range o.leftOut {
+		left.lane.leaveOut(left.of)
+	}
+	return nil
+}
+
 // cover finds out which members the client's ID covers, and how far. Beside members that it covers,
 // others have to catch up.
-func (o *opening) cover(places []Follow) {
+func (o *opening) cover() {
 	whole := o.resumes && o.id.Names == o.group.names
-	for i, m := range o.group.members {
+	for i, m := range o.members {
 		at, there := o.id.At[m.lane.part.number]
-		o.covered[i] = there && (whole || !places[i].Added)
+		o.covered[i] = there && (whole || !m.isNew)
 		o.at[i] = at.Sequence
-		if m.added = there && places[i].Added && (!whole || at.Added < at.Sequence); m.added {
+		if m.added = there && m.isNew && (!whole || at.Added < at.Sequence); m.added {
 			o.at[i] = at.Added
 		}
 	}
 	for _, l := range o.group.lanes {
 		if at := o.id.At[l.part.number]; at.Added < at.Sequence && (!whole || !slices.ContainsFunc(l.members, func(m *Member) bool { return m.added })) {
-			for i, m := range o.group.members { // it is not known any more which were behind
+			for i, m := range o.members { // it is not known any more which were behind
 				if m.lane == l {
 					o.at[i] = at.Added
 				}
@@ -87,16 +209,28 @@ func (o *opening) cover(places []Follow) {
 
 // open opens the reader of a member.
 func (o *opening) open(ctx context.Context, i int) error {
-	m := o.group.members[i]
-	life, ok, err := o.group.admit(ctx, m.Place.Session, "")
-	if err != nil {
-		return err
-	}
-	from := Start{Now: o.from.Now, At: m.lane.start}
-	if from.Now {
-		from.At = m.lane.end
+	m := o.members[i]
+	life, ok, from := placeLife, true, Start{Now: true, At: m.lane.end, Fresh: true}
+	if m.place == nil {
+		var err error
+		if m.of != nil {
+			life, ok, err = m.lane.admit(ctx, m.Place.Session)
+		} else {
+			life, ok, err = o.group.admit(ctx, m.Place.Session, "")
+		}
+		if err != nil {
+			return err
+		}
+		if m.over = m.of != nil && !ok; m.over {
+			return nil
+		}
+		from = Start{Now: o.from.Now, At: m.lane.start}
+		if from.Now {
+			from.At = m.lane.end
+		}
 	}
 	if o.covered[i] {
+		var err error
 		if from.After, life, err = o.cursorOf(ctx, i, life); err != nil {
 			return err
 		}
@@ -104,13 +238,13 @@ func (o *opening) open(ctx context.Context, i int) error {
 	if o.from.After != "" && !o.resumes {
 		from.After = o.from.After // which the reader cannot read either: a gap
 	}
-	return m.follow(ctx, life, ok, from, o.group.each)
+	return m.follow(ctx, life, ok, from, o.group.limits())
 }
 
 // cursorOf returns the position of the client's ID as an ID of one member, in the same generation,
 // and the life that it is in.
 func (o *opening) cursorOf(ctx context.Context, i int, life string) (cursor, _ string, err error) {
-	m := o.group.members[i]
+	m := o.members[i]
 	p := m.lane.part
 	if life == "" {
 		of, err := p.lifeOf(ctx, m.Place.Session)
@@ -154,8 +288,8 @@ func (p *Partition) generationOf(ctx context.Context, tag string) (birth, genera
 // openedAt returns the sequence of the newest opening of a session: 0, or one up to position, when
 // it certainly lies there.
 func (p *Partition) openedAt(ctx context.Context, session string, position uint64) (uint64, error) {
-	if opened, floor := p.window.OpenedAt(session); opened > 0 || position+1 >= floor {
-		return opened, nil
+	if began, floor := p.window.BeganAt(session); began > 0 || position+1 >= floor {
+		return began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
 	return of.opened, err
@@ -163,46 +297,54 @@ func (p *Partition) openedAt(ctx context.Context, session string, position uint6
 
 // stayed reports whether a member's life is the one that it had at the client's position.
 func (o *opening) stayed(i int) bool {
-	m := o.group.members[i]
-	return o.covered[i] && !m.refused && o.opened[i] <= o.at[i] && (m.life != "" || m.began())
+	m := o.members[i]
+	return o.covered[i] && !m.over && !m.refused && o.opened[i] <= o.at[i] && (m.life != "" || m.began())
 }
 
 // tellOfLives tells of sessions that may have been others at the client's position: names that are
 // used again, or are not any more. The checksum of lives says whether there may be any.
 //
-// A session that has ended is part of the checksum until its client was told so. One that the client
-// was let in to since is not part of it.
+// The checksum is that of the lives that were open at the position. One that the client was let in to
+// since is not part of it.
 func (o *opening) tellOfLives() {
 	if !o.resumes {
 		return
 	}
-	var all, open uint32
+	var sum uint32
 	others := false // there are members that may have been others
-	for i, m := range o.group.members {
-		if o.stayed(i) {
-			all += m.lifeSum()
-			if !m.ended {
-				open += m.lifeSum()
+	for i, m := range o.members {
+		switch {
+		case o.stayed(i):
+			if at := m.reader.endAt(); at == 0 || at > o.at[i] {
+				sum += m.lifeSum()
 			}
-		} else if o.covered[i] {
+		case o.covered[i]:
 			others = true
 		}
 	}
-	is := func(sum uint32) bool { return o.id.Lives == all-sum || o.id.Lives == open-sum }
-	if is(0) {
+	if sum == o.id.Lives {
 		return
 	}
-	tell := func(i int) bool { return !o.stayed(i) }
+	tell := func(i int) bool { return o.members[i].of == nil && !o.stayed(i) }
+	one := -1
 	if o.group.cfg.Admit != nil {
-		if one := slices.IndexFunc(o.group.members, func(m *Member) bool { return !m.refused && is(m.lifeSum()) }); one >= 0 && o.stayed(one) {
+		if one = slices.IndexFunc(o.members, func(m *Member) bool { return !m.over && !m.refused && sum-m.lifeSum() == o.id.Lives }); one >= 0 && o.stayed(one) {
 			tell = func(i int) bool { return i == one }
-		} else if !others {
-			tell = func(int) bool { return true }
+		} else if one = -1; !others {
+			tell = func(i int) bool { return o.members[i].of == nil }
 		}
 	}
-	for i, m := range o.group.members {
-		if o.covered[i] && tell(i) {
-			m.reader.Pending = append(m.reader.Pending, Gap{Reason: ReasonUnknown, Stream: m.Place.Stream, Requested: o.from.After})
+	patterns := slices.Clone(o.group.patterns) // a session of theirs may have been another one, or be no more
+	for i, m := range o.members {
+		of := slices.Index(patterns, m.place)
+		switch {
+		case !o.covered[i] || m.over:
+			continue
+		case m.place != nil && one < 0 && of >= 0:
+			patterns[of] = nil // once is enough
+		case m.place != nil || !tell(i):
+			continue
 		}
+		m.reader.Pending = append(m.reader.Pending, Gap{Reason: ReasonUnknown, Stream: m.Place.Stream, Requested: o.from.After})
 	}
 }

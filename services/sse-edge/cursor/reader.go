@@ -355,7 +355,15 @@ func (r *Reader) ResumesAt(s Step) uint64 {
 func (r *Reader) MoveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
 
 // HasEnd reports whether the stream has an end, wherever the cursor is.
-func (r *Reader) HasEnd() bool { return r.part.window.Ended(r.Chain) || r.end != 0 }
+func (r *Reader) HasEnd() bool { return r.endAt() != 0 }
+
+// endAt returns the sequence of the stream's end; 0 when it has none.
+func (r *Reader) endAt() uint64 {
+	if at := r.part.window.EndOf(r.Chain); at != 0 {
+		return at
+	}
+	return r.end
+}
 
 // Key is the same for readers that one listener is enough for.
 func (r *Reader) Key() *window.Chain { return r.Chain }

@@ -101,6 +101,101 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	})
 }
 
+// A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.
+func TestReader_Last(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	f.PublishTo("x", "a", 1000)
+	f.Publish("b", 1)
+	f.Publish("a", 2)
+	s := followLog(t, f, -1)
+	f.Publish("a", 2)
+	last := f.Publish("b", 1)
+	waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
+	for name, tt := range map[string]struct {
+		stream string
+		last   int
+		want   []uint64
+	}{
+		"of the window":     {"a", 2, seq(1009, 1010)},
+		"one below it":      {"a", 3, seq(1008, 1010)},
+		"far below it":      {"a", 6, append(seq(4, 5), seq(1007, 1010)...)},
+		"fewer than asked":  {"a", 100, append(seq(1, 5), seq(1007, 1010)...)},
+		"of the flow":       {"", 2, seq(1010, 1011)},
+		"of the flow's log": {"", 7, append(seq(5, 5), seq(1006, 1011)...)},
+		"none":              {"c", 3, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := newest(t, s, tt.stream, tt.last)
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Events that were removed are no newest ones, and no gap is told of them.
+func TestReader_LastOfRemoved(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 10)
+	f.Trim("a", eventlog.Trimmed, seq(1, 8)...)
+	f.Publish("b", 3)
+	if err := f.Backend.Log.ClearStream(waittest.Context(t), "s", "", "b"); err != nil {
+		t.Fatal(err)
+	}
+	last := f.Publish("a", 1)
+	inWindow, below := followLog(t, f, 0), followLog(t, f, -1)
+	for _, ps := range []*Partitions{inWindow, below} {
+		waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	}
+	for name, tt := range map[string]struct {
+		of     *Partitions
+		stream string
+		last   int
+		want   []uint64
+	}{
+		"trimmed":                  {inWindow, "a", 20, []uint64{9, 10, last}},
+		"trimmed, below":           {below, "a", 20, []uint64{9, 10, last}},
+		"cleared, of a flow":       {inWindow, "", 3, []uint64{9, 10, last}},
+		"cleared, of a log's flow": {below, "", 3, []uint64{last}}, // they are not deleted yet
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := newest(t, tt.of, tt.stream, tt.last); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// newest returns the newest events of a place, of which no gap may be told.
+func newest(t *testing.T, s *Partitions, stream string, n int) (all []uint64) {
+	t.Helper()
+	r, err := s.Open(waittest.Context(t), streamOf(stream), Start{Last: n}, window.Limits{Events: 100, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || len(step.Gaps) > 0 {
+			t.Fatalf("gaps %+v, %v", step.Gaps, err)
+		}
+		if step.Empty() {
+			return all
+		}
+		for _, it := range step.Items {
+			all = append(all, it.Sequence)
+		}
+	}
+}
+
+func seq(from, to uint64) (all []uint64) {
+	for n := from; n <= to; n++ {
+		all = append(all, n)
+	}
+	return all
+}
+
 // A trim that is stored while a reader pages through the log comes to its chain, and the
 // floor may pass its cursor.
 func TestReader_RemovedBetweenTwoPages(t *testing.T) {

@@ -24,6 +24,8 @@ type Start struct {
 	Fresh bool
 	// Since, without an ID, leaves out what was stored before; zero for nothing.
 	Since time.Time
+	// Last, without an ID, leaves out all but so many of the newest events; 0 for nothing.
+	Last int
 	// At is where to begin, when it is not 0: with Now, instead of at the newest end; or where
 	// another reader has come to, if the new one Continues.
 	At        uint64
@@ -98,6 +100,12 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 			return err
 		}
 		r.Fresh, r.Cursor = true, at
+	case from.Last > 0:
+		before, err := r.beforeLast(ctx, from.Last)
+		if err != nil {
+			return err
+		}
+		r.Fresh, r.Cursor = true, before
 	default:
 		r.Fresh, r.Cursor = true, from.At
 	}

@@ -8,7 +8,7 @@ export type Target =
       base?: string | URL
     }
   | {
-      /** Up to 500 of them, on one connection. */
+      /** Up to 500 of them, on one connection. One that ends in `*` stands for all whose names begin so. */
       sessions: string[]
       /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later they belong into `sessions`. */
       added?: string[]
@@ -76,8 +76,8 @@ export interface Connection {
 export interface SessionState {
   session: string
   stream: string | null
-  /** `unknown`: there is no such session, or it is not for this client. */
-  state: 'open' | 'closed' | 'unknown'
+  /** `unknown`: there is no such session, or it is not for this client. `full`: more sessions match this pattern than fit. */
+  state: 'open' | 'closed' | 'unknown' | 'full'
 }
 
 /** How a subscription ended. */
@@ -134,6 +134,8 @@ export interface SubscribeOptions<Message = unknown> {
   storage?: string | CursorStore
   /** Where to begin without a cursor: with what is retained (the default) or with what comes. */
   from?: 'start' | 'now'
+  /** Where to begin without a cursor, in place of `from`: with so many of the newest events, 1 to 1000. Not for several sessions. */
+  last?: number
 
   /**
    * The event types to deliver besides `message`, or `'*'` for all. Default: all with

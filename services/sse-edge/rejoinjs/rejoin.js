@@ -369,6 +369,7 @@ class Subscription {
     const url = new URL(this.#url)
     if (after !== '') url.searchParams.set('after', after)
     else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
+    else if (this.#cursor === '' && this.#options.last !== undefined) url.searchParams.set('last', this.#options.last)
     return url
   }
 

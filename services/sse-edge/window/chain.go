@@ -14,11 +14,14 @@ type Place struct{ Session, Life, Stream string }
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
 	session string
-	// Life is the newest one, if known; opened is the sequence of its opening, 0 when the
-	// window did not see that.
-	life   string
-	known  bool
-	opened uint64
+	// Life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
+	// window did not see that. began is that of its first one, 0 when it lies below the window.
+	life          string
+	known         bool
+	opened, began uint64
+	// owner and members are those of the newest opening that the window saw.
+	owner   string
+	members []string
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
 }
@@ -124,6 +127,14 @@ func (c *Chain) lossesBehind(r *Subscriber, floor uint64) (all []Loss) {
 		all = append(all, u)
 	}
 	return all
+}
+
+// end returns the sequence at which the place ends; 0 while it is open.
+func (c *Chain) end() uint64 {
+	if c.flow != nil && c.flow.Closed != 0 && (c.Closed == 0 || c.flow.Closed < c.Closed) {
+		return c.flow.Closed
+	}
+	return c.Closed
 }
 
 func (c *Chain) wake() {

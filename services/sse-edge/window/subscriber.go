@@ -17,5 +17,9 @@ type Subscriber struct {
 // DroppedTo returns up to which sequence a stream's events are not sent any more.
 func (s *Subscriber) DroppedTo(stream string) uint64 { return max(s.Cursor, s.Dropped[stream]) }
 
+// Watcher is told of the openings that a window takes in. Opened must not block: the window's lock is
+// held.
+type Watcher interface{ Opened(session string) }
+
 // Listener is woken when a chain has changed. Wake must not block: the window's lock is held.
 type Listener interface{ Wake() }

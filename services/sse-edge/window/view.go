@@ -1,7 +1,9 @@
 package window
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -46,14 +48,11 @@ func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
 	c := r.Chain
 	v := View{
 		Floor: w.floor, Rollbacks: len(w.rollbacks), Birth: w.birth, Generation: w.gens[len(w.gens)-1].ID,
-		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.floor), Proved: w.proved, End: w.end, Closed: c.Closed, Life: c.Place.Life,
+		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.floor), Proved: w.proved, End: w.end, Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {
 		v.ClearedAt = max(v.ClearedAt, c.flow.clearedAt)
-		if f := c.flow.Closed; f != 0 && (v.Closed == 0 || f < v.Closed) {
-			v.Closed = f
-		}
 	}
 	if len(w.rollbacks) > r.Rollbacks {
 		v.Common = w.commonSince(r.Rollbacks)
@@ -132,6 +131,31 @@ func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
 	return n
 }
 
+// BeforeLast returns the sequence before the n newest events of a chain. When the window has fewer of
+// them, left are to be found below floor; none are when it holds all that there is.
+func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	of := streamLinks
+	if c.flow == nil {
+		of = flowLinks
+	}
+	number := c.last
+	for range c.length {
+		en := w.ring.at(number)
+		if !en.dead {
+			if n--; n == 0 {
+				return en.Sequence - 1, 0, w.floor
+			}
+		}
+		number -= uint64(of(en).prev)
+	}
+	if w.floor <= w.oldest {
+		n = 0
+	}
+	return 0, n, w.floor
+}
+
 // Wait returns a channel that is closed when the reader's chain has changed since
 // the view of that version was taken.
 func (w *Window) Wait(r *Subscriber, version uint64) <-chan struct{} {
@@ -204,6 +228,68 @@ func (w *Window) Generations() (birth string, gens []event.Generation) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.birth, w.gens
+}
+
+// Marked is a session that a window has a marker of.
+type Marked struct {
+	Session string
+	// Life is its newest one, and End the sequence of that one's end; 0 while it is open.
+	Life string
+	End  uint64
+	// Owner and Members are those of its newest opening, if the window saw one.
+	Owner   string
+	Members []string
+}
+
+// marked returns what is known of a name.
+func (n *lives) marked() Marked {
+	m := Marked{Session: n.session, Life: n.life, Owner: n.owner, Members: n.members}
+	if flow := n.flows[n.life]; flow != nil {
+		m.End = flow.Closed
+	}
+	return m
+}
+
+// Session returns what the window knows of the newest life of a session; false when it does not know it.
+func (w *Window) Session(session string) (m Marked, known bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	n := w.names[session]
+	if n == nil || !n.known {
+		return Marked{}, false
+	}
+	return n.marked(), true
+}
+
+// MarkedSince returns the sessions that match, and that have an opening, an end or another marker after
+// a sequence, each once and in that order. The window has the markers from floor to end.
+func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all []Marked, floor, end uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	first, _ := slices.BinarySearchFunc(w.markers, after+1, func(m noted, at uint64) int { return cmp.Compare(m.sequence, at) })
+	known := map[string]bool{}
+	for _, m := range w.markers[first:] {
+		session := m.chain.Place.Session
+		n := w.names[session]
+		if known[session] || n == nil || !n.known || !match(session) {
+			continue
+		}
+		known[session] = true
+		all = append(all, n.marked())
+	}
+	return all, w.floor, w.end
+}
+
+// BeganAt returns the sequence at which the newest life of a session began, 0 when the window did
+// not see that, and the floor below which it then lies: an opening is written again before the floor
+// of the log passes it.
+func (w *Window) BeganAt(session string) (began, floor uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if n := w.names[session]; n != nil {
+		began = n.began
+	}
+	return began, w.floor
 }
 
 // OpenedAt returns the sequence of the newest opening of a session, 0 when the window did not see

@@ -50,6 +50,8 @@ type Window struct {
 	// markers are those behind the floor, oldest first. A chain that has nothing else
 	// is forgotten with its marker.
 	markers []noted
+	// watchers hear of openings.
+	watchers []Watcher
 	// trails are those of the newest events that are sampled.
 	trails trails
 	// floor is the oldest sequence that is not evicted: every event from there on that the tail
@@ -92,7 +94,7 @@ func (w *Window) reset(state eventlog.State, after, floor uint64) {
 	w.ring.clear()
 	w.markers, w.trails = nil, nil
 	for _, n := range w.names {
-		n.known, n.opened = false, 0 // the log may have lost the opening
+		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
 		c.length, c.entries, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
@@ -307,7 +309,7 @@ func (w *Window) live(session, life string, opened uint64) {
 	if !n.known && life != "" && n.flows[life] == nil {
 		w.giveLife(n.flows[""], life)
 	}
-	n.life, n.known, n.opened = life, true, opened
+	n.life, n.known, n.opened, n.began, n.owner, n.members = life, true, opened, opened, "", nil
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
 			if flow.Closed == 0 {
@@ -353,7 +355,14 @@ func (w *Window) open(e eventlog.Entry) {
 		return
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
+	n := w.names[e.Subject.Session]
+	if n.owner, n.members = o.Owner, o.Members; e.Again && n.began == e.Sequence {
+		n.began = 0
+	}
 	w.note(e.Sequence, w.chain(Place{Session: e.Subject.Session, Life: o.Life}))
+	for _, watcher := range w.watchers {
+		watcher.Opened(e.Subject.Session)
+	}
 }
 
 func (w *Window) message(e eventlog.Entry) {
@@ -527,7 +536,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.life, n.known, n.opened = "", false, 0 // no later reader belongs to it
+		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
 	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
@@ -581,11 +590,11 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	}
 }
 
-// Ended reports whether the window saw the end of a chain's place.
-func (w *Window) Ended(c *Chain) bool {
+// EndOf returns the sequence of the end of a chain's place; 0 when the window saw none.
+func (w *Window) EndOf(c *Chain) uint64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return c.Closed != 0 || c.flow != nil && c.flow.Closed != 0
+	return c.end()
 }
 
 // Subscribe wakes a listener at each change of a chain from now on.
@@ -600,6 +609,20 @@ func (w *Window) Unsubscribe(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c.subs = slices.DeleteFunc(c.subs, func(other Listener) bool { return other == l })
+}
+
+// Watch tells a watcher of each opening from now on.
+func (w *Window) Watch(watcher Watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watchers = append(w.watchers, watcher)
+}
+
+// Unwatch ends that.
+func (w *Window) Unwatch(watcher Watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watchers = slices.DeleteFunc(w.watchers, func(other Watcher) bool { return other == watcher })
 }
 
 // Attachment is what a new subscriber has to know of the window.

@@ -130,6 +130,8 @@ test('where it begins', async (t) => {
     'at the cursor that is given, rather than at what was saved': [{ storage: load(id(5)), cursor: id(3) }, id(3), ''],
     'with what is retained': [{}, undefined, ''],
     'with what comes': [{ from: 'now' }, undefined, '?from=now'],
+    'with the newest events': [{ last: 20 }, undefined, '?last=20'],
+    'at a cursor, rather than with the newest events': [{ last: 20, cursor: id(3) }, id(3), ''],
     'at a cursor, rather than with what comes': [{ from: 'now', cursor: id(3) }, id(3), ''],
     'at the beginning, although something was saved': [{ storage: load(id(5)), cursor: '' }, undefined, ''],
     'at a text that is no ID and fits in no header': [{ cursor: 'ü\n ' }, undefined, '?after=%C3%BC%0A+'],

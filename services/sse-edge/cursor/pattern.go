@@ -1,0 +1,249 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"rejoin/services/sse-edge/window"
+)
+
+// ErrTooManySessions is returned when more open sessions match the patterns of a group than it may
+// follow.
+var ErrTooManySessions = errors.New("more sessions match than a connection may follow")
+
+// pattern stands for the sessions whose names begin with prefix. A group with patterns has a lane for
+// each partition, and there a member for each pattern besides those of the sessions: its reader has a
+// name that no session has. So a lane without a session has a position, and what is true of all of the
+// partition, such as a roll-back, damage or expiry, is a gap of the pattern.
+//
+// A lane's positions do not pass found: each session that matches and began up to there is a member,
+// has ended, or may not be read by the client. So a session that begins later is followed from its
+// opening on, and a position covers all sessions that match.
+type pattern struct {
+	text, prefix string
+	streams      []string
+	isNew        bool // to the client
+}
+
+// addPattern adds a place of a pattern, which may be a stream of it.
+func (g *Group) addPattern(f Follow) {
+	for _, p := range g.patterns {
+		if p.text == f.Session {
+			p.streams = append(p.streams, f.Stream)
+			return
+		}
+	}
+	g.patterns = append(g.patterns, &pattern{f.Session, strings.TrimSuffix(f.Session, "*"), []string{f.Stream}, f.Added})
+}
+
+// placeLife is the life of the place of a pattern.
+const placeLife = "0"
+
+// at returns the place of the pattern's own members. Names of sessions have no spaces.
+func (p *pattern) at() window.Place { return window.Place{Session: " " + p.text, Life: placeLife} }
+
+// patternOf returns the first pattern that a session matches; nil for none.
+func (g *Group) patternOf(session string) *pattern {
+	for _, p := range g.patterns {
+		if strings.HasPrefix(session, p.prefix) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (g *Group) matches(session string) bool { return g.patternOf(session) != nil }
+
+// Opened has the lane read again: a session has begun, or has other members.
+func (l *lane) Opened(session string) {
+	if l.group.matches(session) {
+		l.Wake()
+	}
+}
+
+// has reports whether a session is followed.
+func (l *lane) has(session string) bool {
+	return slices.ContainsFunc(l.members, func(m *Member) bool { return m.Place.Session == session })
+}
+
+// marked returns the sessions that match, are not followed and have an opening or an end after a
+// sequence, and up to where.
+func (l *lane) marked(ctx context.Context, after uint64) (_ []window.Marked, through uint64, _ error) {
+	all, floor, through := l.part.window.MarkedSince(after, l.group.matches)
+	if after+1 < floor {
+		var below []window.Marked
+		err := l.part.log.Lives(ctx, l.part.number, after, floor-1, func(session string) {
+			if l.group.matches(session) {
+				below = append(below, window.Marked{Session: session})
+			}
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		all = append(below, all...)
+	}
+	known := map[string]bool{}
+	return slices.DeleteFunc(all, func(m window.Marked) bool {
+		skip := known[m.Session] || l.has(m.Session) || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
+		known[m.Session] = true
+		return skip
+	}), through, nil
+}
+
+// catchUp waits until the window has come to the end of the log.
+func (l *lane) catchUp(ctx context.Context) error {
+	for begun := time.Now(); ; {
+		_, err := l.part.looks.after(ctx, l.part.window.Holes())
+		if !catchesUp(ctx, begun, err) {
+			return err
+		}
+	}
+}
+
+// admit reports whether the client may read the newest life of a session, which it returns. The opening
+// says so before the registry does, which may be behind the window.
+func (l *lane) admit(ctx context.Context, session string) (life string, ok bool, _ error) {
+	if uses := l.group.cfg.Uses; uses != nil {
+		if m, known := l.part.window.Session(session); known && m.Owner != "" {
+			return m.Life, uses(m.Owner, m.Members), nil
+		}
+	}
+	return l.group.admit(ctx, session, "")
+}
+
+// mayFind reports, without a wait, whether a session may have begun since.
+func (l *lane) mayFind() bool {
+	all, floor, _ := l.part.window.MarkedSince(l.found, l.group.matches)
+	return l.found+1 < floor || slices.ContainsFunc(all, func(m window.Marked) bool { return !l.has(m.Session) })
+}
+
+// find follows the sessions that began since, up to the end of the window.
+func (l *lane) find(ctx context.Context) error {
+	g := l.group
+	if l.found >= l.end {
+		return nil
+	}
+	all, _, err := l.marked(ctx, l.found)
+	if err != nil {
+		return err
+	}
+	for _, found := range all {
+		if err := g.include(ctx, l, found); err != nil {
+			return err
+		}
+	}
+	l.found = l.end
+	return nil
+}
+
+// include follows a session that began. One that has ended since, and for which there is no room, is
+// left out with a gap of its pattern.
+func (g *Group) include(ctx context.Context, l *lane, found window.Marked) error {
+	p := g.patternOf(found.Session)
+	open, passed := g.count()
+	hasRoom := passed+len(p.streams) <= g.cfg.MaxMembers
+	if found.End > 0 && !hasRoom {
+		l.leaveOut(p)
+		return nil
+	}
+	life, ok, err := l.admit(ctx, found.Session)
+	if err != nil || !ok {
+		return err
+	}
+	var members []*Member
+	for _, stream := range p.streams {
+		m := &Member{Place: window.Place{Session: found.Session, Stream: stream}, lane: l, of: p, added: l.catchingUp && p.isNew}
+		if err = m.follow(ctx, life, true, Start{At: l.positionOf(m), Continues: true}, g.limits()); err != nil {
+			break
+		}
+		members = append(members, m)
+	}
+	ended := !slices.ContainsFunc(members, func(m *Member) bool { return !m.hasEnd() })
+	switch {
+	case err != nil:
+	case ended && !hasRoom:
+		l.leaveOut(p)
+		ok = false
+	case !ended && open+len(members) > g.cfg.MaxMembers:
+		err = ErrTooManySessions
+	}
+	for _, m := range members {
+		if err != nil || !ok {
+			m.release()
+		} else {
+			g.enter(m)
+		}
+	}
+	return err
+}
+
+// leaveOut reports a gap of a pattern.
+func (l *lane) leaveOut(p *pattern) {
+	for _, m := range l.members {
+		if m.place == p {
+			gap := m.reader.gap(ReasonUnknown, false, "")
+			gap.ResumesAt = m.reader.ID(m.reader.Cursor)
+			m.gaps = append(m.gaps, gap)
+		}
+	}
+}
+
+// enter adds a member that was opened.
+func (g *Group) enter(m *Member) {
+	m.lane.members = append(m.lane.members, m)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.members = append(g.members, m)
+}
+
+// leave removes the members of patterns that have ended, or may not be read any more, once the client
+// was told so. If the name is used again, find comes to that.
+func (g *Group) leave(lanes []*lane) {
+	over := func(m *Member) bool {
+		if m.of == nil || m.State == MemberOpen || m.summed != 0 || len(m.items) > 0 || len(m.gaps) > 0 || len(m.reader.Pending) > 0 {
+			return false
+		}
+		_, again := m.newLife()
+		return !again
+	}
+	some := false
+	for _, l := range lanes {
+		l.members = slices.DeleteFunc(l.members, func(m *Member) bool {
+			m.over = over(m)
+			some = some || m.over
+			return m.over
+		})
+	}
+	if !some {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.members = slices.DeleteFunc(g.members, func(m *Member) bool {
+		if m.over {
+			m.release()
+		}
+		return m.over
+	})
+}
+
+// count returns how many sessions are followed that have not ended, and how many that have and match a
+// pattern. There is room for MaxMembers of both.
+func (g *Group) count() (open, ended int) {
+	for _, m := range g.members {
+		switch {
+		case m.place != nil:
+		case !m.hasEnd():
+			open++
+		case m.of != nil:
+			ended++
+		}
+	}
+	return open, ended
+}
+
+// hasEnd reports whether the member has an end, which it may not have come to.
+func (m *Member) hasEnd() bool { return m.ended || m.reader != nil && m.reader.HasEnd() }

@@ -1,0 +1,556 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/session"
+	"rejoin/shared/waittest"
+)
+
+// patternGroup opens places, of which those with an asterisk are patterns. A plus marks an added one.
+func patternGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
+	t.Helper()
+	cfg := GroupConfig{
+		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100,
+		Frame: func(id string, of *Member, it *window.Item) []byte {
+			if ids != nil {
+				*ids = append(*ids, id)
+			}
+			return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
+		},
+		Open: func(match func(string) bool) (all []string) {
+			for _, rec := range f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) }) {
+				all = append(all, rec.Session)
+			}
+			slices.Sort(all)
+			return all
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var places []Follow
+	for _, name := range names {
+		name, added := strings.CutPrefix(name, "+")
+		places = append(places, Follow{Session: name, Added: added, Pattern: strings.HasSuffix(name, "*")})
+	}
+	g, err := ps.OpenGroup(waittest.Context(t), places, from, cfg)
+	if err == nil {
+		t.Cleanup(g.Close)
+	}
+	return g, err
+}
+
+func openPattern(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
+	t.Helper()
+	g, err := patternGroup(t, f, ps, Start{After: after}, ids, nil, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// membersOf are the sessions that a group follows, with their states.
+func membersOf(g *Group) string {
+	var all []string
+	for _, m := range g.Members() {
+		all = append(all, fmt.Sprintf("%s:%s", m.Place.Session, m.State))
+	}
+	return strings.Join(all, " ")
+}
+
+func comesTo(t *testing.T, ps *Partitions, last uint64) {
+	t.Helper()
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+}
+
+func end(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	if err := f.Backend.Sessions.End(waittest.Context(t), name, "", false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A session that begins later is followed from its opening on, and a client that is cut behind any event
+// continues behind it, at an edge that has all of it in its window or has to read the log.
+func TestPattern_SessionsBeginAndEnd(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	f.PublishTo("o.1", "a", 1)
+	create(t, f, "other")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "other")
+	var ids []string
+	g := openPattern(t, f, ps, "", &ids, "o.*")
+	if got := membersOf(g); got != "o.1:open" {
+		t.Errorf("the members are %s", got)
+	}
+	readAll(t, g)
+	f.PublishTo("other", "a", 1)
+	create(t, f, "o.2")
+	two := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, two)
+	if got, want := readAll(t, g), fmt.Sprint("o.2:open o.2:", two); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	last := f.PublishTo("o.1", "a", 1)
+	end(t, f, "o.1")
+	create(t, f, "o.3") // which begins and ends
+	three := f.PublishTo("o.3", "a", 1)
+	end(t, f, "o.3")
+	four := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, four)
+	got, want := readAll(t, g), fmt.Sprintf("o.3:open o.1:%d o.3:%d o.2:%d o.1:closed o.3:closed", last, three, four)
+	if got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := membersOf(g); got != "o.2:open" {
+		t.Errorf("the members are %s", got)
+	}
+	all := []uint64{two, last, three, four}
+	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
+		for i, id := range ids {
+			var want []string
+			for _, sequence := range all[i:] {
+				want = append(want, fmt.Sprint(":", sequence))
+			}
+			got := events(readAll(t, openPattern(t, f, ps, id, nil, "o.*")))
+			if !slices.EqualFunc(got, want, strings.HasSuffix) {
+				t.Errorf("%s: behind event %d: got %s, want %s", name, i, got, want)
+			}
+		}
+	}
+}
+
+// events returns what was read without the changes of open and closed sessions.
+func events(got string) []string {
+	return slices.DeleteFunc(strings.Fields(got), func(s string) bool {
+		return strings.HasSuffix(s, ":open") || strings.HasSuffix(s, ":closed")
+	})
+}
+
+func isEnded(ps *Partitions, name string) bool {
+	marked, _, _ := ps.Of(name).window.MarkedSince(0, func(session string) bool { return session == name })
+	return len(marked) == 1 && marked[0].End > 0
+}
+
+// A session whose end lies behind the position is part of it, also when the client knows of the end.
+func TestPattern_EndsBehindThePosition(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	var ids []string
+	g, err := patternGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.PublishTo("o.2", "a", 2)
+	end(t, f, "o.1")
+	last := f.PublishTo("o.2", "a", 2)
+	comesTo(t, ps, last)
+	readAll(t, g)
+	if len(ids) != 4 {
+		t.Fatalf("there are %d events", len(ids))
+	}
+	for i, id := range ids {
+		if got := events(readAll(t, openPattern(t, f, ps, id, nil, "o.*"))); len(got) != 3-i || slices.Contains(got, "gap:o.*:unknown") {
+			t.Errorf("behind event %d: %v", i, got)
+		}
+	}
+}
+
+// Without a cursor, sessions that have ended are left out.
+func TestPattern_Fresh(t *testing.T) {
+	f := edgetest.NewLog(t)
+	for _, name := range []string{"o.1", "o.2"} {
+		create(t, f, name)
+		f.PublishTo(name, "a", 1)
+	}
+	end(t, f, "o.1")
+	for name, backfill := range map[string]int{"window": 0, "log": -1} {
+		ps := followLog(t, f, backfill)
+		g := openPattern(t, f, ps, "", nil, "o.*", "x")
+		if got := membersOf(g); got != "x:unknown o.2:open" {
+			t.Errorf("%s: the members are %s", name, got)
+		}
+		if got := readAll(t, g); strings.Count(got, ":") != 1 || !strings.HasPrefix(got, "o.2:") {
+			t.Errorf("%s: got %s", name, got)
+		}
+		now, err := patternGroup(t, f, ps, Start{Now: true}, nil, nil, "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, now); got != "" || membersOf(now) != "o.2:open" {
+			t.Errorf("%s: from now: %s, %s", name, got, membersOf(now))
+		}
+	}
+}
+
+// When a name is used again while the client is away, or is no more, that is a gap of the pattern.
+func TestPattern_OtherLives(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	var ids []string
+	last := f.PublishTo("o.1", "a", 1)
+	comesTo(t, ps, last)
+	readAll(t, openPattern(t, f, ps, "", &ids, "o.*"))
+	if got := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")); got != "" {
+		t.Errorf("got %s", got)
+	}
+	reuse(t, f, "o.2")
+	last = f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, last)
+	if got, want := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")), fmt.Sprint("gap:o.*:unknown o.2:", last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var again []string
+	readAll(t, openPattern(t, f, ps, "", &again, "o.*"))
+	if got := readAll(t, openPattern(t, f, ps, again[len(again)-1], nil, "o.*")); got != "" {
+		t.Errorf("behind the new life: %s", got)
+	}
+}
+
+// The next life of a name is followed, if the client may read it.
+func TestPattern_NameUsedAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1")
+	refused := ""
+	g, err := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+		c.StillAdmitted = func(string, string) bool { return true }
+		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+			if life == "" {
+				life, _ = ps.Of(name).Life(name)
+			}
+			return life, name != refused, nil
+		}
+	}, "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, g)
+	reuse(t, f, "o.1")
+	last := f.PublishTo("o.1", "a", 1)
+	comesTo(t, ps, last)
+	if got, want := readAll(t, g), fmt.Sprint("o.1:closed o.1:open o.1:", last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	refused = "o.1"
+	reuse(t, f, "o.1")
+	last = f.PublishTo("o.1", "a", 1)
+	comesTo(t, ps, last)
+	if got := readAll(t, g); got != "o.1:closed" || membersOf(g) != "" {
+		t.Errorf("another's life: %s, %s", got, membersOf(g))
+	}
+	refused = ""
+	reuse(t, f, "o.1")
+	last = f.PublishTo("o.1", "a", 1)
+	comesTo(t, ps, last)
+	if got, want := readAll(t, g), fmt.Sprint("o.1:open o.1:", last); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A session that begins while a read is under way is not passed over.
+func TestPattern_BeginsDuringRead(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1")
+	var second, third uint64
+	g, err := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+		c.StillAdmitted = func(string, string) bool { return true }
+		c.Admit = func(_ context.Context, name, _ string) (string, bool, error) {
+			if name == "o.2" { // the sessions that begin are known by now
+				create(t, f, "o.3")
+				second = f.PublishTo("o.3", "a", 1)
+				third = f.PublishTo("o.1", "a", 1)
+				comesTo(t, ps, third)
+			}
+			life, _ := ps.Of(name).Life(name)
+			return life, true, nil
+		}
+	}, "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, g)
+	create(t, f, "o.2")
+	first := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, first)
+	if got, want := readAll(t, g), fmt.Sprintf("o.2:open o.2:%d o.3:open o.3:%d o.1:%d", first, second, third); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A session that ends while a client connects is followed, although the registry says that it has ended
+// before the window knows of it.
+func TestPattern_EndsDuringConnect(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	var first, last uint64
+	again, err := patternGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
+		open := c.Open
+		c.Open = func(match func(string) bool) []string {
+			first = f.PublishTo("o.1", "a", 1)
+			f.PublishTo("o.2", "a", 500) // or the window knows soon enough
+			end(t, f, "o.1")
+			return open(match)
+		}
+	}, "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last = f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, last)
+	if got := events(readAll(t, again)); len(got) != 502 || got[0] != fmt.Sprint("o.1:", first) {
+		t.Errorf("got %d events, the first one is %s", len(got), got[0])
+	}
+}
+
+// A session that the registry does not know yet is followed, also from between its opening and its first
+// event.
+func TestPattern_RegistryIsBehind(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	create(t, f, "o.2")
+	knows(t, ps, "o.2")
+	readAll(t, g)
+	at := g.ID()
+	last := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, last)
+	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
+		again, err := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
+			c.Open = func(func(string) bool) []string { return []string{"o.1"} }
+		}, "o.*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := readAll(t, again), fmt.Sprint("o.2:", last); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}
+
+// More open sessions than a connection may follow are refused, at once or when they begin; nothing that
+// follows is sent.
+func TestPattern_TooMany(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	most := func(n int) func(*GroupConfig) { return func(c *GroupConfig) { c.MaxMembers = n } }
+	if _, err := patternGroup(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
+		t.Errorf("two of one: %v", err)
+	}
+	g, err := patternGroup(t, f, ps, Start{}, nil, most(2), "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, g)
+	first := f.PublishTo("o.1", "a", 1)
+	create(t, f, "o.3")
+	last := f.PublishTo("o.1", "a", 1)
+	comesTo(t, ps, last)
+	var got []string
+	for ended := false; !ended; {
+		s, err := g.Next(waittest.Context(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range s.Items {
+			got = append(got, string(it.Frame))
+		}
+		for _, change := range s.Changes {
+			got = append(got, change.Place.Session+" "+string(change.State))
+		}
+		ended = s.Ended
+	}
+	// The event before the opening is sent, or is not: it lies in the same read.
+	if want := []string{fmt.Sprintf("o.1:%d ", first), "o.* full"}; !slices.Equal(got, want) && !slices.Equal(got, want[1:]) {
+		t.Errorf("got %v", got)
+	}
+	end(t, f, "o.2")
+	comesTo(t, ps, last+1)
+	waittest.Until(t, "it has ended", func() bool { return ps.Of("o.2").Stats().End > last && isEnded(ps, "o.2") })
+	again, err := patternGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := events(readAll(t, again))
+	if len(rest) != 3-len(got) || rest[len(rest)-1] != fmt.Sprint("o.1:", last) {
+		t.Errorf("behind %v comes %v", got, rest)
+	}
+}
+
+// Sessions that began and ended while the client was away, and for which there is no room, are a gap of
+// the pattern.
+func TestPattern_LeftOut(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.0")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.0")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	var last uint64
+	for i := range 4 {
+		name := fmt.Sprint("o.", i+1)
+		create(t, f, name)
+		f.PublishTo(name, "a", 1)
+		end(t, f, name)
+		last = f.PublishTo("o.0", "a", 1)
+	}
+	comesTo(t, ps, last)
+	at := g.ID()
+	for name, again := range map[string]func() *Group{
+		"resumed": func() *Group {
+			again, err := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) { c.MaxMembers = 3 }, "o.*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return again
+		},
+		"while it reads": func() *Group { g.cfg.MaxMembers = 3; return g },
+	} {
+		got := events(readAll(t, again()))
+		gaps := slices.DeleteFunc(slices.Clone(got), func(s string) bool { return s != "gap:o.*:unknown" })
+		if len(gaps) == 0 || len(got)-len(gaps) != 4+3 {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+// A pattern that is added begins at the start, and a cut on the way loses and repeats nothing.
+func TestPattern_Added(t *testing.T) {
+	f := edgetest.NewLog(t)
+	for _, name := range []string{"o.1", "x", "o.2"} {
+		create(t, f, name)
+		f.PublishTo(name, "a", 2)
+	}
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.2")
+	last := f.PublishTo("x", "a", 1)
+	comesTo(t, ps, last)
+	g := openPattern(t, f, ps, "", nil, "x")
+	readAll(t, g)
+	var ids []string
+	create(t, f, "o.3")
+	last = f.PublishTo("o.3", "a", 1)
+	comesTo(t, ps, last)
+	all := events(readAll(t, openPattern(t, f, ps, g.ID(), &ids, "x", "+o.*")))
+	if len(all) != 5 || len(ids) != 5 {
+		t.Fatalf("got %v", all)
+	}
+	for i, id := range ids {
+		if got := events(readAll(t, openPattern(t, f, ps, id, nil, "x", "+o.*"))); !slices.Equal(got, all[i+1:]) {
+			t.Errorf("behind event %d: got %v, want %v", i, got, all[i+1:])
+		}
+	}
+}
+
+// An edge that is behind the client's position follows what began before that, when it comes there.
+func TestPattern_EdgeIsBehind(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	ahead := g.lanes[0].position + 5 // a birth, an event, an opening, a birth, an event
+	g.lanes[0].position = ahead
+	g.lanes[0].Wake()
+	if got := readAll(t, g); got != "" || g.lanes[0].position != ahead {
+		t.Errorf("got %s, and the position is %d, not %d", got, g.lanes[0].position, ahead)
+	}
+	f.PublishTo("o.1", "a", 1)
+	create(t, f, "o.2")
+	f.PublishTo("o.2", "a", 1)
+	last := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, last)
+	if got := readAll(t, g); !strings.Contains(got, fmt.Sprint("o.2:", last)) {
+		t.Errorf("got %s", got)
+	}
+	if at := g.lanes[0].position; at != last {
+		t.Errorf("the position is %d", at)
+	}
+}
+
+// The heartbeat's position does not pass a session that began.
+func TestPattern_Heartbeat(t *testing.T) {
+	f := edgetest.NewLogOf(t, 4)
+	create(t, f, "other")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "other")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	p := ps.Of("other").number
+	last := f.PublishTo("other", "a", 3)
+	waittest.Until(t, "the window has it", func() bool { return ps.Of("other").Stats().End >= last })
+	id, err := ParseGroupID(g.Cursor())
+	if err != nil || id.At[p].Sequence != last || len(id.At) != 4 {
+		t.Errorf("the position is %+v, %v", id, err)
+	}
+	create(t, f, "o.1")
+	knows(t, ps, "o.1")
+	at := ps.Of("o.1").number
+	if id, err = ParseGroupID(g.Cursor()); err != nil || id.At[at].Sequence >= ps.Of("o.1").Stats().End {
+		t.Errorf("the position is %+v, %v", id, err)
+	}
+	if got := readAll(t, g); got != "o.1:open" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// A partition that was rolled back, and one whose floor has passed the position, are gaps of the pattern.
+func TestPattern_PartitionsGaps(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "x")
+	f.PublishTo("x", "a", 2)
+	ps := followLog(t, f, -1)
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	id, err := ParseGroupID(g.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	birth, gens := ps.Of("s").window.Generations()
+	at := func(birth, generation string, sequence uint64) string {
+		b := appendGroupSums(nil, id.Names, id.Lives)
+		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(birth, generation), Sequence: sequence, Added: sequence}))
+	}
+	f.Purge(3)
+	for name, tt := range map[string]struct{ id, want string }{
+		"lost":        {at(birth, "lost", 1), "gap:o.*:rolled_back"},
+		"another log": {at("another", gens[0].ID, 1), "gap:o.*:unknown"},
+		"expired":     {at(birth, gens[0].ID, 1), "gap:o.*:expired"},
+		"known":       {g.ID(), ""},
+		"no ID":       {"x", "gap:o.*:unknown"},
+	} {
+		if got := readAll(t, openPattern(t, f, ps, tt.id, nil, "o.*")); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
