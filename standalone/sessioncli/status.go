@@ -124,12 +124,12 @@ func (e edges) String() string {
 
 // limits is what status shows of GET /v1/limits.
 type limits struct {
-	Acting   bool
-	Version  string
-	Stored   uint64
-	LogBytes int64
-	MaxAge   float64 // seconds
-	Retained struct {
+	Partitions int // that the janitor asked acts for
+	Version    string
+	Stored     uint64
+	LogBytes   int64
+	MaxAge     float64 // seconds
+	Retained   struct {
 		Sessions, Streams, Events int
 		Bytes                     int64
 	}
@@ -216,10 +216,6 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 		}
 		return printLines(out, body)
 	}
-	janitor := "acting"
-	if !l.Acting {
-		janitor = "standby"
-	}
 	size := fmt.Sprintf("%d bytes", l.Retained.Bytes)
 	if l.LogBytes > 0 {
 		size += fmt.Sprintf(" of %d (%d %%)", l.LogBytes, l.Retained.Bytes*100/l.LogBytes)
@@ -231,7 +227,7 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 	facts := table{head: []string{"server", plain(a.base)}}
 	for _, fact := range [][2]string{
 		{"version", plain(l.Version)},
-		{"janitor", janitor},
+		{"janitor", fmt.Sprintf("acts for %d partitions", l.Partitions)},
 		{"edges", g.Edges.String()},
 		{"clients", number(g.Clients)},
 		{"sessions", fmt.Sprintf("%d (%d with events, in %d streams)", s.Total, l.Retained.Sessions, l.Retained.Streams)},

@@ -20,7 +20,7 @@ func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code i
 }
 
 const (
-	limitsAnswer = `{"acting":true,"limits":{"events":10000},"maxAge":3600,"logBytes":1000000,"closedGrace":300,"version":"v1.2.3","stored":99,"retained":{"sessions":1,"streams":2,"events":12,"bytes":34567},"total":1,"sessions":[{"session":"demo","events":9000,"bytes":34567,"openStreams":2,"limits":{"events":10000},"limit":"events","share":0.9}]}`
+	limitsAnswer = `{"acting":true,"partitions":16,"limits":{"events":10000},"maxAge":3600,"logBytes":1000000,"closedGrace":300,"version":"v1.2.3","stored":99,"retained":{"sessions":1,"streams":2,"events":12,"bytes":34567},"total":1,"sessions":[{"session":"demo","events":9000,"bytes":34567,"openStreams":2,"limits":{"events":10000},"limit":"events","share":0.9}]}`
 	gapsAnswer   = `{"edges":{"answered":1,"silent":1,"reachable":true},"since":"2026-11-21T20:00:00Z","clients":3,"total":2,"reasons":{"trimmed":1,"expired":1},"gaps":[` +
 		`{"edge":"e","host":"h","time":"2026-11-21T21:00:00Z","what":"gap","session":"demo","stream":"main","reason":"expired","certain":true,"requested":"main_a\u001b_1","address":"127.0.0.1"},` +
 		`{"edge":"e","time":"2026-11-21T20:30:00Z","what":"gap","session":"7","reason":"trimmed","certain":false}]}`
@@ -31,7 +31,7 @@ func TestStatus_Text(t *testing.T) {
 	a, url := serve(t, map[string]string{"GET /v1/limits": limitsAnswer, "GET /v1/gaps?limit=1": gapsAnswer, "GET /v1/sessions?limit=1": `{"sessions":[],"total":5}`})
 	want := `server      ` + strings.TrimPrefix(url, "--url=") + `
 version     v1.2.3
-janitor     acting
+janitor     acts for 16 partitions
 edges       1, and 1 that did not answer
 clients     3
 sessions    5 (1 with events, in 2 streams)

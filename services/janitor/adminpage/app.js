@@ -94,7 +94,7 @@ async function refresh() {
     $('page').dataset.known = 'true'
     $('token-form').hidden = true
     $('token').value = ''
-    setState('live', 'live', whatToKnow(limits, gaps.edges))
+    setState('live', 'live', silent(gaps.edges))
   } catch (e) {
     if (mine !== round) return
     failed(e)
@@ -123,13 +123,6 @@ function listPath() {
   if ($('by-state').value) query.set('state', $('by-state').value)
   if (after) query.set('after', after)
   return '/v1/sessions?' + query
-}
-
-function whatToKnow(limits, edges) {
-  const parts = []
-  if (!limits.acting) parts.push('This janitor is a standby; another one is active.')
-  if (silent(edges)) parts.push(silent(edges))
-  return parts.join(' ')
 }
 
 // ---- Overview --------------------------------------------------------------------------
