@@ -60,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		posts: prometheus.NewCounterVec(prometheus.CounterOpts(opts("mcp_posts_total",
 			"POST requests of MCP clients, by how they were answered: "+strings.Join(results, ", ")+".")), []string{"result"}),
-		abandoned:   prometheus.NewCounter(prometheus.CounterOpts(opts("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for a minute."))),
+		abandoned:   prometheus.NewCounter(prometheus.CounterOpts(opts("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for 17 seconds."))),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts(opts("mcp_connections", "Event streams of MCP clients that are open; they count as connections too."))),
 	}
 	// Every value is there from the start: a rate over a series that appears with
