@@ -426,7 +426,7 @@ func TestGroup_RequestWithoutRoomForTheID(t *testing.T) {
 	f := &fixture{Log: edgetest.NewLogOf(t, 16), t: t}
 	url := f.edge(func(c *Config) { c.MaxConnectionSessions = 500 })
 	statuses := map[int]bool{}
-	for n := 150; n < 190; n += 4 {
+	for n := 150; n < 180; n += 4 { // with more, the server refuses the headers while they are written
 		var query strings.Builder
 		for i := range n {
 			fmt.Fprintf(&query, "&session=%036d", i)
