@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // control is an entry in the log that is no event: an opening, a control entry of a life or
@@ -117,6 +118,17 @@ func (l *Ledger) LearnChanges(session string, seq, changes uint64) {
 	if o := l.openings[session]; o != nil && o.Seq == seq {
 		o.changes = changes
 	}
+}
+
+// Unheard reports whether the registry may yet have a record of a life, or a newer one than rec,
+// which is that of its session's name or empty: the log has an opening that says more. So limits
+// that the session asks for are unknown.
+func (l *Ledger) Unheard(a *Account, rec session.Record) bool {
+	o := l.openings[a.Session]
+	if o == nil || a.Life == "" || o.Known && o.Life != a.Life {
+		return false
+	}
+	return rec.Life != a.Life || rec.Changes < o.changes
 }
 
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a
