@@ -30,7 +30,7 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 		return nil
 	}
 	rec, _ := w.sessions.Session(a.Session)
-	if l.Unheard(a, rec) {
+	if l.Unheard(a.Session, a.Life, rec) {
 		return nil
 	}
 	if rec.Life == a.Life {

@@ -172,6 +172,11 @@ func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 		}
 		return r.repair(ctx, rec.Session)
 	case ledger.CloseIdle:
+		behind := false
+		r.with(rec.Session, func(l *ledger.Ledger) { behind = l.Unheard(rec.Session, rec.Life, now) })
+		if behind || now.Revision != rec.Revision {
+			return session.ErrConflict // it may be allowed more time now
+		}
 		return r.sessions.EndLife(ctx, rec)
 	case ledger.Finish:
 		if now.Life == rec.Life {

@@ -120,15 +120,15 @@ func (l *Ledger) LearnChanges(session string, seq, changes uint64) {
 	}
 }
 
-// Unheard reports whether the registry may yet have a record of a life, or a newer one than rec,
-// which is that of its session's name or empty: the log has an opening that says more. So limits
-// that the session asks for are unknown.
-func (l *Ledger) Unheard(a *Account, rec session.Record) bool {
-	o := l.openings[a.Session]
-	if o == nil || a.Life == "" || o.Known && o.Life != a.Life {
+// Unheard reports whether the registry may yet have a record of a session's life, or a newer one than
+// rec, which is that of its name or empty: the log has an opening that says more. So limits that
+// the session asks for are unknown.
+func (l *Ledger) Unheard(name, life string, rec session.Record) bool {
+	o := l.openings[name]
+	if o == nil || life == "" || o.Known && o.Life != life {
 		return false
 	}
-	return rec.Life != a.Life || rec.Changes < o.changes
+	return rec.Life != life || rec.Changes < o.changes
 }
 
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a

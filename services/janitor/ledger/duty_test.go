@@ -124,7 +124,7 @@ func TestUnheard(t *testing.T) {
 		if test.opening.Seq > 0 {
 			l.openings["s"] = &test.opening
 		}
-		if got := l.Unheard(&Account{Session: "s", Life: test.life}, test.record); got != test.want {
+		if got := l.Unheard("s", test.life, test.record); got != test.want {
 			t.Errorf("%s: it is %t", test.name, got)
 		}
 	}
