@@ -192,6 +192,7 @@ func (s *Leases) live(ctx, program context.Context, act func(context.Context, in
 		errs           error
 	)
 	ctx, stop := context.WithCancel(ctx)
+	defer time.AfterFunc(returning, s.ringAll).Stop()
 	others.Go(func() { s.follow(ctx) })
 	others.Go(func() { s.attend(ctx) })
 	for _, l := range s.all {
