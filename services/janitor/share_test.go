@@ -1,12 +1,9 @@
 package janitor
 
 import (
-	"cmp"
 	"fmt"
 	"testing"
-	"time"
 
-	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
@@ -109,44 +106,4 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 	all = all[:1]
 	wantShares(t, all, 5)
 	check()
-}
-
-// After a restart of NATS each janitor acts for the partitions of before, and reads none of them
-// again, whichever connects first.
-func TestShares_AfterServerRestart(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 6}
-	cfg := idle()
-	cfg.Lease = 4 * time.Second
-	all := []*running{begin(t, srv, settings, cfg), begin(t, srv, settings, cfg)}
-	wantShares(t, all, 3, 3)
-	ledgers := func() (text string) {
-		for i, r := range all {
-			for _, p := range r.held() {
-				p.With(func(l *ledger.Ledger) { text += fmt.Sprintf("janitor %d: partition %d, epoch %d\n", i, p.Number, l.Epoch) })
-			}
-		}
-		return text
-	}
-	before := ledgers()
-	for range 2 {
-		terms := make([]*lease.Term, settings.Partitions)
-		for p := range terms {
-			terms[p] = cmp.Or(all[0].leases.Acting(p), all[1].leases.Acting(p))
-		}
-		srv.Stop()
-		srv.Start()
-		eventually(t, func() error {
-			for p, old := range terms {
-				if now := cmp.Or(all[0].leases.Acting(p), all[1].leases.Acting(p)); now == nil || now == old {
-					return fmt.Errorf("no janitor acts for partition %d again", p)
-				}
-			}
-			return nil
-		})
-		wantShares(t, all, 3, 3)
-		if now := ledgers(); now != before {
-			t.Fatalf("before:\n%safter:\n%s", before, now)
-		}
-	}
 }

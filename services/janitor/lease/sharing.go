@@ -15,6 +15,8 @@ type sharing struct {
 	kept    []bool           // by partition: this janitor held it last, as far as is known
 	there   bool             // there was a connection before
 	back    Instant          // when the next one came
+	// returning is for how long after that the partitions are left to those who held them.
+	returning time.Duration
 }
 
 // peer is another janitor.
@@ -27,7 +29,7 @@ type holding struct {
 }
 
 func newSharing(me string, partitions int, lease time.Duration) sharing {
-	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions), kept: make([]bool, partitions)}
+	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions), kept: make([]bool, partitions), returning: returning}
 }
 
 // returning is for how long after a reconnection a janitor leaves the partitions to the others that
@@ -118,7 +120,7 @@ const orphaned = 3
 // wants reports whether this janitor, which holds so many partitions, should try to get another. What
 // is left over when all have their least share is anybody's.
 func (s *sharing) wants(p, mine int, now Instant) bool {
-	if s.back != (Instant{}) && !s.kept[p] && s.back.until(now) < returning {
+	if s.back != (Instant{}) && !s.kept[p] && s.back.until(now) < s.returning {
 		return false
 	}
 	s.expire(now)
