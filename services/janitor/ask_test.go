@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ask"
+	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
