@@ -85,7 +85,9 @@ type share struct {
 	byNumber map[int]*follow.Partition
 }
 
-// answer answers a question for those of its partitions that this janitor holds.
+// answer answers a question for those of its partitions that this janitor holds. It has no answer
+// when it has lost one of them meanwhile: what it has looked at may be of an empty ledger, and
+// without records.
 func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 	own := share{s, nil, map[int]*follow.Partition{}}
 	for _, p := range s.usable() {
@@ -117,6 +119,9 @@ func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 	}
 	if len(q.Cursors) > 0 {
 		a.Cursors = own.cursors(q.Cursors)
+	}
+	if slices.ContainsFunc(own.of, func(p *follow.Partition) bool { return !s.hasAll(p) }) {
+		return ask.Answer{}
 	}
 	return a
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/janitor/ask"
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
@@ -321,5 +322,23 @@ func TestSharing_JanitorsComeAndGo(t *testing.T) {
 		if got := s.ok(t, i, http.MethodGet, "/v1/sessions?sort=events"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
+	}
+}
+
+// A janitor that loses a partition while it answers has no answer for it: its ledger may be empty.
+func TestAnswer_PartitionLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
+	r.publish(t, "s", "a", 3)
+	w := newSweeper(r.cfg, r.b, r.deleter, r.logger)
+	s := &Service{cfg: r.cfg, backend: r.b, logger: r.logger, partitions: r.partitions, leases: r.leases, sweeper: w, heldFor: r.held}
+	answered := make(chan ask.Answer, 1)
+	go func() { answered <- s.answer(t.Context(), ask.Question{About: ask.Sweep, Partitions: []int{0}}) }()
+	request := <-w.asks // it has looked what it holds
+	r.ledgers[0].want(false)
+	r.partitions[0].Await(t.Context(), func(l *ledger.Ledger) bool { return !l.Complete })
+	request <- swept{}
+	if a := <-answered; len(a.Partitions) > 0 {
+		t.Errorf("it answers for a partition that it has lost: %+v", a)
 	}
 }

@@ -195,3 +195,24 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	}
 	r.wantCounts(t)
 }
+
+// Since when a partition has more room than it should was seen in another term, and may be the room
+// of a change that somebody makes now: it is watched again.
+func TestFloor_RoomOfAnotherTerm(t *testing.T) {
+	t.Parallel()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 20}, idle())
+	if err := r.b.Log.MakeRoom(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	roomy, err := r.b.Log.Look(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sweeper.floors[0].roomy = midday
+	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Limits != roomy.Limits {
+		t.Errorf("the limits are %+v, want %+v, %v", now.Limits, roomy.Limits, err)
+	}
+}

@@ -335,3 +335,43 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 		t.Errorf("visited is %q, busy %q", state("visited"), state("busy"))
 	}
 }
+
+// A session that was found idle, and asks for more time before it is closed, stays open; so does
+// one of which the copy of the registry is behind the log.
+func TestIdle_ChangedMeanwhile(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
+	r.create(t, "s")
+	waitFor := func(changes uint64) session.Record {
+		var now session.Record
+		eventually(t, func() error {
+			if now, _ = r.b.Sessions.Session("s"); now.Changes != changes || now.Revision == 0 {
+				return fmt.Errorf("the copy has %+v", now)
+			}
+			return nil
+		})
+		return now
+	}
+	rec := waitFor(0)
+	closeIdle := func(rec session.Record) error {
+		return r.registrar.fulfil(r.term(t), ledger.Duty{Task: ledger.CloseIdle, Record: rec})
+	}
+	if _, err := r.b.Sessions.SetMetadata(t.Context(), "s", rec.Life, json.RawMessage(`{"retention":{"idleAfter":"24h"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	now := waitFor(1)
+	state, err := r.b.Log.Look(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.followed(t, eventlog.Ack{Sequence: state.Last})
+	if err := closeIdle(rec); !errors.Is(err, session.ErrConflict) {
+		t.Errorf("the record of before: %v", err)
+	}
+	r.partitions[0].With(func(l *ledger.Ledger) { l.LearnChanges("s", l.Opening("s").Seq, 2) })
+	if err := closeIdle(now); !errors.Is(err, session.ErrConflict) {
+		t.Errorf("a record that is behind the log: %v", err)
+	}
+	if now, err := r.b.Sessions.Get(t.Context(), "s"); err != nil || now.State != session.Open {
+		t.Errorf("the session is %+v, %v", now, err)
+	}
+}

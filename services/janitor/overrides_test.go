@@ -73,6 +73,41 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 	})
 }
 
+// A copy of the registry without the record of a session, or with an older one, does not say what
+// the session asks for.
+func TestTrim_RecordsNotCopied(t *testing.T) {
+	srv := natstest.Start(t)
+	cfg := quick()
+	cfg.MaxEventsOverride = 100
+	var copied *session.Registry
+	prepare := func(s *Service) {
+		var err error
+		if copied, err = session.OpenRegistry(t.Context(), s.backend.Log, s.logger, session.ByPartition()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(copied.Close)
+		s.sweeper.sessions = copied
+	}
+	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}, cfg, prepare)
+	r.register(t, "more", `{"maxEvents":9}`)
+	all := r.publish(t, "more", "s", 12)
+	r.publish(t, "plain", "s", 5) // of a life that has no record
+	eventually(t, func() error {
+		if n := len(r.stored(t, "plain", "s")); n != 3 {
+			return fmt.Errorf("%d events are left of a session without a record", n)
+		}
+		return nil
+	})
+	if swept := r.sweeper.sweepNow(patience); swept.err != nil {
+		t.Fatal(swept.err)
+	}
+	if left := r.stored(t, "more", "s"); len(left) != len(all) {
+		t.Errorf("%d events are left of %d without a record", len(left), len(all))
+	}
+	copied.Keep([]bool{true}, func() {})
+	eventually(t, func() error { return wantSequences(r.stored(t, "more", "s"), all[3:]) })
+}
+
 func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()

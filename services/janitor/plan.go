@@ -22,12 +22,18 @@ func (w *sweeper) removals(l *ledger.Ledger, now time.Time) iter.Seq[ledger.Remo
 	}
 }
 
-// ofLife returns what has to go of a life now, given the limits of all sessions.
+// ofLife returns what has to go of a life now, given the limits of all sessions. Nothing goes while
+// the life's own limits are unknown: the copy of the registry is behind the log when it has just
+// begun again, and has nothing when the bucket was lost.
 func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits, now time.Time) []ledger.Removal {
 	if a == nil {
 		return nil
 	}
-	if rec, _ := w.sessions.Session(a.Session); rec.Life == a.Life {
+	rec, _ := w.sessions.Session(a.Session)
+	if l.Unheard(a.Session, a.Life, rec) {
+		return nil
+	}
+	if rec.Life == a.Life {
 		lim = w.overrides.limits(lim, rec.Retention)
 	}
 	state := l.LifeState(a)

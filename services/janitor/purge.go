@@ -31,17 +31,22 @@ const (
 
 // floorKeeper is what the sweeper remembers of a partition's floor in its term.
 type floorKeeper struct {
-	moved time.Time // when it moved last for the entries' age
-	roomy time.Time // since when the partition has more room than its settings say; zero: it has not
+	term  <-chan struct{} // ends with it
+	moved time.Time       // when it moved last for the entries' age
+	roomy time.Time       // since when the partition has more room than its settings say; zero: it has not
 }
 
-// moveFloor copies what has to be copied, and moves the floor as far as it may.
+// moveFloor copies what has to be copied, and moves the floor as far as it may. ctx is that of the
+// term.
 func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	r := w.rules()
 	err := w.copyControls(ctx, p, r)
 	var before uint64
 	var why string
 	now, at := p.Now(), w.floors[p.Number]
+	if at.term != ctx.Done() { // meanwhile another janitor may have acted
+		*at = floorKeeper{term: ctx.Done()}
+	}
 	err = errors.Join(err, p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		before, why = l.Target(r, s.Bytes, now)
 		if before <= s.First || why == ledger.ByAge && now.Sub(at.moved) < r.MaxAge/floorSteps {

@@ -132,7 +132,7 @@ func (r *registrar) idle(ctx context.Context, records []session.Record, inLog ma
 	inLog, complete := r.inLog()
 	var todo []ledger.Duty
 	for _, c := range alone {
-		// A record that was changed meanwhile is not written over: see do.
+		// A session whose record was changed meanwhile stays open: see fulfil.
 		if complete[r.log.Partition(c.record.Session)] && c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
 			todo = append(todo, ledger.Duty{Task: ledger.CloseIdle, Record: c.record})
 		}
@@ -172,6 +172,11 @@ func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 		}
 		return r.repair(ctx, rec.Session)
 	case ledger.CloseIdle:
+		behind := false
+		r.with(rec.Session, func(l *ledger.Ledger) { behind = l.Unheard(rec.Session, rec.Life, now) })
+		if behind || now.Revision != rec.Revision {
+			return session.ErrConflict // it may be allowed more time now
+		}
 		return r.sessions.EndLife(ctx, rec)
 	case ledger.Finish:
 		if now.Life == rec.Life {

@@ -40,6 +40,9 @@ func (l *Lease) wanted() bool {
 	s := l.of
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.answered {
+		return false
+	}
 	mine := 0
 	for _, other := range s.all {
 		if other.term != nil {

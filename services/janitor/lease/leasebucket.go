@@ -106,18 +106,34 @@ func (s *Leases) value() ([]byte, error) {
 	return json.Marshal(holder{s.id, host})
 }
 
-// sayHere writes the key that says that this janitor is there. One that others do not hear of has
-// no share of theirs, and still takes what they leave.
-func (s *Leases) sayHere(ctx context.Context) {
+// sayHere writes the key that says that this janitor is there, and reports whether the bucket has
+// answered. Until it does, this janitor tries to get no lease, and reads instead of writing: what it
+// writes may arrive, and keep from the others what it does not know to be its own.
+func (s *Leases) sayHere(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.pause())
 	defer cancel()
+	s.mu.Lock()
+	before := s.answered
+	s.mu.Unlock()
 	value, err := s.value()
+	if err == nil && !before {
+		if _, err = s.kv.Get(ctx, memberKey+s.id); errors.Is(err, jetstream.ErrKeyNotFound) {
+			err = nil
+		}
+	}
 	if err == nil {
 		_, err = s.kv.Put(ctx, memberKey+s.id, value)
 	}
 	if err != nil {
 		s.complain(ctx, "cannot say that this janitor is there", err)
 	}
+	s.mu.Lock()
+	s.answered = err == nil
+	s.mu.Unlock()
+	if err == nil && !before {
+		s.ringAll()
+	}
+	return err == nil
 }
 
 // goAway removes that key.

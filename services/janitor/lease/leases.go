@@ -58,6 +58,7 @@ type Leases struct {
 	sharing    sharing
 	told       string // the partitions that the log said this janitor acts for
 	complained bool   // in this connection's life
+	answered   bool   // the bucket has answered the last request of sayHere, in this connection's life
 }
 
 // New returns the leases of some partitions, of a length, for one janitor. clock is the time of day:
@@ -179,7 +180,7 @@ func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partitio
 // program alone.
 func (s *Leases) live(ctx, program context.Context, act func(context.Context, int) error) error {
 	s.mu.Lock()
-	s.complained = false
+	s.complained, s.answered = false, false
 	s.sharing.forget(s.now())
 	s.mu.Unlock()
 	for !s.open(ctx) {
@@ -192,6 +193,7 @@ func (s *Leases) live(ctx, program context.Context, act func(context.Context, in
 		errs           error
 	)
 	ctx, stop := context.WithCancel(ctx)
+	defer time.AfterFunc(s.sharing.returning, s.ringAll).Stop()
 	others.Go(func() { s.follow(ctx) })
 	others.Go(func() { s.attend(ctx) })
 	for _, l := range s.all {
@@ -219,10 +221,13 @@ func (s *Leases) live(ctx, program context.Context, act func(context.Context, in
 // more than its share, until ctx ends.
 func (s *Leases) attend(ctx context.Context) {
 	for n := 0; ; n++ {
-		s.mu.Lock()
-		pause := s.length / waitShare
-		s.mu.Unlock()
-		s.sayHere(ctx)
+		pause := s.pause()
+		for !s.sayHere(ctx) {
+			s.tell()
+			if !natsconn.Pause(ctx, min(pause, shortRetry)) {
+				return
+			}
+		}
 		s.share()
 		if n > 0 { // what is heard at first is not over yet
 			s.visit(ctx)

@@ -12,6 +12,11 @@ type sharing struct {
 	lease   time.Duration
 	peers   map[string]*peer // the others
 	holders []holding        // by partition
+	kept    []bool           // by partition: this janitor held it last, as far as is known
+	there   bool             // there was a connection before
+	back    Instant          // when the next one came
+	// returning is for how long after that the partitions are left to those who held them.
+	returning time.Duration
 }
 
 // peer is another janitor.
@@ -24,11 +29,21 @@ type holding struct {
 }
 
 func newSharing(me string, partitions int, lease time.Duration) sharing {
-	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions)}
+	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions), kept: make([]bool, partitions), returning: returning}
 }
+
+// returning is for how long after a reconnection a janitor leaves the partitions to the others that
+// they held before: after a restart of NATS nobody holds any, and one that has to be read again by
+// another janitor costs more. All connect within half a second; publishers wait three for the
+// generation that a partition's janitor begins.
+const returning = time.Second
 
 // forget begins again with a new connection, from which everything is heard anew.
 func (s *sharing) forget(now Instant) {
+	if s.there {
+		s.back = now
+	}
+	s.there = true
 	clear(s.peers)
 	for p := range s.holders {
 		s.holders[p] = holding{at: now}
@@ -52,6 +67,7 @@ func (s *sharing) held(p int, by string, now Instant) {
 		s.hear(by, now)
 	}
 	s.holders[p] = holding{by, now}
+	s.kept[p] = by == s.me || by == "" && s.kept[p]
 }
 
 // expire forgets whoever was not heard of for a lease.
@@ -104,6 +120,9 @@ const orphaned = 3
 // wants reports whether this janitor, which holds so many partitions, should try to get another. What
 // is left over when all have their least share is anybody's.
 func (s *sharing) wants(p, mine int, now Instant) bool {
+	if s.back != (Instant{}) && !s.kept[p] && s.back.until(now) < s.returning {
+		return false
+	}
 	s.expire(now)
 	others, _ := s.counts(mine, now, 0)
 	least, most := s.shares(len(others) + 1)

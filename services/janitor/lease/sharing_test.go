@@ -129,6 +129,24 @@ func TestSharing_Converges(t *testing.T) {
 	})
 }
 
+func TestSharing_AfterReconnection(t *testing.T) {
+	s := newSharing("a", 2, testLease)
+	s.forget(moment(0))
+	if !s.wants(0, 0, moment(0)) || !s.wants(1, 0, moment(0)) {
+		t.Error("at first it does not want all that nobody holds")
+	}
+	s.held(0, "a", moment(0))
+	s.held(1, "b", moment(0))
+	s.held(0, "", moment(1))
+	s.forget(moment(testLease))
+	if !s.wants(0, 0, moment(testLease)) || s.wants(1, 0, moment(testLease+returning-1)) {
+		t.Error("it does not want what it held before alone")
+	}
+	if !s.wants(1, 1, moment(testLease+returning)) {
+		t.Error("it leaves to the other what that does not take")
+	}
+}
+
 func TestRanges(t *testing.T) {
 	for text, numbers := range map[string][]int{"": nil, "3": {3}, "0-15": {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, "0-1 3 5-7": {0, 1, 3, 5, 6, 7}} {
 		if got := Ranges(numbers); got != text {

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // control is an entry in the log that is no event: an opening, a control entry of a life or
@@ -117,6 +118,17 @@ func (l *Ledger) LearnChanges(session string, seq, changes uint64) {
 	if o := l.openings[session]; o != nil && o.Seq == seq {
 		o.changes = changes
 	}
+}
+
+// Unheard reports whether the registry may yet have a record of a session's life, or a newer one than
+// rec, which is that of its name or empty: the log has an opening that says more. So limits that
+// the session asks for are unknown.
+func (l *Ledger) Unheard(name, life string, rec session.Record) bool {
+	o := l.openings[name]
+	if o == nil || life == "" || o.Known && o.Life != life {
+		return false
+	}
+	return rec.Life != life || rec.Changes < o.changes
 }
 
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a

@@ -95,3 +95,37 @@ func TestDuties_OwnClockIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestUnheard(t *testing.T) {
+	record := func(life string, changes uint64) session.Record {
+		return session.Record{Session: "s", Life: life, Changes: changes}
+	}
+	unread, read, other := Opening{Seq: 1, changes: 2}, Opening{Seq: 1, Life: "x", Known: true, changes: 2}, Opening{Seq: 1, Life: "y", Known: true, changes: 2}
+	for _, test := range []struct {
+		name    string
+		opening Opening
+		life    string
+		record  session.Record
+		want    bool
+	}{
+		{"no opening", Opening{}, "x", session.Record{}, false},
+		{"the empty life", unread, "", session.Record{}, false},
+		{"no record", read, "x", session.Record{}, true},
+		{"no record, and an opening that may be the life's", unread, "x", session.Record{}, true},
+		{"no record, and another life's opening", other, "x", session.Record{}, false},
+		{"an older record", read, "x", record("x", 1), true},
+		{"an older record, as the opening's header says", unread, "x", record("x", 1), true},
+		{"the record of before", read, "x", record("w", 2), true},
+		{"the same", read, "x", record("x", 2), false},
+		{"a newer record", read, "x", record("x", 3), false},
+		{"the record of a life that was replaced", other, "x", record("x", 1), false},
+	} {
+		l := New()
+		if test.opening.Seq > 0 {
+			l.openings["s"] = &test.opening
+		}
+		if got := l.Unheard("s", test.life, test.record); got != test.want {
+			t.Errorf("%s: it is %t", test.name, got)
+		}
+	}
+}

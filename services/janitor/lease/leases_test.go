@@ -1,0 +1,111 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// deaf is a connection that loses what it receives once it is told to.
+type deaf struct{ lost atomic.Bool }
+
+func (d *deaf) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address) //nolint:noctx // as nats.CustomDialer has it
+	return deafConn{conn, d}, err
+}
+
+type deafConn struct {
+	net.Conn
+	*deaf
+}
+
+func (c deafConn) Read(p []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(p)
+		if err != nil || !c.lost.Load() {
+			return n, err
+		}
+	}
+}
+
+// compete starts a janitor that competes for partitions until the test ends.
+func compete(t *testing.T, nc *nats.Conn, length time.Duration, partitions int) *Leases {
+	s, err := New(length, nc, partitions, 1, time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.sharing.returning = time.Hour
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Run(ctx, func(ctx context.Context, _ int) error {
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func holds(s *Leases, n int) func() bool {
+	return func() bool {
+		own, _ := s.Holders()
+		return own == n
+	}
+}
+
+// A janitor that gets no answers, while what it sends arrives, keeps neither partitions nor a share
+// of them from the others.
+func TestLeases_AnswersAreLost(t *testing.T) {
+	t.Parallel()
+	const partitions = 4
+	srv, network := natstest.Start(t), &deaf{}
+	hears := compete(t, srv.Connect(), time.Second, partitions)
+	cut := compete(t, srv.Connect(nats.SetCustomDialer(network)), time.Second, partitions)
+	waittest.Until(t, "they share", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
+	network.lost.Store(true)
+	waittest.Until(t, "one holds all", holds(hears, partitions))
+	network.lost.Store(false)
+	waittest.Until(t, "they share again", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
+}
+
+// After a restart of NATS each janitor acts for the partitions of before, whichever connects first.
+func TestLeases_AfterServerRestart(t *testing.T) {
+	t.Parallel()
+	const partitions = 4
+	srv := natstest.Start(t)
+	all := []*Leases{compete(t, srv.Connect(), 3*time.Second, partitions), compete(t, srv.Connect(), 3*time.Second, partitions)}
+	for range 2 {
+		waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
+		srv.Stop()
+		kept := make([][]bool, len(all))
+		for i, s := range all {
+			waittest.Until(t, "it has lost its leases", holds(s, 0))
+			s.mu.Lock()
+			kept[i] = slices.Clone(s.sharing.kept)
+			s.mu.Unlock()
+		}
+		srv.Start()
+		for p := range partitions {
+			for i, s := range all {
+				if kept[i][p] {
+					waittest.Until(t, "it acts again", func() bool { return s.Held(p) })
+				}
+			}
+		}
+	}
+}
