@@ -12,7 +12,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestChoose_GroupOrName(t *testing.T) {
 	for names, want := range map[string]string{
-		"":                       "latency publish client fanout-100 fanout-1000 fanout-5000 many idle-9000 idle-18000 storm-window storm-log slow removal limits ledger mcp-calls mcp-modern mcp-sessions cold replicas scale-log scale-edges scale-janitors",
+		"":                       "latency publish client fanout-100 fanout-1000 fanout-5000 many idle-9000 idle-18000 storm-window storm-log slow removal limits ledger mcp-calls mcp-modern mcp-sessions cold replicas scale-log scale-edges scale-janitors scale-streams",
 		"fan-out,idle":           "fanout-100 fanout-1000 fanout-5000 idle-9000 idle-18000",
 		"idle-18000 , idle":      "idle-9000 idle-18000",
 		"storm,many":             "many storm-window storm-log",

@@ -54,6 +54,7 @@ func cases() []benchCase {
 		{"scale", "scale-log", "an edge starts, and 10,000 clients resume two events behind, on 1, 3 and 10 million events of 512 B", scaleLog},
 		{"scale", "scale-edges", "200,000 events of 512 B with 160 idle subscribers at one edge and at eight; the first reader of a partition; 10,000 clients that come back to another edge", scaleEdges},
 		{"scale", "scale-janitors", "100,000 sessions with 4,000,000 events, which one janitor keeps, and two share; one of them is killed", scaleJanitors},
+		{"scale", "scale-streams", "1,000,000 streams of 100,000 sessions, with two events each: what each service takes, starts, lists, sweeps, reads", scaleNames},
 	}
 }
 

@@ -54,6 +54,7 @@ type system struct {
 	scratch string // the folder that goes with it, or ""
 	edge    string // URL of the edge, or of the standalone program's one origin
 	ingest  string // address of ingest
+	janitor string // URL of the janitor
 	nats    string // URL of NATS, of the standalone program
 	admin   string // URL of the admin port
 	drained chan struct{}
@@ -163,7 +164,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 		}
 	}
 	s.edge, s.nats, s.admin = "http://"+found["edge open"], "nats://"+found["nats listens"], "http://"+found["admin port open"]
-	s.ingest = found["ingest listens"]
+	s.ingest, s.janitor = found["ingest listens"], "http://"+found["janitor listens"]
 	for {
 		if _, err := get(ctx, s.admin+"/readyz"); err == nil {
 			return nil

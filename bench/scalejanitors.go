@@ -39,7 +39,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer log.end()
-	if err := fillSessions(ctx, p, log); err != nil {
+	if err := fillSessions(ctx, p, log, 1, sharedRounds); err != nil {
 		return f, err
 	}
 	var taken [2]ledgerTaken
@@ -101,8 +101,8 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	return f, nil
 }
 
-// fillSessions opens the sessions, and stores their events.
-func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
+// fillSessions opens the sessions, each with some streams, and stores some events in each stream.
+func fillSessions(ctx context.Context, p *programs, log *bareLog, streams, events int) error {
 	j, err := startJanitor(ctx, p, log.url) // it begins the generations
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
 	var (
 		wg       sync.WaitGroup
 		next     atomic.Int64
-		subjects = make([]string, sharedSessions)
+		subjects = make([]string, sharedSessions*streams)
 		errs     = make([]error, 64)
 	)
 	for w := range errs {
@@ -126,10 +126,12 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
 				if i >= sharedSessions {
 					return
 				}
-				name := "shared-" + strconv.Itoa(i)
+				name := sharedSession(i)
 				var rec session.Record
 				if rec, errs[w] = b.Sessions.Create(ctx, session.New(name, "", nil, time.Now())); errs[w] == nil {
-					subjects[i] = event.Subject{Partition: b.Log.Partition(name), Session: name, Life: rec.Life, Stream: "main"}.String()
+					for j := range streams {
+						subjects[i*streams+j] = event.Subject{Partition: b.Log.Partition(name), Session: name, Life: rec.Life, Stream: strconv.Itoa(j)}.String()
+					}
 				}
 			}
 		})
@@ -138,7 +140,7 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for n := range sharedRounds {
+	for n := range events {
 		for i, subject := range subjects {
 			if _, err := log.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)}); err != nil {
 				return err
@@ -147,6 +149,8 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog) error {
 	}
 	return log.flush(ctx)
 }
+
+func sharedSession(i int) string { return "shared-" + strconv.Itoa(i) }
 
 // holds waits until a janitor acts for so many partitions, and its ledgers have all of them. It asks
 // for its metrics, which takes memory, every so often.

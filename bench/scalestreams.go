@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// sharedStreams is how many streams each session has.
+	sharedStreams = 10
+	// sharedReads is how many streams are read.
+	sharedReads = 500
+)
+
+// scaleNames measures what a log with many names costs, with one of each service: how long each
+// takes to start and what it keeps in memory, how long the list of sessions, a sweep and the look at
+// a session take, and a page of a stream of which the edge has nothing in memory.
+func scaleNames(ctx context.Context, p *programs) (figures, error) {
+	var f figures
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	log, err := startBareLog(ctx, p, bareNATS, "")
+	if err != nil {
+		return f, err
+	}
+	defer log.end()
+	if err := fillSessions(ctx, p, log, sharedStreams, 2); err != nil {
+		return f, err
+	}
+	if err := f.addResident("nats", log.pids()); err != nil {
+		return f, err
+	}
+	started := map[string]*system{}
+	defer func() {
+		for _, s := range started {
+			s.stop()
+		}
+	}()
+	for _, service := range []struct {
+		name  string
+		start func() (*system, error)
+	}{
+		{"janitor", func() (*system, error) { return startJanitor(ctx, p, log.url) }},
+		{"ingest", func() (*system, error) { return startIngest(ctx, p, log.url) }},
+		{"edge", func() (*system, error) { return startEdge(ctx, p, log.url) }},
+	} {
+		begun := time.Now()
+		s, err := service.start()
+		if err != nil {
+			return f, err
+		}
+		started[service.name] = s
+		f.add(service.name+"_start_s", time.Since(begun).Seconds())
+		pids := []int{s.cmd.Process.Pid}
+		if err := quiet(ctx, pids); err != nil {
+			return f, err
+		}
+		if err := f.addResident(service.name, pids); err != nil {
+			return f, err
+		}
+	}
+	janitor, edge := started["janitor"].janitor, started["edge"].edge
+	for _, request := range []struct{ metric, method, path string }{
+		{"list_ms", http.MethodGet, "/v1/sessions?sort=bytes"},
+		{"session_ms", http.MethodGet, "/v1/sessions/" + sharedSession(7)},
+		{"limits_ms", http.MethodGet, "/v1/limits"},
+		{"sweep_ms", http.MethodPost, "/v1/sweep"},
+	} {
+		var took []time.Duration
+		for range 5 {
+			begun := time.Now()
+			if _, err := answerOf(ctx, request.method, janitor+request.path); err != nil {
+				return f, err
+			}
+			took = append(took, time.Since(begun))
+		}
+		f.addLatencies(request.metric+"_", took)
+	}
+	var took []time.Duration
+	for range sharedReads {
+		i, j := rand.IntN(sharedSessions), rand.IntN(sharedStreams) //nolint:gosec // which one does not matter
+		begun := time.Now()
+		body, err := answerOf(ctx, http.MethodGet, fmt.Sprintf("%s/v1/sessions/%s/streams/%d/events?from=earliest&limit=2", edge, sharedSession(i), j))
+		if err != nil {
+			return f, err
+		}
+		took = append(took, time.Since(begun))
+		if n := strings.Count(body, `"id"`); n == 0 {
+			return f, fmt.Errorf("a page is empty: %.200s", body)
+		}
+	}
+	f.addLatencies("page_ms_", took)
+	err = f.addResident("edge_then", []int{started["edge"].cmd.Process.Pid})
+	return f, err
+}
+
+// addResident adds how much memory processes keep.
+func (f *figures) addResident(metric string, pids []int) error {
+	held, err := resident(pids)
+	f.add(metric+"_resident_mb", float64(held)/1e6)
+	return err
+}
+
+// answerOf returns the answer to a request, which may take a minute, as JSON.
+func answerOf(ctx context.Context, method, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answered %s: %.200s", url, resp.Status, body)
+	}
+	return string(body), err
+}
