@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"rejoin/services/janitor/lease"
 )
 
 // Lacking is the error when some partitions have no answer.
@@ -37,20 +39,15 @@ func partitions(numbers []int) string {
 	all := slices.Clone(numbers)
 	slices.Sort(all)
 	var parts []string
-	for i := 0; i < len(all); {
-		j := i
-		for j+1 < len(all) && all[j+1] == all[j]+1 {
-			j++
-		}
-		switch j - i {
+	for _, r := range lease.Runs(all) {
+		switch r.Last - r.First {
 		case 0:
-			parts = append(parts, fmt.Sprint(all[i]))
+			parts = append(parts, fmt.Sprint(r.First))
 		case 1:
-			parts = append(parts, fmt.Sprint(all[i]), fmt.Sprint(all[j]))
+			parts = append(parts, fmt.Sprint(r.First), fmt.Sprint(r.Last))
 		default:
-			parts = append(parts, fmt.Sprintf("%d to %d", all[i], all[j]))
+			parts = append(parts, fmt.Sprintf("%d to %d", r.First, r.Last))
 		}
-		i = j + 1
 	}
 	noun := "partitions "
 	if len(all) == 1 {

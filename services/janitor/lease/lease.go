@@ -43,13 +43,7 @@ func (l *Lease) wanted() bool {
 	if !s.answered {
 		return false
 	}
-	mine := 0
-	for _, other := range s.all {
-		if other.term != nil {
-			mine++
-		}
-	}
-	return s.sharing.wants(l.partition, mine, s.now())
+	return s.sharing.wants(l.partition, len(s.mine()), s.now())
 }
 
 // live is run for one life of the connection, with which ctx ends. program is what ends with the

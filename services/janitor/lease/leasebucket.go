@@ -23,7 +23,7 @@ const Bucket = "MCP_LEASE"
 // says that it is there.
 const (
 	partitionKey = "partition."
-	memberKey    = "janitor."
+	janitorKey   = "janitor."
 )
 
 // unknownHolder stands for one whose record cannot be read.
@@ -41,7 +41,7 @@ func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 // open makes the bucket if it is missing. An existing one says how long the leases are.
 func (s *Leases) open(ctx context.Context) bool {
 	s.mu.Lock()
-	length := s.length
+	length := s.sharing.lease
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, length/renewShare)
 	defer cancel()
@@ -86,7 +86,7 @@ func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Du
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.length, s.sharing.lease = ttl, ttl
+	s.sharing.lease = ttl
 	for _, l := range s.all {
 		l.state.lease = ttl
 	}
@@ -97,7 +97,7 @@ func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Du
 func (s *Leases) pause() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.length / waitShare
+	return s.sharing.lease / waitShare
 }
 
 // value is what this janitor writes.
@@ -117,12 +117,12 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	s.mu.Unlock()
 	value, err := s.value()
 	if err == nil && !before {
-		if _, err = s.kv.Get(ctx, memberKey+s.id); errors.Is(err, jetstream.ErrKeyNotFound) {
+		if _, err = s.kv.Get(ctx, janitorKey+s.id); errors.Is(err, jetstream.ErrKeyNotFound) {
 			err = nil
 		}
 	}
 	if err == nil {
-		_, err = s.kv.Put(ctx, memberKey+s.id, value)
+		_, err = s.kv.Put(ctx, janitorKey+s.id, value)
 	}
 	if err != nil {
 		s.complain(ctx, "cannot say that this janitor is there", err)
@@ -140,7 +140,7 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 func (s *Leases) goAway(ctx context.Context) {
 	ctx, done := s.lastly(ctx)
 	defer done()
-	_ = s.kv.Delete(ctx, memberKey+s.id) // it runs out
+	_ = s.kv.Delete(ctx, janitorKey+s.id) // it runs out
 }
 
 // try does a write.

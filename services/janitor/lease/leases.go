@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,7 +55,6 @@ type Leases struct {
 
 	mu         sync.Mutex
 	now        func() Instant
-	length     time.Duration
 	sharing    sharing
 	told       string // the partitions that the log said this janitor acts for
 	complained bool   // in this connection's life
@@ -72,7 +72,6 @@ func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock fu
 	s := &Leases{
 		nc: nc, js: js, replicas: replicas, id: id, logger: logger, Elsewhere: func(int) {},
 		now:     func() Instant { return Instant{time.Since(start), time.Duration(clock().UnixNano())} },
-		length:  length,
 		sharing: newSharing(id, partitions, length),
 	}
 	for p := range partitions {
@@ -131,14 +130,21 @@ func (s *Leases) Holders() (own, nobodys int) {
 	defer s.mu.Unlock()
 	s.sharing.expire(s.now())
 	for p, l := range s.all {
-		switch {
-		case l.term != nil:
-			own++
-		case s.sharing.holders[p].by == "":
+		if l.term == nil && s.sharing.holders[p].by == "" {
 			nobodys++
 		}
 	}
-	return own, nobodys
+	return len(s.mine()), nobodys
+}
+
+// mine returns the leases that this janitor acts by. The caller holds mu.
+func (s *Leases) mine() (held []*Lease) {
+	for _, l := range s.all {
+		if l.term != nil {
+			held = append(held, l)
+		}
+	}
+	return held
 }
 
 // connection returns the number of the connection's life.
@@ -243,12 +249,7 @@ func (s *Leases) attend(ctx context.Context) {
 func (s *Leases) share() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var mine []*Lease
-	for _, l := range s.all {
-		if l.term != nil && !l.yields {
-			mine = append(mine, l)
-		}
-	}
+	mine := slices.DeleteFunc(s.mine(), func(l *Lease) bool { return l.yields })
 	for range s.sharing.surplus(len(mine), s.now()) {
 		l := mine[len(mine)-1]
 		mine = mine[:len(mine)-1]
@@ -286,7 +287,7 @@ func (s *Leases) ringAll() {
 // heard notes an entry of the bucket.
 func (s *Leases) heard(key string, h holder, removed bool) {
 	now := s.now()
-	if id, ok := strings.CutPrefix(key, memberKey); ok {
+	if id, ok := strings.CutPrefix(key, janitorKey); ok {
 		if removed {
 			s.sharing.leave(id, now)
 			s.ringAll()
@@ -315,12 +316,10 @@ func (s *Leases) heard(key string, h holder, removed bool) {
 func (s *Leases) tell() {
 	s.mu.Lock()
 	var mine []int
-	for p, l := range s.all {
-		if l.term != nil {
-			mine = append(mine, p)
-		}
+	for _, l := range s.mine() {
+		mine = append(mine, l.partition)
 	}
-	text := Ranges(mine)
+	text := ranges(mine)
 	same := text == s.told
 	s.told = text
 	s.mu.Unlock()
@@ -333,20 +332,30 @@ func (s *Leases) tell() {
 	}
 }
 
-// Ranges returns numbers in increasing order as text, such as 0-3 5.
-func Ranges(numbers []int) string {
+// ranges returns numbers in increasing order as text, such as 0-3 5.
+func ranges(numbers []int) string {
 	var parts []string
-	for i := 0; i < len(numbers); {
-		last := i
-		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
-			last++
-		}
-		part := strconv.Itoa(numbers[i])
-		if last > i {
-			part += "-" + strconv.Itoa(numbers[last])
+	for _, r := range Runs(numbers) {
+		part := strconv.Itoa(r.First)
+		if r.Last > r.First {
+			part += "-" + strconv.Itoa(r.Last)
 		}
 		parts = append(parts, part)
-		i = last + 1
 	}
 	return strings.Join(parts, " ")
+}
+
+// Run is consecutive partitions.
+type Run struct{ First, Last int }
+
+// Runs returns the runs of partitions in increasing order.
+func Runs(partitions []int) (all []Run) {
+	for _, p := range partitions {
+		if n := len(all); n > 0 && all[n-1].Last == p-1 {
+			all[n-1].Last = p
+		} else {
+			all = append(all, Run{p, p})
+		}
+	}
+	return all
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,7 +13,6 @@ import (
 // A term never outlives its connection: what a janitor does reaches the server over the
 // connection on which it won the lease, or not at all.
 type Term struct {
-	id    string
 	lease *Lease
 	Ctx   context.Context
 	end   context.CancelCauseFunc
@@ -60,7 +58,7 @@ func (t *Term) check() {
 // begin begins a term.
 func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
 	s := l.of
-	t := &Term{id: rand.Text(), lease: l, ended: make(chan struct{})}
+	t := &Term{lease: l, ended: make(chan struct{})}
 	ctx, t.end = context.WithCancelCause(ctx)
 	t.Ctx = context.WithValue(ctx, termKey{}, t)
 	t.timer = time.AfterFunc(time.Hour, t.check)
