@@ -214,14 +214,19 @@ func get(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := client.Do(req)
+	return bodyOf(client, req)
+}
+
+// bodyOf returns the body of an answer, which must be 200.
+func bodyOf(c *http.Client, req *http.Request) (string, error) {
+	resp, err := c.Do(req)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s", url, resp.Status)
+		err = fmt.Errorf("%s answered %s", req.URL, resp.Status)
 	}
 	return string(body), err
 }

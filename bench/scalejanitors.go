@@ -34,14 +34,11 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	log, err := startBareLog(ctx, p, bareNATS, "")
+	log, err := sharedLog(ctx, p, 1, sharedRounds)
 	if err != nil {
 		return f, err
 	}
 	defer log.end()
-	if err := fillSessions(ctx, p, log, 1, sharedRounds); err != nil {
-		return f, err
-	}
 	var taken [2]ledgerTaken
 	janitors := make([]*system, len(taken))
 	defer func() {
@@ -101,7 +98,19 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	return f, nil
 }
 
-// fillSessions opens the sessions, each with some streams, and stores some events in each stream.
+// sharedLog starts a log with the sessions, each with some streams, and some events in each stream.
+func sharedLog(ctx context.Context, p *programs, streams, events int) (*bareLog, error) {
+	log, err := startBareLog(ctx, p, bareNATS, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := fillSessions(ctx, p, log, streams, events); err != nil {
+		log.end()
+		return nil, err
+	}
+	return log, nil
+}
+
 func fillSessions(ctx context.Context, p *programs, log *bareLog, streams, events int) error {
 	j, err := startJanitor(ctx, p, log.url) // it begins the generations
 	if err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -24,14 +23,11 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	log, err := startBareLog(ctx, p, bareNATS, "")
+	log, err := sharedLog(ctx, p, sharedStreams, 2)
 	if err != nil {
 		return f, err
 	}
 	defer log.end()
-	if err := fillSessions(ctx, p, log, sharedStreams, 2); err != nil {
-		return f, err
-	}
 	if err := f.addResident("nats", log.pids()); err != nil {
 		return f, err
 	}
@@ -113,14 +109,5 @@ func answerOf(ctx context.Context, method, url string) (string, error) {
 		return "", err
 	}
 	req.Header.Set("Accept", "application/json")
-	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s: %.200s", url, resp.Status, body)
-	}
-	return string(body), err
+	return bodyOf(&http.Client{Timeout: time.Minute}, req)
 }

@@ -301,7 +301,7 @@ func TestPrivileges_Services(t *testing.T) {
 	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms", "--max-events-per-session=20")
 	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
 	edge := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s")
-	standby := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms")
+	other := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms")
 
 	publish := func(n int) answer {
 		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
@@ -339,7 +339,7 @@ func TestPrivileges_Services(t *testing.T) {
 		return json.Unmarshal([]byte(a.body), &detail) == nil && detail.Events == 20
 	})
 	waittest.Until(t, "the other janitor asks it", func() bool {
-		a := do(t, http.MethodGet, standby.url+"/v1/sessions?contains=wor", "")
+		a := do(t, http.MethodGet, other.url+"/v1/sessions?contains=wor", "")
 		return a.status == http.StatusOK && strings.Contains(a.body, `"events":20`)
 	})
 	// An edge that has nothing in its window reads the log, which says what is removed.
@@ -392,7 +392,7 @@ func TestPrivileges_Services(t *testing.T) {
 	}
 	janitor.end(syscall.SIGTERM) // and gives its lease to the other one
 	waittest.Until(t, "the other janitor has closed the session", func() bool {
-		return strings.Contains(do(t, http.MethodGet, standby.url+"/v1/sessions/work", "").body, `"state":"closed"`)
+		return strings.Contains(do(t, http.MethodGet, other.url+"/v1/sessions/work", "").body, `"state":"closed"`)
 	})
 	for _, p := range programs {
 		p.end(syscall.SIGTERM)

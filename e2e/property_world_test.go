@@ -55,7 +55,7 @@ type world struct {
 
 	edges       []*host
 	ingest      *host
-	janitors    []*host // one, or one and a standby
+	janitors    []*host // one or two
 	subscribers []*subscriber
 	publishers  []*publisher
 	client      *http.Client
@@ -132,7 +132,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 		w.feed = eventlog.NewFeed()
 	}
 	w.janitors = append(w.janitors, w.newJanitor(url, 0))
-	if sc.standby {
+	if sc.two {
 		w.janitors = append(w.janitors, w.newJanitor(url, 1))
 	}
 	w.ingest = w.host("ingest", func(ctx context.Context, log *slog.Logger, opened func(string)) error {

@@ -22,7 +22,7 @@ type schedule struct {
 	sync      time.Duration // of NATS, as the janitor knows it
 	patience  time.Duration // the edges' for a missing janitor
 	clears    bool
-	standby   bool // a second janitor stands by
+	two       bool // janitors share the partitions
 	crashes   bool // janitors end without giving anything back
 	simulated bool // in virtual time, over a network in memory
 	skewed    bool // each process has a clock of its own
@@ -180,7 +180,7 @@ func (sc *schedule) drawMore() {
 		sc.subs[i].strict = rng.IntN(100) < 30
 	}
 	sc.sync = time.Duration(5+rng.IntN(200)) * time.Millisecond
-	sc.standby, sc.crashes = rng.IntN(100) < 50, rng.IntN(100) < 50
+	sc.two, sc.crashes = rng.IntN(100) < 50, rng.IntN(100) < 50
 }
 
 // drawMembers adds changes of members, from numbers of its own. It comes last.

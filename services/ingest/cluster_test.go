@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 )
 
@@ -65,11 +66,10 @@ func (s *system) storeAll(t *testing.T, in *instance, lines []string, trouble fu
 // waitStored waits until so many events are stored in partition 0.
 func (s *system) waitStored(t *testing.T, n uint64) {
 	t.Helper()
-	for t.Context().Err() == nil && !t.Failed() {
+	for natsconn.Pause(t.Context(), 5*time.Millisecond) && !t.Failed() { // a look is a request to the server under test
 		if state, err := s.b.Log.Look(t.Context(), 0); err == nil && state.Last >= n {
 			return
 		}
-		time.Sleep(5 * time.Millisecond) // a look is a request to the server under test
 	}
 }
 

@@ -382,19 +382,23 @@ func (r *running) wantCounts(t *testing.T) {
 // wantCount waits until a ledger has as many entries as its partition.
 func (r *running) wantCount(t *testing.T, p *follow.Partition) {
 	t.Helper()
-	eventually(t, func() error {
-		state, err := r.b.Log.Look(t.Context(), p.Number)
-		if err != nil {
-			return err
-		}
-		p.With(func(l *ledger.Ledger) {
-			l.Advance(state.First, state.Last)
-			if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
-				err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
-			}
-		})
+	eventually(t, func() error { return r.compare(t, p) })
+}
+
+// compare returns an error while a ledger has not as many entries as its partition.
+func (r *running) compare(t *testing.T, p *follow.Partition) error {
+	t.Helper()
+	state, err := r.b.Log.Look(t.Context(), p.Number)
+	if err != nil {
 		return err
+	}
+	p.With(func(l *ledger.Ledger) {
+		l.Advance(state.First, state.Last)
+		if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
+			err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
+		}
 	})
+	return err
 }
 
 // metric returns the value of a metric with the given label value, or the number

@@ -66,7 +66,7 @@ type Service struct {
 	partitions  []*follow.Partition
 	ledgers     []*keeping    // by partition
 	others      chan struct{} // other ledgers are kept than before
-	read        chan struct{} // a ledger is complete, or is kept no more
+	spare       chan struct{} // memory is spare: a ledger is complete, or is kept no more
 	leases      *lease.Leases
 	roster      *follow.Roster
 	generations *follow.Generations

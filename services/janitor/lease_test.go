@@ -89,7 +89,7 @@ func TestLease_Handover(t *testing.T) {
 
 // What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
 // ledger is the log's.
-func TestLease_StandbyFinishesTrim(t *testing.T) {
+func TestLease_NextFinishesTrim(t *testing.T) {
 	t.Parallel()
 	const keep, n = 300, 900
 	announce := func(t *testing.T, r *running) {

@@ -31,7 +31,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1), read: make(chan struct{}, 1)}
+	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1), spare: make(chan struct{}, 1)}
 	if cfg.JanitorAddr != "" {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
@@ -59,11 +59,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
 	for p := range settings.Partitions {
-		part := follow.New(p, b.Log, settled, env.Log)
+		part := follow.New(p, b.Log, env.Log)
 		part.Now = b.Now
-		part.Read = func() { ring(s.read) }
+		spare := func() { ring(s.spare) }
+		part.Read = spare
 		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
-		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, part.Read))
+		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	b.Register("janitor", env.Metrics)
@@ -213,7 +214,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 		case <-s.others:
 		case <-copied:
 			debug.FreeOSMemory()
-		case <-s.read:
+		case <-s.spare:
 			if s.incomplete() == nil {
 				debug.FreeOSMemory()
 			}

@@ -22,11 +22,11 @@ const generationTimeout = 2 * time.Second
 
 // Generations begins them.
 type Generations struct {
-	Log    *eventlog.Log
-	Leases *lease.Leases
-	Roster *Roster
-	Begun  prometheus.Counter
-	Logger *slog.Logger
+	log    *eventlog.Log
+	leases *lease.Leases
+	roster *Roster
+	begun  prometheus.Counter
+	logger *slog.Logger
 
 	wake chan struct{}
 	done map[int]<-chan struct{} // the end of the term in which a partition of a server that is alone got its own
@@ -35,7 +35,7 @@ type Generations struct {
 // NewGenerations returns one that begins none before Run.
 func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, begun prometheus.Counter, logger *slog.Logger) *Generations {
 	return &Generations{
-		Log: log, Leases: leases, Roster: roster, Begun: begun, Logger: logger,
+		log: log, leases: leases, roster: roster, begun: begun, logger: logger,
 		wake: make(chan struct{}, 1), done: map[int]<-chan struct{}{},
 	}
 }
@@ -55,10 +55,10 @@ func (g *Generations) Wake() {
 func (g *Generations) Run(ctx context.Context) {
 	complained := false
 	for {
-		looks, seen := g.Roster.All()
+		looks, seen := g.roster.All()
 		err := g.beginAll(looks)
 		if err != nil && !complained {
-			g.Logger.Warn("cannot begin a generation", "error", err)
+			g.logger.Warn("cannot begin a generation", "error", err)
 		}
 		complained = err != nil
 		var again <-chan time.Time
@@ -84,19 +84,19 @@ func (g *Generations) beginAll(looks []eventlog.Servers) error {
 		begun int
 		first error
 	)
-	for p := range g.Log.Settings().Partitions {
+	for p := range g.log.Settings().Partitions {
 		wg.Go(func() {
 			ok := false
-			err := g.Leases.Do(p, func(term context.Context) (err error) {
+			err := g.leases.Do(p, func(term context.Context) (err error) {
 				mu.Lock()
-				done := g.done[p] == term.Done() && !g.Log.Clustered()
+				done := g.done[p] == term.Done() && !g.log.Clustered()
 				mu.Unlock()
 				if err := lease.StillActing(term); err != nil || done {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(term, generationTimeout)
 				defer cancel()
-				if ok, err = g.Log.BeginGeneration(ctx, p, looks...); err == nil {
+				if ok, err = g.log.BeginGeneration(ctx, p, looks...); err == nil {
 					mu.Lock()
 					g.done[p] = term.Done()
 					mu.Unlock()
@@ -115,8 +115,8 @@ func (g *Generations) beginAll(looks []eventlog.Servers) error {
 	}
 	wg.Wait()
 	if begun > 0 {
-		g.Begun.Add(float64(begun))
-		g.Logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", begun)
+		g.begun.Add(float64(begun))
+		g.logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", begun)
 	}
 	return first
 }

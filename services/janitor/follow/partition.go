@@ -26,11 +26,10 @@ type Partition struct {
 	Number  int
 	Log     *eventlog.Log
 	logger  *slog.Logger
-	settled time.Duration // after which what was announced may be deleted
-	Cleared func()        // called for every =clear marker of a complete ledger
-	Alarmed func()        // called while a session of a complete ledger, or the partition, holds too much
-	Read    func()        // called when the ledger is complete for the first time since it is kept
-	Acts    func() bool   // reports whether this janitor acts
+	Cleared func()      // called for every =clear marker of a complete ledger
+	Alarmed func()      // called while a session of a complete ledger, or the partition, holds too much
+	Read    func()      // called when the ledger is complete for the first time since it is kept
+	Acts    func() bool // reports whether this janitor acts
 	Now     func() time.Time
 
 	mu      sync.Mutex
@@ -43,11 +42,10 @@ type Partition struct {
 	lacking string         // the leader that was found to lack entries, for its line in the log
 }
 
-// New returns a partition with an empty ledger. settled is after how long an announcement is surely
-// on disk.
-func New(p int, log *eventlog.Log, settled time.Duration, logger *slog.Logger) *Partition {
+// New returns a partition with an empty ledger.
+func New(p int, log *eventlog.Log, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, logger: logger, settled: settled, Cleared: func() {}, Alarmed: func() {}, Read: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, Log: log, logger: logger, Cleared: func() {}, Alarmed: func() {}, Read: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -214,7 +212,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	l.Hear(state, now)
 	l.Prune(now)
 	if !p.Acts() {
-		for _, key := range l.Alarms() { // a standby does not trim: the first sweep of a term looks at all
+		for _, key := range l.Alarms() { // it does not trim without a term, and the first sweep of one looks at all
 			l.Hush(key)
 		}
 	}

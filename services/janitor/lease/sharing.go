@@ -9,7 +9,7 @@ import (
 // itself. It has no clock and no network, and may be wrong: the leases decide.
 type sharing struct {
 	me      string
-	lease   time.Duration    // its length
+	lease   time.Duration    // how long one is valid without renewal
 	peers   map[string]*peer // the others
 	holders []holding        // by partition
 	kept    []bool           // by partition: this janitor held it last, as far as is known

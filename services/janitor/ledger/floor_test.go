@@ -217,14 +217,14 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	}
 }
 
-// A standby that lags takes over after the floor has passed an opening. Until it has received
+// A janitor whose ledger lags acts after the floor has passed an opening. Until it has received
 // the opening's copy it cannot know that the births and ends of that life are needed.
 func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	m := newModel()
 	m.open("s") // 1
-	standby := New()
-	standby.Begin(m.state())
-	standby.Reach(0, m.now)
+	lagging := New()
+	lagging.Begin(m.state())
+	lagging.Reach(0, m.now)
 	m.publish("s", "a", false) // 2, 3
 	acting := rebuilt(m)
 	acting.Learn("s", 1, "l1")
@@ -234,17 +234,17 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	m.publish("s", "a", false) // 5
 	m.purge(2)
 	for _, e := range m.entries[:2] {
-		standby.Apply(e, m.now)
+		lagging.Apply(e, m.now)
 	}
-	standby.Looked(standby.Through, m.state())
-	k := Keeper{Ledger: standby, Now: m.now, TTL: always(0), Index: noIndex}
+	lagging.Looked(lagging.Through, m.state())
+	k := Keeper{Ledger: lagging, Now: m.now, TTL: always(0), Index: noIndex}
 	if got := k.Barrier(5, 0, m.now); got != 2 {
 		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
 	}
 	for _, e := range m.entries[2:] {
-		standby.Apply(e, m.now)
+		lagging.Apply(e, m.now)
 	}
-	standby.Learn("s", 4, "l1")
+	lagging.Learn("s", 4, "l1")
 	if got := k.Barrier(5, 0, m.now); got != 2 {
 		t.Errorf("with the opening's copy the floor may go to %d, want 2, the birth", got)
 	}

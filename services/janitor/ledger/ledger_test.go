@@ -171,7 +171,7 @@ func TestLedger_Trim(t *testing.T) {
 	}
 }
 
-// A standby does not delete: it forgets what the one that acts has deleted.
+// What another janitor has announced is to be deleted.
 func TestLedger_TrimOfAnotherJanitor(t *testing.T) {
 	m := newModel()
 	for range 3 {
