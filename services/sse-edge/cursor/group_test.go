@@ -95,6 +95,19 @@ func knows(t *testing.T, ps *Partitions, names ...string) {
 	}
 }
 
+// comesTo waits until the window of a session has an entry.
+func comesTo(t *testing.T, ps *Partitions, session string, last uint64) {
+	t.Helper()
+	waittest.Until(t, "the window has it", func() bool { return ps.Of(session).Stats().End >= last })
+}
+
+func end(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	if err := f.Backend.Sessions.End(waittest.Context(t), name, "", false); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func create(t *testing.T, f *edgetest.Log, name string) {
 	t.Helper()
 	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New(name, "", nil, time.Now())); err != nil {
@@ -133,7 +146,7 @@ func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	three := f.Publish("a", 1)
 	four := f.PublishTo("x", "a", 1)
 	last := f.Publish("b", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open x:%d s:%d x:%d s:%d", one, two, three, four, last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -161,7 +174,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	create(t, f, "z")
 	f.PublishTo("y", "a", 1)
 	last := f.PublishTo("z", "a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	if readAll(t, g); len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
@@ -196,7 +209,7 @@ func TestGroup_AdmissionFails(t *testing.T) {
 	first := f.Publish("a", 1)
 	last := f.PublishTo("x", "a", 1)
 	failing = outage
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	for range 3 {
 		if s, err := g.Next(waittest.Context(t)); len(s.Items) > 0 || !errors.Is(err, outage) && !s.More {
 			t.Fatalf("%d events, %v", len(s.Items), err)
@@ -217,7 +230,7 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 	f.Publish("a", 2)
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	open := func(from Start, sessions []string, refused ...string) *Group {
 		return openGroup(t, ps, from, func(c *GroupConfig) {
 			c.StillAdmitted = func(string, string) bool { return true }
@@ -257,7 +270,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	create(t, f, "s")
 	last := f.Publish("a", 1)
 	ps := followLog(t, f, 0)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	admitted := true
 	open := func(from Start) *Group {
 		return openGroup(t, ps, from, func(c *GroupConfig) {
@@ -277,7 +290,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	admitted = true
 	reuse(t, f, "s")
 	last = f.Publish("a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, again), fmt.Sprintf("gap:s:unknown s:open s:%d", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -320,7 +333,7 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
 	last := f.PublishTo("x", "a", 4)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	comesTo(t, ps, "x", last)
 	g := openGroup(t, ps, Start{}, nil, "s", "x")
 	readAll(t, g)
 	w := ps.Of("x").window
@@ -362,7 +375,7 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	last := f.PublishTo("new", "a", 2)
 	ps := followLog(t, f, 0)
 	w := ps.Of("x").window
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	comesTo(t, ps, "x", last)
 	g := openGroup(t, ps, Start{}, nil, "x")
 	readAll(t, g)
 	var ids []string
@@ -406,7 +419,7 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	g := openAdded(t, ps, "", &ids, []string{first, second}, nil)
 	readAll(t, g)
 	one = f.PublishTo(first, "a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of(first).Stats().End >= one })
+	comesTo(t, ps, first, one)
 	ids = nil
 	rollBack(ps, second, two-2, second)
 	readAll(t, g)
@@ -427,11 +440,11 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	create(t, f, second)
 	knows(t, ps, first)
 	two := f.PublishTo(second, "a", 4)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of(second).Stats().End >= two })
+	comesTo(t, ps, second, two)
 	g := openGroup(t, ps, Start{}, nil, first, second)
 	readAll(t, g)
 	one := f.PublishTo(first, "a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of(first).Stats().End >= one })
+	comesTo(t, ps, first, one)
 	p := ps.Of(second)
 	state, _ := ps.log.State(p.number)
 	p.window.Rollback(state, two, two+1, two-2) // what lies between is read from the log
@@ -473,7 +486,7 @@ func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
 	f.PublishTo("new", "a", 4)
 	last := f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, 0)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	comesTo(t, ps, "x", last)
 	g := openGroup(t, ps, Start{}, nil, "x")
 	readAll(t, g)
 	var ids, none []string
@@ -496,7 +509,7 @@ func TestGroup_AddedSessionsBegin(t *testing.T) {
 	f.PublishTo("two", "a", 2)
 	last := f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, 0)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+	comesTo(t, ps, "x", last)
 	g := openGroup(t, ps, Start{}, nil, "x")
 	readAll(t, g)
 	var ids, none []string
@@ -544,7 +557,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	f.Publish("a", 2)
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	g := openGroup(t, ps, Start{}, nil, "x")
 	readAll(t, g)
 	var ids []string
@@ -553,7 +566,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	reuse(t, f, "s")
 	next := f.Publish("a", 1)
 	last = f.PublishTo("x", "a", 3)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprintf("s:%d", next); !strings.Contains(got, want) {
 		t.Errorf("got %s without %s", got, want)
 	}
@@ -579,7 +592,7 @@ func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	}
 	last := f.PublishTo("x", "a", 1)
 	for _, ps := range []*Partitions{ps, later} {
-		waittest.Until(t, "the window has it", func() bool { return ps.Of("x").Stats().End >= last })
+		comesTo(t, ps, "x", last)
 		if got, want := readAll(t, openAdded(t, ps, ids[0], &none, []string{"s", "x"}, nil)), fmt.Sprint("x:", last); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -613,7 +626,7 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 		last = publishLarge(t, f, "x", 300<<10)
 	}
 	three := f.Publish("a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= three })
+	comesTo(t, ps, "s", three)
 	if floor := ps.Of("s").Stats().Floor; floor <= two || floor > last {
 		t.Fatalf("the window begins at %d", floor)
 	}
@@ -640,7 +653,7 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 	for name, backfill := range map[string]int{"log": -1, "window": 0} {
 		t.Run(name, func(t *testing.T) {
 			ps := followLog(t, f, backfill)
-			waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+			comesTo(t, ps, "s", last)
 			g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
 			var got strings.Builder
 			for {
@@ -675,7 +688,7 @@ func TestGroup_SlowClientHoldsNoSegments(t *testing.T) {
 	ps := followLog(t, f, 0)
 	f.PublishTo("s", "a", 20)
 	last := f.PublishTo("x", "a", 1)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+	comesTo(t, ps, "s", last)
 	g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Events = 1 }, "s", "x")
 	s, err := g.Next(waittest.Context(t))
 	if err != nil || len(s.Items) != 1 {

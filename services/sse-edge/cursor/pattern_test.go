@@ -66,18 +66,6 @@ func membersOf(g *Group) string {
 	return strings.Join(all, " ")
 }
 
-func comesTo(t *testing.T, ps *Partitions, last uint64) {
-	t.Helper()
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
-}
-
-func end(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	if err := f.Backend.Sessions.End(waittest.Context(t), name, "", false); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A session that begins later is followed from its opening on, and a client that is cut behind any event
 // continues behind it, at an edge that has all of it in its window or has to read the log.
 func TestPattern_SessionsBeginAndEnd(t *testing.T) {
@@ -96,7 +84,7 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	f.PublishTo("other", "a", 1)
 	create(t, f, "o.2")
 	two := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, two)
+	comesTo(t, ps, "s", two)
 	if got, want := readAll(t, g), fmt.Sprint("o.2:open o.2:", two); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -106,7 +94,7 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	three := f.PublishTo("o.3", "a", 1)
 	end(t, f, "o.3")
 	four := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, four)
+	comesTo(t, ps, "s", four)
 	got, want := readAll(t, g), fmt.Sprintf("o.3:open o.1:%d o.3:%d o.2:%d o.1:closed o.3:closed", last, three, four)
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -156,7 +144,7 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 	f.PublishTo("o.2", "a", 2)
 	end(t, f, "o.1")
 	last := f.PublishTo("o.2", "a", 2)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	readAll(t, g)
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
@@ -204,14 +192,14 @@ func TestPattern_OtherLives(t *testing.T) {
 	knows(t, ps, "o.1", "o.2")
 	var ids []string
 	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	readAll(t, openPattern(t, f, ps, "", &ids, "o.*"))
 	if got := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")); got != "" {
 		t.Errorf("got %s", got)
 	}
 	reuse(t, f, "o.2")
 	last = f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")), fmt.Sprint("gap:o.*:unknown o.2:", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -244,21 +232,21 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	readAll(t, g)
 	reuse(t, f, "o.1")
 	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprint("o.1:closed o.1:open o.1:", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	refused = "o.1"
 	reuse(t, f, "o.1")
 	last = f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got := readAll(t, g); got != "o.1:closed" || membersOf(g) != "" {
 		t.Errorf("another's life: %s, %s", got, membersOf(g))
 	}
 	refused = ""
 	reuse(t, f, "o.1")
 	last = f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprint("o.1:open o.1:", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -278,7 +266,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 				create(t, f, "o.3")
 				second = f.PublishTo("o.3", "a", 1)
 				third = f.PublishTo("o.1", "a", 1)
-				comesTo(t, ps, third)
+				comesTo(t, ps, "s", third)
 			}
 			life, _ := ps.Of(name).Life(name)
 			return life, true, nil
@@ -290,7 +278,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	readAll(t, g)
 	create(t, f, "o.2")
 	first := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, first)
+	comesTo(t, ps, "s", first)
 	if got, want := readAll(t, g), fmt.Sprintf("o.2:open o.2:%d o.3:open o.3:%d o.1:%d", first, second, third); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -320,7 +308,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	last = f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got := events(readAll(t, again)); len(got) != 502 || got[0] != fmt.Sprint("o.1:", first) {
 		t.Errorf("got %d events, the first one is %s", len(got), got[0])
 	}
@@ -340,7 +328,7 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 	readAll(t, g)
 	at := g.ID()
 	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
 		again, err := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
 			c.Open = func(func(string) bool) []string { return []string{"o.1"} }
@@ -374,7 +362,7 @@ func TestPattern_TooMany(t *testing.T) {
 	first := f.PublishTo("o.1", "a", 1)
 	create(t, f, "o.3")
 	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	var got []string
 	for ended := false; !ended; {
 		s, err := g.Next(waittest.Context(t))
@@ -394,7 +382,7 @@ func TestPattern_TooMany(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	end(t, f, "o.2")
-	comesTo(t, ps, last+1)
+	comesTo(t, ps, "s", last+1)
 	waittest.Until(t, "it has ended", func() bool { return ps.Of("o.2").Stats().End > last && isEnded(ps, "o.2") })
 	again, err := patternGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
 	if err != nil {
@@ -423,7 +411,7 @@ func TestPattern_LeftOut(t *testing.T) {
 		end(t, f, name)
 		last = f.PublishTo("o.0", "a", 1)
 	}
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	at := g.ID()
 	for name, again := range map[string]func() *Group{
 		"resumed": func() *Group {
@@ -453,13 +441,13 @@ func TestPattern_Added(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.2")
 	last := f.PublishTo("x", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	g := openPattern(t, f, ps, "", nil, "x")
 	readAll(t, g)
 	var ids []string
 	create(t, f, "o.3")
 	last = f.PublishTo("o.3", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	all := events(readAll(t, openPattern(t, f, ps, g.ID(), &ids, "x", "+o.*")))
 	if len(all) != 5 || len(ids) != 5 {
 		t.Fatalf("got %v", all)
@@ -489,7 +477,7 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 	create(t, f, "o.2")
 	f.PublishTo("o.2", "a", 1)
 	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, last)
+	comesTo(t, ps, "s", last)
 	if got := readAll(t, g); !strings.Contains(got, fmt.Sprint("o.2:", last)) {
 		t.Errorf("got %s", got)
 	}
@@ -508,7 +496,7 @@ func TestPattern_Heartbeat(t *testing.T) {
 	readAll(t, g)
 	p := ps.Of("other").number
 	last := f.PublishTo("other", "a", 3)
-	waittest.Until(t, "the window has it", func() bool { return ps.Of("other").Stats().End >= last })
+	comesTo(t, ps, "other", last)
 	id, err := ParseGroupID(g.Cursor())
 	if err != nil || id.At[p].Sequence != last || len(id.At) != 4 {
 		t.Errorf("the position is %+v, %v", id, err)

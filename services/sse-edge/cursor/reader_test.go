@@ -146,7 +146,7 @@ func TestReader_LastOfRemoved(t *testing.T) {
 	last := f.Publish("a", 1)
 	inWindow, below := followLog(t, f, 0), followLog(t, f, -1)
 	for _, ps := range []*Partitions{inWindow, below} {
-		waittest.Until(t, "the window has it", func() bool { return ps.Of("s").Stats().End >= last })
+		comesTo(t, ps, "s", last)
 	}
 	for name, tt := range map[string]struct {
 		of     *Partitions
