@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/inspect"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // sharing are three janitors of a log of four partitions. The first two hold two each, or the first
@@ -334,11 +335,13 @@ func TestAnswer_PartitionLostMeanwhile(t *testing.T) {
 	s := &Service{cfg: r.cfg, backend: r.b, logger: r.logger, partitions: r.partitions, leases: r.leases, sweeper: w, heldFor: r.held}
 	answered := make(chan ask.Answer, 1)
 	go func() { answered <- s.answer(t.Context(), ask.Question{About: ask.Sweep, Partitions: []int{0}}) }()
-	request := <-w.asks // it has looked what it holds
+	request := waittest.Receive(t, "it has looked what it holds", w.asks)
 	r.ledgers[0].want(false)
-	r.partitions[0].Await(t.Context(), func(l *ledger.Ledger) bool { return !l.Complete })
+	if !r.partitions[0].Await(waittest.Context(t), func(l *ledger.Ledger) bool { return !l.Complete }) {
+		t.Fatal("the ledger stays")
+	}
 	request <- swept{}
-	if a := <-answered; len(a.Partitions) > 0 {
+	if a := waittest.Receive(t, "an answer", answered); len(a.Partitions) > 0 {
 		t.Errorf("it answers for a partition that it has lost: %+v", a)
 	}
 }

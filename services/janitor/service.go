@@ -127,24 +127,25 @@ func (s *Service) complete() error {
 	if s.wasReady.Load() {
 		return nil
 	}
-	if err := s.incomplete(); err != nil {
-		return err
-	}
-	if _, without := s.leases.Holders(); without > 0 {
+	held, without := s.leases.Holders()
+	if without > 0 {
 		return fmt.Errorf("%d partitions have no janitor that acts for them", without)
+	}
+	if err := s.incomplete(held); err != nil {
+		return err
 	}
 	s.wasReady.Store(true)
 	return nil
 }
 
-// incomplete returns what this janitor does not know yet of the partitions that it acts for.
-func (s *Service) incomplete() error {
-	for _, p := range s.held() {
-		if !s.backend.Sessions.Has(p.Number) {
-			return fmt.Errorf("the records of partition %d are not copied", p.Number)
+// incomplete returns what this janitor does not know yet of partitions.
+func (s *Service) incomplete(partitions []int) error {
+	for _, p := range partitions {
+		if !s.backend.Sessions.Has(p) {
+			return fmt.Errorf("the records of partition %d are not copied", p)
 		}
-		if !p.Complete() {
-			return fmt.Errorf("the ledger of partition %d is not complete", p.Number)
+		if !s.partitions[p].Complete() {
+			return fmt.Errorf("the ledger of partition %d is not complete", p)
 		}
 	}
 	return nil
@@ -215,7 +216,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 		case <-copied:
 			debug.FreeOSMemory()
 		case <-s.spare:
-			if s.incomplete() == nil {
+			if held, _ := s.leases.Holders(); s.incomplete(held) == nil {
 				debug.FreeOSMemory()
 			}
 		case <-ctx.Done():

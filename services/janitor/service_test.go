@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestTrim_SessionLimitsExactly(t *testing.T) {
@@ -135,6 +136,25 @@ func TestLedger_AfterJanitorRestart(t *testing.T) {
 	}
 }
 
+// A janitor that looks whether it is ready while it gets a partition is not, before it has the ledger.
+func TestReady_PartitionGotMeanwhile(t *testing.T) {
+	srv := natstest.Start(t)
+	for range 10 {
+		ready := make(chan bool)
+		r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
+			go func() {
+				for s.complete() != nil {
+				}
+				ready <- s.hasAll(s.partitions[0])
+			}()
+		})
+		if !waittest.Receive(t, "the janitor is ready", ready) {
+			t.Fatal("ready without the ledger")
+		}
+		r.stop()
+	}
+}
+
 func TestLedger_AfterServerRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -235,7 +255,7 @@ func TestRegistry_Duties(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 300*time.Millisecond, 600*time.Millisecond
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: time.Second}, cfg, impatient)
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: -1}, cfg, impatient)
 	// The index is lost.
 	js, err := jetstream.New(r.b.Conn)
 	if err != nil {

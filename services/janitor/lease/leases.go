@@ -123,18 +123,22 @@ func (s *Leases) Do(p int, f func(ctx context.Context) error) error {
 	return err
 }
 
-// Holders returns for how many partitions this janitor acts, and how many nobody acts for, as far
-// as it has heard.
-func (s *Leases) Holders() (own, nobodys int) {
+// Holders returns for which partitions this janitor acts, and how many nobody acts for, as far as it
+// has heard, at one time.
+func (s *Leases) Holders() (own []int, nobodys int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sharing.expire(s.now())
 	for p, l := range s.all {
-		if l.term == nil && s.sharing.holders[p].by == "" {
+		by := s.sharing.holders[p].by
+		switch {
+		case l.term != nil && l.term.Ctx.Err() == nil:
+			own = append(own, p)
+		case l.term != nil || by == "" || by == s.id: // that has ended, or begins
 			nobodys++
 		}
 	}
-	return len(s.mine()), nobodys
+	return own, nobodys
 }
 
 // mine returns the leases that this janitor acts by. The caller holds mu.

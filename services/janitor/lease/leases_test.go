@@ -64,7 +64,7 @@ func compete(t *testing.T, nc *nats.Conn, length time.Duration, partitions int) 
 func holds(s *Leases, n int) func() bool {
 	return func() bool {
 		own, _ := s.Holders()
-		return own == n
+		return len(own) == n
 	}
 }
 
