@@ -30,10 +30,13 @@ type spectator struct {
 	id   string
 }
 
-// attend connects. A client with a small buffer makes the edge wait for it soon.
+// attend connects, for as long as a failing test may take. A client with a small buffer makes the edge wait for it soon.
 func attend(ctx context.Context, url, path, after string, small bool) (*spectator, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(2 * waittest.Timeout)); err != nil {
 		return nil, err
 	}
 	if tcp, ok := conn.(*net.TCPConn); small && ok {
@@ -289,5 +292,5 @@ func TestDrain_SlowReader(t *testing.T) {
 	}
 	_ = s.conn.Close()
 	<-reading
-	<-stopped
+	waittest.Receive(t, "the edge has stopped", stopped)
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -63,7 +64,10 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 func TestMetrics_BlockedClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s, _ := f.startService(crowded)
+	s, _ := f.startService(func(c *Config) {
+		crowded(c)
+		c.WriteTimeout = time.Hour // or what publishing takes on a slow machine
+	})
 	c, err := attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true)
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +76,13 @@ func TestMetrics_BlockedClient(t *testing.T) {
 	if err := c.watch(0, 1); err != nil {
 		t.Fatal(err)
 	}
-	const events = 1500
-	f.publishPadded("a", events, 8<<10)
-	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1 })
-	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent == 0 || sent >= events {
+	events := 0
+	waittest.Until(t, "the client is blocked", func() bool {
+		f.publishPadded("a", 100, 8<<10)
+		events += 100
+		return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1
+	})
+	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent == 0 || sent >= float64(events) {
 		t.Errorf("%v of %d events are sent to a client that does not read", sent, events)
 	}
 	// With its small buffer the kernel would send the rest in steps of 16 KB, five a second.
@@ -86,8 +93,8 @@ func TestMetrics_BlockedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 0 })
-	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Sent) >= events })
-	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent != events {
+	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Sent) >= float64(events) })
+	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent != float64(events) {
 		t.Errorf("%v events are sent, want %d", sent, events)
 	}
 	if testutil.ToFloat64(s.subs.Streams.Metrics.BlockedWrites) == 0 {
