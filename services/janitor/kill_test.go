@@ -98,8 +98,12 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	second.wantTrimmed(t, "over", "a", all.over[0], eventlog.Trimmed)
 	second.wantTrimmed(t, "over", "b", all.over[1], eventlog.Trimmed)
 	second.wantTrimmed(t, "cleared", "a", all.cleared[2], eventlog.Cleared)
-	for first != nil && !network.broken() && second.trySet(t, func(s *eventlog.Settings) { s.MaxAge = time.Second }) != nil {
-	}
+	eventually(t, func() error {
+		if first == nil || network.broken() {
+			return nil
+		}
+		return second.trySet(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
+	})
 	if network.broken() {
 		takeOver()
 		second.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
