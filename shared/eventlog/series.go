@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // Series begins a series.
@@ -168,10 +169,24 @@ func (s *Series) endLocked(err error) {
 	}
 }
 
+// giveUp has an event not sent any more, if it waits yet, and ends the series then. What is on its
+// way may be stored, and ends the series if it is not.
+func (s *Series) giveUp(q *queued, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.waiting, func(w *Publishing) bool { return w.queued == q }) {
+		s.failLocked(err)
+	}
+}
+
 // fail ends the series: what waits is not stored either.
 func (s *Series) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+func (s *Series) failLocked(err error) {
 	s.endLocked(err)
 	for _, w := range s.waiting {
 		w.queued.err = s.failed

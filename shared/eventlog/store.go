@@ -348,7 +348,7 @@ func (q *queued) wait(ctx context.Context) (Ack, error) {
 	case <-ctx.Done():
 	}
 	if q.series != nil {
-		q.series.fail(ctx.Err()) // if it waits yet, it is not sent any more
+		q.series.giveUp(q, ctx.Err())
 	}
 	select {
 	case <-q.done:
