@@ -44,7 +44,8 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	t.Helper()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: -1}
 	network := newNetwork(t, srv)
-	cfg := short(idle())
+	cfg := idle()
+	cfg.Lease = 2 * time.Second // the end of a connection ends it sooner
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
 	first := beginAt(t, network.url, settings, cfg, impatient)
 	first.onlySweeps()

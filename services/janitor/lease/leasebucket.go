@@ -43,7 +43,7 @@ func (s *Leases) open(ctx context.Context) bool {
 	s.mu.Lock()
 	length := s.sharing.lease
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, length/renewShare)
+	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	kv, err := bucket.Ensure(ctx, s.js, jetstream.KeyValueConfig{
 		Bucket: Bucket, Description: "Rejoin: which janitor acts for which partition",
