@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
 )
 
@@ -260,11 +262,21 @@ func TestResume_BusyStreamBesideAQuietOne(t *testing.T) {
 	}
 }
 
+// generationsBegun finds what the log says of generations: of how many partitions they are.
+var generationsBegun = regexp.MustCompile(`generations begun","partitions":(\d+)`)
+
 // begun waits until the janitor has begun the generations of another life of the log, for
-// which others wait for 3 s only.
+// which others wait for 3 s only. It may have to try again for some of the partitions.
 func (p *proc) begun() {
 	p.t.Helper()
-	waittest.Until(p.t, "the generations are begun", func() bool { return strings.Contains(p.log.String(), "generations begun") })
+	waittest.Until(p.t, "the generations are begun", func() bool {
+		of := 0
+		for _, found := range generationsBegun.FindAllStringSubmatch(p.log.String(), -1) {
+			n, _ := strconv.Atoi(found[1]) // it is a number
+			of += n
+		}
+		return of >= eventlog.DefaultSettings().Partitions
+	})
 }
 
 func TestResume_LogRolledBackToACopy(t *testing.T) {
