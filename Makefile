@@ -165,9 +165,10 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's co
 	done; [ -z "$$failed" ]
 
 .PHONY: release
-release: $(NFPM) ## Build archives of all programs for PLATFORMS, Debian packages (of MAINTAINER) and the npm package into dist/, with licenses, SBOMs and checksums.
+release: $(NFPM) ## Build archives of all programs for PLATFORMS, Debian packages (of MAINTAINER), container images (of REGISTRY; PUSH=yes pushes them) and the npm package into dist/, with licenses, SBOMs and checksums.
 	go run ./deploy/release -version '$(VERSION)' -time "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}" -out dist -nfpm '$(CURDIR)/$(NFPM)' \
-		-url '$(URL)' $(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)')
+		-url '$(URL)' $(if $(MAINTAINER),-maintainer '$(MAINTAINER)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)') \
+		$(if $(REGISTRY),-registry '$(REGISTRY)') $(if $(PUSH),-push)
 
 # For the test of releases.
 .PHONY: nfpm

@@ -6,32 +6,45 @@ import (
 	"cmp"
 	"compress/gzip"
 	"errors"
+	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
-// archive returns a tar.gz of files in one folder: sorted, all of one time and without an owner, so
-// that equal files give equal bytes.
+// archive returns a tar.gz of files in one folder, so that equal files give equal bytes.
 func archive(folder string, at time.Time, files []file) ([]byte, error) {
-	files = slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.path, b.path) })
+	inside := slices.Clone(files)
+	for i := range inside {
+		inside[i].path = folder + "/" + inside[i].path
+	}
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
 		return nil, err
 	}
-	t := tar.NewWriter(z)
-	for _, f := range files {
+	err = errors.Join(pack(z, at, 0, inside), z.Close())
+	return b.Bytes(), err
+}
+
+// pack writes a tar of files, sorted, all of one time, and of one user and its group without
+// names. A path that ends with a slash is a folder.
+func pack(w io.Writer, at time.Time, owner int, files []file) error {
+	t := tar.NewWriter(w)
+	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.path, b.path) }) {
 		header := tar.Header{
-			Name: folder + "/" + f.path, Mode: f.mode, Size: int64(len(f.data)),
-			ModTime: at, Format: tar.FormatUSTAR,
+			Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.data)),
+			Uid: owner, Gid: owner, ModTime: at, Format: tar.FormatUSTAR,
+		}
+		if strings.HasSuffix(f.path, "/") {
+			header.Typeflag = tar.TypeDir
 		}
 		if err := t.WriteHeader(&header); err != nil {
-			return nil, err
+			return err
 		}
 		if _, err := t.Write(f.data); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	err = errors.Join(t.Close(), z.Close())
-	return b.Bytes(), err
+	return t.Close()
 }

@@ -1,8 +1,8 @@
 // Command release builds what is published: for each platform an archive of the programs
 // with their licenses and an SBOM (CycloneDX) for each of them, for Linux a Debian package of
-// the standalone program, the npm package of the JavaScript client, and SHA256SUMS. The same
-// sources, version, time and Go release give the same bytes, wherever and whenever it
-// runs.
+// the standalone program and container images (OCI archives) of the services, the npm package of
+// the JavaScript client, and SHA256SUMS. The same sources, version, time and Go release give the
+// same bytes, wherever and whenever it runs.
 //
 //	go run ./deploy/release -version v1.2.3 -time "$(git log -1 --format=%ct)" -out dist
 //
@@ -32,6 +32,9 @@ type release struct {
 	nfpm       string // the program that builds Debian packages; empty: none are built
 	maintainer string // of the Debian package
 	url        string // of the repository, for the packages; empty: unknown
+	images     []image
+	registry   string // before the names of images, such as registry.example/rejoin
+	push       bool   // the images to the registry
 }
 
 // A program is a main package, below the folder of its module.
@@ -45,6 +48,7 @@ var programs = []program{
 	{"services/sse-edge", "./cmd/sse-edge"},
 	{"services/janitor", "./cmd/janitor"},
 	{"services/bridge", "./cmd/bridge"},
+	{"deploy", "./cmd/credentials"},
 }
 
 // Windows is not among them: edge and bridge need Unix sockets and signals.
@@ -58,10 +62,16 @@ func main() {
 	nfpm := flag.String("nfpm", "", "`program` nfpm, for Debian packages; empty: none are built")
 	maintainer := flag.String("maintainer", "The publisher of this build <root@localhost>", "`name and address` in the Debian packages")
 	address := flag.String("url", "", "`address` of the repository, in the packages; empty: none")
+	registry := flag.String("registry", "rejoin", "`address` of images, before their names")
+	push := flag.Bool("push", false, "push the images to the registry, as whom docker login has logged in")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	r := release{".", *version, time.Unix(*seconds, 0).UTC(), strings.Split(*only, ","), programs, *nfpm, *maintainer, strings.TrimSuffix(*address, "/")}
+	r := release{
+		root: ".", version: *version, time: time.Unix(*seconds, 0).UTC(), platforms: strings.Split(*only, ","), programs: programs,
+		nfpm: *nfpm, maintainer: *maintainer, url: strings.TrimSuffix(*address, "/"),
+		images: images, registry: strings.TrimSuffix(*registry, "/"), push: *push,
+	}
 	if err := r.write(ctx, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
@@ -81,6 +91,7 @@ func (r release) write(ctx context.Context, dir string) error {
 		return os.WriteFile(filepath.Join(dir, name), data, 0o644) //nolint:gosec // it is for everybody
 	}
 	version := strings.TrimPrefix(r.version, "v")
+	linux := map[string][]file{}
 	for _, platform := range r.platforms {
 		goos, arch, ok := strings.Cut(platform, "/")
 		if !ok {
@@ -98,13 +109,22 @@ func (r release) write(ctx context.Context, dir string) error {
 		if err := publish(name+".tar.gz", data); err != nil {
 			return err
 		}
-		if goos != "linux" || r.nfpm == "" {
+		if goos != "linux" {
+			continue
+		}
+		linux[platform] = files
+		if r.nfpm == "" {
 			continue
 		}
 		if data, err = r.debian(ctx, arch, files); err != nil {
 			return fmt.Errorf("the Debian package for %s: %w", arch, err)
 		}
 		if err := publish(fmt.Sprintf("rejoin_%s_%s.deb", version, arch), data); err != nil {
+			return err
+		}
+	}
+	if len(linux) > 0 {
+		if err := r.publishImages(ctx, linux, publish); err != nil {
 			return err
 		}
 	}

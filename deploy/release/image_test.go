@@ -1,0 +1,203 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/x509"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+func TestRelease_Images(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	// The smallest program; the others are built the same way.
+	r := release{
+		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(), url: "https://example.org/you/rejoin",
+		platforms: []string{"linux/amd64", "linux/arm64"}, programs: programs[5:],
+		images: images[4:], registry: strings.TrimPrefix(server.URL, "http://") + "/rejoin", push: true,
+	}
+	dir := t.TempDir()
+	if err := r.write(t.Context(), filepath.Join(dir, "one")); err != nil {
+		t.Fatal(err)
+	}
+	pinned := text(t, filepath.Join(dir, "one", "images.txt"))
+	tag, digest, _ := strings.Cut(strings.TrimSuffix(pinned, "\n"), "@")
+	if tag != r.registry+"/credentials:1.2.3" {
+		t.Fatalf("images.txt has %q", pinned)
+	}
+
+	// Where it goes does not change it.
+	elsewhere := r
+	elsewhere.registry, elsewhere.push = "registry.example/other", false
+	if err := elsewhere.write(t.Context(), filepath.Join(dir, "two")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := text(t, filepath.Join(dir, "two", "images.txt")), "registry.example/other/credentials:1.2.3@"+digest+"\n"; got != want {
+		t.Errorf("a second build has %q, want %q", got, want)
+	}
+
+	const archived = "rejoin-credentials_1.2.3.oci.tar"
+	if sums := text(t, filepath.Join(dir, "one", "SHA256SUMS")); !strings.Contains(sums, "  "+archived+"\n") || !strings.Contains(sums, "  images.txt\n") {
+		t.Errorf("the sums are %s", sums)
+	}
+	unpackTar(t, strings.NewReader(text(t, filepath.Join(dir, "one", archived))), filepath.Join(dir, "layout"))
+	root, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := root.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Manifests) != 1 || m.Manifests[0].Digest.String() != digest ||
+		m.Manifests[0].Annotations["io.containerd.image.name"] != tag || m.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "1.2.3" {
+		t.Fatalf("the layout has %+v", m.Manifests)
+	}
+	fromArchive, err := root.ImageIndex(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.NewDigest(r.registry + "/credentials@" + digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromRegistry, err := remote.Index(ref, remote.WithContext(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for of, index := range map[string]v1.ImageIndex{"archive": fromArchive, "registry": fromRegistry} {
+		if err := validate.Index(index); err != nil {
+			t.Errorf("the index of the %s: %v", of, err)
+		}
+	}
+	for i, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64} {
+		checkImage(t, fromRegistry, r.platforms[i], machine)
+	}
+}
+
+// checkImage checks the image of one platform, of the program credentials.
+func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.Machine) {
+	t.Helper()
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(m.Manifests, func(d v1.Descriptor) bool { return d.Platform.String() == platform })
+	if at < 0 || len(m.Manifests) != 2 {
+		t.Fatalf("the index has %+v", m.Manifests)
+	}
+	img, err := index.Image(m.Manifests[at].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := file.Config
+	if config.User != "65532:65532" || !slices.Equal(config.Entrypoint, []string{"/credentials", "/keys"}) || file.OS+"/"+file.Architecture != platform || file.Created.Unix() != 1_700_000_000 {
+		t.Errorf("%s: the configuration is %+v", platform, file)
+	}
+	const prefix = "org.opencontainers.image."
+	for label, want := range map[string]string{"version": "v1.2.3", "licenses": "Apache-2.0", "source": "https://example.org/you/rejoin", "created": "2023-11-14T22:13:20Z"} {
+		if config.Labels[prefix+label] != want || m.Annotations[prefix+label] != want {
+			t.Errorf("%s: %s is %q, of the index %q, want %q", platform, label, config.Labels[prefix+label], m.Annotations[prefix+label], want)
+		}
+	}
+
+	extracted := mutate.Extract(img)
+	defer func() { _ = extracted.Close() }()
+	files := map[string][]byte{}
+	for r := tar.NewReader(extracted); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, mode := 0, int64(0o644)
+		if regexp.MustCompile(`^(keys|log)`).MatchString(h.Name) {
+			owner = nonroot
+		}
+		if h.Typeflag == tar.TypeDir || h.Name == "credentials" {
+			mode = 0o755
+		}
+		if h.Uid != owner || h.Gid != owner || h.Mode != mode || h.ModTime.Unix() != 1_700_000_000 {
+			t.Errorf("%s: %s is %d:%d's, %o, %s", platform, h.Name, h.Uid, h.Gid, h.Mode, h.ModTime)
+		}
+		if files[strings.TrimSuffix(h.Name, "/")], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"LICENSE", "LICENSES-OF-OTHERS", "sbom/credentials.cdx.json", "keys/nats", "log-3"} {
+		if _, ok := files[path]; !ok {
+			t.Errorf("%s: there is no /%s", platform, path)
+		}
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(files["etc/ssl/certs/ca-certificates.crt"]) {
+		t.Errorf("%s: there are no CA certificates", platform)
+	}
+	program, err := elf.NewFile(bytes.NewReader(files["credentials"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	static := !slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	if program.Machine != machine || !static {
+		t.Errorf("%s: the program is for %s, static: %t", platform, program.Machine, static)
+	}
+}
+
+// The images are those that compose builds, but for their base.
+func TestRelease_ImagesOfTheDockerfile(t *testing.T) {
+	t.Parallel()
+	dockerfile := text(t, "../Dockerfile")
+	if !strings.Contains(dockerfile, fmt.Sprintf("\nUSER %d:%[1]d\n", nonroot)) {
+		t.Error("the Dockerfile has another user")
+	}
+	var got []image
+	for _, target := range regexp.MustCompile(`(?m)^FROM base AS (\S+)\n(?:.+\n)*`).FindAllStringSubmatch(dockerfile, -1) {
+		i := image{program: target[1]}
+		entrypoint := regexp.MustCompile(`ENTRYPOINT \["/` + i.program + `"(?:, "(.*)")?\]`).FindStringSubmatch(target[0])
+		if entrypoint == nil {
+			t.Fatalf("%s has no entrypoint", i.program)
+		}
+		if entrypoint[1] != "" {
+			i.args = []string{entrypoint[1]}
+		}
+		i.health = strings.Contains(target[0], `HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["/`+i.program+`", "--healthcheck"]`)
+		if strings.Contains(target[0], "/folders /") {
+			for _, folder := range regexp.MustCompile(`/folders/(\S+)`).FindAllStringSubmatch(dockerfile, -1) {
+				if parent, _, ok := strings.Cut(folder[1], "/"); ok && !slices.Contains(i.folders, parent+"/") {
+					i.folders = append(i.folders, parent+"/")
+				}
+				i.folders = append(i.folders, folder[1]+"/")
+			}
+		}
+		got = append(got, i)
+	}
+	if !reflect.DeepEqual(got, images) {
+		t.Errorf("the Dockerfile has\n%+v, make release\n%+v", got, images)
+	}
+}
