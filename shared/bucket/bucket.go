@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/natsconn"
@@ -44,11 +45,11 @@ func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 	defer func() { _ = reader.Stop() }() // the server forgets it by itself
 	f := &follower{whole: whole, drained: make(chan struct{}, 1), left: reader.Pending, alone: !reader.Clustered()}
 	f.drain()
-	err = reader.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+	err = reader.Start(func(msg *nats.Msg, meta *nats.MsgMetadata) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		show(Entry{
-			Key: strings.TrimPrefix(msg.Subject(), prefix), Value: msg.Data(), Revision: meta.Sequence.Stream,
+			Key: strings.TrimPrefix(msg.Subject, prefix), Value: msg.Data, Revision: meta.Sequence.Stream,
 			Removed: removed(msg),
 		})
 		f.shown = meta.Sequence.Stream
@@ -202,7 +203,7 @@ func nextAt(ctx context.Context, js jetstream.JetStream, stream, subjects string
 
 // removed reports whether a message says that its key was deleted, was purged, or has
 // outlived its time (ADR-8 and ADR-43 of NATS).
-func removed(msg jetstream.Msg) bool {
-	h := msg.Headers()
+func removed(msg *nats.Msg) bool {
+	h := msg.Header
 	return h.Get("KV-Operation") != "" || h.Get(jetstream.MarkerReasonHeader) != ""
 }

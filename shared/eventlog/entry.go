@@ -60,11 +60,11 @@ type Entry struct {
 	Pending uint64
 }
 
-func (l *Log) entryFrom(msg jetstream.Msg, meta *jetstream.MsgMetadata, p int, headersOnly bool) Entry {
-	e := Entry{RawSubject: msg.Subject(), Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data(), Size: len(msg.Data())}
-	l.fill(&e, msg.Headers(), p)
+func (l *Log) entryFrom(msg *nats.Msg, meta *nats.MsgMetadata, p int, headersOnly bool) Entry {
+	e := Entry{RawSubject: msg.Subject, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data, Size: len(msg.Data)}
+	l.fill(&e, msg.Header, p)
 	if headersOnly {
-		e.Data, e.Size = nil, sizeHeader(msg.Headers())
+		e.Data, e.Size = nil, sizeHeader(msg.Header)
 	}
 	return e
 }

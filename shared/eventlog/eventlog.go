@@ -53,8 +53,4 @@ var (
 
 	// ErrTooLarge is returned when an event is larger than the log allows.
 	ErrTooLarge = errors.New("the event is too large for the log")
-
-	// errHidden is returned when a tail's consumer does not come behind entries that it
-	// does not deliver. They have been handled.
-	errHidden = errors.New("the consumer does not deliver everything")
 )

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -61,65 +62,9 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-const (
-	// aheadBytes is about how much a reader asks for at a time. A server ends a connection for
-	// which 64 MiB wait, and one has many readers.
-	aheadBytes = 2 << 20
-	// minAhead is how many messages that is at least.
-	minAhead = 8
-)
-
-// ahead returns how many messages of a partition are about aheadBytes, by the average of those
-// that it holds, and at most most. nats.go can bound a request in bytes as well, but a reader
-// stands still for half a minute when the answer comes while it asks (jetstream/pull.go of
-// v1.55, checkPending; docs/upstream/0003).
-func (l *Log) ahead(p, most int) int {
-	state, _ := l.State(p)
-	if state.Events == 0 {
-		return most
-	}
-	average := max(state.Bytes/state.Events, 1)
-	return min(max(int(min(aheadBytes/average, 1<<20)), minAhead), most) //nolint:gosec // small
-}
-
-func (l *Log) newReader(ctx context.Context, p int, cfg natsconn.ReaderConfig) (*natsconn.Reader, error) {
-	if !cfg.HeadersOnly {
-		cfg.Ahead = l.ahead(p, cfg.Ahead)
-	}
-	return natsconn.NewReader(ctx, l.js, streamName(p), cfg)
-}
-
 func (l *Log) stopReader(p int, r *natsconn.Reader) {
 	if err := r.Stop(); err != nil {
 		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
-	}
-}
-
-// hidden reports whether a consumer of nats.go takes an entry for the server's own word
-// and throws it away, so that nothing behind it comes either: it has a Status header and,
-// as far as it is delivered, no data (docs/upstream/0005). A headers-only consumer delivers no
-// entry with data, so there the header alone decides.
-func hidden(msg *jetstream.RawStreamMsg, headersOnly bool) bool {
-	return msg.Header.Get("Status") != "" && (headersOnly || len(msg.Data) == 0)
-}
-
-// passHidden hands over the hidden entry that comes first behind a sequence, and those
-// that follow it, until handle returns false. It returns the first entry that is not
-// hidden, or an error, which wraps [ErrNotFound] when there is none.
-func (l *Log) passHidden(ctx context.Context, p int, filter string, after uint64, headersOnly bool, handle func(Entry) (more bool)) (*jetstream.RawStreamMsg, error) {
-	for {
-		msg, err := l.get(ctx, p, after+1, jetstream.WithGetMsgSubject(filter))
-		if err != nil || !hidden(msg, headersOnly) {
-			return msg, err
-		}
-		e := l.entryFromRaw(msg, p)
-		if headersOnly {
-			e.Data = nil
-		}
-		if !handle(e) {
-			return msg, nil
-		}
-		after = msg.Sequence
 	}
 }
 
@@ -176,7 +121,7 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 			err = scanError(outer, err)
 		}
 	}()
-	reader, err := s.log.newReader(ctx, s.p, natsconn.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
+	reader, err := natsconn.NewReader(ctx, s.log.js, streamName(s.p), natsconn.ReaderConfig{Filter: s.filter, After: s.through, HeadersOnly: s.headersOnly, Ahead: s.pull, Idle: scanIdle})
 	if err != nil {
 		return 0, err
 	}
@@ -199,7 +144,7 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 }
 
 // take takes a message, called by nats.go.
-func (s *scan) take(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	drained := false
 	defer func() {
 		if drained {
@@ -260,10 +205,6 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 			s.stop(ctx.Err())
 			return
 		case err := <-broken:
-			from := s.position()
-			if through, _, _ := s.skipHidden(ctx, from); through > from {
-				err = nil // the consumer does not come behind what it does not deliver
-			}
 			s.stop(err)
 			return
 		case <-s.drained:
@@ -281,12 +222,9 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 				continue
 			}
 		}
-		through, left, err := s.skipHidden(ctx, through)
+		next, err := s.log.get(ctx, s.p, through+1, jetstream.WithGetMsgSubject(s.filter))
 		switch {
-		case through != seen:
-			s.stop(nil)
-			return
-		case errors.Is(err, ErrNotFound) || err == nil && left.Sequence > s.upTo:
+		case errors.Is(err, ErrNotFound) || err == nil && next.Sequence > s.upTo:
 			s.nothingBehind(through)
 		case err != nil:
 			s.stop(err)
@@ -307,40 +245,6 @@ const scanStands = 8
 // errStands is returned when a consumer does not deliver what the leader has: the server
 // where it lies is far behind, and another one may not be.
 var errStands = fmt.Errorf("%w: the consumer is behind the partition", ErrUnavailable)
-
-func (s *scan) position() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.through
-}
-
-// skipHidden takes the entries behind a sequence that the consumer does not deliver, and
-// returns up to where. left and err are those of [Log.passHidden].
-func (s *scan) skipHidden(ctx context.Context, after uint64) (through uint64, left *jetstream.RawStreamMsg, err error) {
-	left, err = s.log.passHidden(ctx, s.p, s.filter, after, s.headersOnly, func(e Entry) bool {
-		taken := s.takeHidden(after, e)
-		if taken {
-			after = e.Sequence
-		}
-		return taken
-	})
-	return after, left, err
-}
-
-// takeHidden takes an entry that the consumer does not deliver, unless the scan is over,
-// or has gone on behind a sequence.
-func (s *scan) takeHidden(after uint64, e Entry) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over || s.through != after || e.Sequence > s.upTo {
-		return false
-	}
-	s.through = e.Sequence
-	if !s.handle(e) {
-		s.end(e.Sequence, nil)
-	}
-	return true
-}
 
 func (s *scan) stop(err error) {
 	s.mu.Lock()

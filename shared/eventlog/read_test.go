@@ -298,3 +298,41 @@ func gone(t *testing.T) context.Context {
 	cancel()
 	return ctx
 }
+
+// Readers of large events do not take the connection from all others, though events are small on the
+// average: a server ends a connection for which 64 MiB wait.
+func TestRead_LargeEventsAmongSmallOnes(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	for n := range 500 {
+		publish(t, l, "small", "a", n)
+	}
+	const readers, events = 8, 16
+	large := fmt.Appendf(nil, `"%s"`, bytes.Repeat([]byte("x"), 900<<10))
+	for s := range readers {
+		for range events {
+			if _, err := l.Publish(waittest.Context(t), eventlog.Event{Session: fmt.Sprint("large", s), Stream: "a", Data: large}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	state, err := l.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for s := range readers {
+		wg.Go(func() {
+			for range 5 {
+				page, err := l.Read(waittest.Context(t), eventlog.Query{Session: fmt.Sprint("large", s), Stream: "a", UpTo: state.Last, MaxEvents: 500, MaxBytes: 4 << 20})
+				if err != nil || len(page.Entries) != 5 {
+					t.Errorf("%d events, %v", len(page.Entries), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := l.Conn().Stats().Reconnects; n > 0 {
+		t.Errorf("the connection was lost %d times", n)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/natsconn"
@@ -74,7 +75,7 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	if err != nil {
 		return err
 	}
-	reader, err := l.newReader(ctx, p, natsconn.ReaderConfig{After: after, HeadersOnly: cfg.HeadersOnly, Ahead: tailPull})
+	reader, err := natsconn.NewReader(ctx, l.js, streamName(p), natsconn.ReaderConfig{After: after, HeadersOnly: cfg.HeadersOnly, Ahead: tailPull})
 	if err != nil {
 		return apiError(err)
 	}
@@ -119,9 +120,6 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-broken:
-			if _, hiddenErr := a.skipHidden(ctx, a.position()); errors.Is(hiddenErr, errHidden) {
-				return hiddenErr
-			}
 			return err
 		case err := <-a.broken:
 			return err
@@ -169,37 +167,20 @@ func (a *attempt) position() uint64 {
 	return a.last
 }
 
-// skipHidden handles the entries behind last that the consumer does not deliver, if
-// nothing has come since: then the error is errHidden. Else it returns the entry behind
-// last, or an error, which wraps [ErrNotFound] when there is none.
-func (a *attempt) skipHidden(ctx context.Context, last uint64) (*jetstream.RawStreamMsg, error) {
+// next returns the entry behind a sequence, as the leader has it. The error wraps [ErrNotFound] when
+// there is none.
+func (a *attempt) next(ctx context.Context, last uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	before := last
-	msg, err := a.log.passHidden(ctx, a.p, streamSubject(a.p), last, a.cfg.HeadersOnly, func(e Entry) bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.ended || a.last != last {
-			return false // it continues
-		}
-		a.pass(e)
-		last = e.Sequence
-		return true
-	})
-	if last > before {
-		return nil, fmt.Errorf("%w: %d to %d", errHidden, before+1, last)
-	}
-	return msg, err
+	return a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
 }
 
 // standstill finds out why nothing comes after last: an error says that the consumer has
 // to start again. Otherwise everything behind last was removed before it could be sent,
 // and a tail that has not caught up yet has.
 func (a *attempt) standstill(ctx context.Context, last uint64) error {
-	msg, err := a.skipHidden(ctx, last)
+	msg, err := a.next(ctx, last)
 	switch {
-	case errors.Is(err, errHidden):
-		return err
 	case err == nil && a.position() == last:
 		return fmt.Errorf("the consumer stalls at %d before %d", last, msg.Sequence)
 	case !errors.Is(err, ErrNotFound):
@@ -209,7 +190,7 @@ func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	return nil
 }
 
-func (a *attempt) handle(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended {
@@ -256,10 +237,7 @@ func (a *attempt) drain() {
 // not, the tail has caught up. Else it comes, or the tail is found to stand still.
 func (a *attempt) ask(ctx context.Context) error {
 	last := a.position()
-	msg, err := a.skipHidden(ctx, last)
-	if errors.Is(err, errHidden) {
-		return err
-	}
+	msg, err := a.next(ctx, last)
 	if errors.Is(err, ErrNotFound) || err == nil && msg.Sequence > a.state.Last {
 		a.throughFrom(last)
 	}

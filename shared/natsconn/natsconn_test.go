@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -89,8 +90,8 @@ func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 // read returns the first n sequences that a reader hands over.
 func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes int) {
 	t.Helper()
-	all := make(chan jetstream.Msg, 100)
-	if err := r.Start(func(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+	all := make(chan *nats.Msg, 100)
+	if err := r.Start(func(msg *nats.Msg, meta *nats.MsgMetadata) {
 		sequences = append(sequences, meta.Sequence.Stream)
 		all <- msg
 	}); err != nil {
@@ -100,7 +101,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 	for range n {
 		select {
 		case msg := <-all:
-			bytes += len(msg.Data())
+			bytes += len(msg.Data)
 		case err := <-r.Broken():
 			t.Fatal(err)
 		case <-ctx.Done():
@@ -164,7 +165,7 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Start(func(jetstream.Msg, *jetstream.MsgMetadata) { t.Error("a message") }); err != nil {
+	if err := r.Start(func(*nats.Msg, *nats.MsgMetadata) { t.Error("a message") }); err != nil {
 		t.Fatal(err)
 	}
 	for name := range s.ConsumerNames(t.Context()).Name() {
@@ -177,7 +178,7 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := waittest.Receive(t, "the reader is broken", r.Broken()); !errors.Is(err, jetstream.ErrConsumerDeleted) {
+	if err := waittest.Receive(t, "the reader is broken", r.Broken()); !strings.HasSuffix(err.Error(), "409 Consumer Deleted") {
 		t.Error(err)
 	}
 	if err := r.Stop(); err != nil {
@@ -185,5 +186,84 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 	}
 	if _, err := natsconn.NewReader(t.Context(), js, "NONE", natsconn.ReaderConfig{}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a stream that is not there: %v", err)
+	}
+}
+
+// What a reader is sent at a time is bounded in bytes, whatever the messages' sizes are; one that is
+// larger comes by itself.
+func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	nc := srv.Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream(t, js, 0)
+	for i := range 300 {
+		size := 10
+		switch {
+		case i%100 == 99:
+			size = 5 << 20
+		case i > 100 && i < 200:
+			size = 900 << 10
+		}
+		if _, err := js.Publish(t.Context(), "s.1", make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, goOn := make(chan struct{}), make(chan struct{})
+	come := 0
+	end := make(chan struct{})
+	if err := r.Start(func(*nats.Msg, *nats.MsgMetadata) {
+		switch come++; come {
+		case 102: // of the large ones
+			close(first)
+			<-goOn
+		case 300:
+			close(end)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Receive(t, "the first large one", first)
+	before := nc.Stats().InBytes
+	if _, err := nc.Request("$JS.API.INFO", nil, waittest.Timeout); err != nil { // what was sent before has come
+		t.Fatal(err)
+	}
+	if more := nc.Stats().InBytes - before; more > 4<<20 {
+		t.Errorf("%d bytes come while one message is held", more)
+	}
+	close(goOn)
+	waittest.Receive(t, "the last one", end)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A message of which a client could think that it is the server's own word is handed over as others.
+func TestReader_MessageLikeAStatus(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream(t, js, 0)
+	for _, status := range []string{"100", "408", "409", "503"} {
+		if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "s.1", Header: nats.Header{"Status": {status}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{Ahead: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := read(t, r, 4); fmt.Sprint(got) != "[1 2 3 4]" {
+		t.Errorf("%v", got)
 	}
 }

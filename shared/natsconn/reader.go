@@ -3,6 +3,7 @@ package natsconn
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -23,7 +24,8 @@ type ReaderConfig struct {
 	Latest bool
 	// HeadersOnly leaves out what the messages hold.
 	HeadersOnly bool
-	// Ahead is how many messages are asked for at a time. Default: 500.
+	// Ahead is how many messages are asked for at a time, as far as they are no more than about
+	// 2 MiB together: a server ends a connection for which 64 MiB wait. Default: 500.
 	Ahead int
 	// Idle is how long the server keeps the consumer when its reader has died. Default: 1 min.
 	Idle time.Duration
@@ -38,7 +40,9 @@ type ReaderConfig struct {
 //
 // The ordered consumer of nats.go mends itself, and keeps a lock meanwhile. When its
 // request is lost with a connection that is 10 s, in which it cannot be stopped either
-// (docs/upstream/0001; docs/adr/0010 has the figures).
+// (docs/upstream/0001; docs/adr/0010 has the figures). Its Consume stands still at times when it
+// asks for a number of bytes, and takes some messages for the server's own word
+// (docs/upstream/0003 and 0005), so a Reader asks by itself.
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
 // That server may be behind the leader: that it has nothing more ([Reader.Pending], and
@@ -50,21 +54,42 @@ type Reader struct {
 	js        jetstream.JetStream
 	server    *Server
 	stream    string
-	consumer  jetstream.Consumer
-	ahead     int
-	silence   time.Duration
-	handle    func(jetstream.Msg, *jetstream.MsgMetadata)
+	consumer  string
+	next      string // where messages are asked for
+	request   pullRequest
+	silence   time.Duration // without anything of the server, which counts as lost then
+	patience  time.Duration // for a consumer that the server does not know yet
+	handle    func(*nats.Msg, *nats.MsgMetadata)
 	broken    chan error
 	failed    atomic.Bool
 	heard     atomic.Bool // a message has come
 	delivered uint64      // the consumer's sequence; the handler's own
+	left      int         // of what was asked for; the handler's own
+	large     bool        // the next message is larger than the bytes that are asked for; the handler's own
+	quiet     *time.Timer // until silence counts
 
-	mu        sync.Mutex
-	consuming jetstream.ConsumeContext
-	began     time.Time
-	again     *time.Timer // until the next attempt to begin
-	stopped   bool
+	mu      sync.Mutex
+	asking  *nats.Subscription
+	closed  chan struct{} // asking has ended
+	began   time.Time
+	again   *time.Timer // until the next attempt to begin
+	stopped atomic.Bool // set with mu held
 }
+
+// pullRequest asks a consumer for messages (nats-server's JSApiConsumerGetNextRequest).
+type pullRequest struct {
+	Batch     int           `json:"batch"`
+	MaxBytes  int           `json:"max_bytes,omitempty"`
+	Expires   time.Duration `json:"expires"`
+	Heartbeat time.Duration `json:"idle_heartbeat"`
+}
+
+const (
+	// requestExpires is how long a server holds a request.
+	requestExpires = 30 * time.Second
+	// requestBytes bounds what it is answered with, but for one message.
+	requestBytes = 2 << 20
+)
 
 // NewReader makes the consumer. Stop has to be called.
 func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg ReaderConfig) (*Reader, error) {
@@ -86,8 +111,17 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 	}
 	r := &Reader{
 		Pending: consumer.CachedInfo().NumPending,
-		js:      js, server: server, stream: stream, consumer: consumer, ahead: cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages), silence: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
+		js:      js, server: server, stream: stream, consumer: consumer.CachedInfo().Name, patience: cmp.Or(cfg.Silence, defaultSilence), broken: make(chan error, 1),
 	}
+	r.next = jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + r.consumer
+	r.request = pullRequest{Batch: cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages), MaxBytes: requestBytes, Expires: requestExpires, Heartbeat: requestExpires / 2}
+	if cfg.HeadersOnly {
+		r.request.MaxBytes = 0
+	}
+	if r.Clustered() { // a single server goes with the connection
+		r.request.Heartbeat = r.patience / 2
+	}
+	r.silence = 2 * r.request.Heartbeat
 	return r, nil
 }
 
@@ -96,39 +130,86 @@ func (r *Reader) Clustered() bool { return r.server.Clustered() }
 
 // Start begins to call handle for every message, one after the other. While handle does
 // not return, no more than what is on its way is read.
-func (r *Reader) Start(handle func(jetstream.Msg, *jetstream.MsgMetadata)) (err error) {
+func (r *Reader) Start(handle func(*nats.Msg, *nats.MsgMetadata)) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.handle, r.began = handle, time.Now()
-	return r.consume()
+	r.handle, r.began, r.closed, r.left = handle, time.Now(), make(chan struct{}), r.request.Batch
+	r.quiet = time.AfterFunc(r.silence, func() { r.fail(jetstream.ErrNoHeartbeat) })
+	conn := r.js.Conn()
+	if r.asking, err = conn.Subscribe(conn.NewInbox(), r.receive); err != nil {
+		return err
+	}
+	closed := r.closed
+	r.asking.SetClosedHandler(func(string) { close(closed) })
+	return r.ask(r.request)
 }
 
-// consume asks for messages. The caller holds the lock.
-func (r *Reader) consume() (err error) {
-	opts := []jetstream.PullConsumeOpt{
-		jetstream.PullMaxMessages(r.ahead),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.trouble(err) }),
+// ask sends a request.
+func (r *Reader) ask(request pullRequest) error {
+	data, err := json.Marshal(request)
+	if err != nil {
+		return err
 	}
-	if r.Clustered() {
-		// The default is half a minute: a single server goes with the connection.
-		opts = append(opts, jetstream.PullHeartbeat(r.silence/2))
-	}
-	r.consuming, err = r.consumer.Consume(r.take, opts...)
-	return err
+	return r.js.Conn().PublishRequest(r.next, r.asking.Subject, data)
 }
 
-func (r *Reader) take(msg jetstream.Msg) {
+// more asks for what comes after the request that has ended. It is the handler's own.
+func (r *Reader) more() {
+	request := r.request
+	if r.large {
+		request.Batch, request.MaxBytes = 1, 0
+	}
+	r.left, r.large = request.Batch, false
+	if err := r.ask(request); err != nil {
+		r.fail(err)
+	}
+}
+
+// receive takes a message, or the server's word about a request, which has no reply subject.
+func (r *Reader) receive(msg *nats.Msg) {
+	r.quiet.Stop()
+	defer func() {
+		if !r.failed.Load() && !r.stopped.Load() {
+			r.quiet.Reset(r.silence)
+		}
+	}()
+	if msg.Reply != "" {
+		if r.left--; r.take(msg) && r.left == 0 {
+			r.more()
+		}
+		return
+	}
+	switch status, text := msg.Header.Get("Status"), msg.Header.Get("Description"); {
+	case status == "100", text == "Batch Completed": // the next request is under way
+	case status == "408": // expired
+		r.more()
+	case text == "Message Size Exceeds MaxBytes":
+		r.large = r.left == r.request.Batch
+		r.more()
+	case status == "503":
+		r.trouble(nats.ErrNoResponders)
+	default:
+		r.fail(fmt.Errorf("the server ends a request for messages: %s %s", status, text))
+	}
+}
+
+// take hands a message over, and reports whether it is the next one.
+func (r *Reader) take(msg *nats.Msg) bool {
 	r.heard.Store(true)
 	meta, err := msg.Metadata()
 	switch {
+	case r.failed.Load() || r.stopped.Load():
+		return false
 	case err != nil:
 		r.fail(err)
+		return false
 	case meta.Sequence.Consumer != r.delivered+1:
 		r.fail(fmt.Errorf("message %d came after %d", meta.Sequence.Consumer, r.delivered))
-	default:
-		r.delivered++
-		r.handle(msg, meta)
+		return false
 	}
+	r.delivered++
+	r.handle(msg, meta)
+	return true
 }
 
 const (
@@ -138,9 +219,9 @@ const (
 	beginEvery = 10 * time.Millisecond
 )
 
-// trouble is called by nats.go.
+// trouble is called when nobody answers a request.
 func (r *Reader) trouble(err error) {
-	if errors.Is(err, nats.ErrNoResponders) && !r.heard.Load() && r.Clustered() && r.beginAgain() {
+	if !r.heard.Load() && r.Clustered() && r.beginAgain() {
 		return
 	}
 	r.fail(err)
@@ -150,18 +231,17 @@ func (r *Reader) trouble(err error) {
 func (r *Reader) beginAgain() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Since(r.began) > r.silence {
+	if time.Since(r.began) > r.patience {
 		return false
 	}
-	if !r.stopped {
+	if !r.stopped.Load() {
 		r.again = time.AfterFunc(beginEvery, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.stopped {
+			if r.stopped.Load() {
 				return
 			}
-			r.consuming.Stop() // nothing comes on a consumer without an answer
-			if err := r.consume(); err != nil {
+			if err := r.ask(r.request); err != nil {
 				r.fail(err)
 			}
 		})
@@ -184,26 +264,28 @@ func (r *Reader) fail(err error) {
 // removeWithin bounds the removal of a consumer.
 const removeWithin = time.Second
 
-// end ends the reading and waits for what nats.go calls, which may need the lock.
+// end ends the reading and waits for a handler that runs, which may need the lock.
 func (r *Reader) end() {
 	r.mu.Lock()
-	r.stopped = true
+	r.stopped.Store(true)
 	if r.again != nil {
 		r.again.Stop()
 	}
-	consuming := r.consuming
+	asking := r.asking
 	r.mu.Unlock()
-	if consuming != nil {
-		consuming.Stop()
-		<-consuming.Closed()
+	if asking == nil {
+		return
 	}
+	r.quiet.Stop()
+	_ = asking.Unsubscribe() // the connection may be closed, and the subscription with it
+	<-r.closed
 }
 
 // Stop ends the reading, waits for a handler that runs, and removes the consumer. The
 // error says that this is left to the server.
 func (r *Reader) Stop() error {
 	r.end()
-	name := r.consumer.CachedInfo().Name
+	name := r.consumer
 	if r.failed.Load() {
 		// Its server may be gone, and then no answer comes. What is lost is left to the server.
 		return r.js.Conn().Publish(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+r.stream+"."+name, nil)
