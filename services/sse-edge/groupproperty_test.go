@@ -13,6 +13,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
@@ -64,7 +65,8 @@ func (g *groupClient) told(t *testing.T, e published, lives int) bool {
 }
 
 // Clients of up to 500 sessions, named or by pattern, whose connections are cut, receive every event
-// once, or a gap of its session, while sessions begin, end and are trimmed, and names are used again.
+// once, or a gap of its session, while sessions begin, end and are trimmed, their openings are written
+// again, and names are used again.
 func TestGroup_Property(t *testing.T) {
 	t.Parallel()
 	const sessions, early, steps = 500, 400, 2500
@@ -140,6 +142,8 @@ func TestGroup_Property(t *testing.T) {
 			end(name)
 		case n < 12 && created < sessions:
 			begin()
+		case n < 15:
+			f.rewriteOpening(name)
 		default:
 			publish(name, false)
 		}
@@ -218,6 +222,22 @@ func (g *groupClient) run(t *testing.T, edges []string, random *rand.Rand) {
 func (f *fixture) end(name string) {
 	f.t.Helper()
 	if err := f.Backend.Sessions.End(waittest.Context(f.t), name, "", false); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// rewriteOpening stores the opening of a session again, as the janitor does before the log's floor passes it.
+func (f *fixture) rewriteOpening(name string) {
+	f.t.Helper()
+	log := f.Backend.Log
+	o, err := log.Opening(waittest.Context(f.t), name)
+	if err == nil {
+		_, err = log.Rewrite(waittest.Context(f.t), event.Subject{Partition: log.Partition(name), Session: name, Kind: event.Open}, o.Sequence, nil)
+	}
+	if err == nil {
+		err = log.Delete(waittest.Context(f.t), log.Partition(name), o.Sequence) // as the floor does
+	}
+	if err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -46,6 +46,8 @@ type Entry struct {
 	Trim *Trim
 	// Again says that this is an opening that was written again.
 	Again bool
+	// Began is [Opening.Began] of an opening.
+	Began uint64
 	// Changes is [Opening.Changes] of an opening, also when the tail is headers-only.
 	Changes uint64
 	// Copy is what a birth says that was written again; nil in all other entries.
@@ -107,6 +109,7 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 		e.Copy = copyIn(h)
 	case event.Open:
 		e.Again = h.Get(headerAgain) != ""
+		e.Began = beganIn(h, e.Sequence)
 		e.Changes, _ = strconv.ParseUint(h.Get(headerChanges), 10, 64) // what cannot be read is no change
 	default:
 	}
@@ -119,6 +122,7 @@ const (
 	headerTrimmed = "Rejoin-Trimmed"
 	headerThrough = "Rejoin-Through"
 	headerChanges = "Rejoin-Changes" // of an opening: see [Opening.Changes]
+	headerBegan   = "Rejoin-Began"   // of an opening: see [Opening.Began]
 )
 
 // Copy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
@@ -156,9 +160,26 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		if changes := there.Header.Get(headerChanges); changes != "" {
 			msg.Header.Set(headerChanges, changes)
 		}
+		setBegan(msg, beganIn(there.Header, sequence))
 		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
 	}
 	return l.publish(ctx, s.Partition, msg)
+}
+
+// beganIn returns [Opening.Began] of the opening at a sequence.
+func beganIn(h nats.Header, sequence uint64) uint64 {
+	if h.Get(headerAgain) == "" {
+		return sequence
+	}
+	began, _ := strconv.ParseUint(h.Get(headerBegan), 10, 64) // what cannot be read is unknown
+	return began
+}
+
+// setBegan has an opening that is written again say where its life began, if that is known.
+func setBegan(msg *nats.Msg, began uint64) {
+	if began > 0 {
+		msg.Header.Set(headerBegan, strconv.FormatUint(began, 10))
+	}
 }
 
 // copyIn reads the headers of a birth; nil when it was not written again.

@@ -32,6 +32,9 @@ type Opening struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 	// Sequence is where the opening lies in its partition.
 	Sequence uint64 `json:"-"`
+	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
+	// again. 0: unknown, as the log has lost it, or an earlier version wrote it again.
+	Began uint64 `json:"-"`
 }
 
 // OpenSession stores an opening, if the session has none: of several that open it at the
@@ -45,12 +48,12 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 	if errors.Is(err, ErrClosed) {
 		return Opening{}, ErrExists
 	}
-	o.Sequence = ack.Sequence
+	o.Sequence, o.Began = ack.Sequence, ack.Sequence
 	return o, err
 }
 
-// ChangeOpening stores an opening in the place of the one at o.Sequence: of several changes of
-// the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
+// ChangeOpening stores an opening in the place of the one at o.Sequence, whose o.Began it keeps: of
+// several changes of the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
 // and metadata may change, and Changes must grow with each change: readers take a second opening of
 // the same life for a copy of the first, and the janitor compares Changes with the index. Errors
 // wrap [ErrClosed] when the opening is not the newest of its name, or are those of [Log.Publish].
@@ -67,6 +70,7 @@ func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 	msg.Data = data
 	msg.Header.Set(headerAgain, "1")
 	msg.Header.Set(headerChanges, strconv.FormatUint(o.Changes, 10))
+	setBegan(msg, o.Began)
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(o.Sequence, 10))
 	ack, err := l.publish(ctx, s.Partition, msg)
 	o.Sequence = ack.Sequence
@@ -81,12 +85,12 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	if err != nil {
 		return Opening{}, err
 	}
-	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})
+	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Began: beganIn(msg.Header, msg.Sequence), Data: msg.Data})
 }
 
 // OpeningIn reads an entry of the kind [event.Open]. The error wraps [ErrMismatch].
 func OpeningIn(e Entry) (Opening, error) {
-	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence}
+	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence, Began: e.Began}
 	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
 		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
 	}

@@ -257,7 +257,7 @@ func TestChangeOpening(t *testing.T) {
 		copied, err := l.Rewrite(waittest.Context(t), s, changed.Sequence, nil)
 		must(t, err)
 		for _, sequence := range []uint64{changed.Sequence, copied.Sequence} {
-			if e, err := other.At(waittest.Context(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 {
+			if e, err := other.At(waittest.Context(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 || e.Began != first.Sequence {
 				t.Errorf("%+v, %v", e, err)
 			}
 		}
@@ -276,6 +276,9 @@ func TestChangeOpening(t *testing.T) {
 		lost := eventlog.Opening{Session: "t", Life: "l", Owner: "me", Changes: 1}
 		_, err = l.ChangeOpening(waittest.Context(t), lost)
 		must(t, err)
+		if got, err := other.Opening(waittest.Context(t), "t"); err != nil || got.Began != 0 {
+			t.Errorf("the life of a lost opening began at %d, %v", got.Began, err)
+		}
 		if _, err := l.ChangeOpening(waittest.Context(t), lost); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("it was stored twice: %v", err)
 		}

@@ -465,7 +465,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 			rec = edited
 			o := rec.opening()
 			if f.opening != nil {
-				o.Sequence = f.opening.Sequence
+				o.Sequence, o.Began = f.opening.Sequence, f.opening.Began
 			}
 			switch err := r.changeOpening(ctx, o); {
 			case errors.Is(err, eventlog.ErrClosed):

@@ -583,19 +583,66 @@ func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	knows(t, ps, "s", "x")
 	var ids, none []string
 	readAll(t, openAdded(t, ps, "", &ids, []string{"s", "x"}, nil))
-	o, err := f.Backend.Log.Opening(t.Context(), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Backend.Log.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, f, "s")
 	last := f.PublishTo("x", "a", 1)
 	for _, ps := range []*Partitions{ps, later} {
 		comesTo(t, ps, "x", last)
 		if got, want := readAll(t, openAdded(t, ps, ids[0], &none, []string{"s", "x"}, nil)), fmt.Sprint("x:", last); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
+	}
+}
+
+// rewrite stores the opening of a session again, as the janitor does before the log's floor passes it.
+func rewrite(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	o, err := f.Backend.Log.Opening(waittest.Context(t), name)
+	if err == nil {
+		_, err = f.Backend.Log.Rewrite(waittest.Context(t), event.Subject{Session: name, Kind: event.Open}, o.Sequence, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A cursor below the window gets a gap of a session whose opening was written again only if its life began
+// after the cursor.
+func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	create(t, f, "x")
+	create(t, f, "used")
+	f.Publish("a", 1)
+	ps := followLog(t, f, 0)
+	knows(t, ps, "s", "x", "used")
+	names := []string{"s", "x", "y", "used"}
+	g := openGroup(t, ps, Start{}, nil, names...)
+	readAll(t, g)
+	before := g.ID()
+	create(t, f, "y")
+	one := f.PublishTo("y", "a", 1)
+	rewrite(t, f, "s")
+	rewrite(t, f, "s")
+	rewrite(t, f, "y")
+	f.SetMembers("x", "bob")
+	comesTo(t, ps, "y", one)
+	readAll(t, g)
+	between := g.ID()
+	two := f.PublishTo("x", "a", 1)
+	for _, tt := range []struct{ name, after, want string }{
+		{"before a session began", before, fmt.Sprintf("y:%d x:%d", one, two)},
+		{"behind its opening", between, fmt.Sprint("x:", two)},
+	} {
+		if got := readAll(t, openGroup(t, followLog(t, f, -1), Start{After: tt.after}, nil, names...)); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	reuse(t, f, "used")
+	three := f.PublishTo("used", "a", 1)
+	rewrite(t, f, "used")
+	want := fmt.Sprintf("gap:used:unknown x:%d used:%d", two, three)
+	if got := readAll(t, openGroup(t, followLog(t, f, -1), Start{After: between}, nil, names...)); got != want {
+		t.Errorf("another life: got %s, want %s", got, want)
 	}
 }
 
@@ -611,27 +658,34 @@ func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint6
 }
 
 // The next life of a name is followed from its beginning, also when the window has lost that by the time
-// that the life before is read.
+// that the life before is read, and has its opening as it was written again.
 func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
-	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "s")
-	g := openGroup(t, ps, Start{}, nil, "s")
-	one := f.Publish("a", 1)
-	reuse(t, f, "s")
-	two := f.Publish("a", 1)
-	var last uint64
-	for range 5 {
-		last = publishLarge(t, f, "x", 300<<10)
-	}
-	three := f.Publish("a", 1)
-	comesTo(t, ps, "s", three)
-	if floor := ps.Of("s").Stats().Floor; floor <= two || floor > last {
-		t.Fatalf("the window begins at %d", floor)
-	}
-	if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open s:%d s:%d", one, two, three); got != want {
-		t.Errorf("got %s, want %s", got, want)
+	for name, again := range map[string]bool{"once": false, "again": true} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLog(t)
+			create(t, f, "s")
+			ps := followLog(t, f, 0)
+			knows(t, ps, "s")
+			g := openGroup(t, ps, Start{}, nil, "s")
+			one := f.Publish("a", 1)
+			reuse(t, f, "s")
+			two := f.Publish("a", 1)
+			var last uint64
+			for range 5 {
+				last = publishLarge(t, f, "x", 300<<10)
+			}
+			if again {
+				rewrite(t, f, "s")
+			}
+			three := f.Publish("a", 1)
+			comesTo(t, ps, "s", three)
+			if floor := ps.Of("s").Stats().Floor; floor <= two || floor > last {
+				t.Fatalf("the window begins at %d", floor)
+			}
+			if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open s:%d s:%d", one, two, three); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
 	}
 }
 

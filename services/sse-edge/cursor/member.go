@@ -219,19 +219,20 @@ func (m *Member) found(s Step) {
 		m.life = r.Place.Life
 		m.opened, _ = m.lane.part.window.BeganAt(m.Place.Session)
 	}
-	if life, known := m.lane.part.Life(m.Place.Session); known && life != m.life && r.HasEnd() {
-		// A reader below the window does not see that another life has begun.
-		if opened, _ := m.lane.part.window.OpenedAt(m.Place.Session); opened > 0 {
-			m.through = min(m.through, opened-1)
-		}
-	}
-	if _, there := m.newLife(); there {
+	began, _ := m.lane.part.window.BeganAt(m.Place.Session) // before the life, which may change in between
+	life, known := m.lane.part.Life(m.Place.Session)
+	another := known && life != m.life && r.HasEnd() // which a reader below the window does not see
+	_, there := m.newLife()
+	switch {
+	case there || another && began == 0:
 		// What follows is the new life's, and where that begins is read next.
 		m.through = m.lane.positionOf(m)
 		if n := len(m.items); n > 0 {
 			m.through = m.items[n-1].Sequence
 		}
 		m.lane.dirty.Store(true)
+	case another:
+		m.through = min(m.through, began-1)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -160,7 +161,7 @@ func (p *Partition) AwaitsCheck() bool {
 type life struct {
 	name   string
 	found  bool   // the log says so
-	opened uint64 // the sequence of the opening, if that was looked for
+	opened uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
 }
 
 // lifeOf returns the newest life of a session: from the window, or else from the log. A
@@ -180,7 +181,7 @@ func (p *Partition) lifeOf(ctx context.Context, name string) (life, error) {
 func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	o, err := p.log.Opening(ctx, name)
 	if err == nil {
-		return life{o.Life, true, o.Sequence}, nil
+		return life{o.Life, true, cmp.Or(o.Began, o.Sequence)}, nil
 	}
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, err

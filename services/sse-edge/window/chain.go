@@ -15,7 +15,8 @@ type Place struct{ Session, Life, Stream string }
 type lives struct {
 	session string
 	// Life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
-	// window did not see that. began is that of its first one, 0 when it lies below the window.
+	// window did not see that. began is that of its first one, 0 when that is unknown and lies below the
+	// window.
 	life          string
 	known         bool
 	opened, began uint64

@@ -280,9 +280,9 @@ func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all
 	return all, w.floor, w.end
 }
 
-// BeganAt returns the sequence at which the newest life of a session began, 0 when the window did
-// not see that, and the floor below which it then lies: an opening is written again before the floor
-// of the log passes it.
+// BeganAt returns the sequence at which the newest life of a session began, 0 when the window does not
+// know that, and the floor below which it then lies: an opening is written again before the floor of
+// the log passes it.
 func (w *Window) BeganAt(session string) (began, floor uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -290,15 +290,4 @@ func (w *Window) BeganAt(session string) (began, floor uint64) {
 		began = n.began
 	}
 	return began, w.floor
-}
-
-// OpenedAt returns the sequence of the newest opening of a session, 0 when the window did not see
-// it, and the floor below which it then lies.
-func (w *Window) OpenedAt(session string) (opened, floor uint64) {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	if n := w.names[session]; n != nil {
-		opened = n.opened
-	}
-	return opened, w.floor
 }

@@ -356,8 +356,8 @@ func (w *Window) open(e eventlog.Entry) {
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
 	n := w.names[e.Subject.Session]
-	if n.owner, n.members = o.Owner, o.Members; e.Again && n.began == e.Sequence {
-		n.began = 0
+	if n.owner, n.members = o.Owner, o.Members; n.began == e.Sequence {
+		n.began = o.Began
 	}
 	w.note(e.Sequence, w.chain(Place{Session: e.Subject.Session, Life: o.Life}))
 	for _, watcher := range w.watchers {
