@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/presence"
+	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
 )
 
@@ -32,6 +33,8 @@ type fixture struct {
 	*edgetest.Log
 	t    *testing.T
 	tune func(*Service) // before it runs; nil for nothing
+	// traces takes the edges' spans; nil for none.
+	traces *tracing.Traces
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -58,6 +61,7 @@ func (s *Service) url() string { return "http://" + s.Addr().String() }
 func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
+	env.Traces = f.traces
 	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)

@@ -139,10 +139,10 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 	prefix := event.AppendIDPrefix(nil, e.Subject.Stream, r.Tags.Tag(e.Subject.Stream))
 	it := window.Item{
 		Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UnixNano(),
-		Frame: window.AppendFrame(nil, prefix, e.Sequence, e.Type, e.Data), Segment: window.OfLog,
+		Frame: window.AppendFrame(nil, prefix, e.Sequence, e.Type, e.Data), Segment: window.OfLog, FromLog: true,
 	}
 	if r.part.traced && e.Trace.Sampled() {
-		it.Trail = &window.Trail{Publish: e.Trace.Span()}
+		it.Trail = &window.Trail{Publish: e.Trace.Span(), Subject: e.Subject}
 	}
 	return it
 }

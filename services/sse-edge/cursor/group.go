@@ -191,7 +191,7 @@ func (g *Group) take(s *Step, lanes []*lane) {
 				continue
 			}
 			it.Frame = g.cfg.Frame(g.ID(), m, &it.Item)
-			it.Segment, it.Trail = window.OfLog, nil
+			it.Segment = window.OfLog
 			bytes += len(it.Frame)
 			s.Items = append(s.Items, it.Item)
 		}

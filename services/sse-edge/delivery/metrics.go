@@ -81,7 +81,7 @@ func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request)
 	}
 	for i := range n {
 		if it := &st.Items[i]; it.Trail != nil {
-			s.deliver(r, it, by)
+			s.deliver(it, by)
 		}
 	}
 }

@@ -16,7 +16,7 @@ const maxDeliveries = 16
 
 // deliver makes a span of the delivery of a sampled event: a child of the publish, with a
 // link to the request.
-func (s *Streams) deliver(r *cursor.Reader, it *window.Item, by Request) {
+func (s *Streams) deliver(it *window.Item, by Request) {
 	number := it.Trail.Deliveries.Add(1)
 	if number > maxDeliveries {
 		return
@@ -31,7 +31,7 @@ func (s *Streams) deliver(r *cursor.Reader, it *window.Item, by Request) {
 	}
 	_, span := s.traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.NameDeliver, trace.SpanKindConsumer, opts...)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Deliver(r.Subject(event.Message, it.Stream))...)
+		span.SetAttributes(tracing.Deliver(it.Trail.Subject)...)
 		span.SetAttributes(tracing.KeyDelivery.Int64(number), tracing.KeySubscribers.Int(it.Trail.Subscribers), tracing.KeySource.String(it.Source()))
 	}
 	span.End()
@@ -45,7 +45,9 @@ func (s *Streams) resumed(r *cursor.Reader, by Request, read func() (cursor.Step
 	if !span.IsRecording() {
 		return found, err
 	}
-	span.SetAttributes(tracing.Resume(r.Subject(event.Message, r.Place.Stream))...)
+	if r.Place.Session != "" { // a connection of several sessions has no subject
+		span.SetAttributes(tracing.Resume(r.Subject(event.Message, r.Place.Stream))...)
+	}
 	span.SetAttributes(tracing.KeyEvents.Int(len(found.Items)))
 	if len(found.Items) > 0 {
 		span.SetAttributes(tracing.KeySource.String(found.Items[0].Source()))

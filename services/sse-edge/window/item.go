@@ -67,11 +67,12 @@ type Item struct {
 	Segment  uint64
 	Number   uint64 // of its entry in the window; 0 when it is from the log
 	Trail    *Trail // nil unless the event is sampled
+	FromLog  bool   // it was read from the log
 }
 
 // Source says where an event was read.
 func (it *Item) Source() string {
-	if it.Segment == OfLog {
+	if it.FromLog {
 		return "log"
 	}
 	return "window"

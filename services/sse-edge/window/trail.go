@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -17,6 +18,7 @@ const maxTrails = 1024
 // Trail is the trace of an event that is sampled. It is safe for concurrent use.
 type Trail struct {
 	Publish     trace.SpanContext
+	Subject     event.Subject
 	Came        time.Time // when the window got the event
 	Subscribers int       // how many streams it was for then
 	Deliveries  atomic.Int64
@@ -35,7 +37,7 @@ func (t *trails) add(e eventlog.Entry, stream *Chain) {
 	if len(*t) == maxTrails {
 		*t = slices.Delete(*t, 0, maxTrails/4) // not for each
 	}
-	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Came: time.Now(), Subscribers: stream.readers + stream.flow.readers}})
+	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Subject: e.Subject, Came: time.Now(), Subscribers: stream.readers + stream.flow.readers}})
 }
 
 // of returns the trail of an event, nil when it is forgotten.
