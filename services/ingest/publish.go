@@ -135,7 +135,7 @@ func (u *inFlight) await() (stored, error) {
 
 // refused says why JetStream refused an event because of its fence. Other errors stay.
 func (u *inFlight) refused(err error) error {
-	if !errors.Is(err, session.ErrClosed) {
+	if !errors.Is(err, eventlog.ErrClosed) {
 		return err
 	}
 	m := u.message

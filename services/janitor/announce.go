@@ -40,7 +40,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 		for _, t := range all {
 			follows := max(t.Follows, newest[t.Stream])
 			ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Announce(ctx, t.Trim, follows) })
-			if errors.Is(err, eventlog.ErrClosed) {
+			if errors.Is(err, eventlog.ErrConflict) {
 				return nil // another janitor has announced something that the tail has yet to bring
 			}
 			if err != nil {

@@ -150,7 +150,7 @@ func (w *sweeper) copy(ctx context.Context, p *follow.Partition, c ledger.Copyin
 	c.Subject.Partition = p.Number
 	ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Rewrite(ctx, c.Subject, c.Seq, c.Birth) })
 	switch {
-	case errors.Is(err, eventlog.ErrClosed), errors.Is(err, eventlog.ErrNotFound):
+	case errors.Is(err, eventlog.ErrConflict), errors.Is(err, eventlog.ErrNotFound):
 		w.logger.Debug("a control entry is not there to be copied", "subject", c.Subject.String(), "error", err)
 		return eventlog.Ack{}, nil
 	case err != nil:

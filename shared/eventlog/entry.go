@@ -137,7 +137,7 @@ type Copy struct {
 }
 
 // Rewrite stores a control entry again, which lies at a sequence, so that what lies below may
-// be removed: an opening while it is the newest of its name, which the error [ErrClosed] denies.
+// be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
 // c is nil but for births. Other errors are those of [Log.Publish], or wrap [ErrNotFound]. Only
 // the acting janitor calls it.
 func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *Copy) (Ack, error) {

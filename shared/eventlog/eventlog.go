@@ -40,10 +40,13 @@ var (
 	// which that is not known. It comes with [ErrUnavailable].
 	ErrSeriesFailed = errors.New("an event before it in its series failed")
 
-	// ErrClosed is returned for what JetStream refused because of its fence, and did not store: an
-	// event or a birth of a stream or session that has ended, or an entry that follows another one
-	// than the newest of its subject (a trim, a copy, a changed opening).
+	// ErrClosed is returned for an event or a birth of a stream or session that has ended: JetStream
+	// refused it because of its fence, and did not store it.
 	ErrClosed = errors.New("the stream or session has ended")
+
+	// ErrConflict is returned for a control entry that JetStream did not store because its subject
+	// has another newest entry than the one that it was to follow, or has one at all (compare-and-set).
+	ErrConflict = errors.New("another entry has the subject")
 
 	// ErrExists is returned when a session that is to be opened has an opening already.
 	ErrExists = errors.New("the session has an opening")

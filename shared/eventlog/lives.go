@@ -45,7 +45,7 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 		return Opening{}, err
 	}
 	ack, err := l.control(ctx, event.Subject{Session: o.Session, Kind: event.Open}, data)
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, ErrConflict) {
 		return Opening{}, ErrExists
 	}
 	o.Sequence, o.Began = ack.Sequence, ack.Sequence
@@ -56,7 +56,7 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 // several changes of the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
 // and metadata may change, and Changes must grow with each change: readers take a second opening of
 // the same life for a copy of the first, and the janitor compares Changes with the index. Errors
-// wrap [ErrClosed] when the opening is not the newest of its name, or are those of [Log.Publish].
+// wrap [ErrConflict] when the opening is not the newest of its name, or are those of [Log.Publish].
 func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -240,14 +240,14 @@ func (l *Log) born(ctx context.Context, seal event.Subject) ([]string, error) {
 // once stores a control entry, unless there is one.
 func (l *Log) once(ctx context.Context, s event.Subject) error {
 	_, err := l.control(ctx, s, nil)
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, ErrConflict) {
 		return nil
 	}
 	return err
 }
 
 // control stores a control entry where there is none under its subject; the error wraps
-// [ErrClosed] when there is.
+// [ErrConflict] when there is.
 func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, error) {
 	s.Partition = l.Partition(s.Session)
 	msg := nats.NewMsg(s.String())

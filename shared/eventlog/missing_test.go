@@ -85,7 +85,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 		second, err := other.Announce(waittest.Context(t), trim(7), first.Sequence)
 		must(t, err)
 		for _, follows := range []uint64{0, first.Sequence} {
-			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrClosed) {
+			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrConflict) {
 				t.Errorf("behind a trim that it does not know: %v", err)
 			}
 		}
@@ -231,7 +231,7 @@ func TestRewrite_Opening(t *testing.T) {
 		if got, err := other.Opening(waittest.Context(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if _, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil); !errors.Is(err, eventlog.ErrConflict) {
 			t.Errorf("an opening that another one follows: %v", err)
 		}
 	})
@@ -250,7 +250,7 @@ func TestChangeOpening(t *testing.T) {
 		if changed.Sequence <= first.Sequence {
 			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
 		}
-		if _, err := other.ChangeOpening(waittest.Context(t), change); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := other.ChangeOpening(waittest.Context(t), change); !errors.Is(err, eventlog.ErrConflict) {
 			t.Errorf("a change of an opening that another one follows: %v", err)
 		}
 		s := event.Subject{Session: "s", Kind: event.Open}
@@ -279,7 +279,7 @@ func TestChangeOpening(t *testing.T) {
 		if got, err := other.Opening(waittest.Context(t), "t"); err != nil || got.Began != 0 {
 			t.Errorf("the life of a lost opening began at %d, %v", got.Began, err)
 		}
-		if _, err := l.ChangeOpening(waittest.Context(t), lost); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := l.ChangeOpening(waittest.Context(t), lost); !errors.Is(err, eventlog.ErrConflict) {
 			t.Errorf("it was stored twice: %v", err)
 		}
 	})

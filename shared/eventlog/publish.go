@@ -215,6 +215,9 @@ func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
 
 // refused tells what is known of an event whose publish failed.
 func (l *Log) refused(ctx context.Context, p int, msg *nats.Msg, err error) (Ack, error) {
+	if fenced(err) && msg.Header.Get(jetstream.ExpectedLastSubjSeqSubjHeader) == "" { // it names no fence but its own subject
+		return Ack{}, fmt.Errorf("%w: %w", ErrConflict, err)
+	}
 	err = publishError(err)
 	if errors.Is(err, ErrClosed) && msg.Header.Get(jetstream.MsgIDHeader) != "" {
 		return l.storedBefore(ctx, p, msg, err)

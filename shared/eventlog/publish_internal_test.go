@@ -44,7 +44,7 @@ func TestPublishError_Sentinels(t *testing.T) {
 		"broken pipe":            {io.ErrClosedPipe, ErrUnknown, ErrUnavailable},
 		"an answer that is none": {jetstream.ErrInvalidJSAck, ErrUnknown, ErrUnavailable},
 	}
-	all := []error{ErrNotFound, ErrMismatch, ErrInvalidSettings, ErrUnavailable, ErrUnknown, ErrFull, ErrTooLarge, ErrClosed}
+	all := []error{ErrNotFound, ErrMismatch, ErrInvalidSettings, ErrUnavailable, ErrUnknown, ErrFull, ErrTooLarge, ErrClosed, ErrConflict}
 	check := func(name string, got, cause, want error) {
 		if !errors.Is(got, cause) {
 			t.Errorf("%s: %v has lost its cause", name, got)

@@ -64,8 +64,8 @@ type Trim struct {
 
 // Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
 // none. So a janitor that knows less than another one hides nothing that the other has announced.
-// Errors are those of [Log.Publish]; [ErrClosed] says that another trim is there. Only the
-// acting janitor calls it.
+// Errors are those of [Log.Publish], or wrap [ErrConflict] when another trim is there.
+// Only the acting janitor calls it.
 func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
 	p := l.Partition(t.Session)
 	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())

@@ -144,7 +144,7 @@ func (w *world) expire(session string) {
 			return err
 		}
 		for _, e := range controls {
-			if _, err := l.Rewrite(w.t.Context(), e.Subject, e.Sequence, nil); err != nil && !errors.Is(err, eventlog.ErrClosed) {
+			if _, err := l.Rewrite(w.t.Context(), e.Subject, e.Sequence, nil); err != nil && !errors.Is(err, eventlog.ErrConflict) {
 				return err
 			}
 		}

@@ -468,7 +468,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 				o.Sequence, o.Began = f.opening.Sequence, f.opening.Began
 			}
 			switch err := r.changeOpening(ctx, o); {
-			case errors.Is(err, eventlog.ErrClosed):
+			case errors.Is(err, eventlog.ErrConflict):
 				continue
 			case err != nil:
 				return Record{}, err
@@ -483,13 +483,13 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 	return Record{}, fmt.Errorf("%w: session %s is changed by others all the time", ErrUnavailable, name)
 }
 
-// changeOpening stores an opening again. The error wraps [eventlog.ErrClosed] when the opening
+// changeOpening stores an opening again. The error wraps [eventlog.ErrConflict] when the opening
 // was replaced meanwhile, or [ErrUnavailable].
 func (r *Registry) changeOpening(ctx context.Context, o eventlog.Opening) error {
 	ctx, done := natsconn.While(ctx, r.nc)
 	defer done()
 	_, err := r.events.ChangeOpening(ctx, o)
-	if err != nil && !errors.Is(err, eventlog.ErrClosed) {
+	if err != nil && !errors.Is(err, eventlog.ErrConflict) {
 		return unavailable(err)
 	}
 	return err
