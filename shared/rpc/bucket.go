@@ -24,6 +24,11 @@ const (
 // one of [CallsBucket].
 const kept = time.Hour
 
+// AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge.
+func AttachConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{Bucket: AttachBucket, Description: "Which edge has the newest connection of a stream of MCP", TTL: kept, Replicas: replicas}
+}
+
 // CreateBuckets creates those of the buckets that are missing. The janitor does, with the
 // log: who may create a stream may have it write to any subject, so the NATS users of edges
 // and bridges may not. The buckets are on disk, so that they outlive a restart of NATS.
@@ -33,7 +38,7 @@ func CreateBuckets(ctx context.Context, nc *nats.Conn, replicas int) error {
 		return err
 	}
 	for _, cfg := range []jetstream.KeyValueConfig{
-		{Bucket: AttachBucket, Description: "Which edge has the newest connection of a stream of MCP", TTL: kept, Replicas: replicas},
+		AttachConfig(replicas),
 		{Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on", LimitMarkerTTL: kept, Replicas: replicas},
 	} {
 		if _, err := bucket.Ensure(ctx, js, cfg); err != nil {

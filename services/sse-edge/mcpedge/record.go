@@ -21,8 +21,6 @@ import (
 const (
 	// attachTimeout bounds a request to NATS.
 	attachTimeout = 2 * time.Second
-	// attachTTL is how long a record is kept.
-	attachTTL = time.Hour
 	// attachEdges begins the keys of edges; no session's token does.
 	attachEdges = "=edge."
 	// attachAgain is when to follow the bucket again after it could not be.
@@ -39,10 +37,10 @@ type attachRecord struct {
 	Released bool `json:"released,omitempty"`
 }
 
-// attachRecords is the bucket. It is in the server's memory: who is connected is nothing
-// to keep. It is safe for concurrent use.
+// attachRecords is the bucket [rpc.AttachBucket], which the janitor creates. It is safe for
+// concurrent use.
 //
-// Records may vanish with the memory of the server. The edge that holds a stream writes its
+// Records may be lost with the bucket, or by a power cut. The edge that holds a stream writes its
 // record again within 10 s, and only where there is none.
 type attachRecords struct {
 	js       jetstream.JetStream
@@ -62,14 +60,11 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 	return &attachRecords{js: js, replicas: replicas, logger: logger}, nil
 }
 
-// open makes the bucket, unless it is there.
+// open opens the bucket. One that was deleted is created again, if the edge's NATS user may.
 func (a *attachRecords) open(ctx context.Context) error {
 	ctx, done := natsconn.While(ctx, a.js.Conn())
 	defer done()
-	kv, err := bucket.Ensure(ctx, a.js, jetstream.KeyValueConfig{
-		Bucket: rpc.AttachBucket, Description: "Which edge has the newest connection of a stream of MCP",
-		TTL: attachTTL, Storage: jetstream.MemoryStorage, Replicas: a.replicas,
-	})
+	kv, err := bucket.Ensure(ctx, a.js, rpc.AttachConfig(a.replicas))
 	if err == nil {
 		kv = bucket.Patient(kv)
 		a.kv.Store(&kv)
