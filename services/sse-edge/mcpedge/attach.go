@@ -18,7 +18,7 @@ import (
 // at. The older ones are quiet, and one takes over from the same cursor when it ends.
 //
 //	GET ──▶ claim: the record is this edge's ──▶ join ──▶ begin: the newest one's turn
-//	          another edge's record ──▶ rest, hand over the cursor
+//	          another edge's record ──▶ rest, send the cursor
 //	          the newest ends ──▶ the next one here, or the record is released
 //
 // The record of a stream says which edge the newest connection is at. A POST's own
@@ -38,8 +38,8 @@ type attachments struct {
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
 	// claimWithin is how long a client waits for its claim, askWithin how long others wait
-	// for NATS, and handWithin for the place of the connection before.
-	claimWithin, askWithin, handWithin time.Duration
+	// for NATS, and cursorWithin for the cursor of the connection before.
+	claimWithin, askWithin, cursorWithin time.Duration
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -64,8 +64,8 @@ type attached struct {
 	revision uint64
 	written  time.Time
 	other    string
-	// handed takes the place that another edge hands over; nil without a waiter.
-	handed chan string
+	// incoming takes the cursor that another edge sends; nil without a waiter.
+	incoming chan string
 }
 
 // add takes in a connection, behind those that claimed the stream before it.
@@ -80,7 +80,7 @@ func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] 
 
 const (
 	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
-	handTimeout   = time.Second            // to wait for the place of the connection before
+	cursorTimeout = time.Second            // to wait for the cursor of the connection before
 	attachBeat    = 10 * time.Second       // between two signs of life
 	attachSilence = 35 * time.Second       // after which an edge has gone
 	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
@@ -89,7 +89,7 @@ const (
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
-		claimWithin: claimTimeout, askWithin: attachTimeout, handWithin: handTimeout,
+		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
 		places: map[string]*attached{}, coming: map[string]int{}, heard: map[string]time.Time{},
 	}
 }
@@ -206,12 +206,12 @@ func (a *attachments) begin(key string, c claim) {
 	}
 	old, st := at.holder, at.newest()
 	at.holder = st
-	var handed chan string
+	var incoming chan string
 	if c.revision > at.revision {
 		at.revision, at.written, at.other = c.revision, time.Now(), ""
 		if old == nil && st.Turns.Behind && a.alive(c.before) {
-			handed = make(chan string, 1)
-			at.handed = handed
+			incoming = make(chan string, 1)
+			at.incoming = incoming
 		}
 	}
 	a.mu.Unlock()
@@ -219,8 +219,8 @@ func (a *attachments) begin(key string, c claim) {
 	switch {
 	case old != nil:
 		where = a.rest(old)
-	case handed != nil:
-		where = a.handedOver(key, c.revision, handed)
+	case incoming != nil:
+		where = a.awaitCursor(key, c.revision, incoming)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -229,7 +229,7 @@ func (a *attachments) begin(key string, c claim) {
 	}
 }
 
-// alive reports whether a record is of an edge that hands over. The caller holds the lock.
+// alive reports whether a record is of an edge that can send its cursor. The caller holds the lock.
 func (a *attachments) alive(r attachRecord) bool {
 	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
 }
@@ -242,7 +242,7 @@ func (a *attachments) rest(st *connection) string {
 }
 
 func (a *attachments) await(place <-chan string) string {
-	timer := time.NewTimer(a.handWithin)
+	timer := time.NewTimer(a.cursorWithin)
 	defer timer.Stop()
 	select {
 	case where := <-place:
@@ -253,19 +253,19 @@ func (a *attachments) await(place <-chan string) string {
 	return ""
 }
 
-// handedOver returns where the connection of another edge stood, once that has said so
-// in the record that this one has claimed.
-func (a *attachments) handedOver(key string, claimed uint64, handed <-chan string) string {
+// awaitCursor returns the cursor of another edge's connection, once that edge has written it into
+// the record that this one has claimed; empty when it does not come in time.
+func (a *attachments) awaitCursor(key string, claimed uint64, incoming <-chan string) string {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
 		return r.From // before anybody waited for it
 	}
-	return a.await(handed)
+	return a.await(incoming)
 }
 
 // release lets another edge's connection take over, unless there is one here again, or one
-// is coming. A record that was handed over to this edge meanwhile has another revision.
+// is coming. A record that another edge has written for this one meanwhile has another revision.
 func (a *attachments) release(key, where string) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
@@ -301,8 +301,9 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	}
 }
 
-// handOver tells an edge that has claimed a stream where the connection here stands.
-func (a *attachments) handOver(key string, st *connection, to string, revision uint64) {
+// sendCursor sends the cursor of the connection here to the edge that has claimed its stream, in the
+// record.
+func (a *attachments) sendCursor(key string, st *connection, to string, revision uint64) {
 	where := a.rest(st)
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
@@ -324,9 +325,9 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 		if at.holder != nil {
 			at.revision = revision
 		}
-		if r.From != "" && at.handed != nil {
-			at.handed <- r.From // there is room for one, and only one comes
-			at.handed = nil
+		if r.From != "" && at.incoming != nil {
+			at.incoming <- r.From // there is room for one, and only one comes
+			at.incoming = nil
 		}
 		return
 	}
@@ -336,7 +337,7 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 		a.work.Go(func() { a.takeOver(key, revision, r.From) })
 	case !r.Released && old != nil:
 		at.holder = nil
-		a.work.Go(func() { a.handOver(key, old, r.Edge, revision) })
+		a.work.Go(func() { a.sendCursor(key, old, r.Edge, revision) })
 	}
 }
 

@@ -66,10 +66,10 @@ func (s *edge) left(t *testing.T, name window.Place) {
 
 // claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
 // does: a claim that is given up leaves the messages to a connection at another edge, and
-// what is not released or handed over stays where it is.
+// what is not released or sent stays where it is.
 func claimsForLong(s *edge) {
 	a := s.attached
-	a.claimWithin, a.askWithin, a.handWithin = 20*time.Second, 20*time.Second, 20*time.Second
+	a.claimWithin, a.askWithin, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
 }
 
 // newMCPs is newMCP with so many edges; the session is begun at the first.
@@ -83,7 +83,7 @@ func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
 		edges = append(edges, s)
 	}
 	for _, s := range edges {
-		waittest.Until(t, "the edge has heard the others", func() bool { // or nothing is handed over to it
+		waittest.Until(t, "the edge has heard the others", func() bool { // or no cursor is sent to it
 			s.attached.mu.Lock()
 			defer s.attached.mu.Unlock()
 			heard := 0
@@ -188,7 +188,7 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 	s.attached.tend(time.Now())
 	s.rests(t, u.standalone())
 	waittest.Until(t, "the connection takes over", func() bool {
-		s.attached.tend(time.Now().Add(time.Minute)) // again, if the place was handed over meanwhile
+		s.attached.tend(time.Now().Add(time.Minute)) // again, if the cursor was sent meanwhile
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		return s.attached.places[key].holder != nil

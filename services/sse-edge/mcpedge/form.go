@@ -49,7 +49,7 @@ type streamForm struct {
 	// call that was not handed over. kind is no other stream's.
 	renamed *mcp.Request
 	kind    string
-	// handedOver says that the client is to make its request again.
+	// handedOver says that the call was: the client is to make its request again.
 	handedOver bool
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.
 	// unheard is since when none has listened.
@@ -63,8 +63,8 @@ func newForm(who caller, stream string) *streamForm {
 	return &streamForm{primed: who.primed(), call: ids}
 }
 
-// begin lets a client in and opens the stream that it asks for, which has to be handed
-// over or dropped.
+// begin lets a client in and opens the stream that it asks for, which has to be
+// started or dropped.
 func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *streamForm) error {
 	st, err := s.openStream(c, req)
 	if err != nil {
@@ -97,11 +97,11 @@ func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request) (*delivery.St
 	return delivery.NewStream(s.subs.Streams, r, by), nil
 }
 
-// handOver hands a stream over to a worker, after the request.
+// start hands the stream to a worker, after the request.
 //
 // go-sdk 1.8 delivers a partial event before a clean end of the body (docs/upstream/0027), so
 // MCP's streams are chunked, one block in a chunk.
-func (m *streamForm) handOver(c *fiber.Ctx) error {
+func (m *streamForm) start(c *fiber.Ctx) error {
 	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.connections.Inc()
 	return subscriber.HandOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
@@ -208,7 +208,7 @@ func appendPrime(b []byte, id string) []byte {
 // Farewell is the last block of a stream that continues elsewhere, if its client can come back.
 func (m *streamForm) Farewell() []byte {
 	if m.modern && !m.primed {
-		return m.handCallOver()
+		return m.handOverCall()
 	}
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {
 		return delivery.Farewell(m.Retry())
@@ -216,9 +216,9 @@ func (m *streamForm) Farewell() []byte {
 	return m.prime(sse.AppendRetry(nil, delivery.Jitter(m.Retry())), m.Reader.Cursor)
 }
 
-// handCallOver returns the block that hands the call over; nil for a call that ends with its
+// handOverCall returns the block that hands the call over; nil for a call that ends with its
 // connection.
-func (m *streamForm) handCallOver() []byte {
+func (m *streamForm) handOverCall() []byte {
 	if m.state == nil || m.IsAway() || len(m.Reader.Pending) > 0 {
 		return nil
 	}

@@ -72,7 +72,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 		}
 	}
 	form.claim = s.attached.claim(req.At)
-	return form.handOver(c)
+	return form.start(c)
 }
 
 // postOnly refuses what the revision without sessions does not have.

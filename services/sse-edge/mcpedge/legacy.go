@@ -53,7 +53,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
 		form.WaitTurn(false)
 		form.claim = s.attached.claim(req.At)
 	}
-	return form.handOver(c)
+	return form.start(c)
 }
 
 // legacyPost takes a message. What is said to it comes on the event stream.
@@ -82,7 +82,7 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 			return refuseInvalid("Invalid request: " + err.Error())
 		}
 	}
-	result, err = s.hand(c, call)
+	result, err = s.postWithoutResponse(c, call)
 	return named(err, p)
 }
 

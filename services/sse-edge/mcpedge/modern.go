@@ -90,7 +90,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	return s.modernCall(c, who, call, r)
 }
 
-// modernCall hands a request over, and answers with what the bridge says at once, or with the
+// modernCall has a bridge take a request, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
@@ -102,9 +102,9 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
-	handedOver := false
+	started := false
 	defer func() {
-		if !handedOver {
+		if !started {
 			st.Drop()
 		}
 	}()
@@ -126,7 +126,7 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 		}
 		return postJSON, pass(c, answer)
 	}
-	result, handedOver, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	result, started, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 	return result, err
 }
 
@@ -173,20 +173,20 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 	}
 	switch err := s.begin(c, who, req, form); {
 	case errors.Is(err, subscriber.ErrStopping) && form.state != nil:
-		return s.handBack(c, r.ID, state)
+		return s.handOverAgain(c, r.ID, state)
 	case err != nil:
 		return postRefused, err
 	}
-	result, handedOver, err := s.reply(c, form, false)
-	if !handedOver {
+	result, started, err := s.reply(c, form, false)
+	if !started {
 		form.Drop()
 	}
 	return result, err
 }
 
-// handBack hands a call over again, to a client that came back to an edge that stops: a proxy takes
+// handOverAgain hands a call over once more, to a client that came back to an edge that stops: a proxy takes
 // a moment to notice, and the client knows no other place. It waits that moment.
-func (s *Service) handBack(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
+func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
 	select {
 	case <-time.After(delivery.Jitter(s.subs.Config.Retry)):
 	case <-s.subs.Base.Done():
@@ -231,7 +231,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	if err := s.begin(c, who, req, form); err != nil {
 		return err
 	}
-	return form.handOver(c)
+	return form.start(c)
 }
 
 // modernOver answers a client that has all of a call's stream: with 204 if that ends with the

@@ -47,7 +47,7 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 	}
 	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) == 0 {
-		result, err = s.hand(c, call)
+		result, err = s.postWithoutResponse(c, call)
 		return err
 	}
 	result, err = s.call(c, who, rec.Life, call, p)
@@ -126,8 +126,8 @@ func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Call) (rpc.Answe
 	return s.ask(c.UserContext(), call, bridgeTimeout)
 }
 
-// hand hands over messages that have no response.
-func (s *Service) hand(c *fiber.Ctx, call rpc.Call) (result string, err error) {
+// postWithoutResponse has a bridge take messages that have no response.
+func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result string, err error) {
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
 	switch {
 	case err != nil:
@@ -139,7 +139,7 @@ func (s *Service) hand(c *fiber.Ctx, call rpc.Call) (result string, err error) {
 	return postAccepted, nil
 }
 
-// call hands over requests, and answers with the stream of what belongs to them. The
+// call has a bridge take requests, and answers with the stream of what belongs to them. The
 // stream's name is new, so whatever it will hold comes behind the place at which the
 // reader begins.
 func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p posted) (result string, err error) {
@@ -151,9 +151,9 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p p
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
-	handedOver := false
+	started := false
 	defer func() {
-		if !handedOver {
+		if !started {
 			st.Drop()
 		}
 	}()
@@ -165,7 +165,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p p
 	case answer.Status != http.StatusAccepted:
 		return postRefused, pass(c, answer)
 	}
-	result, handedOver, err = s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
+	result, started, err = s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
 	return result, err
 }
 
@@ -175,8 +175,8 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 }
 
 // reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
-// first, else with the stream, which is handed over unless it has ended.
-func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, handedOver bool, err error) {
+// first, else with the stream, which is started unless it has ended.
+func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, started bool, err error) {
 	patience := atOnce
 	if plain {
 		patience = s.subs.Config.Heartbeat
@@ -199,7 +199,7 @@ func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string
 	case st.Step.Ended:
 		return postStream, false, s.whole(c, st)
 	}
-	return postStream, true, st.handOver(c)
+	return postStream, true, st.start(c)
 }
 
 // whole answers with all of a stream that has ended already, and keeps the connection.

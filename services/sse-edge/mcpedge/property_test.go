@@ -16,7 +16,7 @@ func TestMCP_CutAtAnyPlace(t *testing.T) {
 	f := newFixture(t)
 	f.tune = func(s *edge) {
 		claimsForLong(s)
-		s.attached.handWithin = handTimeout // clients bring their places, and a stop waits for others
+		s.attached.cursorWithin = cursorTimeout // clients bring their places, and a stop waits for others
 	}
 	b := f.bridge()
 	var urls []string
