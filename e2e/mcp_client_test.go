@@ -118,7 +118,7 @@ func (c *mcpCall) troubles() (all []string) {
 }
 
 // revisionSessions is the newest revision with sessions.
-var revisionSessions = mcprev.Legacy[0]
+var revisionSessions = mcprev.WithSessions[0]
 
 // mcpClients are clients that others wrote: each calls count at a URL.
 var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCall{

@@ -18,11 +18,11 @@ import (
 // Modern is the first revision without sessions.
 const Modern = "2026-07-28"
 
-// Legacy are the revisions that begin a session with initialize, newest first.
-var Legacy = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+// WithSessions are the revisions that begin a session with initialize, newest first.
+var WithSessions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Revisions are all that Rejoin speaks, newest first.
-var Revisions = append([]string{Modern}, Legacy...)
+var Revisions = append([]string{Modern}, WithSessions...)
 
 // The fields of a request's _meta.
 const (
@@ -90,7 +90,7 @@ func mismatch(format string, args ...any) *Error {
 // session.
 func Unsupported(requested string) *Error {
 	supported := Revisions
-	if slices.Contains(Legacy, requested) {
+	if slices.Contains(WithSessions, requested) {
 		supported = []string{Modern} // who asked for it in the same way again would be refused again
 	}
 	return &Error{

@@ -20,9 +20,9 @@ type Client struct {
 // ParseClient reads an initialize request. A version that Rejoin does not speak becomes the newest
 // with sessions.
 func ParseClient(m rpc.Message) Client {
-	c := Client{Version: mcp.Legacy[0], Info: m.Param("clientInfo"), Capabilities: m.Param("capabilities")}
+	c := Client{Version: mcp.WithSessions[0], Info: m.Param("clientInfo"), Capabilities: m.Param("capabilities")}
 	var asked string
-	if json.Unmarshal(m.Param("protocolVersion"), &asked) == nil && slices.Contains(mcp.Legacy, asked) {
+	if json.Unmarshal(m.Param("protocolVersion"), &asked) == nil && slices.Contains(mcp.WithSessions, asked) {
 		c.Version = asked
 	}
 	if !isObject(c.Capabilities) {

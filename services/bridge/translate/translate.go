@@ -113,7 +113,7 @@ func Initialize(r mcp.Request, id string) []byte {
 	}
 	return Message(map[string]any{
 		"id": id, "method": rpc.MethodInitialize,
-		"params": map[string]any{"protocolVersion": mcp.Legacy[0], "capabilities": capabilities, "clientInfo": info},
+		"params": map[string]any{"protocolVersion": mcp.WithSessions[0], "capabilities": capabilities, "clientInfo": info},
 	})
 }
 

@@ -51,7 +51,7 @@ func (s *Service) admit(c *fiber.Ctx) (caller, error) {
 	switch {
 	case who.asked == "":
 		who.version = revisionAssumed
-	case slices.Contains(mcp.Legacy, who.asked):
+	case slices.Contains(mcp.WithSessions, who.asked):
 		who.version = who.asked
 	}
 	// Whatever the method, and with a token too (MCP 2025-11-25, Transports, Security).

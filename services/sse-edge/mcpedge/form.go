@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -32,9 +33,9 @@ type streamForm struct {
 	primed bool
 	// call are the IDs of the requests that the stream answers; on others there are none.
 	call []json.RawMessage
-	// legacy says that the stream is of the transport of 2024-11-05: all streams of a
+	// sse2024 says that the stream is of the transport of 2024-11-05: all streams of a
 	// session in one.
-	legacy bool
+	sse2024 bool
 	// modern says that it is of a revision without sessions: its events have IDs only where the
 	// client may come back, and the call is cancelled when it goes.
 	modern bool
@@ -121,7 +122,7 @@ func (m *streamForm) Kind() string {
 
 func (m *streamForm) Protocol() inspect.Protocol {
 	switch {
-	case m.legacy:
+	case m.sse2024:
 		return inspect.MCPLegacy
 	case len(m.call) > 0:
 		return inspect.MCPCall
@@ -133,7 +134,7 @@ func (m *streamForm) Protocol() inspect.Protocol {
 // Opening is the first block: a cursor to come back to, before there is any event.
 func (m *streamForm) Opening(_ context.Context, from delivery.Beginning) []byte {
 	switch {
-	case m.legacy:
+	case m.sse2024:
 		return m.endpoint(from.Position)
 	case !m.primed:
 		return nil
@@ -141,7 +142,7 @@ func (m *streamForm) Opening(_ context.Context, from delivery.Beginning) []byte 
 	return m.prime(sse.AppendRetry(nil, m.service.subs.Config.Retry), from.Position)
 }
 
-func (m *streamForm) Rewrites() bool { return m.legacy || m.modern }
+func (m *streamForm) Rewrites() bool { return m.sse2024 || m.modern }
 
 func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
@@ -194,8 +195,8 @@ func (m *streamForm) prime(b []byte, position uint64) []byte {
 
 // named returns an event ID that says all that the client comes back with.
 func (m *streamForm) named(id string) string {
-	if m.modern || m.legacy {
-		return legacyID(m.Reader.Place.Session, id)
+	if m.modern || m.sse2024 {
+		return sessionEventID(m.Reader.Place.Session, id)
 	}
 	return id
 }
@@ -273,7 +274,7 @@ func (m *streamForm) Told(s cursor.Step, told int) {
 // Gaps returns the blocks of gaps in the flow of a session: an error for each request
 // whose response may be missing.
 func (m *streamForm) Gaps(s cursor.Step) (b []byte) {
-	if !m.legacy {
+	if !m.sse2024 {
 		return nil
 	}
 	for _, g := range s.Gaps {
@@ -292,9 +293,19 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 	return b
 }
 
-// legacyID is an event ID that names its session too, for clients that say nothing else when they
-// come back: <session token>:<event ID>.
-func legacyID(name, id string) string { return event.Token(name) + ":" + id }
+// sessionEventID is an event ID that names its session too: <session token>:<event ID>. It is for
+// clients that say nothing else when they come back: of 2024-11-05, and of a revision without sessions.
+func sessionEventID(name, id string) string { return event.Token(name) + ":" + id }
+
+// parseSessionEventID splits <session token>:<event ID>; see sessionEventID. id is not parsed.
+func parseSessionEventID(text string) (name, id string, ok bool) {
+	token, id, ok := strings.Cut(text, ":")
+	if !ok {
+		return "", "", false
+	}
+	name, err := event.SessionName(token)
+	return name, id, err == nil
+}
 
 // endpoint is the first block: where to post. Its ID lets a client come back that is cut
 // off before the first message.

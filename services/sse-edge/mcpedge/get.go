@@ -115,13 +115,13 @@ func (s *Service) comeBack(c *fiber.Ctx, who caller) error {
 	b := sse.AppendRetry(nil, delivery.Jitter(s.subs.Config.Retry))
 	name, last := "", c.Get(headerLastID)
 	if who.resumes {
-		name, last, _ = parseLegacyID(last)
+		name, last, _ = parseSessionEventID(last)
 	}
 	switch id, err := event.ParseID(last); {
 	case err != nil || !who.primed():
 		b = append(b, '\n')
 	case who.resumes:
-		b = appendPrime(b, legacyID(name, id.String()))
+		b = appendPrime(b, sessionEventID(name, id.String()))
 	default:
 		b = appendPrime(b, id.String())
 	}

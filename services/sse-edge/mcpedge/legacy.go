@@ -10,7 +10,6 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/web"
 )
@@ -19,22 +18,12 @@ import (
 // tells where to post. The edge names the session when the stream is opened, and a bridge
 // makes it when initialize is posted, at any edge.
 
-// parseLegacyID takes such an ID apart.
-func parseLegacyID(text string) (name, id string, ok bool) {
-	token, id, ok := strings.Cut(text, ":")
-	if !ok {
-		return "", "", false
-	}
-	name, err := event.SessionName(token)
-	return name, id, err == nil
-}
-
 // legacyGet opens the event stream of a new session, or resumes one.
 func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
-	form := &streamForm{legacy: true}
+	form := &streamForm{sse2024: true}
 	req := subscriber.Request{At: window.Place{Session: uuid.NewString()}, Start: cursor.Start{Now: true}}
 	if last := c.Get(headerLastID); last != "" {
-		name, id, ok := parseLegacyID(strings.Clone(last))
+		name, id, ok := parseSessionEventID(strings.Clone(last))
 		if !ok {
 			return refuseInvalid("Last-Event-ID is not one of this server.")
 		}

@@ -205,7 +205,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	if !subscriber.Accepts(c.Get(fiber.HeaderAccept), subscriber.MediaStream) {
 		return web.New(web.CodeNotAcceptable, "Accept must list text/event-stream.")
 	}
-	name, text, ok := parseLegacyID(last)
+	name, text, ok := parseSessionEventID(last)
 	id, err := event.ParseID(text)
 	form := newForm(who, id.Stream)
 	if form.modern = true; !ok || err != nil || len(form.call) == 0 {

@@ -110,7 +110,7 @@ func TestModern_Stream(t *testing.T) {
 		call := waittest.Receive(t, "the bridge has the request", calls)
 		if resumes {
 			id := c.primed()
-			if name, _, ok := parseLegacyID(id); !ok || name != call.Session {
+			if name, _, ok := parseSessionEventID(id); !ok || name != call.Session {
 				t.Errorf("the first ID is %s", id)
 			}
 		}
@@ -174,7 +174,7 @@ func TestModern_Resume(t *testing.T) {
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
 		t.Errorf("behind the response: %d %s", a.StatusCode, a.Text)
 	}
-	gone := legacyID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
+	gone := sessionEventID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", gone)); a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) {
 		t.Errorf("a call that is gone: %d %s", a.StatusCode, a.Text)
 	}
