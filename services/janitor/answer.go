@@ -50,18 +50,18 @@ func (s *Service) askAbout(name string, q ask.Question) (ask.Answer, error) {
 	return answers[0], nil
 }
 
-// usable returns the partitions that this janitor holds. Without NATS nobody else can be asked, so
-// any ledger that is complete will do.
-func (s *Service) usable() []*follow.Partition {
+// answerable returns the partitions that this janitor acts for. Without NATS nobody else can be asked,
+// so any ledger that is complete will do.
+func (s *Service) answerable() []*follow.Partition {
 	if !s.backend.Conn.IsConnected() {
 		return slices.DeleteFunc(slices.Clone(s.partitions), func(p *follow.Partition) bool { return !s.hasAll(p) })
 	}
-	return s.heldFor()
+	return s.acting()
 }
 
 // holding returns which partitions this janitor answers for.
 func (s *Service) holding() (h ask.Holding) {
-	for _, p := range s.usable() {
+	for _, p := range s.answerable() {
 		if s.hasAll(p) {
 			h.Complete = append(h.Complete, p.Number)
 		} else {
@@ -90,7 +90,7 @@ type share struct {
 // without records.
 func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 	own := share{s, nil, map[int]*follow.Partition{}}
-	for _, p := range s.usable() {
+	for _, p := range s.answerable() {
 		if slices.Contains(q.Partitions, p.Number) && s.hasAll(p) {
 			own.of, own.byNumber[p.Number] = append(own.of, p), p
 			a.Partitions = append(a.Partitions, p.Number)

@@ -44,7 +44,7 @@ func startSharing(t *testing.T, settings eventlog.Settings, prepare ...func(*Ser
 	settings.Partitions = 4
 	for i := range 3 {
 		hold := func(janitor *Service) {
-			janitor.heldFor = func() (all []*follow.Partition) {
+			janitor.acting = func() (all []*follow.Partition) {
 				for _, p := range (*s.held.Load())[i] {
 					all = append(all, janitor.partitions[p])
 				}
@@ -332,7 +332,7 @@ func TestAnswer_PartitionLostMeanwhile(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
 	r.publish(t, "s", "a", 3)
 	w := newSweeper(r.cfg, r.b, r.deleter, r.logger)
-	s := &Service{cfg: r.cfg, backend: r.b, logger: r.logger, partitions: r.partitions, leases: r.leases, sweeper: w, heldFor: r.held}
+	s := &Service{cfg: r.cfg, backend: r.b, logger: r.logger, partitions: r.partitions, leases: r.leases, sweeper: w, acting: r.actingFor}
 	answered := make(chan ask.Answer, 1)
 	go func() { answered <- s.answer(t.Context(), ask.Question{About: ask.Sweep, Partitions: []int{0}}) }()
 	request := waittest.Receive(t, "it has looked what it holds", w.asks)

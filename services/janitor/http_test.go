@@ -351,7 +351,7 @@ func TestReady_WaitsForLedger(t *testing.T) {
 		}
 	}
 	refused("No janitor answers for partition 0.")
-	s.heldFor = func() []*follow.Partition { return s.partitions }
+	s.acting = func() []*follow.Partition { return s.partitions }
 	refused("The janitor has not read the whole log yet: partition 0.")
 	if r := env.Health.Readiness(); r.Ready || r.Failing[0].Check != "ledger" {
 		t.Errorf("the readiness is %+v", r)

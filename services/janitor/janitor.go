@@ -76,7 +76,7 @@ type Service struct {
 	setter      *setter
 	edges       *edges
 	asker       *ask.Asker
-	heldFor     func() []*follow.Partition // held, or that of a test
+	acting      func() []*follow.Partition // actingFor; tests replace it
 	app         *fiber.App
 	ln          net.Listener // nil without a listener of its own
 	wasReady    atomic.Bool

@@ -24,7 +24,7 @@ type metrics struct {
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
 // when they are asked for.
-func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, held func() []*follow.Partition) *metrics {
+func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, actingFor func() []*follow.Partition) *metrics {
 	m := &metrics{
 		trimmed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_janitor_trimmed_events_total",
@@ -99,13 +99,13 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		Name: "rejoin_janitor_floor_removed_events_total",
 		Help: "Events that went with the oldest part of a partition, for their age or because the partition was full, as the ledgers saw it.",
 	}, sum(func(l *ledger.Ledger) float64 { return float64(l.Passed) })))
-	registerLog(registerer, held)
+	registerLog(registerer, actingFor)
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_lag_events",
 		Help: "Entries that the ledgers have yet to follow the log by, as last seen.",
 	}, func() float64 {
 		sum := 0.0
-		for _, p := range held() {
+		for _, p := range actingFor() {
 			state, _ := p.Log.State(p.Number)
 			p.With(func(l *ledger.Ledger) {
 				if state.Last > l.Through {
@@ -118,7 +118,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_partitions_held",
 		Help: "Partitions that this janitor acts for.",
-	}, func() float64 { return float64(len(held())) }))
+	}, func() float64 { return float64(len(actingFor())) }))
 	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rejoin_janitor_partitions",
 		Help: "Partitions of the log.",
@@ -127,11 +127,11 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 }
 
 // registerLog registers what the log takes of what it may.
-func registerLog(registerer prometheus.Registerer, held func() []*follow.Partition) {
+func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Partition) {
 	gauge := func(name, help string, add func(total float64, s eventlog.State) float64) {
 		registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rejoin_janitor_log_" + name, Help: help}, func() float64 {
 			total := 0.0
-			for _, p := range held() {
+			for _, p := range actingFor() {
 				state, _ := p.Log.State(p.Number)
 				total = add(total, state)
 			}

@@ -63,9 +63,9 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	settings, held := s.backend.Log.Settings(), len(s.heldFor())
+	settings, acting := s.backend.Log.Settings(), len(s.acting())
 	list := limitList{
-		Acting: held > 0, Partitions: held, Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
+		Acting: acting > 0, Partitions: acting, Limits: s.sweeper.limits().Info(), MaxAge: max(settings.MaxAge.Seconds(), 0),
 		LogBytes: max(settings.MaxBytes, 0), ClosedGrace: s.cfg.ClosedGrace.Seconds(),
 		IdleAfter: max(time.Duration(s.cfg.IdleAfter).Seconds(), 0), Version: daemon.CurrentVersion(),
 	}

@@ -20,7 +20,7 @@ import (
 type registrar struct {
 	now        func() time.Time
 	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
-	held       func(p int) bool
+	ready      func(p int) bool                                      // see [Service.actsWithRecords]
 	log        *eventlog.Log
 	sessions   *session.Registry
 	partitions []*follow.Partition
@@ -75,7 +75,7 @@ func (r *registrar) mine() (records []session.Record, inLog map[string]ledger.Lo
 // not outlive them because this machine's clock is behind, nor go before.
 func (r *registrar) clock() time.Time {
 	for _, p := range r.partitions {
-		if r.held(p.Number) {
+		if r.ready(p.Number) {
 			now := p.Now()
 			p.With(func(l *ledger.Ledger) { now = l.Clock(now) })
 			return now
@@ -217,7 +217,7 @@ func (r *registrar) inLog() (all map[string]ledger.LoggedSession, complete []boo
 	all, complete = map[string]ledger.LoggedSession{}, make([]bool, len(r.partitions))
 	for i, p := range r.partitions {
 		p.With(func(l *ledger.Ledger) {
-			if complete[i] = l.Complete && r.held(i); complete[i] {
+			if complete[i] = l.Complete && r.ready(i); complete[i] {
 				l.Logged(all)
 			}
 		})

@@ -68,17 +68,17 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	b.Register("janitor", env.Metrics)
-	m := newMetrics(env.Metrics, s.partitions, s.held)
+	m := newMetrics(env.Metrics, s.partitions, s.actingFor)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
 	s.sweeper.do = s.do
 	s.sweeper.setAlarms()
 	s.roster = follow.NewRoster(b.Log, env.Log)
 	s.generations = follow.NewGenerations(b.Log, s.leases, s.roster, m.generations, env.Log)
-	s.registrar = &registrar{now: b.Now, do: s.do, held: s.knows, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
+	s.registrar = &registrar{now: b.Now, do: s.do, ready: s.actsWithRecords, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
-	s.heldFor = s.held
+	s.acting = s.actingFor
 	s.asker = ask.New(b.Conn, rand.Text(), s.holding, s.answer)
 	env.Health.Add("ledger", s.complete)
 	return s, nil
@@ -110,8 +110,8 @@ func (s *Service) Routes() []web.Route {
 	return routes
 }
 
-// held returns the partitions that this janitor acts for.
-func (s *Service) held() (all []*follow.Partition) {
+// actingFor returns the partitions that this janitor acts for.
+func (s *Service) actingFor() (all []*follow.Partition) {
 	for _, p := range s.partitions {
 		if s.leases.Held(p.Number) {
 			all = append(all, p)
@@ -185,9 +185,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return errs
 }
 
-// knows reports whether this janitor acts for a partition, and has the records of its sessions:
-// without them it would not know what limits they ask for.
-func (s *Service) knows(p int) bool { return s.leases.Held(p) && s.backend.Sessions.Has(p) }
+// actsWithRecords reports whether this janitor acts for a partition, and has the records of its
+// sessions: without them it would not know what limits they ask for.
+func (s *Service) actsWithRecords(p int) bool { return s.leases.Held(p) && s.backend.Sessions.Has(p) }
 
 // do is [lease.Leases.Do] for what needs the records of the sessions.
 func (s *Service) do(p int, f func(term context.Context) error) error {
