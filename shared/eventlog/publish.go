@@ -55,8 +55,9 @@ type Ack struct {
 	Duplicate bool
 }
 
-// Publish stores an event and returns when JetStream has acknowledged it. It
-// never tries twice.
+// Publish stores an event and returns when JetStream has acknowledged it. It sends again only
+// what JetStream has refused because another message with the same fence is on its way, which was
+// surely not stored.
 //
 // Errors wrap [ErrUnavailable], [ErrFull], [ErrTooLarge] or [ErrClosed] when the event was
 // not stored, and [ErrUnknown] when that is not known, as when ctx ends first.
@@ -117,9 +118,9 @@ type Publishing struct {
 	span   trace.Span // nil when the event is in no trace
 }
 
-// PublishAsync sends an event to the log without waiting for the acknowledgement: it never tries
-// twice. For the order of several there is [Series]. Data must not change until Wait
-// has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
+// PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
+// as [Log.Publish] does. For the order of several there is [Series]. Data must not change until
+// Wait has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
 // none; see [Log.TraceTo].
 //
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
