@@ -331,11 +331,11 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 	t.Helper()
 	eventually(t, func() error {
 		p := r.b.Log.Partition(name)
-		missing, _, err := r.b.Log.Missing(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
+		missing, _, err := r.b.Log.RemovedAfter(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
 		if err != nil {
 			return err
 		}
-		var newest eventlog.Missing
+		var newest eventlog.Removed
 		for _, m := range missing {
 			// Without a birth it is unknown what the floor took.
 			if m.UpTo > newest.UpTo && (m.Reason != eventlog.Expired || reason == eventlog.Expired) {

@@ -10,10 +10,12 @@
 //	Publish, Series       events, each fenced on the end of its stream; births
 //	OpenSession, EndStream, EndSession, ClearStream   control entries
 //	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
-//	Missing               what was removed after a cursor, as trims, floor and births say
+//	RemovedAfter          what was removed after a cursor, as trims, floor and births say
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
-// A [Log] is safe for concurrent use. It has two goroutines, which [Log.Close] ends and waits for.
+// A [Log] is safe for concurrent use. It has two goroutines, and in a cluster one for each fence
+// that events wait for; [Log.Close] waits for these. A series in a cluster has one of its own,
+// which ends when nothing waits.
 package eventlog
 
 import "errors"

@@ -60,7 +60,7 @@ var ways = map[string]func(context.Context, *eventlog.Log, eventlog.Event) (even
 	"Publish": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
 		return l.Publish(ctx, e)
 	},
-	"Begin": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
+	"PublishAsync": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
 		return finish(l.PublishAsync(ctx, e))(ctx)
 	},
 	"Series": func(ctx context.Context, l *eventlog.Log, e eventlog.Event) (eventlog.Ack, error) {
@@ -436,7 +436,7 @@ func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
 		for w := range under {
 			publishing.Go(func() {
 				for n := range next {
-					name := []string{"Publish", "Begin", "Series"}[w%3]
+					name := []string{"Publish", "PublishAsync", "Series"}[w%3]
 					ack, err := ways[name](waittest.Context(t), l, of("s", "t", n))
 					if err != nil || ack.Duplicate {
 						t.Errorf("%s: %+v, %v", name, ack, err)
@@ -595,7 +595,7 @@ type op struct {
 }
 
 func drawOp(rt *rapid.T) op {
-	call := rapid.SampledFrom([]string{"Publish", "Publish", "Publish", "Publish", "Begin", "Begin", "Series", "Series", "sole", "end stream", "end session"}).Draw(rt, "call")
+	call := rapid.SampledFrom([]string{"Publish", "Publish", "Publish", "Publish", "PublishAsync", "PublishAsync", "Series", "Series", "sole", "end stream", "end session"}).Draw(rt, "call")
 	stream := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "stream")
 	if call == "sole" {
 		stream = "sole"

@@ -21,7 +21,8 @@ import (
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
 //	                  │              live: one, ends requests with their connection
-//	                  ├─ Publish, Series, …   the caller's goroutine
+//	                  ├─ Publish, Series, …   the caller's goroutine, and in a cluster one for
+//	                  │                       each fence and each series, while events wait
 //	                  ├─ EndSession           the caller's, and up to 256 for its streams
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine

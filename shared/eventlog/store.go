@@ -300,8 +300,8 @@ const (
 // not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
 // behind those alone that are too large.
 //
-// A Series belongs to one goroutine, which begins its events. Another one calls Wait for
-// each, in any order: Begin may wait for that.
+// A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
+// each, in any order: PublishAsync may wait for that.
 type Series struct {
 	log *Log
 
@@ -314,7 +314,7 @@ type Series struct {
 	// Of what is sent at once:
 	on        uint64        // the connection that events are begun on
 	unsettled int           // of them
-	quiet     chan struct{} // closed when unsettled is 0 again; nil unless Begin waits for that
+	quiet     chan struct{} // closed when unsettled is 0 again; nil unless PublishAsync waits for that
 
 	// Of what is sent together:
 	waiting []*Publishing
@@ -324,7 +324,7 @@ type Series struct {
 // queued is what a [Publishing] has when its series, or a gather, sends it.
 type queued struct {
 	series *Series         // nil in a gather
-	ctx    context.Context //nolint:containedctx // of Begin: it bounds the acknowledgement
+	ctx    context.Context //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
 	event  Event
 	done   chan struct{} // closed when ack and err are set
 	ack    Ack

@@ -224,6 +224,6 @@ func (s *Store) whole(ctx context.Context, at place, life string) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	missing, _, err := l.Missing(ctx, l.Look, at.session, life, at.stream, 0, 0)
+	missing, _, err := l.RemovedAfter(ctx, l.Look, at.session, life, at.stream, 0, 0)
 	return len(missing) == 0, err
 }

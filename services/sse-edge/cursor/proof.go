@@ -92,7 +92,7 @@ func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Pag
 // the read should have found lies after it, and the floor may pass a trim in between.
 func (r *Reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
-	all, state, err := r.part.log.Missing(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
+	all, state, err := r.part.log.RemovedAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
 		return eventlog.State{}, false, err
 	}

@@ -8,8 +8,8 @@ import (
 	"rejoin/shared/event"
 )
 
-// Missing says that events of a stream are removed, or may be.
-type Missing struct {
+// Removed says that events of a stream are removed, or may be.
+type Removed struct {
 	// Stream is empty when it is not known whose events they are.
 	Stream string
 	// UpTo is the last sequence that is removed.
@@ -19,13 +19,17 @@ type Missing struct {
 	Certain bool
 }
 
-// Missing returns what was removed behind a sequence of a stream, or of all streams of a life
-// when stream is empty: as the trims say that lie behind the sequence, and, below the first
-// sequence of the partition, as the birth of the stream or an original opening of the life does. It also returns the look at the
-// leader that this is judged by: look is called once the trims were looked up, since the floor
-// may pass a trim before, and must return a look that begins then, such as [Log.Look]. The
-// caller has everything from held on itself and needs no proof of it; 0: it has nothing. Errors wrap [ErrUnavailable], or are those of look.
-func (l *Log) Missing(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Missing, State, error) {
+// RemovedAfter returns what was removed after a sequence of a stream, or of all streams of a life
+// when stream is empty: as the trims after the sequence say, and, below the first sequence of the
+// partition, as the birth of the stream or an original opening of the life does.
+//
+// It also returns the look at the leader that this is judged by: look is called once the trims were
+// looked up, since the floor may pass a trim before, and must return a look that begins then, such
+// as [Log.Look].
+//
+// held is the sequence from which on the caller holds every event itself, so that no proof is needed
+// there; 0 if it holds none. Errors wrap [ErrUnavailable], or are those of look.
+func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Removed, State, error) {
 	of := event.Subject{Partition: l.Partition(session), Session: session, Life: life}
 	whole, err := l.lastTrim(ctx, of, "")
 	if err != nil {
@@ -49,24 +53,24 @@ func (l *Log) Missing(ctx context.Context, look func(ctx context.Context, p int)
 	if held > 0 {
 		first = min(first, held)
 	}
-	var all []Missing
+	var all []Removed
 	if stream == "" {
-		all, err = l.missingOfLife(ctx, first, of, whole, newest, after)
+		all, err = l.removedOfLife(ctx, first, of, whole, newest, after)
 	} else {
-		all, err = l.missingOfStream(ctx, first, of, stream, whole, newest[stream], after)
+		all, err = l.removedOfStream(ctx, first, of, stream, whole, newest[stream], after)
 	}
 	return all, state, err
 }
 
-// missingOfStream is Missing for one stream. first is the floor.
-func (l *Log) missingOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Missing, error) {
-	var all []Missing
+// removedOfStream is RemovedAfter for one stream. first is the floor.
+func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
+	var all []Removed
 	if own.UpTo > after {
-		all = append(all, Missing{stream, own.UpTo, own.Reason, true})
+		all = append(all, Removed{stream, own.UpTo, own.Reason, true})
 	}
 	// A trim of the stream that follows one of the life says what that one took of the stream.
 	if whole.UpTo > max(after, own.UpTo) && whole.Sequence > own.Sequence {
-		all = append(all, Missing{stream, whole.UpTo, whole.Reason, false})
+		all = append(all, Removed{stream, whole.UpTo, whole.Reason, false})
 	}
 	if after+1 >= first || own.UpTo >= first {
 		return all, nil
@@ -91,11 +95,11 @@ func (l *Log) trimsOf(ctx context.Context, of event.Subject, after uint64) (map[
 	return newest, err
 }
 
-// missingOfLife is Missing for all streams of a life.
-func (l *Log) missingOfLife(ctx context.Context, first uint64, of event.Subject, whole Trim, newest map[string]Trim, after uint64) ([]Missing, error) {
-	var all []Missing
+// removedOfLife is RemovedAfter for all streams of a life.
+func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject, whole Trim, newest map[string]Trim, after uint64) ([]Removed, error) {
+	var all []Removed
 	if whole.UpTo > after {
-		all = append(all, Missing{"", whole.UpTo, whole.Reason, false})
+		all = append(all, Removed{"", whole.UpTo, whole.Reason, false})
 	}
 	if after+1 < first {
 		young, err := l.young(ctx, of)
@@ -103,12 +107,12 @@ func (l *Log) missingOfLife(ctx context.Context, first uint64, of event.Subject,
 			return nil, err
 		}
 		if !young {
-			all = append(all, Missing{"", first - 1, Expired, false})
+			all = append(all, Removed{"", first - 1, Expired, false})
 		}
 	}
 	for stream, t := range newest {
 		if t.UpTo > after {
-			all = append(all, Missing{stream, t.UpTo, t.Reason, true})
+			all = append(all, Removed{stream, t.UpTo, t.Reason, true})
 		}
 	}
 	return all, nil
@@ -134,11 +138,11 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 // expired returns what the floor took of a stream behind a sequence that lies below it; nil
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
-func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Missing, error) {
+func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Removed, error) {
 	if young, err := l.young(ctx, of); young || err != nil {
 		return nil, err
 	}
-	m := &Missing{Stream: stream, UpTo: first - 1, Reason: Expired}
+	m := &Removed{Stream: stream, UpTo: first - 1, Reason: Expired}
 	of.Kind, of.Stream = event.Birth, stream
 	msg, err := l.lastMessage(ctx, of.Partition, of.String())
 	if errors.Is(err, ErrNotFound) {

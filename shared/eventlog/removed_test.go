@@ -28,7 +28,7 @@ func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason 
 // missing returns what is missing of a stream, in words.
 func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
 	t.Helper()
-	all, _, err := l.Missing(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
+	all, _, err := l.RemovedAfter(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string 
 	return strings.Join(words, "; ")
 }
 
-func TestMissing_Trims(t *testing.T) {
+func TestRemovedAfter_Trims(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 3 { // births at 1 and 2
@@ -98,7 +98,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 }
 
 // The floor may pass a trim once it was looked up: so the look comes after.
-func TestMissing_FloorMovesMeanwhile(t *testing.T) {
+func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	for n := range 9 {
@@ -107,17 +107,17 @@ func TestMissing_FloorMovesMeanwhile(t *testing.T) {
 	announce(t, l, "a", 8, eventlog.Trimmed, 7, 8)
 	before := lookAt(t, l, 0)
 	for _, stream := range []string{"a", ""} {
-		all, _, err := l.Missing(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
+		all, _, err := l.RemovedAfter(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
 			must(t, l.Purge(ctx, p, before.Last+1))
 			return l.Look(ctx, p)
 		}, "s", "l", stream, 6, 0)
-		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Missing) bool { return m.UpTo == before.Last }) {
+		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Removed) bool { return m.UpTo == before.Last }) {
 			t.Errorf("%q: %+v, %v", stream, all, err)
 		}
 	}
 }
 
-func TestMissing_Floor(t *testing.T) {
+func TestRemovedAfter_Floor(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	last := map[string]uint64{}
@@ -163,7 +163,7 @@ func TestMissing_Floor(t *testing.T) {
 }
 
 // A life that was opened above the floor has lost nothing to it.
-func TestMissing_LifeAboveTheFloor(t *testing.T) {
+func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	mustPublish(t, l, of("before", "t", 0))
@@ -185,7 +185,7 @@ func TestMissing_LifeAboveTheFloor(t *testing.T) {
 }
 
 // A changed opening lies above the floor, and its life may have begun below it.
-func TestMissing_ChangedOpening(t *testing.T) {
+func TestRemovedAfter_ChangedOpening(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
