@@ -28,6 +28,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 	var epoch int
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
 		if epoch = l.Epoch; l.Through >= l.Stored {
+			w.resetAlarms(l, only)
 			lives = w.plannedTrims(l, only, p.Now())
 		}
 	})
@@ -61,10 +62,25 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 	})
 }
 
+// resetAlarms takes the alarm from the limits as they are now, and lets lives ring again: those that
+// only names, or all when it is nil. The caller holds the partition's lock.
+func (w *sweeper) resetAlarms(l *ledger.Ledger, only []string) {
+	l.Alarm = w.limits().Alarm()
+	if only != nil {
+		for _, key := range only {
+			l.Hush(key)
+		}
+		return
+	}
+	l.Over = nil
+	for _, a := range l.Accounts {
+		a.Over = false
+	}
+}
+
 // plannedTrims returns the trims of each life. The caller holds the partition's lock.
 func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
 	lim := w.limits()
-	l.Alarm = lim.Alarm()
 	one := func(a *ledger.Account) {
 		if all := ledger.Announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
 			for i := range all {
@@ -76,13 +92,10 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 	if only != nil {
 		for _, key := range only {
 			one(l.Accounts[key])
-			l.Hush(key)
 		}
 		return lives
 	}
-	l.Over = nil
 	for _, a := range l.Accounts {
-		a.Over = false
 		one(a)
 	}
 	return append(lives, w.keeper(l, now).Forgettable(w.rules().MaxAge > 0)...)
