@@ -145,23 +145,3 @@ func (b *inbox) take() ([]Entry, bool) {
 	b.taken, b.entries = b.entries, b.taken[:0]
 	return b.taken, b.closed
 }
-
-// attempt is one life of a tail: one ordered consumer on one server, or a place on
-// another tail's. Its lock orders the handler, which nats.go calls, and the tail that
-// ends it.
-type attempt struct {
-	log    *Log
-	p      int
-	cfg    TailConfig
-	server string
-	state  State // when the attempt began
-	inbox  inbox // while it rides on another
-
-	mu      sync.Mutex
-	ended   bool
-	last    uint64 // the newest sequence handled
-	reached bool   // Through was called
-	broken  chan error
-	drained chan struct{} // the consumer has nothing more; does the leader?
-	riders  []*attempt
-}

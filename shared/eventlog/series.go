@@ -2,9 +2,46 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 )
+
+// Series is events of one session that are stored in the order in which they are begun, as
+// far as they are stored.
+//
+// What is on its way when the connection to NATS is lost may be lost too, and what is sent
+// on the next one would overtake it: so nothing is begun there before all is settled that
+// was begun on another. In a cluster the same holds for the leader of a partition, of
+// whose changes are heard too late. Nothing is sent there before all that was sent
+// earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
+// (nats-server's ADR-50), of which all is stored or nothing.
+//
+// After an event that is not stored, or of which it is not known, what waits behind it is
+// not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
+// behind those alone that are too large.
+//
+// A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
+// each, in any order: PublishAsync may wait for that.
+type Series struct {
+	log *Log
+
+	of routed // what to is for; both belong to who begins events
+	to route
+
+	mu     sync.Mutex
+	failed error // what ended the series
+
+	// Of what is sent at once:
+	on        uint64        // the connection that events are begun on
+	unsettled int           // of them
+	quiet     chan struct{} // closed when unsettled is 0 again; nil unless PublishAsync waits for that
+
+	// Of what is sent together:
+	waiting []*Publishing
+	sending bool
+}
 
 // Series begins a series.
 func (l *Log) Series() *Series { return &Series{log: l} }
@@ -193,4 +230,76 @@ func (s *Series) failLocked(err error) {
 		close(w.queued.done)
 	}
 	s.waiting = nil
+}
+
+// store stores events of one partition in their order, and sets what became of each. It
+// continues after those alone that are too large.
+func (l *Log) store(all []*Publishing) {
+	together := len(all) > 1
+	for tries := 0; len(all) > 0; tries++ {
+		if together && tries < maxTries {
+			settled, repeated := l.storeTogether(all[0].queued.ctx, all)
+			if settled {
+				return
+			}
+			// A repeated request repeats first what was stored of it.
+			together = repeated
+		}
+		all = l.storeSingly(all, together && tries < maxTries)
+	}
+}
+
+// storeSingly stores events one after the other, while they are duplicates or to the end.
+// It returns what is left.
+func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
+	for i, w := range all {
+		w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
+		if err := w.queued.err; ends(err) {
+			for _, later := range all[i+1:] {
+				later.queued.err = notSent(err)
+			}
+			return nil
+		}
+		if duplicates && !w.queued.ack.Duplicate {
+			return all[i+1:]
+		}
+	}
+	return nil
+}
+
+// queued is what a [Publishing] has when its series, or a gather, sends it.
+type queued struct {
+	series *Series         // nil in a gather
+	ctx    context.Context //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
+	event  Event
+	done   chan struct{} // closed when ack and err are set
+	ack    Ack
+	err    error
+}
+
+// ends reports whether what comes behind an event with this error is not sent.
+func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
+
+// notSent is what becomes of an event behind one that failed. It is known not to be
+// stored, whatever is known of the other.
+func notSent(err error) error {
+	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())
+}
+
+// wait is [Publishing.Wait] for what a series sends.
+func (q *queued) wait(ctx context.Context) (Ack, error) {
+	select {
+	case <-q.done:
+		return q.ack, q.err
+	case <-ctx.Done():
+	}
+	if q.series != nil {
+		q.series.giveUp(q, ctx.Err())
+	}
+	select {
+	case <-q.done:
+		return q.ack, q.err
+	default:
+		return Ack{}, publishError(ctx.Err())
+	}
 }

@@ -99,6 +99,26 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	return err
 }
 
+// attempt is one run of a tail: one ordered consumer on one server, or a place on
+// another tail's. Its lock orders the handler, which nats.go calls, and the tail that
+// ends it.
+type attempt struct {
+	log    *Log
+	p      int
+	cfg    TailConfig
+	server string
+	state  State // when the attempt began
+	inbox  inbox // while it rides on another
+
+	mu      sync.Mutex
+	ended   bool
+	last    uint64 // the newest sequence handled
+	reached bool   // Through was called
+	broken  chan error
+	drained chan struct{} // the consumer has nothing more; does the leader?
+	riders  []*attempt
+}
+
 var errLost = errors.New("the connection was lost")
 
 // end makes the handler a no-op and waits for one that runs.

@@ -5,18 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"rejoin/shared/event"
-	"rejoin/shared/natsconn"
 )
 
 // gathers are the events of different publishers that wait for one fence. In a cluster the leader
@@ -107,41 +103,6 @@ func together(waiting []*Publishing) (n int) {
 	return n
 }
 
-// store stores events of one partition in their order, and sets what became of each. It
-// continues after those alone that are too large.
-func (l *Log) store(all []*Publishing) {
-	together := len(all) > 1
-	for tries := 0; len(all) > 0; tries++ {
-		if together && tries < maxTries {
-			settled, repeated := l.storeTogether(all[0].queued.ctx, all)
-			if settled {
-				return
-			}
-			// A repeated request repeats first what was stored of it.
-			together = repeated
-		}
-		all = l.storeSingly(all, together && tries < maxTries)
-	}
-}
-
-// storeSingly stores events one after the other, while they are duplicates or to the end.
-// It returns what is left.
-func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
-	for i, w := range all {
-		w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
-		if err := w.queued.err; ends(err) {
-			for _, later := range all[i+1:] {
-				later.queued.err = notSent(err)
-			}
-			return nil
-		}
-		if duplicates && !w.queued.ack.Duplicate {
-			return all[i+1:]
-		}
-	}
-	return nil
-}
-
 // errorRepeated is JetStream's error for an atomic batch with an event that it has.
 const errorRepeated jetstream.ErrorCode = 10201
 
@@ -224,58 +185,6 @@ func (l *Log) publishTogether(ctx context.Context, all []*Publishing) (ack batch
 	return ack, nil
 }
 
-// A fence is a subject that must have no entry: JetStream checks that atomically with the
-// store (headers Nats-Expected-Last-Subject-Sequence and …-Subject). It names one literal
-// subject, since in a cluster the leader knows what it has proposed and not yet applied by
-// exact subject only, and it expects no entry, since to look at one in an old block would
-// load that block with every publish.
-
-// fence returns the subject that must be empty for the event to be stored.
-func (e Event) fence(p int) event.Subject {
-	if e.Sole {
-		return event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}
-	}
-	return event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.End}
-}
-
-func setFence(msg *nats.Msg, on []string) {
-	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = noEntry
-	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = on
-}
-
-// noEntry is the sequence that a subject without an entry has.
-var noEntry = []string{"0"}
-
-// JetStream's errors for a message with an expected sequence.
-const (
-	errorFence     jetstream.ErrorCode = 10071 // the subject has an entry
-	errorFenceBusy jetstream.ErrorCode = 10164 // in a cluster: another message with the fence is on its way
-)
-
-// fenced reports whether JetStream refused a message because its fence has an entry. A
-// look-up that failed looks the same, but names sequence 0, and says nothing
-// (docs/upstream/0016).
-func fenced(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFence && !strings.HasSuffix(api.Description, ": 0")
-}
-
-// fenceBusy reports whether JetStream refused a message that may be sent again at once: it
-// was surely not stored (docs/upstream/0015).
-func fenceBusy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFenceBusy
-}
-
-// longestPause is how long a message waits at most before it is sent again: about as long
-// as a majority takes to store the one before it.
-const longestPause = 4 * time.Millisecond
-
-// pause waits for a moment, and reports whether ctx is not done.
-func pause(ctx context.Context) bool {
-	return natsconn.Pause(ctx, rand.N(longestPause)) //nolint:gosec // no secret
-}
-
 const (
 	// maxTogether is how many events of a series are stored at once, and
 	// maxTogetherBytes how many bytes of theirs; one may always. nats-server takes
@@ -285,78 +194,6 @@ const (
 	// maxTries is how often what is left of them is tried at once.
 	maxTries = 3
 )
-
-// Series is events of one session that are stored in the order in which they are begun, as
-// far as they are stored.
-//
-// What is on its way when the connection to NATS is lost may be lost too, and what is sent
-// on the next one would overtake it: so nothing is begun there before all is settled that
-// was begun on another. In a cluster the same holds for the leader of a partition, of
-// whose changes are heard too late. Nothing is sent there before all that was sent
-// earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
-// (nats-server's ADR-50), of which all is stored or nothing.
-//
-// After an event that is not stored, or of which it is not known, what waits behind it is
-// not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
-// behind those alone that are too large.
-//
-// A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
-// each, in any order: PublishAsync may wait for that.
-type Series struct {
-	log *Log
-
-	of routed // what to is for; both belong to who begins events
-	to route
-
-	mu     sync.Mutex
-	failed error // what ended the series
-
-	// Of what is sent at once:
-	on        uint64        // the connection that events are begun on
-	unsettled int           // of them
-	quiet     chan struct{} // closed when unsettled is 0 again; nil unless PublishAsync waits for that
-
-	// Of what is sent together:
-	waiting []*Publishing
-	sending bool
-}
-
-// queued is what a [Publishing] has when its series, or a gather, sends it.
-type queued struct {
-	series *Series         // nil in a gather
-	ctx    context.Context //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
-	event  Event
-	done   chan struct{} // closed when ack and err are set
-	ack    Ack
-	err    error
-}
-
-// ends reports whether what comes behind an event with this error is not sent.
-func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
-
-// notSent is what becomes of an event behind one that failed. It is known not to be
-// stored, whatever is known of the other.
-func notSent(err error) error {
-	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())
-}
-
-// wait is [Publishing.Wait] for what a series sends.
-func (q *queued) wait(ctx context.Context) (Ack, error) {
-	select {
-	case <-q.done:
-		return q.ack, q.err
-	case <-ctx.Done():
-	}
-	if q.series != nil {
-		q.series.giveUp(q, ctx.Err())
-	}
-	select {
-	case <-q.done:
-		return q.ack, q.err
-	default:
-		return Ack{}, publishError(ctx.Err())
-	}
-}
 
 // The headers of an atomic batch (nats-server's ADR-50).
 const (
